@@ -1,0 +1,3 @@
+"""Contrastive self-supervised learning with loss, negatives, batch size and temperature as independent axes."""
+
+__version__ = "0.1.0"

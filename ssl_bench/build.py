@@ -1,0 +1,120 @@
+"""From a node of the configuration to an object.
+
+This stands in for ``hydra.utils.instantiate``: the processes that train need no Hydra, objects (modules, folders) are
+passed on by reference instead of through OmegaConf, values are checked against the annotations of the constructor, and
+every error names the key of the configuration.
+"""
+
+import copy
+import difflib
+import importlib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ssl_bench.errors import ConfigError
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+TRUSTED = ("ssl_bench.", "torch.", "torchvision.", "timm.")
+
+
+def build(node: Mapping[str, Any], key: str, /, **extra: Any) -> Any:
+    """The object that a node describes: ``_target_`` called with the node's other entries and ``extra``.
+
+    Raises:
+        ConfigError: an untrusted or unknown target, a missing, unknown or wrongly typed argument, or a value that the
+            constructor refuses with a ``ValueError``.
+    """
+    arguments = {k: copy.deepcopy(v) for k, v in node.items() if k != "_target_"}
+    path = node.get("_target_")
+    if not isinstance(path, str) or not path.startswith(TRUSTED):
+        raise ConfigError(f"{key}._target_={path}: set it to a class under {', '.join(t[:-1] for t in TRUSTED)}")
+    module, _, name = path.rpartition(".")
+    try:
+        target = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{key}._target_={path}: there is no such class ({error})") from error
+    parameters, hints = _signature(target)
+    for argument, value in arguments.items():
+        if argument not in parameters:
+            raise ConfigError(f"{key}.{argument}: {name} has no such argument{near(argument, parameters)}")
+        arguments[argument] = _fit(value, hints.get(argument, Any), f"{key}.{argument}")
+    required = (p.name for p in parameters.values() if p.default is p.empty and p.name not in extra)
+    for missing in (argument for argument in required if argument not in arguments):
+        raise ConfigError(f"{key}.{missing} is missing: set {key}.{missing}")
+    try:
+        return target(**arguments, **extra)
+    except ValueError as error:
+        named = re.match(r"\w+", str(error))  # a constructor's sentence begins with the argument that it is about
+        raise ConfigError(f"{key}{'.' if named and named[0] in parameters else ': '}{error}") from error
+
+
+def _signature(target: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
+    """Parameters and annotations; a class that passes ``**keywords`` on to its base has those of the base too."""
+    parameters: dict[str, inspect.Parameter] = {}
+    hints: dict[str, Any] = {}
+    calls = (
+        [vars(c)["__init__"] for c in target.__mro__ if "__init__" in vars(c)] if inspect.isclass(target) else [target]
+    )
+    for call in calls:
+        own = inspect.signature(call).parameters
+        parameters = {**{k: p for k, p in own.items() if p.kind in _NAMED and k != "self"}, **parameters}
+        hints = {**typing.get_type_hints(call), **hints}
+        if not any(p.kind is p.VAR_KEYWORD for p in own.values()):
+            break
+    return parameters, hints
+
+
+def _fit(value: Any, hint: Any, key: str) -> Any:
+    """``value`` as the annotation wants it: an int where a float is meant becomes one, a list becomes a tuple."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        for option in inner:
+            try:
+                return _fit(value, option, key)
+            except ConfigError:
+                continue
+    elif origin is typing.Literal:
+        one_of(key, value, inner)
+        return value
+    elif hint is type(None) and value is None:
+        return None
+    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif hint in (int, str, bool) and type(value) is hint:
+        return value
+    elif origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
+        each = [inner[0]] * len(value) if inner[-1:] == (...,) else list(inner)
+        if len(each) == len(value):
+            return tuple(_fit(v, h, key) for v, h in zip(value, each, strict=True))
+    elif inspect.isclass(origin) and issubclass(origin, Iterable) and isinstance(value, list):
+        return [_fit(v, inner[0], key) for v in value]
+    elif hint not in (int, float, str, bool) and origin is None:
+        return value
+    raise ConfigError(f"{key}={value}: set {key} to {_say(hint)}")
+
+
+def _say(hint: Any) -> str:
+    names = {int: "an integer", float: "a number", str: "a name", bool: "true or false", type(None): "null"}
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(_say(option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple and (...) not in typing.get_args(hint):
+        return f"a list of {len(typing.get_args(hint))} values"
+    return names.get(hint, "a list")
+
+
+def one_of(key: str, value: Any, options: Sequence[str]) -> None:
+    """Raises ConfigError unless ``value`` is one of ``options``."""
+    if value not in options:
+        raise ConfigError(f"{key}={value}: set {key} to one of {', '.join(options)}{near(str(value), options)}")
+
+
+def near(word: str, options: Iterable[str]) -> str:
+    """A suggestion to end a sentence with, or nothing."""
+    found = difflib.get_close_matches(word, list(options), 1, 0.6)
+    return f" (did you mean {found[0]}?)" if found else ""

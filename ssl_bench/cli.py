@@ -1,0 +1,35 @@
+"""``ssl-bench <command>``; a command's module is imported when it is asked for."""
+
+import os
+import sys
+
+USAGE = """usage: ssl-bench <command> ...
+
+  train      pre-train and evaluate: train [group=option] [key=value], a grid with -m; train --help lists the groups
+  evaluate   judge a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]
+  status     the runs under outputs/: done, partial, failed
+  prepare    get a dataset ready: prepare dataset=cifar10 [--source FOLDER]
+"""
+
+
+def main() -> None:
+    """The console script; exits with the command's code."""
+    command, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
+    # Idle OpenMP threads that spin take the cores away from other processes: up to five times slower under load. It
+    # has to be said before torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if command == "train":
+        from ssl_bench.train import main as run
+    elif command == "evaluate":
+        from ssl_bench.reevaluate import main as run
+    elif command == "status":
+        from ssl_bench.status import main as run
+    elif command == "prepare":
+        from ssl_bench.data.prepare import main as run
+    elif command in ("--help", "-h", "help"):
+        print(USAGE, end="")
+        sys.exit(0)
+    else:
+        print(f"ssl-bench: there is no command {command!r}\n\n{USAGE}", file=sys.stderr, end="")
+        sys.exit(2)
+    sys.exit(run(arguments))

@@ -1,0 +1,193 @@
+"""The configuration: its types, a run's identity, and what is wrong with it in one sentence.
+
+``train.yaml`` holds the values, this file their types. Groups (``loss``, ``dataset`` ...) are open here because each is
+typed by the constructor that its ``_target_`` names, which ``build.py`` checks.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import MISSING, OmegaConf
+
+from ssl_bench.build import near, one_of
+from ssl_bench.errors import ConfigError
+
+# These say where and how a run is carried out. They are left out of its identity, so that it can be moved and resumed.
+VOLATILE = ("name", "devices", "images_on", "log_every", "timeout", "checkpoint", "paths", "tracking", "choices")
+PRECISIONS = ("auto", "fp32", "fp16", "bf16", "fp64")
+
+
+@dataclass
+class Checkpoint:
+    every: int = MISSING
+
+
+@dataclass
+class Paths:
+    data: str = MISSING
+    outputs: str = MISSING
+
+
+@dataclass
+class BatchSize:
+    size: int = MISSING
+
+
+@dataclass
+class Tracking:
+    mode: str = MISSING
+    project: str = MISSING
+    entity: str | None = MISSING
+    tags: list[str] = MISSING
+
+
+@dataclass
+class Config:
+    """Types of the top level. ``Any`` is a group whose ``_target_`` types it."""
+
+    name: str = MISSING
+    seed: int = MISSING
+    epochs: int = MISSING
+    max_steps: int | None = MISSING
+    precision: str = MISSING
+    tf32: bool = MISSING
+    compile: bool = MISSING
+    devices: int = MISSING
+    images_on: str = MISSING
+    log_every: int = MISSING
+    timeout: int = MISSING
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    paths: Paths = field(default_factory=Paths)
+    batch_size: BatchSize = field(default_factory=BatchSize)
+    tracking: Tracking = field(default_factory=Tracking)
+    dataset: Any = MISSING
+    augment: Any = MISSING
+    backbone: Any = MISSING
+    head: Any = MISSING
+    framework: Any = MISSING
+    loss: Any = MISSING
+    negatives: Any = MISSING
+    temperature: Any = MISSING
+    optimizer: Any = MISSING
+    evaluate: Any = MISSING
+
+
+ConfigStore.instance().store("schema", Config)
+
+
+def directory() -> Path:
+    """Where the YAML files are: inside the installed package, or beside it in a checkout."""
+    inside = Path(__file__).parent / "conf"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "conf"
+
+
+def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
+    """A composed configuration as a plain dict without interpolations, with the option chosen in each group."""
+    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    config["choices"] = {k: v for k, v in sorted(choices.items()) if v is not None and "/" not in k and k != "local"}
+    return config
+
+
+def load(overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Composes ``train.yaml`` with overrides, for the commands that do not go through Hydra's own entry point.
+
+    Raises:
+        ConfigError: an override does not fit.
+    """
+    try:
+        with initialize_config_dir(str(directory()), version_base="1.3"):
+            cfg = compose("train", list(overrides), return_hydra_config=True)
+            choices = cfg.hydra.runtime.choices
+            OmegaConf.set_struct(cfg, False)
+            cfg.pop("hydra")
+            return resolve(cfg, choices)
+    except (HydraException, ValueError) as error:
+        raise ConfigError(explain(error, overrides)) from error
+
+
+def run_id(config: Mapping[str, Any]) -> str:
+    """The identity of a run: ten hexadecimal digits of the SHA-256 of everything that its result depends on."""
+    content = {k: v for k, v in config.items() if k not in VOLATILE}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def run_dir(config: Mapping[str, Any]) -> Path:
+    return Path(config["paths"]["outputs"]) / config["name"] / run_id(config)
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Refuses top-level values that cannot be meant. Imports nothing heavy.
+
+    Raises:
+        ConfigError: naming the key and what to set.
+    """
+    least = {"batch_size.size": (config["batch_size"]["size"], 2), "devices": (config["devices"], 1)}
+    least |= {"epochs": (config["epochs"], 1)}
+    least |= {"log_every": (config["log_every"], 1), "timeout": (config["timeout"], 1), "seed": (config["seed"], 0)}
+    least |= {"checkpoint.every": (config["checkpoint"]["every"], 1)}
+    if config["max_steps"] is not None:
+        least["max_steps"] = (config["max_steps"], 1)
+    if not isinstance(config["evaluate"].get("every"), int):
+        raise ConfigError(f"evaluate.every={config['evaluate'].get('every')}: set a number of epochs, or 0")
+    least["evaluate.every"] = (config["evaluate"]["every"], 0)
+    for key, (value, smallest) in least.items():
+        if value < smallest:
+            raise ConfigError(f"{key}={value}: set {key} to {smallest} or more")
+    one_of("precision", config["precision"], PRECISIONS)
+    one_of("images_on", config["images_on"], ("auto", "device", "host"))
+    one_of("tracking.mode", config["tracking"]["mode"], ("offline", "online", "off"))
+    for baseline in config["evaluate"]["baselines"]:
+        one_of("evaluate.baselines", baseline, ("init", "raw"))
+    if not config["name"] or Path(config["name"]).is_absolute() or ".." in Path(config["name"]).parts:
+        raise ConfigError(f"name={config['name']!r}: set name to a folder name such as cifar10_grid")
+
+
+def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
+    """Hydra's and OmegaConf's errors as one sentence that names the key and says what to set."""
+    text = str(error)
+    if text.startswith("Could not override '") or "\nCould not override '" in text or ": Could not override '" in text:
+        key = text.split("Could not override '")[1].split("'")[0]
+        return f"there is no key {key}{near(key, _keys(overrides))}; `ssl-bench train --cfg job` prints them all"
+    if "Could not find '" in text:
+        group, _, option = text.split("Could not find '")[1].split("'")[0].rpartition("/")
+        options = [
+            line.strip() for line in text.split("Available options", 1)[-1].splitlines() if line.startswith("\t")
+        ]
+        options = [o for o in options if not o.startswith("provider=")]
+        if options:
+            known = ", ".join(options)
+            return f"{group}={option}: there is no such option{near(option, options)}; set {group} to one of {known}"
+        return f"there is no {group}={option} and no group {group}{near(group, _keys(overrides))}"
+    if text.startswith("Error merging override ") and error.__cause__ is not None:
+        override = text.removeprefix("Error merging override ")
+        reason = str(error.__cause__).splitlines()[0].replace("Integer", "an integer").replace("Float", "a number")
+        return f"{override}: {reason[:1].lower()}{reason[1:]}"
+    text = " ".join(text.split("\nSee http")[0].split())
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: cannot be read ({text}); put quotes around what holds spaces, brackets or commas"
+    return text
+
+
+def _keys(overrides: Sequence[str]) -> list[str]:
+    """Every key of the configuration that the groups chosen in ``overrides`` make, for suggestions."""
+    groups = {entry.name for entry in directory().iterdir() if entry.is_dir()}
+    chosen = [o for o in overrides if o.split("=")[0] in groups and "," not in o]
+    try:
+        config = load(chosen)
+    except ConfigError:
+        return sorted(groups)
+
+    def walk(node: Mapping[str, Any], prefix: str) -> Iterable[str]:
+        for key, value in node.items():
+            yield prefix + key
+            if isinstance(value, Mapping):
+                yield from walk(value, f"{prefix}{key}.")
+
+    return sorted({*walk(config, ""), *groups})

@@ -1,0 +1,61 @@
+"""Colour changes of a batch with one strength per image, equal in value to torchvision's functionals on floats.
+
+Images are [n, C, H, W] in [0, 1] with C = 1 or 3; strengths are [n]. No function here changes its argument.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # the numbers torchvision's ColorJitter gives to its four parts
+
+
+def luma(images: Tensor) -> Tensor:
+    """[n, C, H, W] -> [n, 1, H, W]: the weighted sum of red, green and blue; a single channel is itself."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.split(1, dim=1)  # [n, 1, H, W] each
+    return (red * 0.2989).add_(green * 0.587).add_(blue * 0.114)  # [n, 1, H, W]
+
+
+def to_gray(images: Tensor) -> Tensor:
+    """[n, C, H, W] -> the same shape, a view: every channel the luma."""
+    return luma(images).expand_as(images)
+
+
+def blend(images: Tensor, factor: Tensor, part: Tensor) -> Tensor:
+    """Brightness, contrast or saturation, as `part` [n] says: factor * image + (1 - factor) * target, within [0, 1].
+
+    The target is black, the image's mean luma, or its luma; all three are computed as one, so that shapes do not depend
+    on `part`.
+    """
+    factor, part = factor[:, None, None, None], part[:, None, None, None]  # [n, 1, 1, 1]
+    gray = luma(images)  # [n, 1, H, W]
+    # Rows first: a sum over few numbers at a time is more precise, and is never split between threads.
+    mean = gray.mean(-1, keepdim=True).mean(-2, keepdim=True)  # [n, 1, 1, 1]
+    rest = 1 - factor  # [n, 1, 1, 1]
+    target = (gray * (rest * (part == SATURATION))).add_(mean * (rest * (part == CONTRAST)))  # [n, 1, H, W]
+    return (images * factor).add_(target).clamp_(0, 1)  # [n, C, H, W]
+
+
+def shift_hue(images: Tensor, turn: Tensor) -> Tensor:
+    """Turn the hue of RGB images [n, 3, H, W] by `turn` [n] in [-0.5, 0.5] circles; saturation and value stay."""
+    red, green, blue = images.unbind(1)  # [n, H, W] each
+    value = torch.maximum(torch.maximum(red, green), blue)  # [n, H, W]
+    chroma = value - torch.minimum(torch.minimum(red, green), blue)  # [n, H, W]
+    scale = 1 / chroma.clamp(min=1e-12).mul_(6)  # [n, H, W]; a gray pixel has chroma 0 and keeps it, whatever its hue
+    hue = torch.where(
+        value == red,
+        (green - blue) * scale,
+        torch.where(value == green, (blue - red) * scale + 1 / 3, (red - green) * scale + 2 / 3),
+    )  # [n, H, W] in turns, red at 0
+    # A channel loses no chroma within 1/6 turn of its own hue, all of it within 1/6 of the opposite one, and a linearly
+    # growing part between.
+    opposite = 0.5 - torch.arange(3, device=images.device, dtype=images.dtype) / 3  # [3]
+    angle = (hue + turn[:, None, None])[:, None] + opposite[
+        :, None, None
+    ]  # [n, 3, H, W], an integer where the hue is opposite
+    distance = (angle - angle.round()).abs_()  # [n, 3, H, W] in [0, 1/2] turns
+    lost = distance.mul_(-6).add_(2).clamp_(0, 1).mul_(chroma[:, None])  # [n, 3, H, W]
+    return value[:, None] - lost  # [n, 3, H, W]

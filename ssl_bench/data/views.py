@@ -1,0 +1,297 @@
+"""Random views of a batch of uint8 images, made on the device that holds the batch.
+
+    views = Views(32, jitter=(0.4, 0.4, 0.4, 0.1), mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26))
+    x = views(images, generator)                        # uint8 [n, C, H, W] -> float32 [n, C, 32, 32]
+
+Every image gets its own parameters, distributed as in torchvision's RandomResizedCrop, RandomHorizontalFlip,
+ColorJitter, RandomGrayscale and GaussianBlur; for given parameters the values are those of torchvision's functionals on
+the image in [0, 1]. Drawing and applying are apart: `draw` is cheap and can cover a global batch, of which each device
+applies its own rows.
+
+n images  C channels (1 or 3)  H, W input size  S output size
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
+from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_matrix
+
+TRIES = 10  # boxes tried before the central one, as in torchvision
+CHUNK = (
+    2**18
+)  # numbers of a view, per thread, that the CPU works on at a time: a megabyte, so that they stay in its cache
+
+OnRows = Callable[..., Tensor]  # (operation, x, rows, *parameters) -> x with the operation done where rows [n] holds
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Every random parameter of one view of n images; the leading dimension of each tensor is n."""
+
+    top: Tensor  # int64 [n], first row of the box
+    left: Tensor  # int64 [n], first column of the box
+    height: Tensor  # int64 [n]
+    width: Tensor  # int64 [n]
+    flip: Tensor  # bool [n]
+    jitter: Tensor  # bool [n], whether the four parts below act
+    order: (
+        Tensor  # int64 [n, 4], a permutation: the part (brightness, contrast, saturation, hue) done first, second, ...
+    )
+    strength: Tensor  # float32 [n, 4]: factors of brightness, contrast and saturation, then the turn of the hue
+    grayscale: Tensor  # bool [n]
+    blur: Tensor  # bool [n]
+    sigma: Tensor  # float32 [n], pixels
+
+    def __getitem__(self, rows: slice | Tensor) -> Draw:
+        """The parameters of some rows (a slice, indices or a mask)."""
+        return Draw(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def to(self, device: torch.device | str) -> Draw:
+        """The same parameters on another device."""
+        return Draw(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+
+class Views:
+    """Random crop, flip, colour jitter, grayscale and blur of uint8 batches, then normalisation.
+
+    Args:
+        size: side S of the square output.
+        scale: range in (0, 1] of the crop's share of the image's area.
+        ratio: positive range of the crop's width / height, uniform in its logarithm.
+        interpolation: "bilinear" or "bicubic", both antialiased; bicubic is clamped to [0, 1], as torchvision does for
+            uint8 images.
+        flip: probability of mirroring left to right.
+        jitter: strengths (b, c, s, h) or None for none. Factors of brightness, contrast and saturation lie in
+            [max(0, 1 - strength), 1 + strength], the hue's turn in [-h, h], h <= 0.5. Each image has its own random
+            order of the four.
+        jitter_p: probability of the jitter as a whole.
+        grayscale: probability of replacing the colours by their luma (ITU-R 601).
+        grayscale_first: grayscale before the jitter (MoCo v1) rather than after it (SimCLR, MoCo v2).
+        blur: probability of a Gaussian blur with reflected borders.
+        blur_kernel: its odd width in pixels; None is a tenth of the size, made odd and at least 3, as in SimCLR:
+            3 at 32, 9 at 96, 23 at 224.
+        blur_sigma: positive range of its standard deviation in pixels.
+        mean, std: one number per channel, for (x - mean) / std with x in [0, 1]; None leaves x as it is.
+
+    On one-channel images brightness and contrast act and saturation, hue and grayscale do nothing, as in torchvision.
+    A flip commutes with all that follows it, so that recipes which flip last (MoCo) are the same recipe.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        interpolation: str = "bilinear",
+        flip: float = 0.5,
+        jitter: Sequence[float] | None = None,
+        jitter_p: float = 0.8,
+        grayscale: float = 0.2,
+        grayscale_first: bool = False,
+        blur: float = 0.0,
+        blur_kernel: int | None = None,
+        blur_sigma: Sequence[float] = (0.1, 2.0),
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> None:
+        kernel = 2 * max(1, size // 20) + 1 if blur_kernel is None else blur_kernel
+        strengths = (0.0, 0.0, 0.0, 0.0) if jitter is None else tuple(jitter)
+        positive = "a range (low, high) of positive numbers"
+        _require(size >= 1, "size", "a positive number of pixels", size)
+        _require(_is_range(scale, 1), "scale", "a range (low, high) in (0, 1]", scale)
+        _require(_is_range(ratio), "ratio", positive, ratio)
+        _require(interpolation in FILTERS, "interpolation", " or ".join(FILTERS), interpolation)
+        for name, p in (("flip", flip), ("jitter_p", jitter_p), ("grayscale", grayscale), ("blur", blur)):
+            _require(0 <= p <= 1, name, "a probability in [0, 1]", p)
+        expected = "None or four strengths (brightness, contrast, saturation, hue), none negative and hue at most 0.5"
+        _require(len(strengths) == 4 and min(strengths) >= 0 and strengths[HUE] <= 0.5, "jitter", expected, jitter)
+        _require(_is_range(blur_sigma), "blur_sigma", positive, blur_sigma)
+        expected = f"an odd number of pixels from 3 to {2 * size - 1} (size {size}, doubled, less 1)"
+        _require(blur == 0 or (kernel % 2 == 1 and 3 <= kernel < 2 * size), "blur_kernel", expected, kernel)
+        self.size, self.interpolation = size, interpolation
+        self.scale, self.ratio = tuple(scale), tuple(ratio)
+        self.flip, self.grayscale, self.grayscale_first = flip, grayscale, grayscale_first
+        self.jitter, self.jitter_p = strengths, jitter_p if max(strengths) > 0 else 0.0
+        self.blur, self.blur_kernel, self.blur_sigma = blur, kernel, tuple(blur_sigma)
+        self.normalize = Normalize(mean, std)
+
+    def draw(self, n: int, height: int, width: int, generator: torch.Generator) -> Draw:
+        """Parameters for n images of height x width, on the generator's device.
+
+        One tensor of uniform numbers is drawn, of a shape that depends on n alone: the boxes of a seed do not change
+        when blur is switched on, and after drawing for a global batch and slicing, row i has the same view however many
+        devices share the batch.
+        """
+        uniform = torch.rand(n, 2 * TRIES + 15, generator=generator, device=generator.device)  # [n, 35] in [0, 1)
+        # Boxes as in RandomResizedCrop: area and log ratio uniform, rounded, and the first of ten tries that fits.
+        area = _spread(uniform[:, :TRIES], self.scale) * (height * width)  # [n, 10]
+        ratio = _spread(uniform[:, TRIES : 2 * TRIES], [math.log(r) for r in self.ratio]).exp_()  # [n, 10]
+        heights, widths = (area / ratio).sqrt_().round_(), (area * ratio).sqrt_().round_()  # [n, 10] each
+        fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)  # [n, 10]
+        fit, first = fits.any(1), fits.byte().argmax(1, keepdim=True)  # [n], [n, 1]
+        central_height, central_width = self._central_box(height, width)
+        box_height = torch.where(fit, heights.gather(1, first)[:, 0], central_height)  # [n]
+        box_width = torch.where(fit, widths.gather(1, first)[:, 0], central_width)  # [n]
+        u = uniform[:, 2 * TRIES :]  # [n, 15]
+        top = torch.where(fit, u[:, 0] * (height - box_height + 1), (height - central_height) // 2)  # [n]
+        left = torch.where(fit, u[:, 1] * (width - box_width + 1), (width - central_width) // 2)  # [n]
+        ranges = [(max(0.0, 1 - s), 1 + s) for s in self.jitter[:3]] + [(-self.jitter[3], self.jitter[3])]
+        return Draw(
+            # .long() floors a number >= 0; a product rounded up to its bound must stay inside the image.
+            top=torch.minimum(top, height - box_height).long(),
+            left=torch.minimum(left, width - box_width).long(),
+            height=box_height.long(),
+            width=box_width.long(),
+            flip=u[:, 2] < self.flip,
+            jitter=u[:, 3] < self.jitter_p,
+            order=u[:, 4:8].argsort(1),
+            strength=torch.stack([_spread(u[:, 8 + part], ranges[part]) for part in range(4)], dim=1),
+            grayscale=u[:, 12] < self.grayscale,
+            blur=u[:, 13] < self.blur,
+            sigma=_spread(u[:, 14], self.blur_sigma),
+        )
+
+    def _central_box(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) of the largest central box within the ratios, for when no try fits."""
+        low, high = self.ratio
+        if width / height < low:
+            return max(1, round(width / low)), width
+        if width / height > high:
+            return height, max(1, round(height * high))
+        return height, width
+
+    def apply(
+        self, images: Tensor, draw: Draw, dtype: torch.dtype = torch.float32, masked: bool | None = None
+    ) -> Tensor:
+        """uint8 [n, C, H, W] of any strides -> contiguous [n, C, S, S] of `dtype`, as `draw` says.
+
+        Two forms with equal results. masked=True computes every operation for every image and selects: no shape depends
+        on what was drawn and the host never waits for the device, so it can be compiled or captured in a CUDA graph.
+        masked=False computes an operation only for the rows it acts on, a few images at a time. None takes the second
+        on the CPU and the first elsewhere.
+
+        On the CPU the forms agree to the last bit, and so do apply(images, draw)[rows] and
+        apply(images[rows], draw[rows]); in float64, where the matrix product's order of summation can depend on how its
+        arguments lie in memory, to 1e-13. Computed in float32, or in float64 if that is `dtype`, whatever autocast
+        says. A GPU that is allowed TF32 products rounds weights and intermediate pixels to 11 bits.
+        """
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
+            raise ValueError(f"images must be uint8 [n, 1 or 3, H, W], not {images.dtype} {list(images.shape)}.")
+        with torch.autocast(images.device.type, enabled=False):
+            if masked if masked is not None else images.device.type != "cpu":
+                return self.normalize(self._apply(images, draw, _compute_dtype(dtype), _where)).to(dtype)
+            n, channels = images.shape[:2]
+            out = torch.empty(n, channels, self.size, self.size, dtype=dtype, device=images.device)  # [n, C, S, S]
+            step = max(1, CHUNK * torch.get_num_threads() // out[:1].numel())
+            for start in range(0, n, step):
+                rows = slice(start, start + step)
+                x = self._apply(images[rows], draw[rows], _compute_dtype(dtype), _gather)  # [step, C, S, S]
+                out[rows] = self.normalize(x)
+            return out
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """uint8 [n, C, H, W] -> float32 [n, C, S, S]: one random view of each image."""
+        n, _, height, width = images.shape
+        return self.apply(images, self.draw(n, height, width, generator).to(images.device))
+
+    def _apply(self, images: Tensor, draw: Draw, dtype: torch.dtype, on_rows: OnRows) -> Tensor:
+        """[n, C, H, W] -> [n, C, S, S] in [0, 1], before normalisation."""
+        _, channels, height, width = images.shape
+        flip = draw.flip if self.flip > 0 else None
+        rows = resize_matrix(draw.top, draw.height, None, height, self.size, self.interpolation, dtype)  # [n, S, H]
+        columns = resize_matrix(draw.left, draw.width, flip, width, self.size, self.interpolation, dtype)  # [n, S, W]
+        x = resample(images, rows.div_(255), columns)  # [n, C, S, S] in [0, 1]
+        if self.interpolation == "bicubic":
+            x = x.clamp_(0, 1)  # its negative lobes overshoot
+        grays = self.grayscale > 0 and channels == 3
+        if grays and self.grayscale_first:
+            x = on_rows(to_gray, x, draw.grayscale)
+        if self.jitter_p > 0:
+            strength = draw.strength.to(dtype).gather(1, draw.order)  # [n, 4], in the order of application
+            for slot in range(4):
+                part, amount = draw.order[:, slot], strength[:, slot]  # [n], [n]
+                if max(self.jitter[:3]) > 0:
+                    blended = draw.jitter & (part <= SATURATION if channels == 3 else part < SATURATION)  # [n]
+                    x = on_rows(blend, x, blended, amount, part)
+                if self.jitter[HUE] > 0 and channels == 3:
+                    x = on_rows(shift_hue, x, draw.jitter & (part == HUE), amount)
+        if grays and not self.grayscale_first:
+            x = on_rows(to_gray, x, draw.grayscale)
+        if self.blur > 0:
+            x = on_rows(self._blur, x, draw.blur, draw.sigma)
+        return x
+
+    def _blur(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """[n, C, S, S], [n] -> [n, C, S, S]"""
+        weights = blur_matrix(sigma, self.blur_kernel, self.size, x.dtype)  # [n, S, S]
+        x = torch.bmm(x.flatten(1, 2), weights.mT).view_as(x)  # [n, C, S, S], columns blurred
+        return weights[:, None] @ x  # [n, C, S, S], rows blurred
+
+
+class Normalize:
+    """(x - mean) / std for x in [0, 1]; with mean and std None, x itself."""
+
+    def __init__(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
+        _require((mean is None) == (std is None), "mean", "given together with std, or both None", mean)
+        self.mean, self.std = tuple(mean or ()), tuple(std or ())
+        _require(len(self.mean) in (0, 1, 3), "mean", "one number for each of 1 or 3 channels", mean)
+        valid = len(self.std) == len(self.mean) and all(s > 0 for s in self.std)
+        _require(valid, "std", "positive numbers, as many as mean has", std)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n, C, h, w] -> [n, C, h, w], in place"""
+        if self.mean and len(self.mean) != x.shape[1]:
+            raise ValueError(f"mean and std have {len(self.mean)} numbers, the images {x.shape[1]} channels.")
+        # Plain numbers, one channel at a time: constants on the device would have to be copied there first.
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            x[:, channel].sub_(mean).div_(std)  # [n, h, w]
+        return x
+
+
+class EvalView:
+    """The image as it is, in [0, 1] and normalised: what evaluation sees."""
+
+    def __init__(self, *, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> None:
+        self.normalize = Normalize(mean, std)
+
+    def __call__(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """uint8 [n, C, H, W] -> contiguous [n, C, H, W] of `dtype`"""
+        x = images.to(_compute_dtype(dtype), memory_format=torch.contiguous_format).div_(255)  # [n, C, H, W]
+        return self.normalize(x).to(dtype)
+
+
+def _where(operation: Callable[..., Tensor], x: Tensor, rows: Tensor, *parameters: Tensor) -> Tensor:
+    return torch.where(rows[:, None, None, None], operation(x, *parameters), x)  # [n, C, S, S]
+
+
+def _gather(operation: Callable[..., Tensor], x: Tensor, rows: Tensor, *parameters: Tensor) -> Tensor:
+    index = rows.nonzero()[:, 0]  # [m]
+    if len(index) > 0:
+        x[index] = operation(x[index], *(parameter[index] for parameter in parameters))  # [m, C, S, S]
+    return x
+
+
+def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _spread(uniform: Tensor, bounds: Sequence[float]) -> Tensor:
+    """Numbers in [0, 1) -> numbers in [low, high), of the same shape."""
+    return uniform * (bounds[1] - bounds[0]) + bounds[0]
+
+
+def _is_range(bounds: Sequence[float], most: float = math.inf) -> bool:
+    return len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= most
+
+
+def _require(condition: bool, name: str, expected: str, value: object) -> None:
+    if not condition:
+        raise ValueError(f"{name} must be {expected}, not {value!r}.")

@@ -1,0 +1,94 @@
+"""The device of a process and the number formats it computes in."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from ssl_bench.errors import ConfigError
+
+CUDA_12 = (
+    'pip install "torch<2.15" torchvision --index-url with PyTorch\'s own cu126 wheel index '
+    '(see "Which torch" in the README)'
+)
+
+
+def check_devices(devices: int) -> None:
+    """Refuses a number of processes that this machine has no place for, and GPUs that the installed torch cannot use.
+
+    Raises:
+        ConfigError: naming what to set or to install.
+    """
+    if not torch.cuda.is_available():
+        cores = available_cores()
+        if devices > cores:
+            raise ConfigError(
+                f"devices={devices}: there is no GPU and {cores} CPU cores; set devices to {cores} or less"
+            )
+        return
+    count = torch.cuda.device_count()
+    if devices > count:
+        raise ConfigError(f"devices={devices}: this machine shows {count} GPUs; set devices to {count} or less")
+    for index in range(devices):
+        refuse_architecture(
+            torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index), torch.cuda.get_arch_list()
+        )
+
+
+def refuse_architecture(name: str, capability: tuple[int, int], built_for: list[str]) -> None:
+    """Raises ConfigError unless one of torch's architectures (``sm_80``, ``compute_90``) runs on a GPU's capability.
+
+    A binary for sm_XY runs on GPUs of the same major version and at least that minor one; compute_XY is compiled at
+    run time for anything at least as new.
+    """
+    for architecture in built_for:
+        kind, _, digits = architecture.partition("_")
+        number = int("".join(c for c in digits if c.isdigit()))
+        major, minor = divmod(number, 10)
+        if kind == "sm" and major == capability[0] and minor <= capability[1]:
+            return
+        if kind == "compute" and (major, minor) <= capability:
+            return
+    raise ConfigError(
+        f"{name} has compute capability {capability[0]}.{capability[1]}, and torch {torch.__version__} was built for "
+        f"{', '.join(built_for)}: install one that was, {CUDA_12}"
+    )
+
+
+def available_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def local_device(local_rank: int) -> torch.device:
+    """The device of a process by its place on this machine."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a run computes: the format of weights and views, autocast's, and whether gradients need scaling."""
+
+    name: str
+    weights: torch.dtype
+    autocast: torch.dtype | None
+    scaled: bool
+
+    @classmethod
+    def of(cls, name: str, cuda: bool) -> "Precision":
+        """``auto`` is bf16 on GPUs that have it, fp16 on older ones (V100), fp32 on CPUs.
+
+        Raises:
+            ConfigError: fp16 without a GPU.
+        """
+        if name == "auto":
+            # Volta emulates bf16 and would claim to support it.
+            bf16 = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+            name = "bf16" if bf16 else "fp16" if cuda else "fp32"
+        if name == "fp16" and not cuda:
+            raise ConfigError("precision=fp16 needs a GPU: set precision to fp32 or bf16")
+        autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name)
+        return cls(name, torch.float64 if name == "fp64" else torch.float32, autocast, name == "fp16")

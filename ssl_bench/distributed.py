@@ -1,0 +1,65 @@
+"""The collectives that the rest of the package uses, each the identity on one process.
+
+The one gradient convention (DistributedDataParallel averages parameter gradients over ranks): every rank computes the
+mean over its own anchors, and what crossed ranks on the way forward has its gradient summed over ranks on the way
+back. The parameters then receive exactly the gradient of the mean over the global batch.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def active() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    return dist.get_rank() if active() else 0
+
+
+def world() -> int:
+    return dist.get_world_size() if active() else 1
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
+        ctx.dim, ctx.size = dim, x.shape[dim]
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(world())]
+        dist.all_gather(parts, x.contiguous())
+        return torch.cat(parts, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        grad = grads[0].contiguous()
+        dist.all_reduce(grad)  # the other ranks' losses also depend on this rank's slice
+        return grad.narrow(ctx.dim, rank() * ctx.size, ctx.size), None
+
+
+def gather(x: Tensor, dim: int = 0) -> Tensor:
+    """Concatenates every rank's ``x`` (same shape everywhere) along ``dim``, in rank order; differentiable."""
+    return _Gather.apply(x, dim) if world() > 1 else x  # type: ignore[no-any-return]
+
+
+def global_mean(x: Tensor, dim: int = 0) -> Tensor:
+    """Mean over ``dim`` and over all ranks (equal sizes); differentiable, exact under the convention above."""
+    return gather(x.mean(dim, keepdim=True), dim).mean(dim)
+
+
+def all_sum(x: Tensor) -> Tensor:
+    """The sum of every rank's ``x``, in place and without gradient."""
+    if world() > 1:
+        dist.all_reduce(x)
+    return x
+
+
+def broadcast_object(value: Any) -> Any:
+    """Rank 0's ``value`` on every rank."""
+    if world() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

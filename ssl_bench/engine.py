@@ -1,0 +1,286 @@
+"""The loop of one rank: build, resume, train, evaluate, save, write the row.
+
+B images on this rank   W ranks   V views
+"""
+
+import contextlib
+import copy
+import inspect
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ssl_bench import assemble, checkpoint, files
+from ssl_bench.data.arrays import Images
+from ssl_bench.data.loader import Loader
+from ssl_bench.device import Precision
+from ssl_bench.distributed import all_sum, rank, world
+from ssl_bench.environment import environment, peak_memory
+from ssl_bench.estimate import seconds_per_step
+from ssl_bench.evaluate.judge import judge
+from ssl_bench.interrupt import Interrupt, Interrupted
+from ssl_bench.meter import Meter, refuse_bad_loss
+from ssl_bench.models.norm import synchronise
+from ssl_bench.objective.contrast import Batch
+from ssl_bench.progress import Progress, clock
+from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
+from ssl_bench.tracking import Tracker
+
+log = logging.getLogger("ssl_bench")
+
+
+class Run:
+    """One cell on one rank.
+
+    Args:
+        config: resolved and validated.
+        run_id: its identity.
+        folder: its directory.
+        device: of this rank.
+    """
+
+    def __init__(self, config: dict[str, Any], run_id: str, folder: Path, device: torch.device) -> None:
+        self.config, self.run_id, self.folder, self.device = config, run_id, folder, device
+        self.started = time.monotonic()
+        self.precision = Precision.of(config["precision"], device.type == "cuda")
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config["tf32"]
+        torch.backends.cudnn.benchmark = True
+        seed_everything(config["seed"])
+        self.method = assemble.method(config).to(self.precision.weights)
+        self.encoder: nn.Module = self.method.framework.encoder
+        self.initial = copy.deepcopy(self.encoder) if "init" in config["evaluate"]["baselines"] else None
+        if world() > 1 and self.method.framework.norm == "sync":
+            synchronise(self.method, device)
+        _move(self.method, device)
+        self.recipe = assemble.recipe(config)
+        self.lr = self.recipe.scaled_lr(config["batch_size"]["size"])
+        self.optimizer = self.recipe.optimizer(self.method)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision.scaled)
+        self.dataset = assemble.dataset(config)
+        images = self._place(self.dataset.pretrain())
+        size = config["batch_size"]["size"]
+        self.loader = Loader(images, assemble.views(config), size, device, config["seed"], self.precision.weights)
+        self.per_epoch = self.loader.steps_per_epoch
+        self.steps = config["epochs"] * self.per_epoch
+        self.last_step = min(self.steps, config["max_steps"] or self.steps)
+        self.warmup = self.recipe.warmup_epochs / config["epochs"]
+        self.meter = Meter(device)
+        self.step, self.seconds = 0, 0.0
+
+    def __call__(self) -> dict[str, float]:
+        """Trains from where the last checkpoint left off, evaluates and writes ``results.json``; gives its metrics.
+
+        Raises:
+            Interrupted: a signal came; a checkpoint was written.
+            RunError: the loss became NaN or infinite, or a file cannot be written or read.
+        """
+        with Interrupt() as interrupt:
+            self._resume()
+            tracker = Tracker(self.folder, self.config, self.run_id, self.step) if rank() == 0 else None
+            self._introduce()
+            try:
+                if self.step < self.last_step:
+                    self._train(interrupt, tracker)
+                interrupt.at_once = True  # everything is saved: an evaluation need not be waited for
+                if interrupt.number:
+                    raise Interrupted(interrupt.number)
+                metrics = self._evaluate(baselines=True)
+                if tracker is not None:
+                    self._record(metrics)
+                    tracker.row(self.step, {"epoch": self.step / self.per_epoch, **metrics})
+                    tracker.finish(metrics, 0)
+                return metrics
+            except BaseException:
+                if tracker is not None:
+                    tracker.finish({}, 1)
+                raise
+
+    # ---- training
+
+    def _train(self, interrupt: Interrupt, tracker: Tracker | None) -> None:
+        every = self.config["log_every"]
+        save_every = self.config["checkpoint"]["every"] * self.per_epoch
+        judge_every = self.config["evaluate"]["every"] * self.per_epoch
+        network: nn.Module = torch.compile(self.method) if self.config["compile"] else self.method  # type: ignore[assignment]
+        if world() > 1:
+            ids = [self.device.index] if self.device.type == "cuda" else None
+            # Batch statistics are global already or meant to be local: buffers are never sent in the forward. Newer
+            # versions of torch have another name for that.
+            known = inspect.signature(DistributedDataParallel).parameters
+            buffers: dict[str, Any] = {
+                "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False
+            }
+            network = DistributedDataParallel(
+                network, device_ids=ids, gradient_as_bucket_view=True, static_graph=True, **buffers
+            )
+        self.method.train()
+        since, before = time.monotonic(), self.step
+        with Progress(self.steps, self.step, self.per_epoch, shown=rank() == 0) as progress:
+            for batch in self.loader.batches(self.step, self.last_step):
+                logging_now = (self.step + 1) % every == 0 or self.step + 1 == self.last_step
+                found = self._one_step(network, batch, logging_now)
+                self.step += 1
+                if logging_now:
+                    row = self._read(found)
+                    now = time.monotonic()
+                    rate = (self.step - before) * self.loader.batch_size / (now - since)
+                    since, before = now, self.step
+                    row |= {"images_per_second": rate, "seconds": self._elapsed()}
+                    progress.show(self.step, row)
+                    if tracker is not None:
+                        tracker.row(self.step, row)
+                else:
+                    progress.advance(self.step)
+                stop = interrupt.agreed()
+                if stop or self.step % save_every == 0 or self.step == self.last_step:
+                    self._save()
+                if stop:
+                    raise Interrupted(stop)
+                if judge_every and self.step % judge_every == 0 and self.step < self.last_step:
+                    metrics = self._evaluate(baselines=False)
+                    if tracker is not None:
+                        tracker.row(self.step, {"epoch": self.step / self.per_epoch, **metrics})
+                    since, before = time.monotonic(), self.step
+
+    def _one_step(self, network: nn.Module, batch: Batch, diagnostics: bool) -> dict[str, Tensor]:
+        lr, progress = self._lr(self.step), self.step / self.steps
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.zero_grad()
+        with self._autocast():
+            loss, found = network(batch, progress, diagnostics)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.method.after_step()
+        self.meter.add(self.step, loss, found["tau"])
+        return found  # type: ignore[no-any-return]
+
+    def _lr(self, step: int) -> float:
+        return self.lr * self.recipe.factor(step / self.steps, self.warmup)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = self.precision.autocast
+        return torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
+
+    def _read(self, found: dict[str, Tensor]) -> dict[str, float]:
+        """The row of a step: the mean loss since the row before, and the diagnostics of the step itself."""
+        loss, _, bad, bad_tau = self.meter.read()
+        if bad >= 0:
+            refuse_bad_loss(bad, self._lr(bad), bad_tau)
+        values = torch.stack([v.double() for v in found.values()]).tolist()  # one synchronisation for all
+        named = dict(zip(found, values, strict=True))
+        return {"epoch": self.step / self.per_epoch, "loss": loss, "lr": self._lr(self.step - 1), **named}
+
+    # ---- state
+
+    def _save(self) -> None:
+        """Writes the checkpoint of this step, unless the loss was not finite on the way to it."""
+        self._average_local_statistics()
+        mine = {"rng": rng_state(), "meter": self.meter.state.tolist()}
+        ranks: list[Any] = [mine]
+        if world() > 1:
+            ranks = [None] * world()
+            dist.all_gather_object(ranks, mine)
+        for _, _, bad, tau in (each["meter"] for each in ranks):
+            if bad >= 0:
+                refuse_bad_loss(int(bad), self._lr(int(bad)), tau)
+        if rank() == 0:
+            state = {"run_id": self.run_id, "step": self.step, "seconds": self._elapsed(), "ranks": ranks}
+            for name in ("method", "optimizer", "scaler"):
+                state[name] = getattr(self, name).state_dict()
+            checkpoint.save(self.folder / "checkpoints", state)
+
+    def _resume(self) -> None:
+        state = checkpoint.load(self.folder / "checkpoints", self.run_id)
+        if state is None:
+            return
+        for name in ("method", "optimizer", "scaler"):
+            getattr(self, name).load_state_dict(state[name])
+        self.step, self.seconds = state["step"], state["seconds"]
+        ranks = state["ranks"]
+        if len(ranks) == world():  # on another number of ranks the global generators start from the seed
+            set_rng_state(ranks[rank()]["rng"])
+            self.meter.state.copy_(torch.tensor(ranks[rank()]["meter"]))
+        log.info("resuming at step %d of %d (epoch %d)", self.step, self.last_step, self.step // self.per_epoch)
+
+    def _average_local_statistics(self) -> None:
+        """Where each rank has its own batch statistics, what is kept and judged is their mean."""
+        if world() > 1 and self.method.framework.norm == "local":
+            for buffer in self.method.buffers():
+                if buffer.is_floating_point():
+                    all_sum(buffer).div_(world())
+
+    def _elapsed(self) -> float:
+        return self.seconds + time.monotonic() - self.started
+
+    # ---- evaluation and record
+
+    def _evaluate(self, baselines: bool) -> dict[str, float]:
+        """The metrics of the network as it is, and of the baselines; nothing of the training is touched."""
+        kept = rng_state()
+        self._average_local_statistics()
+        networks: dict[str, nn.Module | None] = {"": self.encoder}
+        if baselines and self.initial is not None:
+            networks["_init"] = _move(self.initial, self.device)
+        if baselines and "raw" in self.config["evaluate"]["baselines"]:
+            networks["_raw"] = None
+        metrics = judge(self.config, self.dataset, networks, self.device, self.precision)
+        set_rng_state(kept)
+        return metrics
+
+    def _record(self, metrics: dict[str, float]) -> None:
+        results = {
+            "run_id": self.run_id,
+            "name": self.config["name"],
+            "config": self.config,
+            "metrics": metrics,
+            "environment": environment(self.device) | peak_memory(self.device) | {"precision": self.precision.name},
+            "facts": self.facts,
+            "seconds": round(self._elapsed(), 3),
+        }
+        files.write_json(self.folder / "results.json", results)
+
+    def _introduce(self) -> None:
+        """Says before the first step what this run amounts to."""
+        size, share, negatives = self.loader.batch_size, self.loader.batch_size // world(), self.method.negatives
+        self.facts = {
+            "negatives_per_anchor": negatives.count(size),
+            "images_per_rank": share,
+            "ranks": world(),
+            "train_images": len(self.loader.images),
+            "steps": self.last_step,
+            "lr": self.lr,
+            "parameters": sum(p.numel() for p in self.encoder.parameters()),
+        }
+        choice = self.config["choices"].get("negatives")
+        say = "negatives per anchor: %d (%s, %d images over %d ranks, %d on each)"
+        log.info(say, self.facts["negatives_per_anchor"], choice, size, world(), share)
+        log.info("lr after scaling: %.6g (%s rule from %g)", self.lr, self.recipe.rule, self.recipe.base_lr)
+        log.info("parameters: %s, %s on %s", f"{self.facts['parameters']:,}", self.precision.name, self.device)
+        if self.step < self.last_step:
+            left = self.last_step - self.step
+            seconds = seconds_per_step(self.method, self.loader, share, self.precision) * left
+            self.facts["estimated_seconds"] = round(seconds, 1)
+            log.info("%d steps to go, %d an epoch: about %s", left, self.per_epoch, clock(seconds))
+
+    def _place(self, images: Images) -> Images:
+        """The training images in the device's memory, if they are to be there and fit beside the training."""
+        where = self.config["images_on"]
+        if self.device.type != "cuda" or where == "host":
+            return images
+        free = torch.cuda.mem_get_info(self.device)[0]
+        if where == "auto" and images.nbytes > free / 3:
+            return images
+        return images.to(self.device)
+
+
+def _move(module: nn.Module, device: torch.device) -> nn.Module:
+    """``module`` on ``device``, its convolutions with the channels last in memory, where they are faster."""
+    return module.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]

@@ -1,0 +1,69 @@
+"""What a run was made with."""
+
+import platform
+import resource
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ssl_bench
+from ssl_bench.distributed import world
+
+PACKAGES = ("torch", "torchvision", "timm", "numpy", "scikit-learn", "hydra-core", "wandb")
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, commit and hardware."""
+    found: dict[str, Any] = {"ssl_bench": ssl_bench.__version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    found |= {"git": commit(), "platform": platform.platform(), "ranks": world(), "threads": torch.get_num_threads()}
+    cuda = device.type == "cuda"
+    found |= {
+        "device": torch.cuda.get_device_name(device) if cuda else processor(),
+        "cuda": torch.version.cuda if cuda else None,
+    }
+    return found
+
+
+def peak_memory(device: torch.device) -> dict[str, float]:
+    """The most memory that this process held, in MB of 10^6 bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+    found = {"peak_host_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)}
+    if device.type == "cuda":
+        found["peak_device_mb"] = round(torch.cuda.max_memory_allocated(device) / 1e6, 1)
+    return found
+
+
+def commit() -> str | None:
+    """The commit of the checkout that the package runs from, with + if files have changed; None outside one."""
+    here = Path(ssl_bench.__file__).parent.parent
+    if not (here / ".git").exists():
+        return None
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(here), *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    names = (
+        [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        if cpuinfo.exists()
+        else []
+    )
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,138 @@
+"""Linear probe on cached features: one linear classifier per learning rate, all trained in one pass.
+
+Shapes: N images, D features, L learning rates, C classes, B batch.
+
+The protocol, on purpose cheap and without hidden choices:
+
+* every image goes through the frozen network once, so the classifier sees no augmentation;
+* features are standardised per dimension by the statistics of the images it is fitted on, as a batch norm without
+  learned parameters would, so that one range of learning rates serves every network;
+* a tenth of the train split is held out, always the same images for one seed, and only chooses the learning rate; the
+  classifier that was fitted on the other nine tenths with that rate is the one that is tested.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ssl_bench.evaluate.subject import Subject
+
+
+def fit_linear(
+    features: Tensor,
+    labels: Tensor,
+    lrs: Sequence[float],
+    *,
+    num_classes: int,
+    epochs: int,
+    batch_size: int,
+    momentum: float,
+    weight_decay: float,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Minimises the cross-entropy by SGD with momentum and cosine decay, from zero, once per learning rate.
+
+    The rates share every batch and nothing else: the L classifiers are the rows of one weight [L * C, D], their
+    gradient (softmax - one-hot) is written out, and a step is two matrix products and a few operations on [L, C, B].
+    Images are columns of the logits because a softmax over a dimension of ten is vectorised only if it is not the last.
+
+    Args:
+        features: [N, D] floating point; labels: [N] in [0, num_classes), on the same device.
+        weight_decay: on the weight, not on the bias.
+        generator: CPU generator of the order of the images.
+
+    Returns:
+        Weight [L, C, D] and bias [L, C] for the features as they were given.
+    """
+    std, mean = torch.std_mean(features, dim=0, correction=0)
+    # A dimension that never varies in training says nothing, and its rounding noise must not be blown up.
+    scale = torch.where(std > 1e-5 * std.max(), 1 / std, 0)  # [D]
+    x = (features - mean).mul_(scale)
+    rows, width = len(lrs) * num_classes, x.shape[1]
+    weight, bias = x.new_zeros(rows, width), x.new_zeros(rows, 1)
+    weight_momentum, bias_momentum = torch.zeros_like(weight), torch.zeros_like(bias)
+    lr = torch.tensor(lrs, dtype=x.dtype, device=x.device).repeat_interleave(num_classes)[:, None]  # [L * C, 1]
+    classes = torch.arange(num_classes, device=x.device)[:, None]
+    steps, step = epochs * math.ceil(len(x) / batch_size), 0
+    for _ in range(epochs):
+        order = torch.randperm(len(x), generator=generator).to(x.device)
+        for batch in order.split(batch_size):
+            images = x.index_select(0, batch)  # [B, D]; half the time of x[batch]
+            is_class = (labels.index_select(0, batch) == classes).to(x.dtype)  # [C, B]
+            logits = torch.addmm(bias, weight, images.T).view(len(lrs), num_classes, len(batch))
+            gradient = logits.softmax(1).sub_(is_class).view(rows, len(batch))
+            weight_momentum.addmm_(gradient, images, beta=momentum, alpha=1 / len(batch))
+            bias_momentum.mul_(momentum).add_(gradient.mean(1, keepdim=True))
+            if weight_decay:
+                weight_momentum.add_(weight, alpha=weight_decay)
+            decay = 0.5 * (1 + math.cos(math.pi * step / steps))
+            weight.addcmul_(weight_momentum, lr, value=-decay)
+            bias.addcmul_(bias_momentum, lr, value=-decay)
+            step += 1
+    weight *= scale
+    bias -= (weight @ mean)[:, None]
+    return weight.view(len(lrs), num_classes, width), bias.view(len(lrs), num_classes)
+
+
+def accuracy(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> list[float]:
+    """Share of the images [N] that each of the L classifiers, weight [L, C, D] and bias [L, C], puts in their class."""
+    hits = torch.zeros(len(bias), dtype=torch.int64, device=labels.device)
+    for x, y in zip(features.split(4096), labels.split(4096), strict=True):
+        logits = torch.addmm(bias.flatten(), x, weight.flatten(0, 1).T).view(len(x), *bias.shape)
+        hits += (logits.argmax(2) == y[:, None]).sum(0)
+    return (hits.double() / len(labels)).tolist()
+
+
+class LinearProbe:
+    """Test accuracy of a linear classifier on the backbone's cached features.
+
+    Yields top1, the learning rate that the held-out tenth chose (lr) and its accuracy there (val_top1). Equal held-out
+    accuracies choose the rate that is listed first. Every rank computes the same, from the seed.
+
+    Args:
+        lrs: learning rates to choose from. Not scaled by the batch size.
+        epochs, batch_size, momentum, weight_decay: of the SGD that fits the classifier.
+    """
+
+    def __init__(
+        self,
+        lrs: Sequence[float] = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+        epochs: int = 100,
+        batch_size: int = 512,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if not lrs or min(lrs) <= 0:
+            raise ValueError(f"lrs must be one or more learning rates above 0, not {list(lrs)}")
+        if epochs < 1 or batch_size < 1:
+            raise ValueError(f"epochs and batch_size must be at least 1, not {epochs} and {batch_size}")
+        self.lrs, self.epochs, self.batch_size = list(lrs), epochs, batch_size
+        self.momentum, self.weight_decay = momentum, weight_decay
+
+    def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
+        labels, test_labels = subject.labels("train"), subject.labels("test")
+        if len(labels) < 2:
+            raise ValueError("the train split must have at least 2 images: one to fit on and one to hold out")
+        features = subject.features("train")["backbone"]
+        generator = torch.Generator().manual_seed(subject.seed)
+        order = torch.randperm(len(labels), generator=generator).to(labels.device)
+        held_out, fitted = order.tensor_split([math.ceil(len(labels) / 10)])
+        weight, bias = fit_linear(
+            features[fitted],
+            labels[fitted],
+            self.lrs,
+            num_classes=subject.num_classes,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            generator=generator,
+        )
+        held_out_top1 = accuracy(features[held_out], labels[held_out], weight, bias)
+        best = held_out_top1.index(max(held_out_top1))
+        test = subject.features("test")["backbone"]
+        yield "top1", accuracy(test, test_labels, weight[best, None], bias[best, None])[0]
+        yield "val_top1", held_out_top1[best]
+        yield "lr", self.lrs[best]

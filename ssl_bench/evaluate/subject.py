@@ -1,0 +1,162 @@
+"""What an evaluator judges: a frozen network, or raw pixels, on a labelled train and test split.
+
+An evaluator is a class whose constructor takes its settings and whose ``run(subject)`` yields ``(name, value)`` pairs.
+It runs on every rank together and gives the same numbers on any number of ranks. The caller adds the prefix, so one
+evaluator serves the trained network, the randomly initialised one and the raw pixels.
+
+Shapes: N images of a split, n images of a batch, C channels, D backbone width, P projection width.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ssl_bench.distributed import gather, rank, world
+
+SplitName = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images, uint8 [N, C, H, W] of any strides (memory-mapped ones stay on disk), and labels, int64 [N]."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.dim() != 4:
+            raise ValueError(f"images must be uint8 [N, C, H, W], not {self.images.dtype} {list(self.images.shape)}")
+        if len(self.images) != len(self.labels) or len(self.images) == 0:
+            raise ValueError(f"labels must be one per image: {len(self.images)} images, {len(self.labels)} labels")
+
+
+class Evaluator(Protocol):
+    def run(self, subject: "Subject") -> Iterator[tuple[str, float]]: ...
+
+
+@contextmanager
+def frozen(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradient; afterwards every module has its own mode back.
+
+    Raises RuntimeError if a parameter or buffer was written meanwhile: tensors count their in-place writes, so the
+    check costs neither a copy nor a synchronisation.
+    """
+    modes = [(module, module.training) for module in network.modules()]
+    before = {name: (tensor, tensor._version) for name, tensor in _state(network)}
+    network.eval()
+    try:
+        with torch.no_grad():  # not inference_mode: a classifier may be trained on what comes out
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+    after = {name: (tensor, tensor._version) for name, tensor in _state(network)}
+    for name in before.keys() | after.keys():
+        (old, version), (new, now) = before.get(name, (None, 0)), after.get(name, (None, 0))
+        if old is not new or version != now:
+            raise RuntimeError(f"evaluation must leave the network as it was, but {name} was written during forward")
+
+
+def _state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return chain(network.named_parameters(), network.named_buffers())
+
+
+class Subject:
+    """A network (or raw pixels) with the two splits it is judged on.
+
+    Args:
+        network: module on ``device`` that maps a batch of views to ``{"backbone": [n, D], "projection": [n, P]}``,
+            unnormalised; None judges the raw pixels, whose only features are "backbone": pixels / 255, flattened.
+        train, test: the labelled splits. Nothing is ever chosen on ``test``.
+        num_classes: labels lie in [0, num_classes).
+        view: the test-time transform, uint8 [n, C, H, W] on ``device`` -> float [n, C, h, w]. Raw pixels skip it.
+        device: where features are computed and kept.
+        seed: what evaluators seed their generators with.
+        batch_size: images per forward of one rank.
+        autocast: type for mixed precision of the forward; None computes as the network is.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module | None,
+        train: Split,
+        test: Split,
+        *,
+        num_classes: int,
+        view: Callable[[Tensor], Tensor],
+        device: torch.device | str,
+        seed: int,
+        batch_size: int = 512,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        self.network, self.view = network, view
+        self.train, self.test = train, test
+        self.num_classes, self.seed, self.batch_size, self.autocast = num_classes, seed, batch_size, autocast
+        self.device = torch.device(device)
+        self._features: dict[SplitName, dict[str, Tensor]] = {}
+
+    def split(self, name: SplitName) -> Split:
+        return {"train": self.train, "test": self.test}[name]
+
+    def labels(self, name: SplitName) -> Tensor:
+        """Labels [N] on the device. Raises ValueError if one is outside [0, num_classes)."""
+        labels = self.split(name).labels
+        if labels.min() < 0 or labels.max() >= self.num_classes:
+            raise ValueError(
+                f"{name} labels must lie in [0, {self.num_classes}), found {int(labels.min())} to {int(labels.max())}: "
+                "unlabelled images (-1) cannot be evaluated on, set the labelled split"
+            )
+        return labels.to(self.device)
+
+    def features(self, name: SplitName) -> dict[str, Tensor]:
+        """Features of a split in its order, float32 on the device: "backbone" [N, D] and "projection" [N, P].
+
+        Every image goes through the network once, on one rank, however often this is called.
+        """
+        if name not in self._features:
+            self._features[name] = self._extract(self.split(name).images)
+        return self._features[name]
+
+    def load(self, images: Tensor) -> Tensor:
+        """uint8 images on the device; from pinned memory, so that a GPU is not waited for."""
+        if self.device.type == "cuda" and images.device.type == "cpu":
+            images = images.contiguous().pin_memory()
+        return images.to(self.device, non_blocking=True)
+
+    def embed(self, views: Tensor) -> dict[str, Tensor]:
+        """The frozen network's float32 outputs for float views [n, C, h, w], without gradient."""
+        if self.network is None:
+            return {"backbone": views.flatten(1)}
+        mixed = torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
+        with frozen(self.network), mixed:
+            views = views.to(next(self.network.parameters(), views).dtype)
+            return {name: output.float() for name, output in self.network(views).items()}
+
+    def _extract(self, images: Tensor) -> dict[str, Tensor]:
+        ends = [len(images) * r // world() for r in range(world() + 1)]  # shard sizes differ by at most one
+        first, last = ends[rank()], max(ends[rank() + 1], ends[rank()] + 1)  # an empty shard still learns the widths
+        rows = -(-len(images) // world())
+        shard: dict[str, Tensor] = {}
+        for start in range(first, last, self.batch_size):
+            batch = self.load(images[start : min(start + self.batch_size, last)])
+            views = batch.float() / 255 if self.network is None else self.view(batch)
+            for name, output in self.embed(views).items():
+                if name not in shard:
+                    shard[name] = output.new_zeros(rows, output.shape[1])
+                shard[name][start - first : start - first + len(output)] = output
+        return {name: self._join(padded, ends) for name, padded in shard.items()}
+
+    @staticmethod
+    def _join(padded: Tensor, ends: list[int]) -> Tensor:
+        """The ranks' shards, padded to equal length, as one tensor in the split's order."""
+        if world() == 1:
+            return padded
+        shards = gather(padded).split(len(padded))
+        return torch.cat([shard[: ends[r + 1] - ends[r]] for r, shard in enumerate(shards)])

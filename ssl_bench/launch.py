@@ -1,0 +1,135 @@
+"""Where a run's processes come from: this one, ranks that are started here, or the ranks of an outer torchrun.
+
+All three end in :func:`_cell`, which gives an outcome as plain data: ``{"state": "done", "metrics": ...}``,
+``{"state": "interrupted", "signal": ...}`` or ``{"state": "failed", "reason": ..., "code": ..., "detail": ...}``.
+"""
+
+import ctypes
+import datetime
+import logging
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ssl_bench.device import available_cores, local_device
+from ssl_bench.distributed import broadcast_object, rank, world
+from ssl_bench.engine import Run
+from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.interrupt import Interrupted
+from ssl_bench.journal import journal
+
+Outcome = dict[str, Any]
+
+
+def launch(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
+    """Carries out one validated run on ``devices`` processes and waits for it."""
+    if config["devices"] == 1:
+        return _cell(config, run_id, folder, local_device(0))
+    return _elastic(config, run_id, folder)
+
+
+def under_torchrun() -> bool:
+    """Whether this process is a rank that somebody else started."""
+    return all(name in os.environ for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"))
+
+
+def join(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
+    """Carries out a run as a rank of an outer torchrun; rank 0 decides for all whether it is done already."""
+    device = _enter(config, int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    try:
+        if broadcast_object((folder / "results.json").exists() if rank() == 0 else None):
+            return {"state": "done already"}
+        return _cell(config, run_id, folder, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def _cell(config: dict[str, Any], run_id: str, folder: Path, device: torch.device) -> Outcome:
+    """One rank's part. What was foreseen becomes an outcome; anything else is a defect and keeps its traceback."""
+    with journal(folder if rank() == 0 else None):
+        try:
+            return {"state": "done", "metrics": Run(config, run_id, folder, device)()}
+        except Interrupted as stop:
+            return {"state": "interrupted", "signal": stop.number}
+        except (ConfigError, RunError) as error:
+            return _failed(str(error), 2 if isinstance(error, ConfigError) else 1)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            return _failed(f"{where}{error.strerror or error}; once that is put right, the same command resumes", 1)
+        except torch.OutOfMemoryError as error:
+            reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
+            return _failed(f"{reason} Set a smaller batch_size.size or more devices", 1)
+        except Exception as error:
+            if world() > 1:
+                raise  # the other ranks wait: this one must end visibly
+            return _failed(f"{type(error).__name__}: {error}", 1, traceback.format_exc())
+
+
+def _failed(reason: str, code: int, detail: str = "") -> Outcome:
+    return {"state": "failed", "reason": reason, "code": code, "detail": detail}
+
+
+def _enter(config: dict[str, Any], local_rank: int, local_world: int) -> torch.device:
+    """Joins the process group as a rank of this machine."""
+    device = local_device(local_rank)
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, available_cores() // local_world))
+    timeout = datetime.timedelta(seconds=config["timeout"])
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timeout, device_id=device if device.type == "cuda" else None)
+    return device
+
+
+# ---- ranks that are started here
+
+
+def _elastic(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what failed is said once, below
+    settings = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=config["devices"],
+        run_id=run_id,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        monitor_interval=0.1,
+        start_method="spawn",
+    )
+    try:
+        outcomes = elastic_launch(settings, _rank)(config, run_id, folder, os.getpid())
+        return outcomes[0]  # type: ignore[no-any-return]
+    except SignalException as stop:
+        return {"state": "interrupted", "signal": int(stop.sigval)}
+    except ChildFailedError as error:
+        number, failure = error.get_first_failure()
+        message = str(failure.message).strip()
+        return _failed(f"rank {number} failed: {message.splitlines()[-1]}", 1, message)
+
+
+def _rank(config: dict[str, Any], run_id: str, folder: Path, parent: int) -> Outcome:
+    """The entry of a rank that was started here."""
+    _die_with(parent)
+    device = _enter(config, int(os.environ["LOCAL_RANK"]), config["devices"])
+    try:
+        return _cell(config, run_id, folder, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def _die_with(parent: int) -> None:
+    """Makes the kernel end this process when its parent is gone, however that ended (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before the line above

@@ -1,0 +1,42 @@
+"""What a training says of itself, accumulated on the device and read every few steps."""
+
+import torch
+from torch import Tensor
+
+from ssl_bench.distributed import gather
+from ssl_bench.errors import RunError
+
+
+class Meter:
+    """The mean loss since the last reading, and the first step at which the loss was not finite.
+
+    Adding costs no synchronisation of host and device; reading costs one.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        # [4]: sum of the losses, their number, first bad step (or -1), the temperature there
+        self.state = torch.tensor([0.0, 0.0, -1.0, 0.0], dtype=torch.float64, device=device)
+
+    def add(self, step: int, loss: Tensor, tau: Tensor) -> None:
+        total, count, bad, bad_tau = self.state
+        first = ~loss.isfinite() & (bad < 0)
+        self.state = torch.stack(
+            [total + loss.detach(), count + 1, torch.where(first, step, bad), torch.where(first, tau, bad_tau)]
+        )
+
+    def read(self) -> tuple[float, int, int, float]:
+        """(mean loss over ranks and steps or NaN, steps, first bad step or -1, temperature there); starts anew."""
+        rows = gather(self.state[None]).tolist()  # [W, 4]
+        self.state = torch.zeros_like(self.state)
+        self.state[2] = -1
+        count = int(rows[0][1])
+        bad = min(((int(row[2]), row[3]) for row in rows if row[2] >= 0), default=(-1, 0.0))
+        mean = sum(row[0] for row in rows) / len(rows) / count if count else float("nan")
+        return mean, count, *bad
+
+
+def refuse_bad_loss(step: int, lr: float, tau: float) -> None:
+    raise RunError(
+        f"the loss is not finite at step {step} (lr {lr:.6g}, tau {tau:.6g}): "
+        "a smaller optimizer.lr, a warm-up or a larger temperature may help"
+    )

@@ -1,0 +1,77 @@
+"""How a training shows itself: a bar on a terminal, plain lines anywhere else."""
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+log = logging.getLogger("ssl_bench")
+
+
+class Progress:
+    """Shows epoch, loss, lr, tau, images/s and the time left, as a context manager.
+
+    Args:
+        steps: of the whole training.
+        done: steps that an earlier start has done.
+        per_epoch: steps.
+        shown: False on all ranks but one.
+    """
+
+    def __init__(self, steps: int, done: int, per_epoch: int, shown: bool) -> None:
+        self.steps, self.done, self.per_epoch, self.shown = steps, done, per_epoch, shown
+        self.started = self._printed = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> "Progress":
+        if self.shown and sys.stdout.isatty():
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = [TextColumn("epoch {task.fields[epoch]}"), BarColumn(None), TextColumn("{task.fields[text]}")]
+            self._bar = Progress(*columns, TimeRemainingColumn(), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(
+                "", total=self.steps, completed=self.done, epoch=self._epoch(self.done), text=""
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, step: int) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step)
+
+    def show(self, step: int, row: Mapping[str, float]) -> None:
+        """A fresh row of metrics at ``step``; as a line at most every ten seconds, and at the end."""
+        if not self.shown:
+            return
+        numbers = (
+            f"loss {row['loss']:.4f}  lr {row['lr']:.4g}  tau {row['tau']:.4g}  {row['images_per_second']:.0f} images/s"
+        )
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, epoch=self._epoch(step), text=numbers)
+        now = time.monotonic()
+        if self._bar is None and (now - self._printed >= 10 or step == self.steps):
+            self._printed = now
+            left = (now - self.started) / (step - self.done) * (self.steps - step)
+            log.info("epoch %s  step %d/%d  %s  %s left", self._epoch(step), step, self.steps, numbers, clock(left))
+
+    def _epoch(self, step: int) -> str:
+        return f"{math.ceil(step / self.per_epoch)}/{self.steps // self.per_epoch}"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 42s, 3m07s, 2h05m or 3d04h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole // 60 % 60:02d}m"
+    return f"{whole // 86400}d{whole // 3600 % 24:02d}h"

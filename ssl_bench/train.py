@@ -1,0 +1,150 @@
+"""``ssl-bench train``: compose, validate, skip what is done, launch.
+
+Everything after ``train`` is Hydra's: ``ssl-bench train dataset=cifar10 batch_size=b128``, and with ``-m`` a grid:
+``ssl-bench train -m batch_size=b64,b128 seed=0,1,2``. A run is its content: the same configuration has the same
+directory, where a finished run is skipped and a partial one goes on.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from ssl_bench import config as configuration
+from ssl_bench import files
+from ssl_bench.errors import ConfigError
+from ssl_bench.report import report
+
+Outcome = dict[str, Any]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one cell or a grid.
+
+    Returns:
+        0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:
+        stopped by signal n, to be resumed by the same command.
+    """
+    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
+    os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come here as exceptions and go to the user as sentences
+    shell_arguments, sys.argv = sys.argv, ["ssl-bench train", *arguments]  # where Hydra looks
+    cells: list[tuple[str, Outcome]] = []
+    grid = False
+
+    def cell(cfg: DictConfig) -> None:
+        nonlocal grid
+        settings = HydraConfig.get()
+        grid = settings.mode == RunMode.MULTIRUN
+        name = " ".join(settings.overrides.task) or "defaults"
+        if grid:
+            print(f"[{len(cells) + 1}] {name}", flush=True)
+        outcome = _cell(cfg, settings, grid)
+        cells.append((name, outcome))
+        if outcome["state"] == "interrupted":
+            number = outcome["signal"]
+            print(f"interrupted by {signal.Signals(number).name}; resume with the same command", file=sys.stderr)
+            raise SystemExit(128 + number)
+        if outcome["state"] == "failed":
+            print(f"ssl-bench: {outcome['reason']}", file=sys.stderr, flush=True)
+
+    try:
+        for override in overrides:
+            if override.lstrip("+").startswith("experiment=") and "," in override:
+                raise ConfigError(
+                    f"{override}: each experiment has its own grid, which would be lost; start one at a time"
+                )
+        hydra.main(version_base="1.3", config_path=str(configuration.directory()), config_name="train")(cell)()
+    except (HydraException, OmegaConfBaseException) as error:
+        return _refuse(configuration.explain(error, overrides))
+    except ConfigError as error:
+        return _refuse(str(error))
+    except OSError as error:  # the folder that Hydra makes for a sweep
+        return _refuse(_unwritable(error))
+    finally:
+        sys.argv = shell_arguments
+    failed = [(name, outcome) for name, outcome in cells if outcome["state"] == "failed"]
+    if not grid:
+        return int(failed[0][1]["code"]) if failed else 0
+    done = sum(outcome["state"] == "done" for _, outcome in cells)
+    print(f"{len(cells)} cells: {done} trained, {len(cells) - done - len(failed)} done before, {len(failed)} failed")
+    for name, outcome in failed:
+        print(f"  failed: {name}: {outcome['reason']}")
+    return 1 if failed else 0
+
+
+def _cell(cfg: DictConfig, settings: Any, grid: bool) -> Outcome:
+    """One cell of the grid, or the only one; nothing is raised, so that the others go on."""
+    try:
+        config = configuration.resolve(cfg, settings.runtime.choices)
+        torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+        if torchrun:
+            if grid:
+                raise ConfigError(
+                    "a grid cannot run under torchrun, where every rank would sweep: use devices=N instead"
+                )
+            config["devices"] = int(os.environ["WORLD_SIZE"])
+        configuration.check(config)
+        return _run(config, torchrun)
+    except (ConfigError, OmegaConfBaseException) as error:
+        return {"state": "failed", "reason": configuration.explain(error), "code": 2}
+
+
+def _run(config: dict[str, Any], torchrun: bool) -> Outcome:
+    run_id, folder = configuration.run_id(config), configuration.run_dir(config)
+    first = os.environ.get("RANK", "0") == "0" or not torchrun
+    if (folder / "results.json").exists() and not torchrun:
+        print(f"already done: {folder}")
+        report(folder)
+        return {"state": "done before"}
+    from ssl_bench import assemble, launch  # torch: only when there is something to train
+
+    assemble.validate(config)
+    if first:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "failed.json").unlink(missing_ok=True)
+            files.write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+        except OSError as error:
+            raise ConfigError(_unwritable(error)) from error
+        print(f"run {run_id} in {folder}", flush=True)
+    outcome = launch.join(config, run_id, folder) if torchrun else launch.launch(config, run_id, folder)
+    if first:
+        _conclude(outcome, folder)
+    return outcome
+
+
+def _conclude(outcome: Outcome, folder: Path) -> None:
+    if outcome["state"] == "done":
+        report(folder)
+    elif outcome["state"] == "failed":
+        detail = outcome.pop("detail", "")
+        if detail:
+            print(detail, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full disk may be the reason, and is about to be told
+            files.write_json(folder / "failed.json", {"reason": outcome["reason"], "detail": detail})
+
+
+def _unwritable(error: OSError) -> str:
+    return f"{error.filename or 'paths.outputs'}: {error.strerror}; set paths.outputs to a folder that can be written"
+
+
+def _refuse(reason: str) -> int:
+    print(f"ssl-bench: {reason}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,498 @@
+"""Views against torchvision: the values for given parameters, and the distribution of every parameter.
+
+All seeds are fixed, so that a p-value is a number of this file and not of the run. Images are smooth noise.
+"""
+
+import colorsys
+import itertools
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from scipy import stats
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torchvision.transforms import ColorJitter, GaussianBlur, InterpolationMode, RandomResizedCrop
+from torchvision.transforms import functional as F
+
+from ssl_bench.data.color import shift_hue
+from ssl_bench.data.resample import blur_matrix
+from ssl_bench.data.views import Draw, EvalView, Views
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
+AUGMENT = Path(__file__).parents[2] / "conf" / "augment"
+ON: dict[str, Any] = {"jitter": (0.8, 0.8, 0.8, 0.2), "jitter_p": 0.8, "grayscale": 0.2, "blur": 0.5}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def smooth(n: int, channels: int, height: int, width: int, seed: int = 0) -> Tensor:
+    """uint8 [n, C, H, W] stored channels last, as prepared data are: coarse noise enlarged, with both ends clipped."""
+    coarse = torch.rand(n, channels, 5, 7, generator=generator(seed))
+    fine = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")
+    grain = torch.randn(n, channels, height, width, generator=generator(seed + 1)) * 0.03
+    pixels = ((fine * 1.6 - 0.3 + grain).clamp(0, 1) * 255).round().byte()
+    return pixels.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
+def still(n: int, height: int, width: int) -> Draw:
+    """A draw that changes nothing but the size."""
+    zero, no = torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.bool)
+    return Draw(
+        top=zero,
+        left=zero,
+        height=zero + height,
+        width=zero + width,
+        flip=no,
+        jitter=no,
+        order=torch.arange(4).repeat(n, 1),
+        strength=torch.tensor([1.0, 1.0, 1.0, 0.0]).repeat(n, 1),
+        grayscale=no,
+        blur=no,
+        sigma=torch.ones(n),
+    )
+
+
+PARTS: list[Callable[[Any, float], Any]] = [F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue]
+
+
+def reference(image: Any, views: Views, draw: Draw, k: int) -> Any:
+    """Row k by torchvision's functionals, on a float tensor [C, H, W] in [0, 1] or a PIL image; not normalised."""
+    box = [int(getattr(draw, name)[k]) for name in ("top", "left", "height", "width")]
+    mode = InterpolationMode(views.interpolation)
+    x = F.resized_crop(image, *box, [views.size] * 2, mode, antialias=True)
+    if isinstance(x, Tensor):
+        x = x.clamp(0, 1)
+    if draw.flip[k]:
+        x = F.hflip(x)
+    channels = F.get_dimensions(x)[0]
+    if draw.grayscale[k] and views.grayscale_first:
+        x = F.rgb_to_grayscale(x, channels)
+    if draw.jitter[k]:
+        for part in draw.order[k].tolist():
+            if views.jitter[part] > 0:  # as ColorJitter, which has no part of strength 0
+                x = PARTS[part](x, float(draw.strength[k, part]))
+    if draw.grayscale[k] and not views.grayscale_first:
+        x = F.rgb_to_grayscale(x, channels)
+    if draw.blur[k]:
+        x = F.gaussian_blur(x, [views.blur_kernel] * 2, [float(draw.sigma[k])] * 2)
+    return x
+
+
+def deviation(views: Views, images: Tensor, draw: Draw, dtype: torch.dtype = torch.float32) -> float:
+    """The largest difference to torchvision over all images and pixels, on the scale [0, 1]."""
+    ours = views.apply(images, draw, dtype)
+    theirs = torch.stack([reference(image.to(dtype) / 255, views, draw, k) for k, image in enumerate(images)])
+    assert ours.dtype == dtype and ours.is_contiguous() and ours.shape == theirs.shape
+    return (ours - theirs).abs().max().item()
+
+
+# Values
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("height", "width", "size", "n"), [(32, 32, 32, 40), (96, 96, 96, 12), (256, 256, 224, 5), (40, 27, 33, 20)]
+)
+def test_crop_flip_resize(height: int, width: int, size: int, n: int, channels: int, interpolation: str) -> None:
+    views = Views(size, interpolation=interpolation, grayscale=0)
+    images = smooth(n, channels, height, width)
+    draw = views.draw(n, height, width, generator())
+    assert draw.flip.any() and not draw.flip.all()
+    assert deviation(views, images, draw) <= (5e-7 if interpolation == "bilinear" else 2e-6)
+
+
+def test_boxes_down_to_one_pixel() -> None:
+    draw = replace(still(4, 9, 9), height=torch.tensor([1, 9, 1, 2]), width=torch.tensor([9, 1, 1, 3]))
+    draw = replace(draw, top=torch.tensor([8, 0, 4, 7]), left=torch.tensor([0, 8, 3, 6]))
+    for interpolation in ("bilinear", "bicubic"):
+        assert deviation(Views(12, interpolation=interpolation), smooth(4, 3, 9, 9), draw) <= 2e-6
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jitter_in_every_order(channels: int) -> None:
+    orders = torch.tensor(list(itertools.permutations(range(4))))  # [24, 4]
+    views = Views(32, jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1, grayscale=0, flip=0)
+    for seed in range(3):
+        draw = replace(views.draw(24, 32, 32, generator(seed)), order=orders)
+        assert deviation(views, smooth(24, channels, 32, 32, seed), draw) <= 5e-6
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_each_part_alone(part: int) -> None:
+    jitter = tuple(0.5 if p == part else 0.0 for p in range(4))
+    views = Views(32, jitter=jitter, jitter_p=1, grayscale=0)
+    draw = views.draw(30, 32, 32, generator())
+    others = [p for p in range(4) if p != part]
+    assert torch.equal(draw.strength[:, others], torch.tensor([1.0, 1.0, 1.0, 0.0])[others].expand(30, 3))
+    assert deviation(views, smooth(30, 3, 32, 32), draw) <= 2e-6
+
+
+def test_hue_against_the_standard_library() -> None:
+    steps = torch.linspace(0, 1, 5, dtype=torch.float64)
+    colours = torch.cartesian_prod(steps, steps, steps)  # [125, 3]: grays, primaries, ties between channels
+    for turn in (-0.5, -0.21, 0.0, 1 / 6, 0.5):
+        ours = shift_hue(colours[:, :, None, None], torch.full((125,), turn, dtype=torch.float64))[:, :, 0, 0]
+        for colour, turned in zip(colours.tolist(), ours.tolist(), strict=True):
+            hue, saturation, value = colorsys.rgb_to_hsv(*colour)
+            assert turned == pytest.approx(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value), abs=1e-12)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("size", "n"), [(32, 20), (96, 6), (224, 3)])
+def test_blur(size: int, n: int, channels: int) -> None:
+    views = Views(size, scale=(1, 1), ratio=(1, 1), flip=0, grayscale=0, blur=1)
+    draw = views.draw(n, size, size, generator())
+    assert views.blur_kernel == {32: 3, 96: 9, 224: 23}[size]
+    assert deviation(views, smooth(n, channels, size, size), draw) <= 1.5e-6
+
+
+def test_blur_of_the_widest_kernel_reflects_like_torchvision() -> None:
+    views = Views(8, blur=1, blur_kernel=15, blur_sigma=(5, 6), grayscale=0)
+    assert deviation(views, smooth(10, 3, 8, 8), views.draw(10, 8, 8, generator())) <= 1e-6
+    weights = blur_matrix(torch.tensor([0.1, 2.0, 50.0]), 15, 8, torch.float32)
+    assert (weights.sum(2) - 1).abs().max() < 1e-6
+
+
+def recipe(name: str, size: int) -> Views:
+    node = yaml.safe_load((AUGMENT / f"{name}.yaml").read_text())
+    assert node.pop("_target_") == "ssl_bench.data.views.Views"
+    dataset = {key: node.pop(key) for key in ("size", "mean", "std")}
+    assert dataset == {key: f"${{dataset.{key}}}" for key in dataset}
+    return Views(size, **node)
+
+
+RECIPES = ["simclr_cifar", "simclr", "moco_v1", "moco_v2"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(("height", "size", "n"), [(32, 32, 120), (256, 224, 5)])
+def test_whole_recipe(name: str, height: int, size: int, n: int) -> None:
+    views = recipe(name, size)
+    draw = views.draw(n, height, height, generator())
+    assert deviation(views, smooth(n, 3, height, height), draw) <= 5e-6
+
+
+def test_recipes_are_those_of_the_papers() -> None:
+    strengths = {name: recipe(name, 32).jitter for name in RECIPES}
+    assert strengths["simclr_cifar"] == strengths["moco_v2"] == (0.4, 0.4, 0.4, 0.1)
+    assert strengths["simclr"] == (0.8, 0.8, 0.8, 0.2) and strengths["moco_v1"] == (0.4, 0.4, 0.4, 0.4)
+    assert [recipe(name, 32).scale for name in RECIPES] == [(0.08, 1), (0.08, 1), (0.2, 1), (0.2, 1)]
+    assert [recipe(name, 32).blur for name in RECIPES] == [0, 0.5, 0, 0.5]
+    assert [recipe(name, 32).jitter_p for name in RECIPES] == [0.8, 0.8, 1, 0.8]
+    assert [recipe(name, 32).grayscale_first for name in RECIPES] == [False, False, True, False]
+
+
+def pil_levels(views: Views, n: int) -> Tensor:
+    """Differences [n, 3, S, S] to the same operations on PIL images, in levels of 255."""
+    images = smooth(n, 3, 32, 32)
+    draw = views.draw(n, 32, 32, generator())
+    rows = [
+        reference(Image.fromarray(image.permute(1, 2, 0).numpy()), views, draw, k) for k, image in enumerate(images)
+    ]
+    theirs = torch.stack([torch.from_numpy(np.array(row)).permute(2, 0, 1) for row in rows])
+    return (views.apply(images, draw) * 255 - theirs).abs()
+
+
+def test_close_to_pil_which_rounds_after_every_step() -> None:
+    assert pil_levels(Views(32, grayscale=0), 60).max() <= 1.01
+    assert pil_levels(recipe("simclr_cifar", 32), 200).mean() <= 1.5
+
+
+def test_normalised_by_channel() -> None:
+    images, views, plain = smooth(5, 3, 32, 32), Views(32, mean=MEAN, std=STD, **ON), Views(32, **ON)
+    draw = views.draw(5, 32, 32, generator())
+    expected = F.normalize(plain.apply(images, draw), MEAN, STD)
+    assert torch.allclose(views.apply(images, draw), expected, rtol=0, atol=1e-6)
+
+
+def test_one_channel_has_brightness_and_contrast_only() -> None:
+    images = smooth(50, 1, 32, 32)
+    views = Views(32, jitter=(0, 0, 0.8, 0.5), jitter_p=1, grayscale=1)
+    draw = views.draw(50, 32, 32, generator())
+    assert torch.equal(views.apply(images, draw), Views(32, grayscale=0).apply(images, draw))
+
+
+def test_what_is_off_does_nothing() -> None:
+    images = smooth(6, 3, 32, 32)
+    views = Views(32, scale=(1, 1), ratio=(1, 1), flip=0, jitter=None, grayscale=0, blur=0, mean=MEAN, std=STD)
+    assert torch.allclose(views(images, generator()), EvalView(mean=MEAN, std=STD)(images), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_evaluation_view(channels: int) -> None:
+    images = smooth(6, channels, 20, 30)
+    view = EvalView(mean=MEAN[:channels], std=STD[:channels])
+    expected = torch.stack([F.normalize(image / 255, MEAN[:channels], STD[:channels]) for image in images])
+    assert torch.equal(view(images), expected) and view(images).is_contiguous()
+    assert torch.equal(EvalView()(images), images / 255)
+    assert view(images, torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_other_dtypes() -> None:
+    images = smooth(40, 3, 32, 32)
+    views = Views(32, jitter=(0.8, 0.8, 0.8, 0), blur=0.5)  # no hue: torchvision turns it in float32 always
+    draw = views.draw(40, 32, 32, generator())
+    assert deviation(views, images, draw, torch.float64) <= 1e-13
+    precise = views.apply(images, draw, torch.float64)
+    assert (precise - views.apply(images, draw)).abs().max() <= 3e-6
+    for dtype in (torch.float16, torch.bfloat16):
+        assert torch.equal(views.apply(images, draw, dtype), views.apply(images, draw).to(dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(views.apply(images, draw), views.apply(images, draw, masked=True))
+        assert torch.equal(views.apply(images, draw, torch.float64), precise)
+
+
+# The two forms, rows and determinism
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("height", "size", "n"), [(32, 32, 200), (40, 18, 60), (33, 33, 90), (96, 96, 20)])
+def test_masked_is_grouped_and_rows_stand_alone(
+    height: int, size: int, n: int, channels: int, interpolation: str
+) -> None:
+    views = Views(size, interpolation=interpolation, mean=MEAN[:channels], std=STD[:channels], **ON)
+    images = smooth(n, channels, height, height)
+    draw = views.draw(n, height, height, generator())
+    grouped = views.apply(images, draw, masked=False)
+    assert torch.equal(views.apply(images, draw), grouped)
+    assert torch.equal(views.apply(images, draw, masked=True), grouped)
+    assert torch.equal(views.apply(images.contiguous(), draw), grouped)
+    some = torch.tensor([n - 1, 3, 3, 7])
+    for rows in (slice(5, 19), slice(n - 1, n), slice(1, None, 3), some):
+        assert torch.equal(views.apply(images[rows], draw[rows]), grouped[rows])
+
+
+def test_both_forms_in_float64() -> None:
+    views, images = Views(33, **ON), smooth(50, 3, 33, 33)
+    draw = views.draw(50, 33, 33, generator())
+    forms = [views.apply(images, draw, torch.float64, masked) for masked in (True, False)]
+    assert (forms[0] - forms[1]).abs().max() <= 1e-13
+
+
+def test_the_masked_form_never_looks_at_the_data() -> None:
+    """Tensors without contents refuse whatever would wait for a device: .item(), nonzero, a mask as an index."""
+    views = Views(16, interpolation="bicubic", mean=MEAN, std=STD, **ON)
+    with FakeTensorMode():
+        images = torch.empty(6, 3, 20, 20, dtype=torch.uint8)
+        draw = views.draw(6, 20, 20, torch.Generator())
+        assert views.apply(images, draw, masked=True).shape == (6, 3, 16, 16)
+        with pytest.raises(Exception, match=r"nonzero|data"):
+            views.apply(images, draw, masked=False)
+
+
+def test_a_generator_decides_everything() -> None:
+    images, views = smooth(20, 3, 32, 32), Views(32, **ON)
+    first = views(images, generator(3))
+    assert torch.equal(views(images, generator(3)), first)
+    assert not torch.equal(views(images, generator(4)), first)
+    state = generator(3)
+    assert torch.equal(views(images, state), first)
+    assert not torch.equal(views(images, state), first)  # the next call draws anew
+
+
+def test_parameters_of_a_seed_do_not_depend_on_the_others() -> None:
+    full, bare = Views(32, **ON), Views(32, flip=0.1, jitter=None, grayscale=0)
+    state = generator(1), generator(1)
+    for _ in range(2):
+        a, b = full.draw(50, 32, 32, state[0]), bare.draw(50, 32, 32, state[1])
+        for name in ("top", "left", "height", "width", "order", "sigma"):
+            assert torch.equal(getattr(a, name), getattr(b, name))
+    assert torch.equal(state[0].get_state(), state[1].get_state())
+    assert all(torch.equal(getattr(a.to("cpu")[3:9], f.name), getattr(a, f.name)[3:9]) for f in fields(a))
+
+
+# Distributions
+
+N = 20_000
+P = 0.001  # every p-value below is fixed by the seeds; a wrong distribution gives far less
+
+
+def uniform_parameters(draw: Draw) -> dict[str, Tensor]:
+    """Every drawn number by name, [n] each."""
+    named = {f.name: getattr(draw, f.name) for f in fields(draw) if f.name not in ("order", "strength")}
+    strengths = dict(zip(("brightness", "contrast", "saturation", "hue"), draw.strength.unbind(1), strict=True))
+    positions = {f"position of {part}": draw.order.argsort(1)[:, part] for part in range(4)}
+    return {**named, **strengths, **positions}
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "least"),
+    [
+        (32, 32, 0.08),
+        (96, 96, 0.08),
+        (60, 40, 0.2),
+        (10, 20, 0.5),
+    ],  # in the last one, a quarter of the boxes are central
+)
+def test_boxes_are_distributed_as_in_torchvision(height: int, width: int, least: float) -> None:
+    torch.manual_seed(height)
+    image, scale, ratio = torch.empty(3, height, width), [least, 1.0], [3 / 4, 4 / 3]
+    boxes = [RandomResizedCrop.get_params(image, scale, ratio) for _ in range(4000)]
+    theirs = dict(zip(("top", "left", "height", "width"), torch.tensor(boxes).unbind(1), strict=True))
+    draw = Views(32, scale=scale, ratio=ratio).draw(N, height, width, generator(height))
+    ours = {name: getattr(draw, name) for name in theirs}
+    for box in (ours, theirs):
+        box["area"] = box["height"] * box["width"]
+        box["bottom"] = box["top"] + box["height"]
+        box["right"] = box["left"] + box["width"]
+    for name in ours:
+        assert stats.ks_2samp(ours[name], theirs[name]).pvalue > P, name
+    assert ours["bottom"].max() == height and ours["right"].max() == width and min(ours["top"]) == 0
+
+
+def test_area_and_ratio_are_uniform_where_every_box_fits() -> None:
+    draw = Views(32, scale=(0.1, 0.5)).draw(N, 4000, 4000, generator())
+    area, log_ratio = draw.height * draw.width / 4000**2, (draw.width / draw.height).log()
+    assert stats.kstest(area, stats.uniform(0.1, 0.4).cdf).pvalue > P
+    assert stats.kstest(log_ratio, stats.uniform(math.log(3 / 4), 2 * math.log(4 / 3)).cdf).pvalue > P
+    top, left = (draw.top + 0.5) / (4001 - draw.height), (draw.left + 0.5) / (4001 - draw.width)
+    for position in (top, left):
+        assert stats.kstest(position, stats.uniform.cdf).pvalue > P
+    assert (torch.corrcoef(torch.stack([area, log_ratio, top, left])) - torch.eye(4)).abs().max() < 5 / math.sqrt(N)
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 100), (100, 10), (30, 30)])
+def test_central_box_when_no_try_fits(height: int, width: int) -> None:
+    scale = (0.9, 1.0) if height != width else (0.99999, 1.0)
+    ratio = (3 / 4, 4 / 3) if height != width else (0.9, 0.95)
+    draw = Views(8, scale=scale, ratio=ratio).draw(50, height, width, generator())
+    torch.manual_seed(0)
+    box = RandomResizedCrop.get_params(torch.empty(3, height, width), list(scale), list(ratio))
+    assert torch.equal(torch.stack([draw.top, draw.left, draw.height, draw.width], 1), torch.tensor(box).expand(50, 4))
+
+
+def test_strengths_are_distributed_as_in_torchvision() -> None:
+    torch.manual_seed(0)
+    jitter = ColorJitter(0.4, 1.5, 0.8, 0.2)  # a strength above 1 cuts the range at 0
+    arguments = [jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue]
+    theirs = torch.tensor([ColorJitter.get_params(*arguments)[1:] for _ in range(4000)])  # [4000, 4]
+    draw = Views(32, jitter=(0.4, 1.5, 0.8, 0.2)).draw(N, 32, 32, generator())
+    for part in range(4):
+        assert stats.ks_2samp(draw.strength[:, part], theirs[:, part]).pvalue > P
+        low, high = arguments[part]
+        assert stats.kstest(draw.strength[:, part], stats.uniform(low, high - low).cdf).pvalue > P
+
+
+def test_sigma_is_distributed_as_in_torchvision() -> None:
+    torch.manual_seed(0)
+    theirs = [GaussianBlur.get_params(0.1, 2.0) for _ in range(4000)]
+    draw = Views(32, blur=0.5).draw(N, 32, 32, generator())
+    assert stats.ks_2samp(draw.sigma, theirs).pvalue > P
+    assert stats.ks_2samp(draw.sigma[draw.blur], theirs).pvalue > P  # among the images it is used for
+    assert draw.sigma.min() >= 0.1 and draw.sigma.max() <= 2.0
+
+
+def test_all_orders_are_equally_likely() -> None:
+    order = Views(32, **ON).draw(N, 32, 32, generator()).order
+    assert torch.equal(order.sort(1).values, torch.arange(4).expand(N, 4))
+    counts = (order @ torch.tensor([64, 16, 4, 1])).unique(return_counts=True)[1]
+    assert len(counts) == 24 and stats.chisquare(counts).pvalue > P
+
+
+def test_probabilities() -> None:
+    expected = {"flip": 0.3, "jitter": 0.8, "grayscale": 0.2, "blur": 0.6}
+    draw = Views(32, flip=0.3, jitter=(0.4, 0.4, 0.4, 0.1), jitter_p=0.8, grayscale=0.2, blur=0.6).draw(
+        N, 32, 32, generator()
+    )
+    for name, p in expected.items():
+        yes = int(getattr(draw, name).sum())
+        assert stats.chisquare([yes, N - yes], [N * p, N * (1 - p)]).pvalue > P, name
+    always = Views(32, flip=1, jitter=(0.4, 0, 0, 0), jitter_p=1, grayscale=1, blur=1).draw(N, 32, 32, generator())
+    never = Views(32, flip=0, jitter=(0.4, 0, 0, 0), jitter_p=0, grayscale=0, blur=0).draw(N, 32, 32, generator())
+    for name in expected:
+        assert getattr(always, name).all() and not getattr(never, name).any()
+
+
+def test_parameters_are_independent() -> None:
+    """No correlation of ranks between two parameters, or between neighbouring images, beyond five standard errors."""
+    values = uniform_parameters(Views(32, **ON).draw(N, 32, 32, generator()))
+    ranks = np.stack([stats.rankdata(v) for v in values.values()])  # [K, N]
+    names, bound = list(values), 5 / math.sqrt(N)
+    same, neighbour = np.corrcoef(ranks), np.corrcoef(ranks[:, 1:], ranks[:, :-1])[len(names) :, : len(names)]
+    boxes = {("top", "height"), ("left", "width"), ("height", "width"), ("top", "width"), ("left", "height")}
+    for i, j in itertools.product(range(len(names)), repeat=2):
+        assert abs(neighbour[i, j]) < bound, (names[i], names[j])
+        # A box determines where it fits, and the position of one part restricts those of the others.
+        linked = {(names[i], names[j]), (names[j], names[i])} & boxes or {names[i], names[j]} == {"top", "left"}
+        if i != j and not linked and not (names[i].startswith("position") and names[j].startswith("position")):
+            assert abs(same[i, j]) < bound, (names[i], names[j])
+
+
+def test_flags_are_independent_of_each_other_and_of_the_order() -> None:
+    draw = Views(32, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), jitter_p=0.5, grayscale=0.5, blur=0.5).draw(
+        N, 32, 32, generator()
+    )
+    flags = draw.flip * 8 + draw.jitter * 4 + draw.grayscale * 2 + draw.blur * 1
+    assert stats.chisquare(flags.bincount(minlength=16)).pvalue > P
+    order = (draw.order @ torch.tensor([64, 16, 4, 1])).unique(return_inverse=True)[1]
+    table = torch.zeros(24, 16, dtype=torch.long).index_put((order, flags), torch.tensor(1), accumulate=True)
+    assert stats.chi2_contingency(table).pvalue > P
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("size", 0),
+        ("scale", (0.0, 1.0)),
+        ("scale", (0.5, 0.2)),
+        ("scale", (0.5, 1.2)),
+        ("ratio", (0.0, 1.0)),
+        ("ratio", (2.0, 1.0)),
+        ("ratio", (1.0,)),
+        ("interpolation", "nearest"),
+        ("flip", 1.5),
+        ("jitter", (0.4, 0.4, 0.4)),
+        ("jitter", (0.4, -0.4, 0.4, 0.1)),
+        ("jitter", (0.4, 0.4, 0.4, 0.6)),
+        ("jitter_p", -0.1),
+        ("grayscale", 2),
+        ("blur", -1),
+        ("blur_kernel", 4),
+        ("blur_kernel", 1),
+        ("blur_kernel", 65),
+        ("blur_sigma", (0.0, 2.0)),
+        ("mean", (0.5, 0.5)),
+        ("mean", None),
+        ("std", (0.5, 0.5, 0.0)),
+        ("std", (0.5,)),
+    ],
+)
+def test_a_wrong_parameter_is_named(name: str, value: object) -> None:
+    arguments: dict[str, Any] = {"size": 32, "blur": 0.5, "mean": MEAN, "std": STD, name: value}
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, not .*\.$"):
+        Views(**arguments)
+
+
+@pytest.mark.parametrize(
+    "images", [torch.zeros(2, 3, 8, 8), torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(2, 2, 8, 8).byte()]
+)
+def test_wrong_images_are_refused(images: Tensor) -> None:
+    with pytest.raises(ValueError, match="images must be uint8"):
+        Views(8).apply(images, still(2, 8, 8))
+
+
+def test_channels_must_match_the_statistics() -> None:
+    with pytest.raises(ValueError, match="3 numbers, the images 1 channels"):
+        Views(8, mean=MEAN, std=STD)(smooth(2, 1, 8, 8), generator())
+
+
+def test_no_torchvision_at_import() -> None:
+    code = "import sys, ssl_bench.data.views; sys.exit('torchvision' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=AUGMENT.parents[1])

@@ -1,0 +1,182 @@
+"""kNN against scikit-learn and against a dense float64 reference, ties included, in bounded memory."""
+
+import inspect
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from sklearn.neighbors import KNeighborsClassifier
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ssl_bench.evaluate.knn import KNN, knn_predict
+from ssl_bench.evaluate.subject import Split, Subject
+
+CLASSES = 7
+
+
+def exact(n: int, seed: int) -> Tensor:
+    """Vectors whose cosines are multiples of 1/8 or 1/16, without rounding, so that most neighbours are tied."""
+    generator = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, (n, 16), generator=generator) * 2.0 - 1
+    four = torch.rand(n, 16, generator=generator).argsort(1) < 4
+    return torch.where(torch.rand(n, 1, generator=generator) < 0.5, signs * four, signs)  # of norm 2 or 4
+
+
+def labels_of(n: int, seed: int, classes: int = CLASSES) -> Tensor:
+    return torch.randint(0, classes, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+def reference(queries: Tensor, bank: Tensor, labels: Tensor, k: int, temperature: float, classes: int) -> Tensor:
+    """Dense, float64, one query at a time, with exactly rounded sums."""
+    q, b = (x.double() / x.double().norm(dim=1, keepdim=True) for x in (queries, bank))
+    ranking = []
+    for cosines in (q @ b.T).numpy():
+        order = np.argsort(-cosines, kind="stable")[:k]
+        votes: list[list[float]] = [[] for _ in range(classes)]
+        for index in order:
+            votes[int(labels[index])].append(math.exp((cosines[index] - cosines[order[0]]) / temperature))
+        scores = [math.fsum(vote) for vote in votes]
+        ranking.append(sorted(range(classes), key=lambda c: (-scores[c], c)))
+    return torch.tensor(ranking)
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 200, 999, 1000])
+def test_ranking_is_the_reference_s_with_ties(k: int) -> None:
+    queries, bank, labels = exact(100, 0), exact(1000, 1), labels_of(1000, 2)
+    expected = reference(queries, bank, labels, k, 0.1, CLASSES)
+    assert torch.equal(knn_predict(queries, bank, labels, k=k, temperature=0.1, num_classes=CLASSES), expected)
+
+
+@pytest.mark.parametrize("blocks", [(50, 1), (1, 200), (7, 64), (64, 8), (33, 500), (100, 333), (1000, 4096)])
+def test_blocks_do_not_change_the_ranking(blocks: tuple[int, int]) -> None:
+    queries, bank, labels = exact(100, 0), exact(1000, 1), labels_of(1000, 2)
+    settings: Any = {"k": 30, "temperature": 0.1, "num_classes": CLASSES}
+    expected = reference(queries, bank, labels, 30, 0.1, CLASSES)
+    assert torch.equal(knn_predict(queries, bank, labels, **settings, blocks=blocks), expected)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.1, 1.0])
+def test_predictions_are_scikit_learn_s(temperature: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    bank, queries = torch.randn(2000, 24, generator=generator) + 0.3, torch.randn(500, 24, generator=generator) + 0.3
+    labels = labels_of(2000, 3)
+    peer = KNeighborsClassifier(50, metric="cosine", weights=lambda d: np.exp((1 - d) / temperature), algorithm="brute")
+    expected = peer.fit(bank.double().numpy(), labels.numpy()).predict(queries.double().numpy())
+    ranking = knn_predict(queries, bank, labels, k=50, temperature=temperature, num_classes=CLASSES)
+    assert ranking[:, 0].tolist() == expected.tolist()
+    assert torch.equal(ranking, reference(queries, bank, labels, 50, temperature, CLASSES))
+
+
+def test_equal_scores_are_decided_as_in_scikit_learn() -> None:
+    bank = torch.eye(4).repeat(6, 1)  # every direction six times
+    labels = torch.tensor([5, 1, 3, 3, 1, 5, 3, 3, 1, 5, 2, 2, 5, 1, 2, 2, 6, 6, 0, 4, 6, 6, 4, 0])
+    queries = torch.eye(4)
+    peer = KNeighborsClassifier(24, metric="cosine", weights=lambda d: np.exp((1 - d) / 0.1), algorithm="brute")
+    expected = peer.fit(bank.numpy(), labels.numpy()).predict(queries.numpy())
+    ranking = knn_predict(queries, bank, labels, k=24, temperature=0.1, num_classes=CLASSES)
+    assert ranking[:, 0].tolist() == expected.tolist() == [1, 1, 2, 2]
+
+
+def test_copies_of_an_entry_count_in_the_order_of_the_bank() -> None:
+    entry = torch.randn(1, 129, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(500) % CLASSES
+    ranking = knn_predict(entry * 3, entry.expand(500, -1), labels, k=3, temperature=0.1, num_classes=CLASSES)
+    assert ranking.tolist() == [[0, 1, 2, 3, 4, 5, 6]]
+    ranking = knn_predict(-entry, entry.expand(500, -1), labels.flip(0), k=2, temperature=0.1, num_classes=CLASSES)
+    assert ranking[0, :2].tolist() == sorted(labels.flip(0)[:2].tolist())
+
+
+def test_extreme_temperature_and_zero_features_give_a_ranking() -> None:
+    queries, bank = torch.cat([torch.zeros(1, 16), exact(3, 0)]), torch.cat([torch.zeros(1, 16), exact(50, 1)])
+    ranking = knn_predict(queries, bank, labels_of(51, 0), k=51, temperature=1e-4, num_classes=CLASSES)
+    assert torch.equal(ranking.sort(1).values, torch.arange(CLASSES).expand(4, -1))
+
+
+class Largest(TorchDispatchMode):
+    """Elements of the largest tensor that any operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return out
+
+
+@pytest.mark.parametrize(("q", "n"), [(1024, 41000), (4096, 20000)])
+def test_no_tensor_is_larger_than_a_block(q: int, n: int) -> None:
+    with Largest() as largest:
+        knn_predict(torch.ones(q, 4), torch.ones(n, 4), labels_of(n, 0), k=20, temperature=0.1, num_classes=CLASSES)
+    assert largest.elements <= 256 * 20480 < q * n / 7
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 0}, r"k must be in \[1, 10\]"),
+        ({"k": 11}, r"k must be in \[1, 10\], the number of bank entries, not 11"),
+        ({"temperature": 0.0}, "temperature must be above 0"),
+        ({"num_classes": 3}, r"bank_labels must lie in \[0, num_classes\)"),
+        ({"bank_labels": torch.tensor([-1] + [0] * 9)}, "bank_labels must lie"),
+    ],
+)
+def test_refusals(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"bank_labels": torch.arange(10) % 4, "k": 3, "temperature": 0.1, "num_classes": 4}
+    with pytest.raises(ValueError, match=message):
+        knn_predict(torch.ones(2, 4), torch.ones(10, 4), **(arguments | change))
+
+
+class Halves(nn.Module):
+    """The first half of the pixels as backbone features, the second half as projection."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        first, second = x.flatten(1).chunk(2, dim=1)
+        return {"backbone": first, "projection": second}
+
+
+def subject(network: nn.Module | None, classes: int) -> Subject:
+    def split(n: int, seed: int) -> Split:
+        images = torch.randint(0, 256, (n, 1, 4, 4), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+        labels = labels_of(n, seed, classes)
+        images[:, :, :2] //= 4  # the first half says the class, the second does not
+        images[torch.arange(n), 0, labels // 4 % 2, labels % 4] = 255
+        return Split(images, labels)
+
+    view = torch.Tensor.float
+    return Subject(network, split(300, 0), split(100, 1), num_classes=classes, view=view, device="cpu", seed=0)
+
+
+def test_evaluator_reports_backbone_and_projection() -> None:
+    metrics = dict(KNN(k=10, temperature=0.1).run(subject(Halves(), CLASSES)))
+    assert list(metrics) == ["top1", "top5", "projection_top1", "projection_top5"]
+    assert metrics["top1"] == 1
+    assert metrics["projection_top1"] < 0.4 < metrics["projection_top5"] < 1
+    given = subject(Halves(), CLASSES)
+    bank, queries = given.features("train")["projection"], given.features("test")["projection"]
+    ranking = reference(queries, bank, given.labels("train"), 10, 0.1, CLASSES)
+    hits = ranking[:, :5] == given.labels("test")[:, None]
+    assert metrics["projection_top1"] == pytest.approx(hits[:, 0].double().mean().item(), abs=1e-12)
+    assert metrics["projection_top5"] == pytest.approx(hits.any(1).double().mean().item(), abs=1e-12)
+
+
+def test_raw_pixels_have_no_projection_and_few_classes_no_top5() -> None:
+    assert list(dict(KNN(k=10).run(subject(None, 5)))) == ["top1"]
+    assert list(dict(KNN(k=10).run(subject(None, 6)))) == ["top1", "top5"]
+
+
+def test_a_k_beyond_the_train_split_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"k must be in \[1, 300\]"):
+        next(KNN(k=301).run(subject(None, CLASSES)))
+
+
+def test_configuration_names_every_setting() -> None:
+    node = yaml.safe_load((Path(__file__).parents[2] / "conf/evaluate/knn.yaml").read_text())["knn"]
+    assert node.pop("_target_") == "ssl_bench.evaluate.knn.KNN"
+    assert list(node) == list(inspect.signature(KNN).parameters)

@@ -1,0 +1,200 @@
+"""What is judged: frozen, every image once, in order, on any number of ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from ssl_bench.evaluate.knn import KNN
+from ssl_bench.evaluate.linear import LinearProbe
+from ssl_bench.evaluate.linear_images import LinearOnImages
+from ssl_bench.evaluate.subject import Split, Subject
+
+CLASSES = 6
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.drop = nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5), nn.Dropout(0.5)
+        self.head = nn.Linear(5 * 16, 3)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) / 4)
+        self.seen: list[int] = []
+        self.modes: set[bool] = set()
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        self.seen.append(len(x))
+        self.modes |= {module.training for module in self.modules()}
+        hidden = self.drop(self.norm(self.conv(x)).relu()).flatten(1)
+        return {"backbone": hidden, "projection": self.head(hidden)}
+
+
+def split(n: int, seed: int = 0) -> Split:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, CLASSES, (n,), generator=generator)
+    images = torch.randint(0, 120, (n, 1, 6, 6), generator=generator, dtype=torch.uint8)
+    images[torch.arange(n), 0, labels] += 50
+    return Split(images, labels)
+
+
+def scaled(images: Tensor) -> Tensor:
+    return images.float() / 255
+
+
+def subject(network: nn.Module | None, train: Split, test: Split, **change: Any) -> Subject:
+    settings: dict[str, Any] = {"num_classes": CLASSES, "view": scaled, "device": "cpu", "seed": 3, "batch_size": 4}
+    return Subject(network, train, test, **(settings | change))
+
+
+def test_features_are_the_network_s_in_order_and_every_image_passes_once() -> None:
+    network, train = Net(), split(11)
+    given = subject(network, train, split(5, 1))
+    features = given.features("train")
+    assert given.features("train") is features
+    assert network.seen == [4, 4, 3]
+    assert {name: tuple(x.shape) for name, x in features.items()} == {"backbone": (11, 80), "projection": (11, 3)}
+    with torch.no_grad():
+        expected = network.eval()(scaled(train.images))
+    for name, value in features.items():
+        torch.testing.assert_close(value, expected[name])
+        assert value.dtype == torch.float32 and not value.requires_grad and not value.is_inference()
+    assert len(given.features("test")["backbone"]) == 5
+
+
+def test_the_network_is_in_evaluation_mode_and_gets_its_modes_back() -> None:
+    network = Net()
+    network.norm.eval()  # one module stays in evaluation mode while its parent trains
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    subject(network, split(9), split(5)).features("train")
+    assert network.modes == {False}
+    assert network.training and network.drop.training and not network.norm.training
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+class Counting(Net):
+    """Writes to a buffer although it is in evaluation mode."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        self.count += 1
+        return super().forward(x)
+
+
+class Training(Net):
+    """Puts its batch norm back into training mode."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        self.norm.train()
+        return super().forward(x)
+
+
+class Replacing(Net):
+    """Puts another tensor in the place of a parameter."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        self.head.bias = nn.Parameter(self.head.bias + 1)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("network", "written"), [(Counting, "count"), (Training, "norm.num_batches_tracked"), (Replacing, "head.bias")]
+)
+def test_a_network_that_changes_is_refused(network: type[Net], written: str) -> None:
+    with pytest.raises(RuntimeError, match=f"but {written} was written"):
+        subject(network(), split(4), split(4)).features("train")
+
+
+def test_modes_come_back_after_an_error() -> None:
+    network = Net()
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        subject(network, Split(torch.zeros(2, 1, 9, 9, dtype=torch.uint8), torch.zeros(2)), split(4)).features("train")
+    assert network.training and network.norm.training
+
+
+def test_raw_pixels_skip_the_view() -> None:
+    train = split(9)
+    features = subject(None, train, split(5), view=None).features("train")
+    assert list(features) == ["backbone"]
+    torch.testing.assert_close(features["backbone"], train.images.reshape(9, 36).float() / 255)
+
+
+def test_memory_mapped_channels_last_images_are_read_in_place(tmp_path: Path) -> None:
+    images = torch.randint(0, 256, (10, 6, 6, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    np.save(tmp_path / "images.npy", images.numpy())
+    mapped = torch.from_numpy(np.load(tmp_path / "images.npy", mmap_mode="c")).permute(0, 3, 1, 2)
+    expected = subject(Net(), Split(images.permute(0, 3, 1, 2).contiguous(), torch.zeros(10)), split(5))
+    got = subject(Net(), Split(mapped, torch.zeros(10)), split(5))
+    torch.testing.assert_close(got.features("train"), expected.features("train"))
+
+
+def test_mixed_and_double_precision_end_in_float32() -> None:
+    exact = subject(Net(), split(9), split(5)).features("train")["backbone"]
+    mixed = subject(Net(), split(9), split(5), autocast=torch.bfloat16).features("train")["backbone"]
+    assert mixed.dtype == torch.float32 and not torch.equal(mixed, exact)
+    torch.testing.assert_close(mixed, exact, rtol=0.05, atol=0.05)
+    double = subject(Net().double(), split(9), split(5)).features("train")["backbone"]
+    assert double.dtype == torch.float32
+    torch.testing.assert_close(double, exact)
+
+
+def test_refusals() -> None:
+    images = torch.zeros(3, 1, 6, 6, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="images must be uint8"):
+        Split(images.float(), torch.zeros(3))
+    with pytest.raises(ValueError, match="labels must be one per image: 3 images, 2 labels"):
+        Split(images, torch.zeros(2))
+    with pytest.raises(ValueError, match="0 images"):
+        Split(images[:0], torch.zeros(0))
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        subject(None, split(4), split(4), batch_size=0)
+    with pytest.raises(ValueError, match=r"test labels must lie in \[0, 6\), found 0 to 6"):
+        subject(None, split(4), Split(images, torch.tensor([0, 1, 6]))).labels("test")
+
+
+def measure() -> dict[str, Any]:
+    """Features and metrics of one process, whatever the number of ranks; 21 and 13 images divide by no world."""
+    network = Net()
+    given = subject(network, split(21), split(13, 1))
+    features = {name: given.features(name) for name in ("train", "test")}
+    images = sum(network.seen)
+    on_images = LinearOnImages(6, flip=0.5, epochs=3, batch_size=10, lr=0.5, milestones=[1])
+    return {
+        "features": features,
+        "images": images,
+        "knn": list(KNN(k=5).run(given)),
+        "linear": list(LinearProbe(epochs=3, batch_size=8).run(given)),
+        "on_images": list(on_images.run(given)),
+        "classifier": on_images._fit(given),
+        "one": subject(Net(), split(1), split(1)).features("test"),
+    }
+
+
+def one_rank(rank: int, world: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
+    torch.save(measure(), f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_ranks_measure_what_one_does(tmp_path: Path) -> None:
+    mp.spawn(one_rank, args=(2, str(tmp_path)), nprocs=2)
+    alone, ranks = measure(), [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
+    assert [alone["images"], *(measured["images"] for measured in ranks)] == [34, 10 + 6, 11 + 7]
+    for measured in ranks:
+        for name in ("features", "one", "classifier"):
+            torch.testing.assert_close(measured[name], alone[name], rtol=1e-5, atol=1e-5)
+        for name in ("knn", "linear", "on_images"):
+            assert measured[name] == alone[name]
+    torch.testing.assert_close(ranks[0]["features"], ranks[1]["features"], rtol=0, atol=0)
