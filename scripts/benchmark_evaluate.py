@@ -124,18 +124,22 @@ def importable(contender: Callable[..., Any], data: Data) -> bool:
     return True
 
 
-def peak_megabytes() -> float:
-    if sys.platform == "linux":  # ru_maxrss would start from that of the process that started this one
-        with open("/proc/self/status") as lines:
-            return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM"))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+def peak_megabytes(restart: bool = False) -> float:
+    """The most memory this process has held, on Linux since the last restart."""
+    if sys.platform != "linux":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    if restart:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM"))
 
 
 def extra_memory(contender: Callable[..., Any], sizes: tuple[int, int, int], threads: int) -> float:
     torch.set_num_threads(threads)
     data = make_data(*sizes)
     importable(contender, data)
-    before = peak_megabytes()
+    before = peak_megabytes(restart=True)
     contender(data)
     return peak_megabytes() - before
 

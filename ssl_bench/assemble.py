@@ -56,14 +56,17 @@ def evaluators(config: Config) -> dict[str, Any]:
     return {name: build(node, f"evaluate.{name}") for name, node in nodes.items()}
 
 
-def validate(config: Config) -> None:
+def validate(config: Config, here: int) -> None:
     """Makes everything once without data or device, so that what cannot work is refused before anything is touched.
+
+    Args:
+        here: how many of the ``devices`` processes are on this machine.
 
     Raises:
         ConfigError: naming the key and what to set.
     """
     devices, size = config["devices"], config["batch_size"]["size"]
-    check_devices(devices)
+    check_devices(here)
     if size % devices:
         raise ConfigError(
             f"batch_size.size={size} cannot be split over devices={devices}: set batch_size.size to a multiple of "

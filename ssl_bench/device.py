@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from ssl_bench.errors import ConfigError
 
@@ -66,6 +67,11 @@ def local_device(local_rank: int) -> torch.device:
         return torch.device("cpu")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
+
+
+def move(module: nn.Module, device: torch.device) -> nn.Module:
+    """``module`` on ``device``, its convolutions with the channels last in memory, where they are faster."""
+    return module.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ssl_bench import assemble, checkpoint, files
 from ssl_bench.data.arrays import Images
 from ssl_bench.data.loader import Loader
-from ssl_bench.device import Precision
+from ssl_bench.device import Precision, move
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.environment import environment, peak_memory
 from ssl_bench.estimate import seconds_per_step
@@ -57,7 +57,7 @@ class Run:
         self.initial = copy.deepcopy(self.encoder) if "init" in config["evaluate"]["baselines"] else None
         if world() > 1 and self.method.framework.norm == "sync":
             synchronise(self.method, device)
-        _move(self.method, device)
+        move(self.method, device)
         self.recipe = assemble.recipe(config)
         self.lr = self.recipe.scaled_lr(config["batch_size"]["size"])
         self.optimizer = self.recipe.optimizer(self.method)
@@ -228,7 +228,7 @@ class Run:
         self._average_local_statistics()
         networks: dict[str, nn.Module | None] = {"": self.encoder}
         if baselines and self.initial is not None:
-            networks["_init"] = _move(self.initial, self.device)
+            networks["_init"] = move(self.initial, self.device)
         if baselines and "raw" in self.config["evaluate"]["baselines"]:
             networks["_raw"] = None
         metrics = judge(self.config, self.dataset, networks, self.device, self.precision)
@@ -279,8 +279,3 @@ class Run:
         if where == "auto" and images.nbytes > free / 3:
             return images
         return images.to(self.device)
-
-
-def _move(module: nn.Module, device: torch.device) -> nn.Module:
-    """``module`` on ``device``, its convolutions with the channels last in memory, where they are faster."""
-    return module.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]

@@ -25,6 +25,7 @@ from ssl_bench.interrupt import Interrupted
 from ssl_bench.journal import journal
 
 Outcome = dict[str, Any]
+STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 def launch(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
@@ -34,17 +35,13 @@ def launch(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
     return _elastic(config, run_id, folder)
 
 
-def under_torchrun() -> bool:
-    """Whether this process is a rank that somebody else started."""
-    return all(name in os.environ for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"))
-
-
 def join(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
     """Carries out a run as a rank of an outer torchrun; rank 0 decides for all whether it is done already."""
+    _die_with(os.getppid())
     device = _enter(config, int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     try:
         if broadcast_object((folder / "results.json").exists() if rank() == 0 else None):
-            return {"state": "done already"}
+            return {"state": "done before"}
         return _cell(config, run_id, folder, device)
     finally:
         dist.destroy_process_group()
@@ -94,7 +91,9 @@ def _elastic(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what failed is said once, below
+    for name in logging.root.manager.loggerDict:  # each has a level of its own
+        if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what failed is said once, below
     settings = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -113,7 +112,10 @@ def _elastic(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
         return {"state": "interrupted", "signal": int(stop.sigval)}
     except ChildFailedError as error:
         number, failure = error.get_first_failure()
-        message = str(failure.message).strip()
+        if failure.exitcode in STOPPED:  # somebody stopped the ranks, not us
+            return {"state": "interrupted", "signal": failure.exitcode - 128}
+        told: Any = failure.message  # a sentence, or what an exception left behind
+        message = str(told["extraInfo"]["py_callstack"] if isinstance(told, dict) else told).strip()
         return _failed(f"rank {number} failed: {message.splitlines()[-1]}", 1, message)
 
 
@@ -122,9 +124,14 @@ def _rank(config: dict[str, Any], run_id: str, folder: Path, parent: int) -> Out
     _die_with(parent)
     device = _enter(config, int(os.environ["LOCAL_RANK"]), config["devices"])
     try:
-        return _cell(config, run_id, folder, device)
+        outcome = _cell(config, run_id, folder, device)
     finally:
         dist.destroy_process_group()
+    if outcome["state"] == "interrupted":
+        # A rank that returns waits until its result is fetched; one that was told to stop has nobody to fetch it.
+        sys.stdout.flush()
+        os._exit(128 + outcome["signal"])
+    return outcome
 
 
 def _die_with(parent: int) -> None:

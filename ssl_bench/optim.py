@@ -110,7 +110,10 @@ class AdamW(Adam):
 
 
 class LARS(Recipe):
-    """Layer-wise adaptive rates (You et al. 2017) as timm has them: g <- g + wd w, then times eta |w| / |g|."""
+    """Layer-wise adaptive rates as timm has them: v <- m v + eta |w| / (|g| + wd |w|) (g + wd w); w <- w - lr v.
+
+    The ratio is that of You et al. 2017, eq. 6; SimCLR's own code divides by |g + wd w| and keeps lr inside v.
+    """
 
     def __init__(self, momentum: float, trust_coefficient: float, **recipe: Any) -> None:
         super().__init__(**recipe)
@@ -121,7 +124,6 @@ class LARS(Recipe):
 
         decayed, *rest = self.groups(model)
         groups = [decayed | {"always_adapt": True}, *rest]  # also without weight decay, where timm would not
-        lars: torch.optim.Optimizer = Lars(
-            groups, self.base_lr, momentum=self.momentum, trust_coeff=self.trust_coefficient
-        )
+        options: dict[str, Any] = {"momentum": self.momentum, "trust_coeff": self.trust_coefficient, "foreach": True}
+        lars: torch.optim.Optimizer = Lars(groups, self.base_lr, **options)
         return lars

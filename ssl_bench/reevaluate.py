@@ -64,32 +64,32 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, fl
         config["paths"] = composed["paths"]
     configuration.check(config)
 
-    from torch import nn
+    import copy
+
+    import torch
 
     from ssl_bench import assemble, checkpoint
-    from ssl_bench.device import Precision, local_device
+    from ssl_bench.device import Precision, local_device, move
     from ssl_bench.evaluate.judge import judge
     from ssl_bench.seeding import seed_everything
 
-    assemble.validate(config | {"devices": 1})
-    state = checkpoint.load(folder / "checkpoints", folder.name)
+    assemble.validate(config | {"devices": 1}, 1)
+    state = checkpoint.load(folder / "checkpoints", folder.resolve().name)
     if state is None:
         raise RunError(f"{folder} has no checkpoint yet: start its training")
     device = local_device(0)
     precision = Precision.of(config["precision"], device.type == "cuda")
     seed_everything(config["seed"])
     method = assemble.method(config).to(precision.weights)
-    networks: dict[str, nn.Module | None] = {}
+    networks: dict[str, torch.nn.Module | None] = {"": method.framework.encoder}
     if "init" in config["evaluate"]["baselines"]:
-        import copy
-
-        networks["_init"] = copy.deepcopy(method.framework.encoder).to(device)
-    method.load_state_dict(state["method"])
-    networks[""] = method.framework.encoder.to(device)
+        networks["_init"] = move(copy.deepcopy(method.framework.encoder), device)
     if "raw" in config["evaluate"]["baselines"]:
         networks["_raw"] = None
+    method.load_state_dict(state["method"])
+    move(method, device)
     metrics = judge(config, assemble.dataset(config), networks, device, precision)
-    record = {"run_id": folder.name, "step": state["step"], "evaluate": config["evaluate"], "metrics": metrics}
+    record = {"run_id": state["run_id"], "step": state["step"], "evaluate": config["evaluate"], "metrics": metrics}
     name = hashlib.sha256(json.dumps([config["evaluate"], state["step"]], sort_keys=True).encode()).hexdigest()[:10]
     path = folder / "evaluations" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)

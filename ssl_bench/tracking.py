@@ -71,7 +71,7 @@ class Tracker:
             project=settings["project"],
             entity=settings["entity"],
             mode=settings["mode"],
-            dir=self.folder,
+            dir=self.folder.resolve(),  # W&B's own process may be in another folder
             id=self.run_id,
             name="-".join(str(choices[g]) for g in ("dataset", "framework", "loss") if g in choices)
             + f"-{self.run_id}",

@@ -37,10 +37,11 @@ def main(arguments: Sequence[str]) -> int:
         0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:
         stopped by signal n, to be resumed by the same command.
     """
-    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
+    overrides = [a for a in arguments if not a.startswith("-") and ("=" in a or a.startswith("~"))]
+    flags = [a for a in arguments if a not in overrides]  # first, for -m may stand anywhere
     os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come here as exceptions and go to the user as sentences
-    shell_arguments, sys.argv = sys.argv, ["ssl-bench train", *arguments]  # where Hydra looks
+    shell_arguments, sys.argv = sys.argv, ["ssl-bench train", *flags, *overrides]  # where Hydra looks
     cells: list[tuple[str, Outcome]] = []
     grid = False
 
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
             number = outcome["signal"]
             print(f"interrupted by {signal.Signals(number).name}; resume with the same command", file=sys.stderr)
             raise SystemExit(128 + number)
-        if outcome["state"] == "failed":
+        if outcome["state"] == "failed" and os.environ.get("RANK", "0") == "0":
             print(f"ssl-bench: {outcome['reason']}", file=sys.stderr, flush=True)
 
     try:
@@ -104,15 +105,14 @@ def _cell(cfg: DictConfig, settings: Any, grid: bool) -> Outcome:
 
 def _run(config: dict[str, Any], torchrun: bool) -> Outcome:
     run_id, folder = configuration.run_id(config), configuration.run_dir(config)
-    first = os.environ.get("RANK", "0") == "0" or not torchrun
-    if (folder / "results.json").exists() and not torchrun:
-        print(f"already done: {folder}")
-        report(folder)
-        return {"state": "done before"}
+    first = not torchrun or os.environ["RANK"] == "0"
+    done = (folder / "results.json").exists()
+    if done and not torchrun:
+        return _conclude({"state": "done before"}, folder)
     from ssl_bench import assemble, launch  # torch: only when there is something to train
 
-    assemble.validate(config)
-    if first:
+    assemble.validate(config, int(os.environ["LOCAL_WORLD_SIZE"]) if torchrun else config["devices"])
+    if first and not done:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "failed.json").unlink(missing_ok=True)
@@ -121,20 +121,22 @@ def _run(config: dict[str, Any], torchrun: bool) -> Outcome:
             raise ConfigError(_unwritable(error)) from error
         print(f"run {run_id} in {folder}", flush=True)
     outcome = launch.join(config, run_id, folder) if torchrun else launch.launch(config, run_id, folder)
-    if first:
-        _conclude(outcome, folder)
-    return outcome
+    return _conclude(outcome, folder) if first else outcome
 
 
-def _conclude(outcome: Outcome, folder: Path) -> None:
-    if outcome["state"] == "done":
+def _conclude(outcome: Outcome, folder: Path) -> Outcome:
+    """Shows how a run ended, and keeps the reason if it failed."""
+    if outcome["state"] == "done before":
+        print(f"already done: {folder}")
+    if outcome["state"] in ("done", "done before"):
         report(folder)
-    elif outcome["state"] == "failed":
-        detail = outcome.pop("detail", "")
+    if outcome["state"] == "failed":
+        detail = outcome.pop("detail")
         if detail:
             print(detail, file=sys.stderr, flush=True)
         with contextlib.suppress(OSError):  # a full disk may be the reason, and is about to be told
             files.write_json(folder / "failed.json", {"reason": outcome["reason"], "detail": detail})
+    return outcome
 
 
 def _unwritable(error: OSError) -> str:

@@ -72,7 +72,10 @@ def test_identity_is_what_the_result_depends_on() -> None:
         (["dataset=cifar10", "paths.data=nowhere"], "`ssl-bench prepare dataset=cifar10 paths.data=nowhere`"),
         (["precision=fp8"], "precision=fp8: set precision to one of auto, fp32, fp16, bf16, fp64"),
         (["precision=fp16"], "precision=fp16 needs a GPU: set precision to fp32 or bf16"),
-        (["optimizer.schedule=cosin"], "set optimizer.schedule to one of cosine, step, constant (did you mean cosine?)"),
+        (
+            ["optimizer.schedule=cosin"],
+            "set optimizer.schedule to one of cosine, step, constant (did you mean cosine?)",
+        ),
         (["+loss.alpha=2"], "loss.alpha: InfoNCE has no such argument"),
         (["loss._target_=os.system"], "loss._target_=os.system: set it to a class under ssl_bench"),
         (["backbone=timm", "backbone.name=resnet19"], "backbone.name=resnet19: Unknown model"),

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -95,7 +96,9 @@ def test_a_momentum_network_is_the_same_on_two_ranks(train: Train) -> None:
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
 
 
 def when_at(process: "subprocess.Popen[str]", outputs: Path, step: int) -> list[psutil.Process]:
@@ -110,8 +113,18 @@ def when_at(process: "subprocess.Popen[str]", outputs: Path, step: int) -> list[
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=15)
-    return all(p.status() == psutil.STATUS_ZOMBIE for p in alive)
+    def ended(process: psutil.Process) -> bool:
+        try:
+            return process.status() == psutil.STATUS_ZOMBIE  # dead, though nobody has asked for its exit code
+        except psutil.NoSuchProcess:
+            return True
+
+    deadline = time.monotonic() + 15
+    while not all(map(ended, processes)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -161,18 +174,21 @@ def test_a_rank_that_dies_ends_the_run(cli: Callable[..., Any]) -> None:
     assert "failed" in status and "rank 1" in status
 
 
-def test_a_defect_in_a_rank_is_shown_once(cli: Callable[..., Any]) -> None:
-    """A network whose output is of no use raises in every rank; the traceback of one of them is enough."""
-    broken = ["devices=2", "backbone._target_=torch.nn.Identity", "++backbone.num_features=3", "max_steps=2"]
-    done = cli("train", *SMALL, *(b for b in broken if "num_features" not in b), "~backbone.width")
-    assert done.returncode in (1, 2)
-    assert done.stderr.count("Traceback") <= 1
+@pytest.mark.parametrize("devices", [1, 2])
+def test_what_nobody_foresaw_is_shown_once_with_its_traceback(cli: Callable[..., Any], devices: int) -> None:
+    """A transformer for 224 px, given 20."""
+    unfit = ["backbone=timm", "backbone.name=vit_tiny_patch16_224", f"devices={devices}"]
+    done = cli("train", *SMALL[1:], *unfit)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1 and "AssertionError" in done.stderr.splitlines()[-1]
+    assert "Input height (20)" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(train: Train) -> None:
     code, printed = train("optimizer.lr=1e38", "log_every=4", "max_steps=20")
     assert code == 1
-    assert "the loss is not finite at step" in printed and "lr 2.5e+37, tau 0.2" in printed
+    assert "the loss is not finite at step" in printed
+    assert re.search(r"not finite at step [12] \(lr 2\.[45]\d*e\+37, tau 0\.2\)", printed)
     assert not list(Path("outputs").glob("*/*/checkpoints/*"))
     assert "not finite" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
@@ -204,7 +220,7 @@ def test_a_foreign_checkpoint_is_refused_by_name(train: Train) -> None:
 
 def test_torchrun_starts_the_same_run(train: Train) -> None:
     exact = ["max_steps=3", "precision=fp64", "batch_size=b32"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "-m", "ssl_bench"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", "-m", "ssl_bench"]
     command = [*launcher, "train", *SMALL, *exact, "paths.outputs=outer"]
     for attempt in ("trained", "skipped"):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -1,0 +1,153 @@
+"""The prepared arrays, the order of the images, and the digits."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ssl_bench import assemble
+from ssl_bench.config import load
+from ssl_bench.data.arrays import Images
+from ssl_bench.data.digits import scatter
+from ssl_bench.data.loader import Loader
+from ssl_bench.data.views import Views
+from ssl_bench.errors import ConfigError
+from ssl_bench.evaluate.knn import knn_predict
+from tests.ranks import on_two_ranks
+
+
+def arrays(folder: Path, split: str, n: int, size: int = 32, seed: int = 0) -> np.ndarray:
+    folder.mkdir(parents=True, exist_ok=True)
+    images = np.random.default_rng(seed).integers(0, 256, (n, size, size, 3), dtype=np.uint8)
+    np.save(folder / f"{split}_images.npy", images)
+    np.save(folder / f"{split}_labels.npy", np.arange(n) % 10 if split != "unlabeled" else np.full(n, -1))
+    return images
+
+
+def loader(n: int, batch_size: int, seed: int = 0) -> Loader:
+    images = torch.arange(n).to(torch.uint8)[:, None, None, None].expand(n, 1, 4, 4)
+    views = Views(4, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.5, grayscale=0)
+    device = torch.device("cpu")
+    return Loader(Images([images], torch.arange(n)), views, batch_size, device, seed, torch.float32)
+
+
+def test_an_epoch_has_no_image_twice_and_the_next_another_order() -> None:
+    made = loader(50, 8)
+    epochs = [torch.cat([made.ids(e * 6 + i) for i in range(6)]) for e in range(3)]
+    assert made.steps_per_epoch == 6 and all(len(set(epoch.tolist())) == 48 for epoch in epochs)
+    assert not torch.equal(epochs[0], epochs[1])
+    assert not torch.equal(epochs[0], torch.cat([loader(50, 8, seed=1).ids(i) for i in range(6)]))
+    assert torch.equal(epochs[2], torch.cat([loader(50, 8).ids(12 + i) for i in range(6)]))  # whatever came before
+
+
+def test_batches_hold_the_images_of_their_ids() -> None:
+    made = loader(50, 8)
+    batches = list(made.batches(3, 9))
+    assert len(batches) == 6
+    for step, batch in enumerate(batches, 3):
+        assert torch.equal(batch.ids, made.ids(step)) and torch.equal(batch.labels, batch.ids)
+        for view in batch.views:
+            assert torch.equal((view[:, 0, 0, 0] * 255).round().long(), batch.ids)
+
+
+def _rank_views(rank: int) -> tuple[Tensor, Tensor]:
+    batch = next(_noise_loader().batches(5, 6))
+    return batch.ids, torch.stack(batch.views)
+
+
+def _noise_loader() -> Loader:
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 3, 16, 16), dtype=np.uint8))
+    views = Views(16, jitter=(0.4, 0.4, 0.4, 0.1), grayscale=0.2, blur=0.5)
+    return Loader(Images([images], torch.zeros(40).long()), views, 12, torch.device("cpu"), 0, torch.float32)
+
+
+def test_ranks_share_a_batch_and_its_random_views() -> None:
+    batch = next(_noise_loader().batches(5, 6))
+    ranks = on_two_ranks(_rank_views)
+    assert torch.equal(torch.cat([ids for ids, _ in ranks]), batch.ids)
+    assert torch.equal(torch.cat([views for _, views in ranks], dim=1), torch.stack(batch.views))
+    assert not torch.equal(batch.views[0], batch.views[1])
+
+
+def test_a_split_in_parts_reads_like_one() -> None:
+    whole = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (9, 3, 5, 5), dtype=np.uint8))
+    parts = Images([whole[:4], whole[4:5], whole[5:]], torch.arange(9))
+    ids = torch.tensor([8, 0, 4, 3, 5, 4])
+    assert torch.equal(parts.take(ids), whole[ids])
+    assert torch.equal(parts.to(torch.device("cpu")).take(ids), whole[ids])
+
+
+def test_stl10_trains_on_unlabelled_images_and_is_judged_on_labelled_ones(tmp_path: Path) -> None:
+    shown = [arrays(tmp_path / "stl10", split, n, 96, n) for split, n in (("train", 6), ("test", 4), ("unlabeled", 9))]
+    dataset = assemble.dataset(load(["dataset=stl10", f"paths.data={tmp_path}"]))
+    images = dataset.pretrain()
+    assert dataset.check() == len(images) == 15 and images.labels.tolist() == [0, 1, 2, 3, 4, 5] + [-1] * 9
+    assert np.array_equal(images.take(torch.tensor([14])).permute(0, 2, 3, 1)[0].numpy(), shown[2][8])
+    assert len(dataset.split("train")) == 6 and len(dataset.split("test")) == 4
+
+
+def test_damaged_and_foreign_arrays_are_told(tmp_path: Path) -> None:
+    dataset = assemble.dataset(load(["dataset=cifar10", f"paths.data={tmp_path}"]))
+    for split in ("train", "test"):
+        arrays(tmp_path / "cifar10", split, 8, size=28)
+    with pytest.raises(ConfigError, match=r"holds uint8 \(8, 28, 28, 3\) .* but uint8 \(8, 32, 32, 3\)"):
+        dataset.check()
+    arrays(tmp_path / "cifar10", "train", 8)
+    path = tmp_path / "cifar10" / "train_images.npy"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(ConfigError, match="damaged train split"):
+        dataset.check()
+    path.unlink()
+    with pytest.raises(ConfigError, match=f"`ssl-bench prepare dataset=cifar10 paths.data={tmp_path}`"):
+        dataset.check()
+
+
+def test_scattered_digits() -> None:
+    images, labels = scatter(20)
+    assert images.shape == (1797, 1, 20, 20) and images.dtype == torch.uint8
+    assert torch.equal(images, scatter(20)[0])
+    pixels = images.flatten(1).float()
+    ranking = knn_predict(pixels[1347:], pixels[:1347], labels[:1347], k=20, temperature=0.1, num_classes=10)
+    assert float((ranking[:, 0] == labels[1347:]).float().mean()) == pytest.approx(0.636, abs=0.02)
+
+
+def idx(path: Path, array: np.ndarray) -> None:
+    """MNIST's file format, unpacked as torchvision keeps it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(
+        struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+    )
+
+
+def test_prepare_reads_a_folder_of_torchvisions(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    source, shown = tmp_path / "source", {}
+    for split, stem, n in (("train", "train", 12), ("test", "t10k", 5)):
+        shown[split] = np.random.default_rng(n).integers(0, 256, (n, 28, 28), dtype=np.uint8)
+        idx(source / "MNIST" / "raw" / f"{stem}-images-idx3-ubyte", shown[split])
+        idx(source / "MNIST" / "raw" / f"{stem}-labels-idx1-ubyte", np.arange(n) % 10)
+    done = cli("prepare", "dataset=mnist", "paths.data=data", "--source", str(source))
+    assert done.returncode == 0 and "data/mnist is ready: 12 images to train on" in done.stdout, done.stderr
+    written = np.load("data/mnist/test_images.npy")
+    assert written.shape == (5, 28, 28, 1) and np.array_equal(written[..., 0], shown["test"])
+    assert np.load("data/mnist/test_labels.npy").tolist() == [0, 1, 2, 3, 4]
+    again = cli("prepare", "dataset=mnist", "paths.data=data")
+    assert again.returncode == 0 and "is ready: 12 images" in again.stdout
+    wrong = cli("prepare", "dataset=cifar10", "paths.data=data", "--source", str(source))
+    assert wrong.returncode == 2 and f"{source} does not have torchvision's CIFAR10" in wrong.stderr
+
+
+def test_the_memory_of_an_array_is_not_read_before_it_is_needed(tmp_path: Path) -> None:
+    arrays(tmp_path / "cifar10", "train", 64)
+    arrays(tmp_path / "cifar10", "test", 8)
+    dataset = assemble.dataset(load(["dataset=cifar10", f"paths.data={tmp_path}"]))
+    (part,) = dataset.pretrain().parts
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("asks Linux which files are mapped")
+    assert str(tmp_path / "cifar10" / "train_images.npy") in maps.read_text()
+    assert part.shape == (64, 3, 32, 32)
