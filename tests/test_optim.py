@@ -28,7 +28,7 @@ def network() -> nn.Module:
 
 
 class Count(TorchDispatchMode):
-    """Counts the operations that reach the dispatcher, without views and the profiler's marks, which compute nothing."""
+    """Counts the operations that reach the dispatcher, without views and profiler's marks, which compute nothing."""
 
     def __init__(self) -> None:
         super().__init__()

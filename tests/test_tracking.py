@@ -6,15 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ssl_bench.tracking import Tracker
 from tests.conftest import only_run
 
 Train = Callable[..., tuple[int, str]]
-
-# wandb 0.31 closes neither its log file nor its sockets in the process that used it.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning:wandb")
 
 
 def records(folder: Path) -> Iterator[Any]:
@@ -31,7 +26,7 @@ def records(folder: Path) -> Iterator[Any]:
         message += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # whole, or its last part
-            record = wandb_internal_pb2.Record()
+            record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
             record.ParseFromString(message)
             message = b""
             yield record
