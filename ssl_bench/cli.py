@@ -15,9 +15,10 @@ USAGE = """usage: ssl-bench <command> ...
 def main() -> None:
     """The console script; exits with the command's code."""
     command, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
-    # Idle OpenMP threads that spin take the cores away from other processes: up to five times slower under load. It
-    # has to be said before torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Idle OpenMP threads spin for milliseconds by default, which takes the cores away from other processes; without
+    # any spinning small networks wait for their threads to wake up. It has to be said before torch is loaded.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if command == "train":
         from ssl_bench.train import main as run
     elif command == "evaluate":

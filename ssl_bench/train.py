@@ -28,6 +28,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.report import report
 
 Outcome = dict[str, Any]
+WORDS = {"done": "trained", "done before": "done before", "failed": "failed"}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,18 +43,18 @@ def main(arguments: Sequence[str]) -> int:
     os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come here as exceptions and go to the user as sentences
     shell_arguments, sys.argv = sys.argv, ["ssl-bench train", *flags, *overrides]  # where Hydra looks
-    cells: list[tuple[str, Outcome]] = []
+    cells: list[tuple[list[str], Outcome]] = []
     grid = False
 
     def cell(cfg: DictConfig) -> None:
         nonlocal grid
         settings = HydraConfig.get()
         grid = settings.mode == RunMode.MULTIRUN
-        name = " ".join(settings.overrides.task) or "defaults"
+        chosen = list(settings.overrides.task)
         if grid:
-            print(f"[{len(cells) + 1}] {name}", flush=True)
+            print(f"[{len(cells) + 1}] {' '.join(chosen)}", flush=True)
         outcome = _cell(cfg, settings, grid)
-        cells.append((name, outcome))
+        cells.append((chosen, outcome))
         if outcome["state"] == "interrupted":
             number = outcome["signal"]
             print(f"interrupted by {signal.Signals(number).name}; resume with the same command", file=sys.stderr)
@@ -76,14 +77,21 @@ def main(arguments: Sequence[str]) -> int:
         return _refuse(_unwritable(error))
     finally:
         sys.argv = shell_arguments
-    failed = [(name, outcome) for name, outcome in cells if outcome["state"] == "failed"]
     if not grid:
-        return int(failed[0][1]["code"]) if failed else 0
-    done = sum(outcome["state"] == "done" for _, outcome in cells)
-    print(f"{len(cells)} cells: {done} trained, {len(cells) - done - len(failed)} done before, {len(failed)} failed")
-    for name, outcome in failed:
-        print(f"  failed: {name}: {outcome['reason']}")
-    return 1 if failed else 0
+        return int(cells[0][1].get("code", 0)) if cells else 0
+    return _summary(cells)
+
+
+def _summary(cells: Sequence[tuple[list[str], Outcome]]) -> int:
+    """Says how a grid went, each failure by what sets its cell apart; gives the exit code."""
+    states = [outcome["state"] for _, outcome in cells]
+    counts = [f"{states.count(s)} {word}" for s, word in WORDS.items()]
+    print(f"{len(cells)} cells: {', '.join(counts)}")
+    shared = set.intersection(*(set(chosen) for chosen, _ in cells))
+    for chosen, outcome in cells:
+        if outcome["state"] == "failed":
+            print(f"  failed: {' '.join(c for c in chosen if c not in shared)}: {outcome['reason']}")
+    return 1 if "failed" in states else 0
 
 
 def _cell(cfg: DictConfig, settings: Any, grid: bool) -> Outcome:

@@ -16,7 +16,8 @@ import torch
 torch.set_num_threads(1)
 
 # A run of a second: scattered digits at batch 64 on a very small network, three optimiser steps.
-SMALL = ["backbone.width=4", "head.out=16", "tracking=off", "log_every=1", "evaluate=[]", "evaluate.baselines=[]"]
+SMALL = ["backbone.width=4", "head.out=16", "optimizer=sgd", "optimizer.lr=0.3"]
+SMALL += ["tracking=off", "log_every=1", "evaluate=[]", "evaluate.baselines=[]"]
 
 
 @pytest.fixture(autouse=True)

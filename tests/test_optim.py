@@ -18,7 +18,7 @@ from ssl_bench.optim import Recipe
 
 
 def recipe(*overrides: str) -> Recipe:
-    made: Recipe = build(load(overrides)["optimizer"], "optimizer")
+    made: Recipe = build(load(["optimizer=sgd", "optimizer.lr=0.3", *overrides])["optimizer"], "optimizer")
     return made
 
 

@@ -21,7 +21,11 @@ def test_a_grid_is_trained_once_and_a_failing_cell_stops_nobody(train: Train, cl
     assert code == 1
     assert "4 cells: 2 trained, 0 done before, 2 failed" in printed
     failures = [line for line in printed.splitlines() if line.startswith("  failed: ")]
-    assert len(failures) == 2 and "optimizer.lr=1e+38 seed=0" in failures[0] and "not finite" in failures[0]
+    assert (
+        len(failures) == 2
+        and failures[0].startswith("  failed: optimizer.lr=1e+38 seed=0: ")
+        and "not finite" in failures[0]
+    )
     again, printed = train(*grid)
     assert again == 1 and "4 cells: 0 trained, 2 done before, 2 failed" in printed
     healthy, printed = train("-m", "max_steps=2", "optimizer.lr=0.1", "seed=0,1,2")
