@@ -8,10 +8,7 @@ from torch import nn
 
 from ssl_bench.errors import ConfigError
 
-CUDA_12 = (
-    'pip install "torch<2.15" torchvision --index-url with PyTorch\'s own cu126 wheel index '
-    '(see "Which torch" in the README)'
-)
+CUDA_12 = "pip install \"torch<2.15\" torchvision --index-url <PyTorch's wheel index>/cu126"
 
 
 def check_devices(devices: int) -> None:
@@ -52,7 +49,7 @@ def refuse_architecture(name: str, capability: tuple[int, int], built_for: list[
             return
     raise ConfigError(
         f"{name} has compute capability {capability[0]}.{capability[1]}, and torch {torch.__version__} was built for "
-        f"{', '.join(built_for)}: install one that was, {CUDA_12}"
+        f"{', '.join(built_for)}: install one that was built for it (Volta: `{CUDA_12}`)"
     )
 
 

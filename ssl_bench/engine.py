@@ -121,7 +121,7 @@ class Run:
             )
         self.method.train()
         since, before = time.monotonic(), self.step
-        with Progress(self.steps, self.step, self.per_epoch, shown=rank() == 0) as progress:
+        with Progress(self.last_step, self.step, self.per_epoch, self.config["epochs"], shown=rank() == 0) as progress:
             for batch in self.loader.batches(self.step, self.last_step):
                 logging_now = (self.step + 1) % every == 0 or self.step + 1 == self.last_step
                 found = self._one_step(network, batch, logging_now)

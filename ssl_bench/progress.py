@@ -14,14 +14,15 @@ class Progress:
     """Shows epoch, loss, lr, tau, images/s and the time left, as a context manager.
 
     Args:
-        steps: of the whole training.
+        steps: at which the training ends.
         done: steps that an earlier start has done.
         per_epoch: steps.
+        epochs: of the whole training.
         shown: False on all ranks but one.
     """
 
-    def __init__(self, steps: int, done: int, per_epoch: int, shown: bool) -> None:
-        self.steps, self.done, self.per_epoch, self.shown = steps, done, per_epoch, shown
+    def __init__(self, steps: int, done: int, per_epoch: int, epochs: int, shown: bool) -> None:
+        self.steps, self.done, self.per_epoch, self.epochs, self.shown = steps, done, per_epoch, epochs, shown
         self.started = self._printed = time.monotonic()
         self._bar: Any = None
         self._task: Any = None
@@ -62,7 +63,7 @@ class Progress:
             log.info("epoch %s  step %d/%d  %s  %s left", self._epoch(step), step, self.steps, numbers, clock(left))
 
     def _epoch(self, step: int) -> str:
-        return f"{math.ceil(step / self.per_epoch)}/{self.steps // self.per_epoch}"
+        return f"{math.ceil(step / self.per_epoch)}/{self.epochs}"
 
 
 def clock(seconds: float) -> str:
