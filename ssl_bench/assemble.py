@@ -73,6 +73,7 @@ def validate(config: Config, here: int) -> None:
             f"{devices}, such as {math.ceil(size / devices) * devices}, or devices to a divisor of {size}"
         )
     Precision.of(config["precision"], torch.cuda.is_available())
+    # A network that reads numbers off tensors while it is built cannot be made without memory; the run finds out.
     with torch.device("meta"), torch.random.fork_rng(devices=[]), contextlib.suppress(NotImplementedError):
         method(config)
     views(config), recipe(config), evaluators(config)

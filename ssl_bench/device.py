@@ -8,7 +8,7 @@ from torch import nn
 
 from ssl_bench.errors import ConfigError
 
-CUDA_12 = "pip install \"torch<2.15\" torchvision --index-url <PyTorch's wheel index>/cu126"
+CUDA_12 = 'pip install "torch<2.15" torchvision --index-url <PyTorch\'s wheel index>/cu126'
 
 
 def check_devices(devices: int) -> None:

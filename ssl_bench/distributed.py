@@ -5,11 +5,13 @@ mean over its own anchors, and what crossed ranks on the way forward has its gra
 back. The parameters then receive exactly the gradient of the mean over the global batch.
 """
 
+import inspect
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 def active() -> bool:
@@ -63,3 +65,14 @@ def broadcast_object(value: Any) -> Any:
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def parallel(module: nn.Module, device: torch.device) -> nn.Module:
+    """``module`` with its parameter gradients averaged over ranks."""
+    if world() == 1:
+        return module
+    # Batch statistics are global already, or meant to be local: buffers are never sent in the forward.
+    known = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
+    options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True, "static_graph": True}
+    return DistributedDataParallel(module, [device.index] if device.type == "cuda" else None, **options)

@@ -5,7 +5,6 @@ B images on this rank   W ranks   V views
 
 import contextlib
 import copy
-import inspect
 import logging
 import time
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ssl_bench import assemble, checkpoint, files
 from ssl_bench.data.arrays import Images
 from ssl_bench.data.loader import Loader
 from ssl_bench.device import Precision, move
-from ssl_bench.distributed import all_sum, rank, world
+from ssl_bench.distributed import all_sum, parallel, rank, world
 from ssl_bench.environment import environment, peak_memory
 from ssl_bench.estimate import seconds_per_step
 from ssl_bench.evaluate.judge import judge
@@ -107,18 +105,10 @@ class Run:
         every = self.config["log_every"]
         save_every = self.config["checkpoint"]["every"] * self.per_epoch
         judge_every = self.config["evaluate"]["every"] * self.per_epoch
-        network: nn.Module = torch.compile(self.method) if self.config["compile"] else self.method  # type: ignore[assignment]
-        if world() > 1:
-            ids = [self.device.index] if self.device.type == "cuda" else None
-            # Batch statistics are global already or meant to be local: buffers are never sent in the forward. Newer
-            # versions of torch have another name for that.
-            known = inspect.signature(DistributedDataParallel).parameters
-            buffers: dict[str, Any] = {
-                "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False
-            }
-            network = DistributedDataParallel(
-                network, device_ids=ids, gradient_as_bucket_view=True, static_graph=True, **buffers
-            )
+        if self.config["compile"]:
+            for part in self.method.framework.children():
+                part.compile()  # in place: the names in the checkpoint stay
+        network = parallel(self.method, self.device)
         self.method.train()
         since, before = time.monotonic(), self.step
         with Progress(self.last_step, self.step, self.per_epoch, self.config["epochs"], shown=rank() == 0) as progress:

@@ -73,6 +73,8 @@ def main(arguments: Sequence[str]) -> int:
         return _refuse(configuration.explain(error, overrides))
     except ConfigError as error:
         return _refuse(str(error))
+    except BrokenPipeError:  # whoever read what is printed has had enough
+        return 1
     except OSError as error:  # the folder that Hydra makes for a sweep
         return _refuse(_unwritable(error))
     finally:

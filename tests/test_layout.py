@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,3 +75,15 @@ def test_a_gpu_that_torch_was_not_built_for_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"V100 has compute capability 7\.0.*torch<2\.15.*cu126"):
         refuse_architecture("V100", (7, 0), modern)
     refuse_architecture("V100", (7, 0), ["sm_70", "sm_80"])
+
+
+def test_the_wheel_has_the_configuration(tmp_path: Path) -> None:
+    if not (ROOT.parent / "pyproject.toml").exists():
+        pytest.skip("builds the wheel from a checkout, which this is not")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    subprocess.run([*build, str(ROOT.parent)], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    conf = {f"ssl_bench/{p.relative_to(ROOT.parent)}" for p in (ROOT.parent / "conf").rglob("*.yaml")}
+    assert {name for name in names if name.startswith("ssl_bench/conf/")} == {c for c in conf if "/local/" not in c}
+    assert not [name for name in names if name.startswith(("tests", "outputs", "scripts"))]
