@@ -74,7 +74,8 @@ def validate(config: Config, here: int) -> None:
         )
     Precision.of(config["precision"], torch.cuda.is_available())
     # A network that reads numbers off tensors while it is built cannot be made without memory; the run finds out.
-    with torch.device("meta"), torch.random.fork_rng(devices=[]), contextlib.suppress(NotImplementedError):
+    without_memory = contextlib.suppress(NotImplementedError, RuntimeError)
+    with torch.device("meta"), torch.random.fork_rng(devices=[]), without_memory:
         method(config)
     views(config), recipe(config), evaluators(config)
     images = dataset(config).check()

@@ -6,6 +6,7 @@ back. The parameters then receive exactly the gradient of the mean over the glob
 """
 
 import inspect
+import time
 from typing import Any
 
 import torch
@@ -65,6 +66,14 @@ def broadcast_object(value: Any) -> Any:
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def leave() -> None:
+    """Leaves the process group that this process joined."""
+    # In torch 2.6 gloo's threads may still be about to free a tensor, for which they need the interpreter's lock, which
+    # the group's destructor holds while it waits for them.
+    time.sleep(0.1)
+    dist.destroy_process_group()
 
 
 def parallel(module: nn.Module, device: torch.device) -> nn.Module:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ssl_bench.device import available_cores, local_device
-from ssl_bench.distributed import broadcast_object, rank, world
+from ssl_bench.distributed import broadcast_object, leave, rank, world
 from ssl_bench.engine import Run
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.interrupt import Interrupted
@@ -44,7 +44,7 @@ def join(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
             return {"state": "done before"}
         return _cell(config, run_id, folder, device)
     finally:
-        dist.destroy_process_group()
+        leave()
 
 
 def _cell(config: dict[str, Any], run_id: str, folder: Path, device: torch.device) -> Outcome:
@@ -126,7 +126,7 @@ def _rank(config: dict[str, Any], run_id: str, folder: Path, parent: int) -> Out
     try:
         outcome = _cell(config, run_id, folder, device)
     finally:
-        dist.destroy_process_group()
+        leave()
     if outcome["state"] == "interrupted":
         # A rank that returns waits until its result is fetched; one that was told to stop has nobody to fetch it.
         sys.stdout.flush()

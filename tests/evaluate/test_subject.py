@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.subject import Split, Subject
+from tests.ranks import on_two_ranks
 
 CLASSES = 6
 
@@ -184,16 +183,12 @@ def measure() -> dict[str, Any]:
     }
 
 
-def one_rank(rank: int, world: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
-    torch.save(measure(), f"{folder}/rank{rank}.pt")
-    dist.destroy_process_group()
+def _rank_measure(rank: int) -> dict[str, Any]:
+    return measure()
 
 
-def test_two_ranks_measure_what_one_does(tmp_path: Path) -> None:
-    mp.spawn(one_rank, args=(2, str(tmp_path)), nprocs=2)
-    alone, ranks = measure(), [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
+def test_two_ranks_measure_what_one_does() -> None:
+    alone, ranks = measure(), on_two_ranks(_rank_measure)
     assert [alone["images"], *(measured["images"] for measured in ranks)] == [34, 10 + 6, 11 + 7]
     for measured in ranks:
         for name in ("features", "one", "classifier"):
