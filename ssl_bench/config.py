@@ -1,11 +1,9 @@
-"""The configuration: its types, a run's identity, and what is wrong with it in one sentence.
+"""The configuration: its types, how it is composed, and what is wrong with it in one sentence.
 
 ``train.yaml`` holds the values, this file their types. Groups (``loss``, ``dataset`` ...) are open here because each is
 typed by the constructor that its ``_target_`` names, which ``build.py`` checks.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +17,6 @@ from omegaconf import MISSING, OmegaConf
 from ssl_bench.build import near, one_of
 from ssl_bench.errors import ConfigError
 
-# These say where and how a run is carried out. They are left out of its identity, so that it can be moved and resumed.
-VOLATILE = ("name", "devices", "images_on", "log_every", "timeout", "checkpoint", "paths", "tracking", "choices")
 PRECISIONS = ("auto", "fp32", "fp16", "bf16", "fp64")
 
 
@@ -110,16 +106,6 @@ def load(overrides: Sequence[str] = ()) -> dict[str, Any]:
             return resolve(cfg, choices)
     except (HydraException, ValueError) as error:
         raise ConfigError(explain(error, overrides)) from error
-
-
-def run_id(config: Mapping[str, Any]) -> str:
-    """The identity of a run: ten hexadecimal digits of the SHA-256 of everything that its result depends on."""
-    content = {k: v for k, v in config.items() if k not in VOLATILE}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
-
-
-def run_dir(config: Mapping[str, Any]) -> Path:
-    return Path(config["paths"]["outputs"]) / config["name"] / run_id(config)
 
 
 def check(config: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from ssl_bench import files
+from ssl_bench.identity import VOLATILE
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,29 @@ def _epoch(folder: Path) -> float:
     return 0.0
 
 
+def cells(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """Each configuration by what sets it apart from the others: the option of a group where that says it, else keys."""
+    groups = [{str(k): str(v) for k, v in config["choices"].items()} for config in configs]
+    by_group = {g for g in {k for group in groups for k in group} if len({str(group.get(g)) for group in groups}) > 1}
+    keys = [_flat({k: v for k, v in config.items() if k not in {*VOLATILE} | by_group}) for config in configs]
+    by_key = {k for k in {k for flat in keys for k in flat} if len({flat.get(k) for flat in keys}) > 1}
+    return [
+        " ".join(
+            [f"{g}={group[g]}" for g in sorted(by_group & group.keys())]
+            + [f"{k}={flat[k]}" for k in sorted(by_key & flat.keys())]
+        )
+        or "the only one"
+        for group, flat in zip(groups, keys, strict=True)
+    ]
+
+
+def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in node.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": str(value)}
+    return flat
+
+
 def main(arguments: Sequence[str]) -> int:
     """Prints a table of the runs; 0, or 2 where there is no such folder."""
     parser = argparse.ArgumentParser("ssl-bench status", description="The runs under a results folder.")
@@ -70,11 +94,9 @@ def main(arguments: Sequence[str]) -> int:
     found = list(runs(outputs))
     table = Table(Column("run", no_wrap=True), "state", "cell", "result", box=None, pad_edge=False)
     colours = {"done": "green", "partial": "yellow", "failed": "red"}
-    for run in found:
-        parts = [str(run.config["choices"].get(g, "")) for g in ("dataset", "framework", "loss", "negatives")]
-        parts += [f"batch {run.config['batch_size']['size']}", f"seed {run.config['seed']}"]
+    for run, cell in zip(found, cells([run.config for run in found]), strict=True):
         state = Text(run.state, colours[run.state])
-        table.add_row(str(run.folder.relative_to(outputs)), state, Text(" ".join(parts)), Text(run.detail))
+        table.add_row(str(run.folder.relative_to(outputs)), state, Text(cell), Text(run.detail))
     Console(highlight=False).print(table)
     print(", ".join(f"{sum(run.state == state for run in found)} {state}" for state in colours))
     return 0

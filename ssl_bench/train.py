@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ssl_bench import config as configuration
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
+from ssl_bench.identity import run_dir, run_id
 from ssl_bench.report import report
 
 Outcome = dict[str, Any]
@@ -114,7 +115,7 @@ def _cell(cfg: DictConfig, settings: Any, grid: bool) -> Outcome:
 
 
 def _run(config: dict[str, Any], torchrun: bool) -> Outcome:
-    run_id, folder = configuration.run_id(config), configuration.run_dir(config)
+    identity, folder = run_id(config), run_dir(config)
     first = not torchrun or os.environ["RANK"] == "0"
     done = (folder / "results.json").exists()
     if done and not torchrun:
@@ -129,8 +130,8 @@ def _run(config: dict[str, Any], torchrun: bool) -> Outcome:
             files.write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         except OSError as error:
             raise ConfigError(_unwritable(error)) from error
-        print(f"run {run_id} in {folder}", flush=True)
-    outcome = launch.join(config, run_id, folder) if torchrun else launch.launch(config, run_id, folder)
+        print(f"run {identity} in {folder}", flush=True)
+    outcome = launch.join(config, identity, folder) if torchrun else launch.launch(config, identity, folder)
     return _conclude(outcome, folder) if first else outcome
 
 

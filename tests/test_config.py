@@ -11,6 +11,7 @@ import yaml
 from ssl_bench import config as configuration
 from ssl_bench.build import build
 from ssl_bench.errors import ConfigError
+from ssl_bench.identity import run_id
 
 Train = Callable[..., tuple[int, str]]
 
@@ -37,7 +38,7 @@ def test_a_dataset_brings_what_goes_with_it_and_the_command_line_wins() -> None:
 
 
 def test_identity_is_what_the_result_depends_on() -> None:
-    base = configuration.run_id(configuration.load())
+    base = run_id(configuration.load())
     for same in (
         ["devices=2"],
         ["paths.outputs=/elsewhere"],
@@ -50,9 +51,9 @@ def test_identity_is_what_the_result_depends_on() -> None:
         ["temperature=fixed"],
         ["batch_size.size=64"],
     ):
-        assert configuration.run_id(configuration.load(same)) == base, same
+        assert run_id(configuration.load(same)) == base, same
     others = [["seed=1"], ["epochs=41"], ["temperature.tau=0.3"], ["batch_size=b32"], ["evaluate.knn.k=5"]]
-    identities = {configuration.run_id(configuration.load(other)) for other in others}
+    identities = {run_id(configuration.load(other)) for other in others}
     assert len(identities | {base}) == len(others) + 1
 
 
@@ -121,5 +122,5 @@ def test_the_written_configuration_is_the_run(train: Train) -> None:
     assert train("max_steps=1")[0] == 0
     (path,) = Path("outputs").glob("*/*/config.yaml")
     written: dict[str, Any] = yaml.safe_load(path.read_text())
-    assert configuration.run_id(written) == path.parent.name
+    assert run_id(written) == path.parent.name
     assert json.loads((path.parent / "results.json").read_text())["config"] == written

@@ -33,6 +33,8 @@ def test_a_grid_is_trained_once_and_a_failing_cell_stops_nobody(train: Train, cl
     assert len(list(Path("outputs/default").iterdir())) == 5
     status = cli("status")
     assert status.returncode == 0 and "3 done, 0 partial, 2 failed" in status.stdout
+    cells = " ".join(status.stdout.split())
+    assert cells.count("optimizer.lr=0.1 seed=") == 3 and cells.count("optimizer.lr=1e+38 seed=") == 2
 
 
 def test_an_interrupted_grid_goes_on_where_it_stopped(train: Train) -> None:

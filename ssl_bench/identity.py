@@ -1,0 +1,20 @@
+"""A run is its content: what its result depends on, as a name and as a directory."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# These say where and how a run is carried out. They are left out of its identity, so that it can be moved and resumed.
+VOLATILE = ("name", "devices", "images_on", "log_every", "timeout", "checkpoint", "paths", "tracking", "choices")
+
+
+def run_id(config: Mapping[str, Any]) -> str:
+    """The identity of a run: ten hexadecimal digits of the SHA-256 of everything that its result depends on."""
+    content = {k: v for k, v in config.items() if k not in VOLATILE}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def run_dir(config: Mapping[str, Any]) -> Path:
+    return Path(config["paths"]["outputs"]) / config["name"] / run_id(config)
