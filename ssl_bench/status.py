@@ -67,7 +67,7 @@ def cells(configs: Sequence[dict[str, Any]]) -> list[str]:
             [f"{g}={group[g]}" for g in sorted(by_group & group.keys())]
             + [f"{k}={flat[k]}" for k in sorted(by_key & flat.keys())]
         )
-        or "the only one"
+        or " ".join(group.get(g, "") for g in ("dataset", "framework", "loss", "negatives"))  # nothing to tell apart
         for group, flat in zip(groups, keys, strict=True)
     ]
 
