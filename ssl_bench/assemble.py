@@ -1,6 +1,5 @@
 """The parts of a run from its configuration, and the refusal of parts that do not fit together."""
 
-import contextlib
 import math
 from typing import Any
 
@@ -73,9 +72,7 @@ def validate(config: Config, here: int) -> None:
             f"{devices}, such as {math.ceil(size / devices) * devices}, or devices to a divisor of {size}"
         )
     Precision.of(config["precision"], torch.cuda.is_available())
-    # A network that reads numbers off tensors while it is built cannot be made without memory; the run finds out.
-    without_memory = contextlib.suppress(NotImplementedError, RuntimeError)
-    with torch.device("meta"), torch.random.fork_rng(devices=[]), without_memory:
+    with torch.random.fork_rng(devices=[]):
         method(config)
     views(config), recipe(config), evaluators(config)
     images = dataset(config).check()

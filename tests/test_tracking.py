@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,28 @@ from tests.conftest import only_run
 Train = Callable[..., tuple[int, str]]
 
 
-def records(folder: Path) -> Iterator[Any]:
-    """What an offline run would send: LevelDB's log format (32 kB blocks of chunks) around wandb's own messages."""
+def records(folder: Path) -> list[Any]:
+    """What an offline run would send. W&B's own process writes it, and may be a moment behind."""
+    deadline = time.monotonic() + 20
+    while True:
+        found = [r for path in folder.glob("wandb/offline-run-*/*.wandb") for r in _read(path.read_bytes())]
+        if any(r.WhichOneof("record_type") == "exit" for r in found) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
+
+
+def _read(data: bytes) -> Iterator[Any]:
+    """LevelDB's log format (blocks of 32 kB, cut into chunks) around wandb's own messages."""
     from wandb.proto import wandb_internal_pb2
 
-    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
-    data, at, message = path.read_bytes(), 7, b""  # after wandb's header
+    at, message = 7, b""  # after wandb's header
     while at + 7 <= len(data):
         length, kind = struct.unpack_from("<4xHB", data, at)
         if kind == 0 or 32768 - at % 32768 < 7:  # what is left of a block is padding
             at += 32768 - at % 32768
             continue
+        if at + 7 + length > len(data):
+            return  # not all there yet
         message += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # whole, or its last part
@@ -34,10 +46,11 @@ def records(folder: Path) -> Iterator[Any]:
 
 def test_what_wandb_is_given(train: Train) -> None:
     given = ["tracking=offline", "tracking.tags=[a,b]", "name=grid", "max_steps=3", "evaluate=knn"]
-    assert train(*given)[0] == 0
+    code, printed = train(*given)
+    assert code == 0 and "given up" not in printed, printed
     folder = only_run()
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    found = list(records(folder))
+    found = records(folder)
     (run,) = [r.run for r in found if r.WhichOneof("record_type") == "run"]
     assert run.run_id == folder.name and run.run_group == "grid" and list(run.tags) == ["a", "b"]
     config = {u.key: json.loads(u.value_json) for u in run.config.update}
