@@ -161,7 +161,7 @@ class Run:
 
     def _read(self, found: dict[str, Tensor]) -> dict[str, float]:
         """The row of a step: the mean loss since the row before, and the diagnostics of the step itself."""
-        loss, _, bad, bad_tau = self.meter.read()
+        loss, bad, bad_tau = self.meter.read()
         if bad >= 0:
             refuse_bad_loss(bad, self._lr(bad), bad_tau)
         values = torch.stack([v.double() for v in found.values()]).tolist()  # one synchronisation for all

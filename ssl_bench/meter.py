@@ -24,15 +24,15 @@ class Meter:
             [total + loss.detach(), count + 1, torch.where(first, step, bad), torch.where(first, tau, bad_tau)]
         )
 
-    def read(self) -> tuple[float, int, int, float]:
-        """(mean loss over ranks and steps or NaN, steps, first bad step or -1, temperature there); starts anew."""
+    def read(self) -> tuple[float, int, float]:
+        """(mean loss over ranks and steps or NaN, first bad step or -1, temperature there); starts anew."""
         rows = gather(self.state[None]).tolist()  # [W, 4]
         self.state = torch.zeros_like(self.state)
         self.state[2] = -1
         count = int(rows[0][1])
         bad = min(((int(row[2]), row[3]) for row in rows if row[2] >= 0), default=(-1, 0.0))
         mean = sum(row[0] for row in rows) / len(rows) / count if count else float("nan")
-        return mean, count, *bad
+        return mean, *bad
 
 
 def refuse_bad_loss(step: int, lr: float, tau: float) -> None:
