@@ -10,11 +10,11 @@ from ssl_bench.data.arrays import Dataset
 from ssl_bench.data.views import Views
 from ssl_bench.device import Precision, check_devices
 from ssl_bench.errors import ConfigError
-from ssl_bench.objective.method import Method
-from ssl_bench.objective.negatives import Negatives
+from ssl_bench.objective.method import Contrastive, Method, Unmet
 from ssl_bench.optim import Recipe
 
 Config = dict[str, Any]
+OBJECTIVE = ("negatives", "temperature", "loss")
 
 
 def dataset(config: Config) -> Dataset:
@@ -22,8 +22,18 @@ def dataset(config: Config) -> Dataset:
     return made
 
 
-def views(config: Config) -> Views:
-    made: Views = build(config["augment"], "augment")
+def views(config: Config) -> list[Views]:
+    """How each view of an image is made: two alike, or by name in the order given, ``count`` of each."""
+    node = config["augment"]
+    if "_target_" in node:
+        return [build(node, "augment")] * 2
+    made = []
+    for name, crop in node.items():
+        if not isinstance(crop, dict) or not isinstance(count := crop.get("count"), int) or count < 1:
+            raise ConfigError(f"augment.{name}: set augment.{name}.count to a number of views, 1 or more")
+        made += [build({k: v for k, v in crop.items() if k != "count"}, f"augment.{name}")] * count
+    if len(made) < 2:
+        raise ConfigError("augment makes one view of an image: set the counts to two views or more")
     return made
 
 
@@ -32,21 +42,31 @@ def recipe(config: Config) -> Recipe:
     return made
 
 
-def negatives(config: Config) -> Negatives:
-    made: Negatives = build(config["negatives"], "negatives")
-    return made
-
-
 def method(config: Config) -> Method:
-    """Networks and objective; the weights come from the global generator."""
+    """Networks and objective; the weights come from the global generator.
+
+    Raises:
+        ConfigError: parts that do not fit together.
+    """
     backbone = build(config["backbone"], "backbone")
     head = build(config["head"], "head", inputs=backbone.num_features)
     framework = build(config["framework"], "framework", backbone=backbone, head=head)
-    temperature, loss = build(config["temperature"], "temperature"), build(config["loss"], "loss")
+    chosen = config["choices"]
+    if isinstance(framework, Method):  # with an objective of its own
+        for group in OBJECTIVE:
+            if config[group] is not None:
+                name = chosen.get("framework")
+                raise ConfigError(f"{group}={chosen.get(group)}: framework={name} has no {group}: leave {group} out")
+        return framework
+    for group in OBJECTIVE:
+        if config[group] is None:
+            raise ConfigError(f"{group}=null: framework={chosen.get('framework')} needs one: set {group} to an option")
+    negatives, temperature, loss = (build(config[group], group) for group in OBJECTIVE)
+    tiled = {"auto": None, "dense": False, "tiled": True}[config["cosines"]]
     try:
-        return Method(framework, negatives(config), temperature, loss)
-    except ValueError as error:
-        raise ConfigError(f"loss={config['choices'].get('loss')}: {error}") from error
+        return Contrastive(framework, negatives, temperature, loss, config["reduction"], tiled)
+    except Unmet as unmet:
+        raise ConfigError(f"{unmet.group}={chosen.get(unmet.group)} {unmet}") from unmet
 
 
 def evaluators(config: Config) -> dict[str, Any]:
@@ -73,7 +93,10 @@ def validate(config: Config, here: int) -> None:
         )
     Precision.of(config["precision"], torch.cuda.is_available())
     with torch.random.fork_rng(devices=[]):
-        method(config)
+        try:
+            method(config).facts(size)
+        except ValueError as error:
+            raise ConfigError(f"negatives.{error}") from error
     views(config), recipe(config), evaluators(config)
     images = dataset(config).check()
     if size > images:

@@ -34,6 +34,13 @@ class Paths:
 @dataclass
 class BatchSize:
     size: int = MISSING
+    chunk: int | None = None
+
+
+@dataclass
+class Diagnostics:
+    npc_histogram: bool = MISSING
+    gradient_snr: float | None = MISSING
 
 
 @dataclass
@@ -55,10 +62,13 @@ class Config:
     precision: str = MISSING
     tf32: bool = MISSING
     compile: bool = MISSING
+    reduction: str = MISSING
+    cosines: str = MISSING
     devices: int = MISSING
     images_on: str = MISSING
     log_every: int = MISSING
     timeout: int = MISSING
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     paths: Paths = field(default_factory=Paths)
     batch_size: BatchSize = field(default_factory=BatchSize)
@@ -68,9 +78,9 @@ class Config:
     backbone: Any = MISSING
     head: Any = MISSING
     framework: Any = MISSING
-    loss: Any = MISSING
-    negatives: Any = MISSING
-    temperature: Any = MISSING
+    loss: Any = None
+    negatives: Any = None
+    temperature: Any = None
     optimizer: Any = MISSING
     evaluate: Any = MISSING
 
@@ -127,8 +137,19 @@ def check(config: Mapping[str, Any]) -> None:
         if value < smallest:
             raise ConfigError(f"{key}={value}: set {key} to {smallest} or more")
     one_of("precision", config["precision"], PRECISIONS)
+    one_of("reduction", config["reduction"], ("mean", "sum"))
+    one_of("cosines", config["cosines"], ("auto", "dense", "tiled"))
     one_of("images_on", config["images_on"], ("auto", "device", "host"))
     one_of("tracking.mode", config["tracking"]["mode"], ("offline", "online", "off"))
+    decay = config["diagnostics"]["gradient_snr"]
+    if decay is not None and not 0 < decay < 1:
+        raise ConfigError(f"diagnostics.gradient_snr={decay}: set a decay between 0 and 1, such as 0.99, or null")
+    size, chunk = config["batch_size"]["size"], config["batch_size"]["chunk"]
+    if chunk is not None and (chunk < 1 or size % chunk or chunk % config["devices"]):
+        raise ConfigError(
+            f"batch_size.chunk={chunk}: set batch_size.chunk to a divisor of batch_size.size={size} that is a multiple "
+            f"of devices={config['devices']}, or to null"
+        )
     for baseline in config["evaluate"]["baselines"]:
         one_of("evaluate.baselines", baseline, ("init", "raw"))
     if not config["name"] or Path(config["name"]).is_absolute() or ".." in Path(config["name"]).parts:

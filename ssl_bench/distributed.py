@@ -59,6 +59,17 @@ def all_sum(x: Tensor) -> Tensor:
     return x
 
 
+def average_gradients(module: nn.Module) -> None:
+    """What DistributedDataParallel does to gradients, in one collective, for a step without it."""
+    if world() == 1:
+        return
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in gradients]).div_(world())
+    dist.all_reduce(flat)
+    parts = flat.split([g.numel() for g in gradients])
+    torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)])
+
+
 def broadcast_object(value: Any) -> Any:
     """Rank 0's ``value`` on every rank."""
     if world() == 1:

@@ -14,20 +14,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ssl_bench import assemble, checkpoint, files
-from ssl_bench.data.arrays import Images
-from ssl_bench.data.loader import Loader
+from ssl_bench import assemble, checkpoint, chunked, files
+from ssl_bench.data.arrays import Source
+from ssl_bench.data.loader import Loader, Step
 from ssl_bench.device import Precision, move
-from ssl_bench.distributed import all_sum, parallel, rank, world
+from ssl_bench.distributed import all_sum, average_gradients, parallel, rank, world
 from ssl_bench.environment import environment, peak_memory
 from ssl_bench.estimate import seconds_per_step
 from ssl_bench.evaluate.judge import judge
 from ssl_bench.interrupt import Interrupt, Interrupted
 from ssl_bench.meter import Meter, refuse_bad_loss
 from ssl_bench.models.norm import synchronise
-from ssl_bench.objective.contrast import Batch
 from ssl_bench.progress import Progress, clock
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
+from ssl_bench.snr import GradientSNR
 from ssl_bench.tracking import Tracker
 
 log = logging.getLogger("ssl_bench")
@@ -51,9 +51,9 @@ class Run:
         torch.backends.cudnn.benchmark = True
         seed_everything(config["seed"])
         self.method = assemble.method(config).to(self.precision.weights)
-        self.encoder: nn.Module = self.method.framework.encoder
+        self.encoder = self.method.encoder
         self.initial = copy.deepcopy(self.encoder) if "init" in config["evaluate"]["baselines"] else None
-        if world() > 1 and self.method.framework.norm == "sync":
+        if world() > 1 and self.method.norm == "sync":
             synchronise(self.method, device)
         move(self.method, device)
         self.recipe = assemble.recipe(config)
@@ -62,7 +62,10 @@ class Run:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision.scaled)
         self.dataset = assemble.dataset(config)
         images = self._place(self.dataset.pretrain())
-        size = config["batch_size"]["size"]
+        size, chunk = config["batch_size"]["size"], config["batch_size"]["chunk"]
+        self.chunk = chunk and chunk // world()
+        decay = config["diagnostics"]["gradient_snr"]
+        self.snr = GradientSNR(self.method.parameters(), decay) if decay is not None else None
         self.loader = Loader(images, assemble.views(config), size, device, config["seed"], self.precision.weights)
         self.per_epoch = self.loader.steps_per_epoch
         self.steps = config["epochs"] * self.per_epoch
@@ -106,15 +109,15 @@ class Run:
         save_every = self.config["checkpoint"]["every"] * self.per_epoch
         judge_every = self.config["evaluate"]["every"] * self.per_epoch
         if self.config["compile"]:
-            for part in self.method.framework.children():
+            for part in self.method.networks():
                 part.compile()  # in place: the names in the checkpoint stay
-        network = parallel(self.method, self.device)
+        network = parallel(self.method, self.device) if self.chunk is None else self.method
         self.method.train()
         since, before = time.monotonic(), self.step
         with Progress(self.last_step, self.step, self.per_epoch, self.config["epochs"], shown=rank() == 0) as progress:
-            for batch in self.loader.batches(self.step, self.last_step):
+            for images in self.loader.steps(self.step, self.last_step):
                 logging_now = (self.step + 1) % every == 0 or self.step + 1 == self.last_step
-                found = self._one_step(network, batch, logging_now)
+                found = self._one_step(network, images, logging_now)
                 self.step += 1
                 if logging_now:
                     row = self._read(found)
@@ -138,19 +141,30 @@ class Run:
                         tracker.row(self.step, {"epoch": self.step / self.per_epoch, **metrics})
                     since, before = time.monotonic(), self.step
 
-    def _one_step(self, network: nn.Module, batch: Batch, diagnostics: bool) -> dict[str, Tensor]:
+    def _one_step(self, network: nn.Module, images: Step, diagnostics: bool) -> dict[str, Tensor]:
         lr, progress = self._lr(self.step), self.step / self.steps
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.zero_grad()
-        with self._autocast():
-            loss, found = network(batch, progress, diagnostics)
-        self.scaler.scale(loss).backward()
+        if self.chunk is None:
+            with self._autocast():
+                loss, found = network(images.batch(), progress, diagnostics)
+            self.scaler.scale(loss).backward()
+        else:
+            rows = [slice(i, i + self.chunk) for i in range(0, len(images.ids), self.chunk)]
+            chunks = lambda: map(images.batch, rows)  # noqa: E731
+            scale = self.scaler.scale
+            loss, found = chunked.backward(self.method, chunks, progress, diagnostics, self._autocast, scale)
+            average_gradients(self.method)
+        if self.snr is not None:
+            self.scaler.unscale_(self.optimizer)
+            self.snr.add()
+            found |= self.snr.read() if diagnostics else {}
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.method.after_step()
-        self.meter.add(self.step, loss, found["tau"])
-        return found  # type: ignore[no-any-return]
+        self.method.after_step(progress)
+        self.meter.add(self.step, loss, found.get("tau", torch.zeros_like(loss)))
+        return found
 
     def _lr(self, step: int) -> float:
         return self.lr * self.recipe.factor(step / self.steps, self.warmup)
@@ -159,13 +173,15 @@ class Run:
         dtype = self.precision.autocast
         return torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
 
-    def _read(self, found: dict[str, Tensor]) -> dict[str, float]:
+    def _read(self, found: dict[str, Tensor]) -> dict[str, Any]:
         """The row of a step: the mean loss since the row before, and the diagnostics of the step itself."""
         loss, bad, bad_tau = self.meter.read()
         if bad >= 0:
             refuse_bad_loss(bad, self._lr(bad), bad_tau)
-        values = torch.stack([v.double() for v in found.values()]).tolist()  # one synchronisation for all
-        named = dict(zip(found, values, strict=True))
+        if not self.config["diagnostics"]["npc_histogram"]:
+            found.pop("npc/histogram", None)
+        values = torch.cat([v.double().flatten() for v in found.values()]).tolist()  # one synchronisation for all
+        named = {name: values.pop(0) if v.ndim == 0 else [values.pop(0) for _ in v] for name, v in found.items()}
         return {"epoch": self.step / self.per_epoch, "loss": loss, "lr": self._lr(self.step - 1), **named}
 
     # ---- state
@@ -183,16 +199,16 @@ class Run:
                 refuse_bad_loss(int(bad), self._lr(int(bad)), tau)
         if rank() == 0:
             state = {"run_id": self.run_id, "step": self.step, "seconds": self._elapsed(), "ranks": ranks}
-            for name in ("method", "optimizer", "scaler"):
-                state[name] = getattr(self, name).state_dict()
+            for name, part in self._stateful().items():
+                state[name] = part.state_dict()
             checkpoint.save(self.folder / "checkpoints", state)
 
     def _resume(self) -> None:
         state = checkpoint.load(self.folder / "checkpoints", self.run_id)
         if state is None:
             return
-        for name in ("method", "optimizer", "scaler"):
-            getattr(self, name).load_state_dict(state[name])
+        for name, part in self._stateful().items():
+            part.load_state_dict(state[name])
         self.step, self.seconds = state["step"], state["seconds"]
         ranks = state["ranks"]
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
@@ -200,9 +216,13 @@ class Run:
             self.meter.state.copy_(torch.tensor(ranks[rank()]["meter"]))
         log.info("resuming at step %d of %d (epoch %d)", self.step, self.last_step, self.step // self.per_epoch)
 
+    def _stateful(self) -> dict[str, Any]:
+        parts = {"method": self.method, "optimizer": self.optimizer, "scaler": self.scaler}
+        return parts if self.snr is None else parts | {"snr": self.snr}
+
     def _average_local_statistics(self) -> None:
         """Where each rank has its own batch statistics, what is kept and judged is their mean."""
-        if world() > 1 and self.method.framework.norm == "local":
+        if world() > 1 and self.method.norm != "sync":
             for buffer in self.method.buffers():
                 if buffer.is_floating_point():
                     all_sum(buffer).div_(world())
@@ -239,9 +259,8 @@ class Run:
 
     def _introduce(self) -> None:
         """Says before the first step what this run amounts to."""
-        size, share, negatives = self.loader.batch_size, self.loader.batch_size // world(), self.method.negatives
-        self.facts = {
-            "negatives_per_anchor": negatives.count(size),
+        size, share = self.loader.batch_size, self.loader.batch_size // world()
+        self.facts = self.method.facts(size) | {
             "images_per_rank": share,
             "ranks": world(),
             "train_images": len(self.loader.images),
@@ -249,9 +268,12 @@ class Run:
             "lr": self.lr,
             "parameters": sum(p.numel() for p in self.encoder.parameters()),
         }
-        choice = self.config["choices"].get("negatives")
-        say = "negatives per anchor: %d (%s, %d images over %d ranks, %d on each)"
-        log.info(say, self.facts["negatives_per_anchor"], choice, size, world(), share)
+        negatives, choice = self.facts.get("negatives_per_anchor"), self.config["choices"].get("negatives")
+        if negatives is not None:
+            say = "negatives per anchor: %d (%s, %d images over %d ranks, %d on each)"
+            log.info(say, negatives, choice, size, world(), share)
+            if negatives > len(self.loader.images):
+                log.warning("that is more than the %d images: some are there twice or more", len(self.loader.images))
         log.info("lr after scaling: %.6g (%s rule from %g)", self.lr, self.recipe.rule, self.recipe.base_lr)
         log.info("parameters: %s, %s on %s", f"{self.facts['parameters']:,}", self.precision.name, self.device)
         if self.step < self.last_step:
@@ -260,10 +282,10 @@ class Run:
             self.facts["estimated_seconds"] = round(seconds, 1)
             log.info("%d steps to go, %d an epoch: about %s", left, self.per_epoch, clock(seconds))
 
-    def _place(self, images: Images) -> Images:
+    def _place(self, images: Source) -> Source:
         """The training images in the device's memory, if they are to be there and fit beside the training."""
         where = self.config["images_on"]
-        if self.device.type != "cuda" or where == "host":
+        if self.device.type != "cuda" or where == "host" or images.nbytes is None:
             return images
         free = torch.cuda.mem_get_info(self.device)[0]
         if where == "auto" and images.nbytes > free / 3:

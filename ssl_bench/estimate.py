@@ -7,7 +7,6 @@ import torch
 
 from ssl_bench.data.loader import Loader
 from ssl_bench.device import Precision
-from ssl_bench.objective.contrast import Batch
 from ssl_bench.objective.method import Method
 from ssl_bench.seeding import rng_state, set_rng_state
 
@@ -21,15 +20,11 @@ def seconds_per_step(method: Method, loader: Loader, share: int, precision: Prec
     """
     few = min(FEW, share)
     device, trial, kept = loader.device, copy.deepcopy(method), rng_state()
-    ids = torch.arange(few, device=loader.images.labels.device)
-    images = loader.images.take(ids).to(device)
-    generator = torch.Generator(device).manual_seed(0)
-    seconds = 0.0
+    sample, seconds = loader.sample(few), 0.0
     for _ in range(2):  # the first one pays for what happens once
         started = _now(device)
-        views = [loader.views(images, generator).to(precision.weights) for _ in range(2)]
         with torch.autocast(device.type, precision.autocast, enabled=precision.autocast is not None):
-            loss, _ = trial(Batch(views, ids.to(device), ids.to(device)), 0.0)
+            loss, _ = trial(sample.batch(), 0.0)
         loss.backward()
         seconds = _now(device) - started
     set_rng_state(kept)

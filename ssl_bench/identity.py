@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 # These say where and how a run is carried out. They are left out of its identity, so that it can be moved and resumed.
-VOLATILE = ("name", "devices", "images_on", "log_every", "timeout", "checkpoint", "paths", "tracking", "choices")
+VOLATILE = {
+    "name",
+    "devices",
+    "images_on",
+    "cosines",
+    "log_every",
+    "timeout",
+    "checkpoint",
+    "paths",
+    "tracking",
+    "choices",
+}
 
 
 def run_id(config: Mapping[str, Any]) -> str:

@@ -36,7 +36,8 @@ class Meter:
 
 
 def refuse_bad_loss(step: int, lr: float, tau: float) -> None:
+    at = f"lr {lr:.6g}, tau {tau:.6g}" if tau else f"lr {lr:.6g}"
     raise RunError(
-        f"the loss is not finite at step {step} (lr {lr:.6g}, tau {tau:.6g}): "
-        "a smaller optimizer.lr, a warm-up or a larger temperature may help"
+        f"the loss is not finite at step {step} ({at}): a smaller optimizer.lr, a warm-up"
+        f"{' or a larger temperature' if tau else ''} may help"
     )

@@ -51,9 +51,8 @@ class Progress:
         """A fresh row of metrics at ``step``; as a line at most every ten seconds, and at the end."""
         if not self.shown:
             return
-        numbers = (
-            f"loss {row['loss']:.4f}  lr {row['lr']:.4g}  tau {row['tau']:.4g}  {row['images_per_second']:.0f} images/s"
-        )
+        tau = f"  tau {row['tau']:.4g}" if "tau" in row else ""
+        numbers = f"loss {row['loss']:.4f}  lr {row['lr']:.4g}{tau}  {row['images_per_second']:.0f} images/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, epoch=self._epoch(step), text=numbers)
         now = time.monotonic()

@@ -81,9 +81,9 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, fl
     precision = Precision.of(config["precision"], device.type == "cuda")
     seed_everything(config["seed"])
     method = assemble.method(config).to(precision.weights)
-    networks: dict[str, torch.nn.Module | None] = {"": method.framework.encoder}
+    networks: dict[str, torch.nn.Module | None] = {"": method.encoder}
     if "init" in config["evaluate"]["baselines"]:
-        networks["_init"] = move(copy.deepcopy(method.framework.encoder), device)
+        networks["_init"] = move(copy.deepcopy(method.encoder), device)
     if "raw" in config["evaluate"]["baselines"]:
         networks["_raw"] = None
     method.load_state_dict(state["method"])

@@ -60,7 +60,7 @@ def cells(configs: Sequence[dict[str, Any]]) -> list[str]:
     """Each configuration by what sets it apart from the others: the option of a group where that says it, else keys."""
     groups = [{str(k): str(v) for k, v in config["choices"].items()} for config in configs]
     by_group = {g for g in {k for group in groups for k in group} if len({str(group.get(g)) for group in groups}) > 1}
-    keys = [_flat({k: v for k, v in config.items() if k not in {*VOLATILE} | by_group}) for config in configs]
+    keys = [_flat({k: v for k, v in config.items() if k not in VOLATILE | by_group}) for config in configs]
     by_key = {k for k in {k for flat in keys for k in flat} if len({flat.get(k) for flat in keys}) > 1}
     return [
         " ".join(

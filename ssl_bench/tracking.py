@@ -38,7 +38,7 @@ class Tracker:
         """Appends one row and shows it in W&B."""
         row = {"step": step, **values}
         files.append(self.path, json.dumps(row) + "\n")
-        self._view(lambda run: run.log(row))
+        self._view(lambda run: run.log(_shown(row)))
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
         """Ends the W&B run in its true state: 0 finished, anything else failed."""
@@ -84,6 +84,20 @@ class Tracker:
         run.define_metric("step")
         run.define_metric("*", step_metric="step")
         return run
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists, which are shares of equal steps from 0 to 1, as W&B's histograms."""
+    if not any(isinstance(value, list) for value in row.values()):
+        return dict(row)
+    import numpy as np
+    import wandb
+
+    def shown(value: Any) -> Any:
+        edges = np.linspace(0, 1, len(value) + 1) if isinstance(value, list) else None
+        return value if edges is None else wandb.Histogram(np_histogram=(np.array(value), edges))
+
+    return {name: shown(value) for name, value in row.items()}
 
 
 def _step(line: str) -> int:

@@ -38,10 +38,11 @@ def test_hydra_is_known_to_two_files_and_wandb_to_one() -> None:
     assert using("wandb") == {"tracking.py"}
 
 
-def test_the_objective_imports_torch_and_the_collectives_only() -> None:
+def test_the_objective_imports_torch_the_collectives_and_the_random_streams_only() -> None:
     for path in (ROOT / "objective").rglob("*.py"):
         own = [n for n in imports(path) if n.startswith("ssl_bench")]
-        assert all(n.startswith(("ssl_bench.objective", "ssl_bench.distributed")) for n in own), path
+        allowed = ("ssl_bench.objective", "ssl_bench.distributed", "ssl_bench.seeding")
+        assert all(n.startswith(allowed) for n in own), path
         if path.parent.name == "losses" and path.name != "__init__.py":
             assert not [n for n in own if n.startswith("ssl_bench.objective.losses")], path
     parts = {"losses", "negatives", "temperature"}

@@ -108,19 +108,19 @@ def test_optimiser_and_moving_average_cost_few_operations(name: str) -> None:
             p.grad = torch.ones_like(p)
         with Count() as count:
             optimizer.step()
-            framework.after_step()
+            framework.after_step(0.0)
     assert len(trained) > 60 and len(count.names) <= 25, count.names
 
 
 def test_the_moving_average() -> None:
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    framework = Siamese(backbone, MLP(3, 1, None, 2, final_norm=False), momentum=0.9).double()
+    framework = Siamese(backbone, MLP(3, 1, None, 2, final_norm="none"), momentum=0.9).double()
     assert framework.target is not None
     old = [p.clone() for p in framework.target.parameters()]
     with torch.no_grad():
         for p in framework.encoder.parameters():
             p.add_(1.0)
-    framework.after_step()
+    framework.after_step(0.0)
     pairs: list[tuple[Tensor, Tensor]] = list(zip(framework.target.parameters(), old, strict=True))
     for new, was in pairs:
         torch.testing.assert_close(new, was + 0.1, rtol=1e-12, atol=1e-12)

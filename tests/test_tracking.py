@@ -54,7 +54,7 @@ def test_what_wandb_is_given(train: Train) -> None:
     (run,) = [r.run for r in found if r.WhichOneof("record_type") == "run"]
     assert run.run_id == folder.name and run.run_group == "grid" and list(run.tags) == ["a", "b"]
     config = {u.key: json.loads(u.value_json) for u in run.config.update}
-    assert config["batch_size"] == {"size": 64} and config["choices"]["loss"] == "infonce" and "paths" not in config
+    assert config["batch_size"]["size"] == 64 and config["choices"]["loss"] == "infonce" and "paths" not in config
     history = [
         {i.key or i.nested_key[0]: json.loads(i.value_json) for i in r.history.item}
         for r in found

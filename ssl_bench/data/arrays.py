@@ -14,19 +14,49 @@ from torch import Tensor
 
 from ssl_bench.errors import ConfigError
 
+Taken = Tensor | list[Tensor]  # images: uint8 [n, C, H, W], or where sizes differ n times [C, h, w]
 
-@dataclass(frozen=True)
-class Images:
-    """A split. ``parts`` follow one another: image i of the split is image i of the parts in a row."""
 
-    parts: list[Tensor]  # each uint8 [n, C, H, W], channels last in memory, possibly memory-mapped
-    labels: Tensor  # int64 [N], -1 where there is none
+class Source:
+    """The images of a split, taken by their place in it. What an image is depends on nothing but its place.
+
+    Attributes:
+        labels: int64 [N], -1 where there is none, or [N, num_classes] how often each class is in the image.
+        nbytes: of all images, where they can be kept on a device; else None.
+    """
+
+    labels: Tensor
+    nbytes: int | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    def take(self, ids: Tensor) -> Taken:
+        """Images ``ids`` [n]."""
+        raise NotImplementedError
+
+    def to(self, device: torch.device) -> "Source":
+        """The same, with what it keeps in memory on ``device``, where ``take`` then finds its ids and makes images."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Images(Source):
+    """Images of one size. ``parts`` follow one another: image i of the split is image i of the parts in a row."""
+
+    parts: list[Tensor]  # each uint8 [n, C, H, W], channels last in memory, possibly memory-mapped
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            if part.dtype != torch.uint8 or part.ndim != 4:
+                raise ValueError(f"images must be uint8 [N, C, H, W], not {part.dtype} {list(part.shape)}")
+        count = sum(map(len, self.parts))
+        if count != len(self.labels) or count == 0:
+            raise ValueError(f"labels must be one per image: {count} images, {len(self.labels)} labels")
+
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> int:  # type: ignore[override]
         return sum(part.nbytes for part in self.parts)
 
     def to(self, device: torch.device) -> "Images":
@@ -58,9 +88,9 @@ class Dataset:
     Args:
         root: folder of all datasets (``paths.data``).
         size: height and width of the images.
-        channels: 1 or 3.
+        channels: of an image.
         num_classes: labels are 0 .. num_classes - 1.
-        mean, std: per channel, of values in [0, 1].
+        mean, std: of each channel's values in [0, 1]; channels after those are constants of an image, left as they are.
         epochs: length of a training where the configuration does not say.
         knn_k: neighbours of the kNN evaluator where the configuration does not say.
     """
@@ -76,8 +106,10 @@ class Dataset:
         epochs: int,
         knn_k: int,
     ) -> None:
-        if not len(mean) == len(std) == channels:
-            raise ValueError(f"mean and std must have one value for each of the {channels} channels")
+        if not len(mean) == len(std) <= channels:
+            raise ValueError(
+                f"mean and std must have one value for each of the {channels} channels or the first of them"
+            )
         self.root, self.size, self.channels, self.num_classes = Path(root), size, channels, num_classes
 
     def check(self) -> int:
@@ -88,13 +120,26 @@ class Dataset:
         """
         raise NotImplementedError
 
-    def pretrain(self) -> Images:
+    def pretrain(self) -> Source:
         """The images to pre-train on."""
         raise NotImplementedError
 
-    def split(self, name: str) -> Images:
+    def split(self, name: str) -> Source:
         """The labelled ``train`` or ``test`` split, for evaluation."""
         raise NotImplementedError
+
+    def probes(self) -> "dict[str, Probe]":
+        """What a network is judged on. The name stands in the metrics (``linear/digit20/top1``); "" is left out."""
+        return {"": Probe(self.split("train"), self.split("test"), self.num_classes)}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A labelled split to learn from, one to be judged on, and how many classes there are."""
+
+    train: Source
+    test: Source
+    num_classes: int
 
 
 class ArrayDataset(Dataset):

@@ -4,11 +4,14 @@
     x = views(images, generator)                        # uint8 [n, C, H, W] -> float32 [n, C, 32, 32]
 
 Every image gets its own parameters, distributed as in torchvision's RandomResizedCrop, RandomHorizontalFlip,
-ColorJitter, RandomGrayscale and GaussianBlur; for given parameters the values are those of torchvision's functionals on
-the image in [0, 1]. Drawing and applying are apart: `draw` is cheap and can cover a global batch, of which each device
-applies its own rows.
+ColorJitter, RandomGrayscale, GaussianBlur and RandomSolarize; for given parameters the values are those of
+torchvision's functionals on the image in [0, 1]. Drawing and applying are apart: `uniform` is cheap and can cover a
+global batch, of which each device applies its own rows.
 
-n images  C channels (1 or 3)  H, W input size  S output size
+Images of one size come as one tensor, images of many sizes as a list. Channels beyond those that are normalised are
+constants of the image (bits, see bits.py): a view has them as they are.
+
+n images  C channels (1 or 3)  E further channels  H, W input size  S output size
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class Draw:
     grayscale: Tensor  # bool [n]
     blur: Tensor  # bool [n]
     sigma: Tensor  # float32 [n], pixels
+    solarize: Tensor  # bool [n]
 
     def __getitem__(self, rows: slice | Tensor) -> Draw:
         """The parameters of some rows (a slice, indices or a mask)."""
@@ -78,6 +82,7 @@ class Views:
         blur_kernel: its odd width in pixels; None is a tenth of the size, made odd and at least 3, as in SimCLR:
             3 at 32, 9 at 96, 23 at 224.
         blur_sigma: positive range of its standard deviation in pixels.
+        solarize: probability of inverting what is 0.5 or brighter (BYOL).
         mean, std: one number per channel, for (x - mean) / std with x in [0, 1]; None leaves x as it is.
 
     On one-channel images brightness and contrast act and saturation, hue and grayscale do nothing, as in torchvision.
@@ -99,6 +104,7 @@ class Views:
         blur: float = 0.0,
         blur_kernel: int | None = None,
         blur_sigma: Sequence[float] = (0.1, 2.0),
+        solarize: float = 0.0,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
@@ -109,7 +115,8 @@ class Views:
         _require(_is_range(scale, 1), "scale", "a range (low, high) in (0, 1]", scale)
         _require(_is_range(ratio), "ratio", positive, ratio)
         _require(interpolation in FILTERS, "interpolation", " or ".join(FILTERS), interpolation)
-        for name, p in (("flip", flip), ("jitter_p", jitter_p), ("grayscale", grayscale), ("blur", blur)):
+        chances = {"flip": flip, "jitter_p": jitter_p, "grayscale": grayscale, "blur": blur, "solarize": solarize}
+        for name, p in chances.items():
             _require(0 <= p <= 1, name, "a probability in [0, 1]", p)
         expected = "None or four strengths (brightness, contrast, saturation, hue), none negative and hue at most 0.5"
         _require(len(strengths) == 4 and min(strengths) >= 0 and strengths[HUE] <= 0.5, "jitter", expected, jitter)
@@ -121,26 +128,36 @@ class Views:
         self.flip, self.grayscale, self.grayscale_first = flip, grayscale, grayscale_first
         self.jitter, self.jitter_p = strengths, jitter_p if max(strengths) > 0 else 0.0
         self.blur, self.blur_kernel, self.blur_sigma = blur, kernel, tuple(blur_sigma)
+        self.solarize = solarize
         self.normalize = Normalize(mean, std)
 
-    def draw(self, n: int, height: int, width: int, generator: torch.Generator) -> Draw:
-        """Parameters for n images of height x width, on the generator's device.
+    @staticmethod
+    def uniform(n: int, generator: torch.Generator) -> Tensor:
+        """The random numbers of n views, [n, 36] in [0, 1), on the generator's device.
 
-        One tensor of uniform numbers is drawn, of a shape that depends on n alone: the boxes of a seed do not change
-        when blur is switched on, and after drawing for a global batch and slicing, row i has the same view however many
-        devices share the batch.
+        Their shape depends on n alone: the boxes of a seed do not change when blur is switched on, and after drawing
+        for a global batch and slicing, row i has the same view however many devices share the batch.
         """
-        uniform = torch.rand(n, 2 * TRIES + 15, generator=generator, device=generator.device)  # [n, 35] in [0, 1)
+        return torch.rand(n, 2 * TRIES + 16, generator=generator, device=generator.device)
+
+    def draw(self, n: int, height: int | Tensor, width: int | Tensor, generator: torch.Generator) -> Draw:
+        """Parameters for n images of height x width (of all of them, or [n]), on the generator's device."""
+        return self.parameters(self.uniform(n, generator), height, width)
+
+    def parameters(self, uniform: Tensor, height: int | Tensor, width: int | Tensor) -> Draw:
+        """From numbers [n, 36] in [0, 1) the parameters for n images of height x width (of all of them, or [n])."""
+        height, width = (torch.as_tensor(side, device=uniform.device).view(-1, 1) for side in (height, width))
         # Boxes as in RandomResizedCrop: area and log ratio uniform, rounded, and the first of ten tries that fits.
         area = _spread(uniform[:, :TRIES], self.scale) * (height * width)  # [n, 10]
         ratio = _spread(uniform[:, TRIES : 2 * TRIES], [math.log(r) for r in self.ratio]).exp_()  # [n, 10]
         heights, widths = (area / ratio).sqrt_().round_(), (area * ratio).sqrt_().round_()  # [n, 10] each
         fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)  # [n, 10]
         fit, first = fits.any(1), fits.byte().argmax(1, keepdim=True)  # [n], [n, 1]
+        height, width = height[:, 0], width[:, 0]  # [1 or n]
         central_height, central_width = self._central_box(height, width)
         box_height = torch.where(fit, heights.gather(1, first)[:, 0], central_height)  # [n]
         box_width = torch.where(fit, widths.gather(1, first)[:, 0], central_width)  # [n]
-        u = uniform[:, 2 * TRIES :]  # [n, 15]
+        u = uniform[:, 2 * TRIES :]  # [n, 16]
         top = torch.where(fit, u[:, 0] * (height - box_height + 1), (height - central_height) // 2)  # [n]
         left = torch.where(fit, u[:, 1] * (width - box_width + 1), (width - central_width) // 2)  # [n]
         ranges = [(max(0.0, 1 - s), 1 + s) for s in self.jitter[:3]] + [(-self.jitter[3], self.jitter[3])]
@@ -157,21 +174,21 @@ class Views:
             grayscale=u[:, 12] < self.grayscale,
             blur=u[:, 13] < self.blur,
             sigma=_spread(u[:, 14], self.blur_sigma),
+            solarize=u[:, 15] < self.solarize,
         )
 
-    def _central_box(self, height: int, width: int) -> tuple[int, int]:
-        """(height, width) of the largest central box within the ratios, for when no try fits."""
+    def _central_box(self, height: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+        """(height, width) of the largest central box within the ratios, for when no try fits; each [1 or n]."""
         low, high = self.ratio
-        if width / height < low:
-            return max(1, round(width / low)), width
-        if width / height > high:
-            return height, max(1, round(height * high))
-        return height, width
+        ratio = width.double() / height
+        narrow = (width / low).round().clamp(min=1).to(height.dtype)
+        wide = (height * high).round().clamp(min=1).to(width.dtype)
+        return torch.where(ratio < low, narrow, height), torch.where(ratio > high, wide, width)
 
     def apply(
-        self, images: Tensor, draw: Draw, dtype: torch.dtype = torch.float32, masked: bool | None = None
+        self, images: Tensor | list[Tensor], draw: Draw, dtype: torch.dtype = torch.float32, masked: bool | None = None
     ) -> Tensor:
-        """uint8 [n, C, H, W] of any strides -> contiguous [n, C, S, S] of `dtype`, as `draw` says.
+        """uint8 [n, C + E, H, W] of any strides, or n of [C + E, h, w] -> contiguous [n, C + E, S, S] of `dtype`.
 
         Two forms with equal results. masked=True computes every operation for every image and selects: no shape depends
         on what was drawn and the host never waits for the device, so it can be compiled or captured in a CUDA graph.
@@ -183,34 +200,36 @@ class Views:
         arguments lie in memory, to 1e-13. Computed in float32, or in float64 if that is `dtype`, whatever autocast
         says. A GPU that is allowed TF32 products rounds weights and intermediate pixels to 11 bits.
         """
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
-            raise ValueError(f"images must be uint8 [n, 1 or 3, H, W], not {images.dtype} {list(images.shape)}.")
-        with torch.autocast(images.device.type, enabled=False):
-            if masked if masked is not None else images.device.type != "cpu":
-                return self.normalize(self._apply(images, draw, _compute_dtype(dtype), _where)).to(dtype)
-            n, channels = images.shape[:2]
-            out = torch.empty(n, channels, self.size, self.size, dtype=dtype, device=images.device)  # [n, C, S, S]
-            step = max(1, CHUNK * torch.get_num_threads() // out[:1].numel())
-            for start in range(0, n, step):
-                rows = slice(start, start + step)
-                x = self._apply(images[rows], draw[rows], _compute_dtype(dtype), _gather)  # [step, C, S, S]
-                out[rows] = self.normalize(x)
-            return out
+        picture, further = self.normalize.split(images)
+        device = images[0].device
+        with torch.autocast(device.type, enabled=False):
+            if masked if masked is not None else device.type != "cpu":
+                out = self.normalize(self._apply(images, picture, draw, _compute_dtype(dtype), _where)).to(dtype)
+            else:
+                out = torch.empty(len(images), picture, self.size, self.size, dtype=dtype, device=device)
+                step = max(1, CHUNK * torch.get_num_threads() // max(1, out[:1].numel()))
+                for start in range(0, len(images), step):
+                    rows = slice(start, start + step)
+                    x = self._apply(images[rows], picture, draw[rows], _compute_dtype(dtype), _gather)
+                    out[rows] = self.normalize(x)  # [step, C, S, S]
+        return out if further is None else torch.cat([out, _constants(further, self.size, dtype)], 1)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """uint8 [n, C, H, W] -> float32 [n, C, S, S]: one random view of each image."""
         n, _, height, width = images.shape
         return self.apply(images, self.draw(n, height, width, generator).to(images.device))
 
-    def _apply(self, images: Tensor, draw: Draw, dtype: torch.dtype, on_rows: OnRows) -> Tensor:
-        """[n, C, H, W] -> [n, C, S, S] in [0, 1], before normalisation."""
-        _, channels, height, width = images.shape
-        flip = draw.flip if self.flip > 0 else None
-        rows = resize_matrix(draw.top, draw.height, None, height, self.size, self.interpolation, dtype)  # [n, S, H]
-        columns = resize_matrix(draw.left, draw.width, flip, width, self.size, self.interpolation, dtype)  # [n, S, W]
-        x = resample(images, rows.div_(255), columns)  # [n, C, S, S] in [0, 1]
-        if self.interpolation == "bicubic":
-            x = x.clamp_(0, 1)  # its negative lobes overshoot
+    def _apply(
+        self, images: Tensor | list[Tensor], channels: int, draw: Draw, dtype: torch.dtype, on_rows: OnRows
+    ) -> Tensor:
+        """The first C channels of each image -> [n, C, S, S] in [0, 1], before normalisation."""
+        if channels == 0:
+            return torch.empty(len(images), 0, self.size, self.size, dtype=dtype, device=images[0].device)
+        if isinstance(images, Tensor):
+            x = self._crop(images[:, :channels], draw, dtype)
+        else:
+            each = [self._crop(image[None, :channels], draw[i : i + 1], dtype) for i, image in enumerate(images)]
+            x = torch.cat(each)
         grays = self.grayscale > 0 and channels == 3
         if grays and self.grayscale_first:
             x = on_rows(to_gray, x, draw.grayscale)
@@ -227,7 +246,18 @@ class Views:
             x = on_rows(to_gray, x, draw.grayscale)
         if self.blur > 0:
             x = on_rows(self._blur, x, draw.blur, draw.sigma)
+        if self.solarize > 0:
+            x = on_rows(_solarize, x, draw.solarize)
         return x
+
+    def _crop(self, images: Tensor, draw: Draw, dtype: torch.dtype) -> Tensor:
+        """uint8 [n, C, H, W] -> [n, C, S, S] in [0, 1]."""
+        height, width = images.shape[-2:]
+        flip = draw.flip if self.flip > 0 else None
+        rows = resize_matrix(draw.top, draw.height, None, height, self.size, self.interpolation, dtype)  # [n, S, H]
+        columns = resize_matrix(draw.left, draw.width, flip, width, self.size, self.interpolation, dtype)  # [n, S, W]
+        x = resample(images, rows.div_(255), columns)  # [n, C, S, S]
+        return x.clamp_(0, 1) if self.interpolation == "bicubic" else x  # its negative lobes overshoot
 
     def _blur(self, x: Tensor, sigma: Tensor) -> Tensor:
         """[n, C, S, S], [n] -> [n, C, S, S]"""
@@ -241,17 +271,36 @@ class Normalize:
 
     def __init__(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
         _require((mean is None) == (std is None), "mean", "given together with std, or both None", mean)
-        self.mean, self.std = tuple(mean or ()), tuple(std or ())
-        _require(len(self.mean) in (0, 1, 3), "mean", "one number for each of 1 or 3 channels", mean)
-        valid = len(self.std) == len(self.mean) and all(s > 0 for s in self.std)
+        self.mean, self.std = None if mean is None else tuple(mean), tuple(std or ())
+        count = 1 if self.mean is None else len(self.mean)
+        _require(count in (0, 1, 3), "mean", "one number for each of 1 or 3 channels", mean)
+        valid = self.mean is None or (len(self.std) == count and all(s > 0 for s in self.std))
         _require(valid, "std", "positive numbers, as many as mean has", std)
+
+    def split(self, images: Tensor | list[Tensor]) -> tuple[int, Tensor | None]:
+        """The number C of channels that are a picture, and the values [n, E] in {0 .. 255} of those that are constant.
+
+        Raises:
+            ValueError: images of another type or shape, or with fewer channels than mean.
+        """
+        first = images[0]
+        channels = first.shape[0] if first.ndim == 3 else -1
+        picture = channels if self.mean is None else len(self.mean)
+        wanted = (1, 3) if self.mean is None else range(picture, 10**6)
+        if first.dtype != torch.uint8 or channels not in wanted:
+            shape = list(images.shape) if isinstance(images, Tensor) else [len(images), *first.shape]
+            expected = "1 or 3" if self.mean is None else f"{picture} or more"
+            raise ValueError(f"images must be uint8 [n, {expected}, H, W], not {first.dtype} {shape}.")
+        if channels == picture:
+            return picture, None
+        if isinstance(images, Tensor):
+            return picture, images[:, picture:, 0, 0]
+        return picture, torch.stack([image[picture:, 0, 0] for image in images])
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, C, h, w] -> [n, C, h, w], in place"""
-        if self.mean and len(self.mean) != x.shape[1]:
-            raise ValueError(f"mean and std have {len(self.mean)} numbers, the images {x.shape[1]} channels.")
         # Plain numbers, one channel at a time: constants on the device would have to be copied there first.
-        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+        for channel, (mean, std) in enumerate(zip(self.mean or (), self.std, strict=True)):
             x[:, channel].sub_(mean).div_(std)  # [n, h, w]
         return x
 
@@ -263,9 +312,29 @@ class EvalView:
         self.normalize = Normalize(mean, std)
 
     def __call__(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """uint8 [n, C, H, W] -> contiguous [n, C, H, W] of `dtype`"""
-        x = images.to(_compute_dtype(dtype), memory_format=torch.contiguous_format).div_(255)  # [n, C, H, W]
+        """uint8 [n, C + E, H, W] -> contiguous [n, C + E, H, W] of `dtype`"""
+        self.normalize.split(images)  # refuses what it cannot normalise
+        x = images.to(_compute_dtype(dtype), memory_format=torch.contiguous_format).div_(255)  # [n, C + E, H, W]
         return self.normalize(x).to(dtype)
+
+
+def sizes(images: Tensor | list[Tensor]) -> tuple[int | Tensor, int | Tensor]:
+    """Height and width of images: of all of them, or [n] each on their device."""
+    if isinstance(images, Tensor):
+        return images.shape[-2], images.shape[-1]
+    device = images[0].device
+    height, width = torch.tensor([image.shape[-2:] for image in images]).to(device, non_blocking=True).unbind(1)
+    return height, width
+
+
+def _constants(values: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """uint8 [n, E] -> [n, E, S, S] in [0, 1]"""
+    return values.to(dtype).div_(255)[..., None, None].expand(-1, -1, size, size)
+
+
+def _solarize(x: Tensor) -> Tensor:
+    """[n, C, S, S] -> [n, C, S, S]: 1 - x where x is 0.5 or more"""
+    return torch.where(x >= 0.5, 1 - x, x)
 
 
 def _where(operation: Callable[..., Tensor], x: Tensor, rows: Tensor, *parameters: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """All evaluators of a configuration on the networks of a run."""
 
+import itertools
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from ssl_bench import assemble
 from ssl_bench.data.arrays import Dataset
 from ssl_bench.data.views import EvalView
 from ssl_bench.device import Precision
-from ssl_bench.evaluate.subject import Split, Subject
+from ssl_bench.evaluate.subject import Subject
 
 
 def judge(
@@ -21,24 +22,25 @@ def judge(
     device: torch.device,
     precision: Precision,
 ) -> dict[str, float]:
-    """Metrics as ``<evaluator><suffix>/<metric>`` for each network by its suffix; None judges the raw pixels.
+    """Metrics as ``<evaluator><suffix>/[<probe>/]<metric>`` for each network by its suffix; None judges raw pixels.
 
     Every rank takes part and has all the metrics.
     """
-    train, test = (Split(images.parts[0], images.labels) for images in map(dataset.split, ("train", "test")))
+    probes = dataset.probes()
     view = EvalView(mean=config["dataset"]["mean"], std=config["dataset"]["std"])
     metrics: dict[str, float] = {}
-    for suffix, network in networks.items():
+    for (name, probe), (suffix, network) in itertools.product(probes.items(), networks.items()):
         subject = Subject(
             network,
-            train,
-            test,
-            num_classes=dataset.num_classes,
+            probe.train,
+            probe.test,
+            num_classes=probe.num_classes,
             view=partial(view, dtype=precision.weights),
             device=device,
             seed=config["seed"],
             autocast=precision.autocast,
         )
-        for name, evaluator in assemble.evaluators(config).items():
-            metrics |= {f"{name}{suffix}/{metric}": value for metric, value in evaluator.run(subject)}
+        for evaluator, judging in assemble.evaluators(config).items():
+            prefix = f"{evaluator}{suffix}/{name}/" if name else f"{evaluator}{suffix}/"
+            metrics |= {f"{prefix}{metric}": value for metric, value in judging.run(subject)}
     return metrics

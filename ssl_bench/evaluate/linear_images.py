@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssl_bench.data.views import Views
+from ssl_bench.data.views import Views, sizes
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.evaluate.subject import Subject
 
@@ -66,7 +66,6 @@ class LinearOnImages:
     def _fit(self, subject: Subject) -> tuple[Tensor, Tensor]:
         """Weight [C, D] and bias [C]."""
         labels, device = subject.labels("train"), subject.device
-        height, width = subject.train.images.shape[2:]
         generator = torch.Generator().manual_seed(subject.seed)
         shape = subject.num_classes, subject.features("test")["backbone"].shape[1]
         weight = torch.empty(shape).normal_(std=0.01, generator=generator).to(device).requires_grad_()
@@ -75,12 +74,14 @@ class LinearOnImages:
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, self.milestones, self.gamma)
         for _ in range(self.epochs):
             for batch in torch.randperm(len(labels), generator=generator).split(self.batch_size):
-                draw = self.views.draw(len(batch), height, width, generator)  # for all ranks, each applies its own
+                uniform = self.views.uniform(len(batch), generator)  # for all ranks, each applies its own
                 mine = slice(rank(), None, world())
                 ids = batch[mine]
                 weight.grad, bias.grad = torch.zeros_like(weight), torch.zeros_like(bias)
                 if len(ids):  # the last batch can have fewer images than there are ranks
-                    views = self.views.apply(subject.load(subject.train.images[ids]), draw[mine].to(device))
+                    images = subject.load(subject.train, ids)
+                    draw = self.views.parameters(uniform[mine].to(device), *sizes(images))
+                    views = self.views.apply(images, draw)
                     logits = F.linear(subject.embed(views)["backbone"], weight, bias)
                     target = labels[ids.to(device, non_blocking=True)]
                     (F.cross_entropy(logits, target, reduction="sum") / len(batch)).backward()

@@ -9,30 +9,17 @@ Shapes: N images of a split, n images of a batch, C channels, D backbone width, 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.data.arrays import Source, Taken
 from ssl_bench.distributed import gather, rank, world
+from ssl_bench.errors import RunError
 
 SplitName = Literal["train", "test"]
-
-
-@dataclass(frozen=True)
-class Split:
-    """Images, uint8 [N, C, H, W] of any strides (memory-mapped ones stay on disk), and labels, int64 [N]."""
-
-    images: Tensor
-    labels: Tensor
-
-    def __post_init__(self) -> None:
-        if self.images.dtype != torch.uint8 or self.images.dim() != 4:
-            raise ValueError(f"images must be uint8 [N, C, H, W], not {self.images.dtype} {list(self.images.shape)}")
-        if len(self.images) != len(self.labels) or len(self.images) == 0:
-            raise ValueError(f"labels must be one per image: {len(self.images)} images, {len(self.labels)} labels")
 
 
 class Evaluator(Protocol):
@@ -74,7 +61,7 @@ class Subject:
             unnormalised; None judges the raw pixels, whose only features are "backbone": pixels / 255, flattened.
         train, test: the labelled splits. Nothing is ever chosen on ``test``.
         num_classes: labels lie in [0, num_classes).
-        view: the test-time transform, uint8 [n, C, H, W] on ``device`` -> float [n, C, h, w]. Raw pixels skip it.
+        view: the test-time transform, images on ``device`` -> float [n, C, h, w]. Raw pixels skip it.
         device: where features are computed and kept.
         seed: what evaluators seed their generators with.
         batch_size: images per forward of one rank.
@@ -84,11 +71,11 @@ class Subject:
     def __init__(
         self,
         network: nn.Module | None,
-        train: Split,
-        test: Split,
+        train: Source,
+        test: Source,
         *,
         num_classes: int,
-        view: Callable[[Tensor], Tensor],
+        view: Callable[[Any], Tensor],
         device: torch.device | str,
         seed: int,
         batch_size: int = 512,
@@ -102,7 +89,7 @@ class Subject:
         self.device = torch.device(device)
         self._features: dict[SplitName, dict[str, Tensor]] = {}
 
-    def split(self, name: SplitName) -> Split:
+    def split(self, name: SplitName) -> Source:
         return {"train": self.train, "test": self.test}[name]
 
     def labels(self, name: SplitName) -> Tensor:
@@ -121,11 +108,15 @@ class Subject:
         Every image goes through the network once, on one rank, however often this is called.
         """
         if name not in self._features:
-            self._features[name] = self._extract(self.split(name).images)
+            self._features[name] = self._extract(self.split(name))
         return self._features[name]
 
-    def load(self, images: Tensor) -> Tensor:
-        """uint8 images on the device; from pinned memory, so that a GPU is not waited for."""
+    def load(self, source: Source, ids: Tensor) -> Taken:
+        """Images of a split on the device; from pinned memory, so that a GPU is not waited for."""
+        taken = source.take(ids)
+        return self._load(taken) if isinstance(taken, Tensor) else [self._load(image) for image in taken]
+
+    def _load(self, images: Tensor) -> Tensor:
         if self.device.type == "cuda" and images.device.type == "cpu":
             images = images.contiguous().pin_memory()
         return images.to(self.device, non_blocking=True)
@@ -139,19 +130,25 @@ class Subject:
             views = views.to(next(self.network.parameters(), views).dtype)
             return {name: output.float() for name, output in self.network(views).items()}
 
-    def _extract(self, images: Tensor) -> dict[str, Tensor]:
+    def _extract(self, images: Source) -> dict[str, Tensor]:
         ends = [len(images) * r // world() for r in range(world() + 1)]  # shard sizes differ by at most one
         first, last = ends[rank()], max(ends[rank() + 1], ends[rank()] + 1)  # an empty shard still learns the widths
         rows = -(-len(images) // world())
         shard: dict[str, Tensor] = {}
         for start in range(first, last, self.batch_size):
-            batch = self.load(images[start : min(start + self.batch_size, last)])
-            views = batch.float() / 255 if self.network is None else self.view(batch)
+            batch = self.load(images, torch.arange(start, min(start + self.batch_size, last)))
+            views = self._raw(batch) if self.network is None else self.view(batch)
             for name, output in self.embed(views).items():
                 if name not in shard:
                     shard[name] = output.new_zeros(rows, output.shape[1])
                 shard[name][start - first : start - first + len(output)] = output
         return {name: self._join(padded, ends) for name, padded in shard.items()}
+
+    @staticmethod
+    def _raw(images: Taken) -> Tensor:
+        if not isinstance(images, Tensor):
+            raise RunError("images of many sizes have no raw pixels to compare: set evaluate.baselines=[init]")
+        return images.float() / 255
 
     @staticmethod
     def _join(padded: Tensor, ends: list[int]) -> Tensor:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ssl_bench.objective.candidates import Candidates, Cosines, Picks, Pool
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -28,7 +30,7 @@ class Embedded:
 @dataclass(frozen=True)
 class Bank:
     keys: Tensor  # [C, D] candidates shared by the views, or [V, C, D]
-    ids: Tensor  # [C] image of each candidate, -1: never the anchor's own
+    ids: Tensor | None  # [C] image of each candidate, -1: never the anchor's own; None: all of them -1
 
 
 class Contrast:
@@ -41,13 +43,28 @@ class Contrast:
     pos: Tensor  # [V, B]
     raw: Tensor | None  # [V, B, D]
 
-    def __init__(self, pos: Tensor, neg: Tensor | None, valid: Tensor | None, raw: Tensor | None) -> None:
-        self.pos, self.raw = pos, raw
-        self._neg = neg  # [V, B, C]
-        self._valid = valid  # bool, broadcasts to [V, B, C]; None: every candidate is a negative
+    def __init__(
+        self,
+        pos: Tensor,
+        candidates: Candidates | None,
+        raw: Tensor | None,
+        q: Tensor | None = None,
+        p: Tensor | None = None,
+        mirror: Tensor | None = None,
+    ) -> None:
+        self.pos, self.candidates, self.raw = pos, candidates, raw
+        self._q, self._p, self._mirror = q, p, mirror
+        self._known: tuple[Tensor, Tensor] | None = None  # the last temperature asked for, and its answer
 
     @classmethod
-    def dense(cls, pos: Tensor, neg: Tensor, valid: Tensor | None = None, raw: Tensor | None = None) -> "Contrast":
+    def dense(
+        cls,
+        pos: Tensor,
+        neg: Tensor,
+        valid: Tensor | None = None,
+        raw: Tensor | None = None,
+        mirror: Tensor | None = None,
+    ) -> "Contrast":
         """From cosines.
 
         Args:
@@ -55,50 +72,103 @@ class Contrast:
             neg: [V, B, C], in [-1, 1].
             valid: bool, broadcastable to [V, B, C]; False where a candidate is no negative of the anchor.
             raw: [V, B, D] anchors before normalisation, for losses that act on them.
+            mirror: [V, B, C] cosines of the positives with the same candidates, for losses that compare the two.
 
         Raises:
             ValueError: shapes that do not fit together.
         """
         if pos.ndim != 2 or neg.ndim != 3 or neg.shape[:2] != pos.shape:
             raise ValueError(f"pos must be [V, B] and neg [V, B, C], got {tuple(pos.shape)} and {tuple(neg.shape)}")
-        return cls(pos, neg, valid, raw)
+        return cls(pos, Cosines(neg, valid), raw, mirror=mirror)
 
     @classmethod
-    def of(cls, e: Embedded, bank: Bank | None) -> "Contrast":
+    def of(cls, e: Embedded, bank: Bank | None, tiled: bool | None = None) -> "Contrast":
         """The anchors of ``e`` against its positives and the candidates of ``bank``.
 
         A candidate is a negative if it shows another image than the anchor: told by the image's id, so it holds for
         any number of ranks, any order and any padding.
+
+        Args:
+            e: anchors and positives.
+            bank: None: no negatives.
+            tiled: compute in panels that are never stored; None: where the cosines are many.
         """
         pos = (e.q * e.p).sum(-1)  # [V, B]
-        if bank is None:
-            return cls(pos, None, None, e.raw)
-        neg = e.q @ bank.keys.mT  # [V, B, C]
-        return cls(pos, neg, e.ids[:, None] != bank.ids, e.raw)  # [B, C]
+        own = None if bank is None or bank.ids is None else (e.ids, bank.ids)
+        candidates = None if bank is None else Pool(e.q, bank.keys, own, tiled=tiled)
+        return cls(pos, candidates, e.raw, e.q, e.p)
+
+    def pick(self, index: Tensor) -> "Contrast":
+        """With the candidates ``index`` [V, B, K] of each anchor as its only negatives."""
+        pool = self._pool()
+        picks = Picks(pool.q, pool.keys, index, pool.tiled)
+        return Contrast(self.pos, picks, self.raw, self._q, self._p)
+
+    def drop(self, index: Tensor) -> "Contrast":
+        """Without the candidates ``index`` [V, B, n] of each anchor."""
+        pool = self._pool()
+        rest = Pool(pool.q, pool.keys, pool.own, index, pool.tiled)
+        return Contrast(self.pos, rest, self.raw, self._q, self._p)
 
     def lse(self, tau: Tensor) -> Tensor:
         """log sum_k exp(s_k / tau) over the negatives, [V, B]; ``tau`` is [] or [V, B], positive."""
-        if self._neg is None:
-            raise ValueError("there are no negatives: set negatives to an option other than none")
-        logits = self._neg / (tau[..., None] if tau.ndim else tau)  # [V, B, C]
-        if self._valid is not None:
-            # Scaled first and masked second: inf / tau has a NaN gradient where tau is learned.
-            logits = logits.masked_fill(~self._valid, float("-inf"))
-        return logits.logsumexp(-1)
+        if self._known is None or self._known[0] is not tau:
+            self._known = tau, self._negatives().lse(self._fit(tau))[0]
+        return self._known[1]
 
     def log_odds(self, tau: Tensor) -> Tensor:
         """u = lse(tau) - pos / tau, [V, B]; sigmoid(u) is DCL's NPC multiplier q_B and MACL's W_i."""
         return self.lse(tau) - self.pos / tau
 
+    def log_odds_at(self, tau: Tensor, wide: Tensor) -> tuple[Tensor, Tensor]:
+        """The log-odds at ``tau`` and, without gradient, at ``wide``, in one pass over the candidates."""
+        first, second = self._negatives().lse(self._fit(tau), self._fit(wide).detach())
+        assert second is not None
+        self._known = tau, first
+        return first - self.pos / tau, second - self.pos.detach() / wide.detach()
+
     @property
     def has_negatives(self) -> bool:
-        return self._neg is not None
+        return self.candidates is not None
 
     @property
     def count(self) -> Tensor:
         """K, the number of negatives per anchor: [V or 1, B]."""
-        if self._neg is None:
-            return torch.zeros_like(self.pos[:1])
-        if self._valid is None:
-            return torch.full_like(self.pos[:1], self._neg.shape[-1])
-        return self._valid.expand(*self._valid.shape[:-2], *self._neg.shape[1:]).sum(-1).view(-1, self.pos.shape[1])
+        count = 0 if self.candidates is None else self.candidates.count
+        return count.to(self.pos.dtype) if isinstance(count, Tensor) else torch.full_like(self.pos[:1], count)
+
+    @property
+    def neg(self) -> tuple[Tensor, Tensor | None]:
+        """[V, B, C] cosines with the candidates and where they count, for losses that declare the need ``dense``."""
+        return self._negatives().cosines()
+
+    @property
+    def mirror(self) -> Tensor:
+        """[V, B, C] cosines of the positives with the same candidates, for losses that declare the need ``dense``."""
+        if self._mirror is not None:
+            return self._mirror
+        if self._p is None:
+            raise ValueError("mirror is not known: give Contrast.dense the positives' cosines with the candidates")
+        return self._negatives().cosines(self._p)[0]
+
+    def alone(self) -> tuple[Tensor, "Contrast"] | None:
+        """The anchors as leaves of a new graph and the contrast on them, everything else constant; None: not known."""
+        if self._q is None or self._p is None:
+            return None
+        q, p = self._q.detach().requires_grad_(), self._p.detach()
+        candidates = None if self.candidates is None else self.candidates.facing(q)
+        raw = None if self.raw is None else self.raw.detach()
+        return q, Contrast((q * p).sum(-1), candidates, raw, q, p)
+
+    def _negatives(self) -> Candidates:
+        if self.candidates is None:
+            raise ValueError("there are no negatives: set negatives to an option other than none")
+        return self.candidates
+
+    def _pool(self) -> Pool:
+        if not isinstance(self.candidates, Pool) or self.candidates.drop is not None:
+            raise ValueError("candidates can be chosen once, among the keys of a bank")
+        return self.candidates
+
+    def _fit(self, tau: Tensor) -> Tensor:
+        return tau.to(self.pos.dtype)

@@ -1,19 +1,56 @@
-"""What can be said of an objective from its cosines, for every loss alike."""
+"""What can be said of an objective from its contrast, for every loss alike; scalars over the anchors of all ranks.
 
+positive            mean cosine of the positives
+tau                 mean temperature
+npc/mean, std, cv   of the negative-positive coupling multiplier sigmoid(u) (DCL's q_B, MACL's W_i), the factor by
+                    which InfoNCE's gradient falls short of DCL's; cv = std / mean (DCL, figure 1)
+npc/histogram       [20] shares of the anchors in equal steps of it from 0 to 1
+negatives/effective (sum w)^2 / sum w^2 of the weights w = exp(s_k / tau), Kish's number of equal ones: mean
+information         lower bound on the mutual information of the views, nats (the loss says which)
+query_grad/mean, var   of |dL/dq| over the anchors, all else constant (EqCo, figure 4); L the anchor's own loss
+"""
+
+import torch
 from torch import Tensor
 
 from ssl_bench.distributed import gather
 from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.loss import Loss
+
+BINS = 20
 
 
-def diagnose(contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
-    """Scalars over the anchors of all ranks.
-
-    ``positive`` is the mean cosine of the positives, ``npc/mean`` and ``npc/std`` those of the negative-positive
-    coupling multiplier sigmoid(u) (DCL's q_B, MACL's W_i): the factor by which InfoNCE's gradient falls short of DCL's.
-    """
-    values = {"positive": gather(contrast.pos.detach(), dim=1).mean(), "tau": tau.detach().mean()}
-    if contrast.has_negatives:
-        npc = gather(contrast.log_odds(tau).detach().sigmoid(), dim=1)  # [V, N]
-        values |= {"npc/mean": npc.mean(), "npc/std": npc.std(correction=0)}
+def diagnose(contrast: Contrast, tau: Tensor, loss: Loss) -> dict[str, Tensor]:
+    """The diagnostics that apply, as listed above."""
+    gradient = _query_gradient(contrast, tau.detach(), loss)
+    with torch.no_grad():
+        values = {"positive": _all(contrast.pos).mean(), "tau": tau.mean()}
+        if contrast.has_negatives:
+            npc = _all(contrast.log_odds(tau).sigmoid())  # [V, N]
+            values |= {"npc/mean": npc.mean(), "npc/std": npc.std(correction=0)}
+            values["npc/cv"] = values["npc/std"] / values["npc/mean"]
+            bins = (npc.nan_to_num(0) * BINS).long().clamp_(max=BINS - 1).flatten()
+            values["npc/histogram"] = torch.zeros(BINS, device=npc.device).index_add_(
+                0, bins, torch.full_like(bins, 1 / len(bins), dtype=torch.float32)
+            )
+            values["information"] = _all(loss.information(contrast, tau)).mean()
+            values["negatives/effective"] = _all((2 * contrast.lse(tau) - contrast.lse(tau / 2)).exp()).mean()
+        if gradient is not None:
+            norm = _all(gradient.norm(dim=-1))
+            values |= {"query_grad/mean": norm.mean(), "query_grad/var": norm.var(correction=0)}
     return values
+
+
+def _query_gradient(contrast: Contrast, tau: Tensor, loss: Loss) -> Tensor | None:
+    """d (sum of the losses) / d q: [V, B, D], or None where the loss does not come from q."""
+    if (alone := contrast.alone()) is None:
+        return None
+    q, other = alone
+    with torch.enable_grad():
+        values = loss(other, tau).sum()
+        return torch.autograd.grad(values, q, allow_unused=True)[0] if values.requires_grad else None
+
+
+def _all(values: Tensor) -> Tensor:
+    """[V, B] of every rank: [V, N]."""
+    return gather(values.detach(), dim=1)

@@ -2,7 +2,9 @@
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from ssl_bench.objective.contrast import Contrast
 
@@ -10,12 +12,35 @@ from ssl_bench.objective.contrast import Contrast
 class Loss(nn.Module):
     """A value per anchor from cosines alone: a loss knows neither views nor ranks nor the framework.
 
-    ``needs`` names what it asks of the negatives, so that a combination without it is refused before anything runs:
-    ``negatives`` (at least one per anchor), ``aligned`` (candidates in the same order of images for every view),
-    ``two_views``, ``dense`` (the matrix of cosines itself).
+    ``needs`` names what it asks of the negatives and the framework, so that a combination without it is refused before
+    anything runs: ``negatives`` (at least one per anchor), ``aligned`` (an anchor's candidates are of the view of its
+    positive), ``two_views`` (the anchors of two views, of one network, are each other's positives), ``dense`` (the
+    matrix of cosines itself).
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    uses_tau: ClassVar[bool] = True
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:  # [V, B]
         raise NotImplementedError
+
+    def information(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        """What an anchor adds to the lower bound on the mutual information of the views, in nats: [V, B].
+
+        log(1 + K) - InfoNCE (CPC, van den Oord et al. 2018; EqCo, Zhu et al. 2020, section 3.1).
+        """
+        return torch.log1p(contrast.count) - softplus(contrast.log_odds(tau))
+
+
+def softplus(u: Tensor) -> Tensor:
+    """log(1 + e^u), without torch's own shortcut to u above 20, which is off by 2e-9 in double precision."""
+    return -logsigmoid(-u)
+
+
+def unscaled_softplus(u: Tensor) -> Tensor:
+    """softplus(u) / sg sigmoid(u), in value and gradient: InfoNCE freed of its multiplier sigmoid(u).
+
+    The gradient is that of u itself, so it is taken from there: where sigmoid(u) underflows, the quotient has none.
+    """
+    v = u.detach().clamp(min=-30)  # below, the quotient is 1 to 13 digits
+    return softplus(v) / v.sigmoid() + (u - u.detach())

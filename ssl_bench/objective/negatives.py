@@ -1,20 +1,33 @@
-"""Which keys an anchor is contrasted with."""
+"""Which keys an anchor is contrasted with.
 
-from typing import ClassVar
+N images of all ranks   V anchor views   K negatives per anchor   C candidates
+"""
 
-from torch import nn
+from typing import Literal
 
-from ssl_bench.distributed import gather
+import torch
+from torch import Tensor, nn
+
+from ssl_bench.distributed import gather, rank, world
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
+from ssl_bench.objective.draws import Draws, without_replacement
 
 
 class Negatives(nn.Module):
-    """Candidates for a batch, the choice among them, and what is kept for the next batch."""
+    """Candidates for a batch, the choice among them, and what is kept for the next batch.
 
-    gives: ClassVar[frozenset[str]] = frozenset()  # what a Loss may list in its `needs`
+    ``gives`` is what a loss may list in its ``needs``; ``needs`` is what the framework must give.
+    """
+
+    gives: frozenset[str] = frozenset({"negatives"})
+    needs: frozenset[str] = frozenset()
 
     def count(self, images: int) -> int:
-        """K, the negatives per anchor at a global batch of ``images``."""
+        """K at a global batch of ``images``.
+
+        Raises:
+            ValueError: more are asked for than there are.
+        """
         raise NotImplementedError
 
     def bank(self, e: Embedded) -> Bank | None:
@@ -26,13 +39,13 @@ class Negatives(nn.Module):
         return contrast
 
     def update(self, e: Embedded) -> None:
-        """Called once per step after the loss, for negatives that outlive the batch."""
+        """Called once after each step, without gradient, for what outlives the batch."""
 
 
 class InBatch(Negatives):
     """Both views of every other image of the global batch: K = 2N - 2 (SimCLR; DCL's U_i)."""
 
-    gives = frozenset({"negatives"})
+    needs = frozenset({"both_views"})
 
     def count(self, images: int) -> int:
         return 2 * images - 2
@@ -40,3 +53,117 @@ class InBatch(Negatives):
     def bank(self, e: Embedded) -> Bank:
         keys = gather(e.p, dim=1).flatten(0, 1)  # [V N, D]
         return Bank(keys, gather(e.ids).repeat(e.p.shape[0]))
+
+
+class CrossView(Negatives):
+    """Every other image of the global batch in the view of the positive: K = N - 1 (MACL's code, SiMo, CLIP)."""
+
+    gives = frozenset({"negatives", "aligned"})
+
+    def count(self, images: int) -> int:
+        return images - 1
+
+    def bank(self, e: Embedded) -> Bank:
+        return Bank(gather(e.p, dim=1), gather(e.ids))  # keys [V, N, D]
+
+
+class RandomK(Negatives):
+    """K of the other images' keys, drawn uniformly without replacement, anew at every step.
+
+    Args:
+        k: per anchor.
+        views: ``all``: out of the 2N - 2 of both views (SimCLR in "Less can be more" and EqCo); ``cross``: out of the
+            N - 1 in the positive's view (ReLIC there).
+        shared: one draw for all anchors instead of one each (SiMo's code).
+        seed: of the draws, which are the same on any number of ranks.
+    """
+
+    def __init__(self, k: int, views: Literal["all", "cross"], shared: bool, seed: int) -> None:
+        super().__init__()
+        if k < 1:
+            raise ValueError(f"k={k} must be at least 1")
+        self.k, self.views, self.shared, self.draws = k, views, shared, Draws("random_k", seed)
+        self.pool = InBatch() if views == "all" else CrossView()
+        self.gives, self.needs = self.pool.gives, self.pool.needs
+
+    def count(self, images: int) -> int:
+        if self.k > (pool := self.pool.count(images)):
+            raise ValueError(f"k={self.k} is more than the pool of {pool} at a batch of {images}: set {pool} or less")
+        return self.k
+
+    def bank(self, e: Embedded) -> Bank | None:
+        return self.pool.bank(e)
+
+    def select(self, contrast: Contrast) -> Contrast:
+        views, share = contrast.pos.shape
+        images, device = share * world(), contrast.pos.device
+        pool = self.pool.count(images)
+        k = min(self.k, pool)
+        if k == pool:
+            return contrast
+        keep = 2 * k <= pool  # name the chosen or the rest, whichever are fewer
+        n = k if keep else pool - k
+        own = torch.arange(rank() * share, (rank() + 1) * share, device=device)  # [B] where the anchor's image stands
+        index = []
+        for view in range(views):
+            # Drawn for the global batch and cut: the same for any number of ranks.
+            drawn = without_replacement(1 if self.shared else images, pool, n, self.draws.generator(device, view))
+            places = drawn.expand(images, -1)[own]  # [B, n] in [0, pool)
+            for gap in (own, own + images) if self.views == "all" else (own,):
+                places = places + (places >= gap[:, None])  # step over the image's own keys
+            index.append(places.int())
+        chosen = torch.stack(index)  # [V, B, n]
+        return contrast.pick(chosen) if keep else contrast.drop(chosen)
+
+
+class Queue(Negatives):
+    """The K keys that came last, first in first out (MoCo, section 3.1), at the start random unit vectors.
+
+    Where K is smaller than a batch, K random keys of the batch before (EqCo's experiments).
+
+    Args:
+        k: keys in the queue.
+        dim: width D of a key.
+        seed: of the first keys and of the draws; the queue is the same on all ranks.
+    """
+
+    gives = frozenset({"negatives", "aligned"})
+    keys: Tensor
+    place: Tensor
+
+    def __init__(self, k: int, dim: int, seed: int) -> None:
+        super().__init__()
+        if k < 1:
+            raise ValueError(f"k={k} must be at least 1")
+        self.k, self.draws = k, Draws("queue", seed)
+        start = torch.randn(k, dim, generator=self.draws.generator(torch.device("cpu"), -1))
+        self.register_buffer("keys", nn.functional.normalize(start, dim=1))
+        self.register_buffer("place", torch.zeros((), dtype=torch.int64))
+
+    def count(self, images: int) -> int:
+        return self.k
+
+    def bank(self, e: Embedded) -> Bank:
+        return Bank(self.keys, None)
+
+    def update(self, e: Embedded) -> None:
+        fresh = gather(e.p.detach(), dim=1).flatten(0, 1)  # [V N, D]
+        if self.k < len(fresh):
+            drawn = without_replacement(1, len(fresh), self.k, self.draws.generator(fresh.device))
+            self.keys.copy_(fresh[drawn[0]])
+        else:
+            places = (self.place + torch.arange(len(fresh), device=fresh.device)) % self.k
+            self.keys.index_copy_(0, places, fresh)
+            self.place.add_(len(fresh)).remainder_(self.k)
+
+
+class NoNegatives(Negatives):
+    """None at all, for losses that need none (BYOL, SWD)."""
+
+    gives = frozenset()
+
+    def count(self, images: int) -> int:
+        return 0
+
+    def bank(self, e: Embedded) -> None:
+        return None

@@ -33,7 +33,7 @@ def loader(n: int, batch_size: int, seed: int = 0) -> Loader:
     images = torch.arange(n).to(torch.uint8)[:, None, None, None].expand(n, 1, 4, 4)
     views = Views(4, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.5, grayscale=0)
     device = torch.device("cpu")
-    return Loader(Images([images], torch.arange(n)), views, batch_size, device, seed, torch.float32)
+    return Loader(Images([images], torch.arange(n)), [views] * 2, batch_size, device, seed, torch.float32)
 
 
 def test_an_epoch_has_no_image_twice_and_the_next_another_order() -> None:
@@ -47,7 +47,7 @@ def test_an_epoch_has_no_image_twice_and_the_next_another_order() -> None:
 
 def test_batches_hold_the_images_of_their_ids() -> None:
     made = loader(50, 8)
-    batches = list(made.batches(3, 9))
+    batches = [step.batch() for step in made.steps(3, 9)]
     assert len(batches) == 6
     for step, batch in enumerate(batches, 3):
         assert torch.equal(batch.ids, made.ids(step)) and torch.equal(batch.labels, batch.ids)
@@ -56,18 +56,18 @@ def test_batches_hold_the_images_of_their_ids() -> None:
 
 
 def _rank_views(rank: int) -> tuple[Tensor, Tensor]:
-    batch = next(_noise_loader().batches(5, 6))
+    batch = next(_noise_loader().steps(5, 6)).batch()
     return batch.ids, torch.stack(batch.views)
 
 
 def _noise_loader() -> Loader:
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 3, 16, 16), dtype=np.uint8))
     views = Views(16, jitter=(0.4, 0.4, 0.4, 0.1), grayscale=0.2, blur=0.5)
-    return Loader(Images([images], torch.zeros(40).long()), views, 12, torch.device("cpu"), 0, torch.float32)
+    return Loader(Images([images], torch.zeros(40).long()), [views] * 2, 12, torch.device("cpu"), 0, torch.float32)
 
 
 def test_ranks_share_a_batch_and_its_random_views() -> None:
-    batch = next(_noise_loader().batches(5, 6))
+    batch = next(_noise_loader().steps(5, 6)).batch()
     ranks = on_two_ranks(_rank_views)
     assert torch.equal(torch.cat([ids for ids, _ in ranks]), batch.ids)
     assert torch.equal(torch.cat([views for _, views in ranks], dim=1), torch.stack(batch.views))
@@ -86,7 +86,11 @@ def test_stl10_trains_on_unlabelled_images_and_is_judged_on_labelled_ones(tmp_pa
     shown = [arrays(tmp_path / "stl10", split, n, 96, n) for split, n in (("train", 6), ("test", 4), ("unlabeled", 9))]
     dataset = assemble.dataset(load(["dataset=stl10", f"paths.data={tmp_path}"]))
     images = dataset.pretrain()
-    assert dataset.check() == len(images) == 15 and images.labels.tolist() == [0, 1, 2, 3, 4, 5] + [-1] * 9
+    assert (
+        isinstance(images, Images)
+        and dataset.check() == len(images) == 15
+        and images.labels.tolist() == [0, 1, 2, 3, 4, 5] + [-1] * 9
+    )
     assert np.array_equal(images.take(torch.tensor([14])).permute(0, 2, 3, 1)[0].numpy(), shown[2][8])
     assert len(dataset.split("train")) == 6 and len(dataset.split("test")) == 4
 
@@ -145,7 +149,9 @@ def test_the_memory_of_an_array_is_not_read_before_it_is_needed(tmp_path: Path) 
     arrays(tmp_path / "cifar10", "train", 64)
     arrays(tmp_path / "cifar10", "test", 8)
     dataset = assemble.dataset(load(["dataset=cifar10", f"paths.data={tmp_path}"]))
-    (part,) = dataset.pretrain().parts
+    images = dataset.pretrain()
+    assert isinstance(images, Images)
+    (part,) = images.parts
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("asks Linux which files are mapped")

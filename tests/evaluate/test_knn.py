@@ -13,8 +13,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ssl_bench.data.arrays import Images
 from ssl_bench.evaluate.knn import KNN, knn_predict
-from ssl_bench.evaluate.subject import Split, Subject
+from ssl_bench.evaluate.subject import Subject
 
 CLASSES = 7
 
@@ -142,12 +143,12 @@ class Halves(nn.Module):
 
 
 def subject(network: nn.Module | None, classes: int) -> Subject:
-    def split(n: int, seed: int) -> Split:
+    def split(n: int, seed: int) -> Images:
         images = torch.randint(0, 256, (n, 1, 4, 4), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
         labels = labels_of(n, seed, classes)
         images[:, :, :2] //= 4  # the first half says the class, the second does not
         images[torch.arange(n), 0, labels // 4 % 2, labels % 4] = 255
-        return Split(images, labels)
+        return Images([images], labels)
 
     view = torch.Tensor.float
     return Subject(network, split(300, 0), split(100, 1), num_classes=classes, view=view, device="cpu", seed=0)

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.data.arrays import Images
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.linear_images import LinearOnImages
-from ssl_bench.evaluate.subject import Split, Subject
+from ssl_bench.evaluate.subject import Subject
 from tests.ranks import on_two_ranks
 
 CLASSES = 6
@@ -35,19 +36,19 @@ class Net(nn.Module):
         return {"backbone": hidden, "projection": self.head(hidden)}
 
 
-def split(n: int, seed: int = 0) -> Split:
+def split(n: int, seed: int = 0) -> Images:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, CLASSES, (n,), generator=generator)
     images = torch.randint(0, 120, (n, 1, 6, 6), generator=generator, dtype=torch.uint8)
     images[torch.arange(n), 0, labels] += 50
-    return Split(images, labels)
+    return Images([images], labels)
 
 
 def scaled(images: Tensor) -> Tensor:
     return images.float() / 255
 
 
-def subject(network: nn.Module | None, train: Split, test: Split, **change: Any) -> Subject:
+def subject(network: nn.Module | None, train: Images, test: Images, **change: Any) -> Subject:
     settings: dict[str, Any] = {"num_classes": CLASSES, "view": scaled, "device": "cpu", "seed": 3, "batch_size": 4}
     return Subject(network, train, test, **(settings | change))
 
@@ -60,7 +61,7 @@ def test_features_are_the_network_s_in_order_and_every_image_passes_once() -> No
     assert network.seen == [4, 4, 3]
     assert {name: tuple(x.shape) for name, x in features.items()} == {"backbone": (11, 80), "projection": (11, 3)}
     with torch.no_grad():
-        expected = network.eval()(scaled(train.images))
+        expected = network.eval()(scaled(train.parts[0]))
     for name, value in features.items():
         torch.testing.assert_close(value, expected[name])
         assert value.dtype == torch.float32 and not value.requires_grad and not value.is_inference()
@@ -119,9 +120,9 @@ def test_a_network_that_changes_is_refused(network: type[Net], written: str) -> 
 
 
 def test_modes_come_back_after_an_error() -> None:
-    network = Net()
+    network, wide = Net(), Images([torch.zeros(2, 1, 9, 9, dtype=torch.uint8)], torch.zeros(2))
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        subject(network, Split(torch.zeros(2, 1, 9, 9, dtype=torch.uint8), torch.zeros(2)), split(4)).features("train")
+        subject(network, wide, split(4)).features("train")
     assert network.training and network.norm.training
 
 
@@ -129,15 +130,15 @@ def test_raw_pixels_skip_the_view() -> None:
     train = split(9)
     features = subject(None, train, split(5), view=None).features("train")
     assert list(features) == ["backbone"]
-    torch.testing.assert_close(features["backbone"], train.images.reshape(9, 36).float() / 255)
+    torch.testing.assert_close(features["backbone"], train.parts[0].reshape(9, 36).float() / 255)
 
 
 def test_memory_mapped_channels_last_images_are_read_in_place(tmp_path: Path) -> None:
     images = torch.randint(0, 256, (10, 6, 6, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     np.save(tmp_path / "images.npy", images.numpy())
     mapped = torch.from_numpy(np.load(tmp_path / "images.npy", mmap_mode="c")).permute(0, 3, 1, 2)
-    expected = subject(Net(), Split(images.permute(0, 3, 1, 2).contiguous(), torch.zeros(10)), split(5))
-    got = subject(Net(), Split(mapped, torch.zeros(10)), split(5))
+    expected = subject(Net(), Images([images.permute(0, 3, 1, 2).contiguous()], torch.zeros(10)), split(5))
+    got = subject(Net(), Images([mapped], torch.zeros(10)), split(5))
     torch.testing.assert_close(got.features("train"), expected.features("train"))
 
 
@@ -154,15 +155,15 @@ def test_mixed_and_double_precision_end_in_float32() -> None:
 def test_refusals() -> None:
     images = torch.zeros(3, 1, 6, 6, dtype=torch.uint8)
     with pytest.raises(ValueError, match="images must be uint8"):
-        Split(images.float(), torch.zeros(3))
+        Images([images.float()], torch.zeros(3))
     with pytest.raises(ValueError, match="labels must be one per image: 3 images, 2 labels"):
-        Split(images, torch.zeros(2))
+        Images([images], torch.zeros(2))
     with pytest.raises(ValueError, match="0 images"):
-        Split(images[:0], torch.zeros(0))
+        Images([images[:0]], torch.zeros(0))
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         subject(None, split(4), split(4), batch_size=0)
     with pytest.raises(ValueError, match=r"test labels must lie in \[0, 6\), found 0 to 6"):
-        subject(None, split(4), Split(images, torch.tensor([0, 1, 6]))).labels("test")
+        subject(None, split(4), Images([images], torch.tensor([0, 1, 6]))).labels("test")
 
 
 def measure() -> dict[str, Any]:

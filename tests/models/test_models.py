@@ -1,15 +1,26 @@
-"""Shapes, initial values and batch statistics of the networks."""
+"""Shapes, initial values and batch statistics of the networks; anchors, positives and the moving average."""
+
+import copy
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
+from ssl_bench.build import build
 from ssl_bench.models.backbones import DigitsResNet, timm_backbone
 from ssl_bench.models.heads import MLP
 from ssl_bench.models.norm import synchronise
 from ssl_bench.models.siamese import Siamese
-from ssl_bench.objective.contrast import Batch
+from ssl_bench.models.supervised import Supervised
+from ssl_bench.objective.contrast import Batch, Embedded
 from tests.ranks import on_two_ranks
 
 
@@ -65,47 +76,320 @@ def test_simclrs_heads(layers: int) -> None:
 
 
 def test_mocos_heads() -> None:
-    head = MLP(12, 2, 7, 5, norm=False, final_norm=False)
+    head = MLP(12, 2, 7, 5, norm=False, final_norm="none")
     assert [type(m).__name__ for m in head.layers] == ["Linear", "ReLU", "Linear"]
     assert all(m.bias is not None for m in head.layers if isinstance(m, nn.Linear))
 
 
-def _siamese(views_forward: str, momentum: float | None = None) -> Siamese:
+HEADS = Path(__file__).parents[2] / "conf" / "head"
+
+
+@pytest.mark.parametrize(
+    ("name", "widths", "biases", "norms", "shift"),
+    # of the Linears, whether they have a bias, how many BNs there are, and whether the last one's shift is trained
+    [
+        ("linear", [128], [True], 0, None),
+        ("mlp2", [64, 128], [False, False], 2, False),
+        ("mlp3", [64, 64, 128], [False] * 3, 3, False),
+        ("mlp4", [64, 64, 64, 128], [False] * 4, 4, False),
+        ("moco", [64, 128], [True, True], 0, None),
+        ("simo", [64, 128], [False, False], 2, True),
+        ("byol", [4096, 256], [False, True], 1, True),
+        ("relic", [4096, 2048, 1024, 512, 128], [False] * 5, 5, False),
+    ],
+)
+def test_the_heads_of_the_papers(
+    name: str, widths: list[int], biases: list[bool], norms: int, shift: bool | None
+) -> None:
+    with torch.device("meta"):
+        head: MLP = build(yaml.safe_load((HEADS / f"{name}.yaml").read_text()), "head", inputs=64)
+    linears = [m for m in head.modules() if isinstance(m, nn.Linear)]
+    assert [m.out_features for m in linears] == widths and [m.bias is not None for m in linears] == biases
+    every = [m for m in head.modules() if isinstance(m, nn.BatchNorm1d)]
+    assert len(every) == norms and (shift is None or every[-1].bias.requires_grad == shift)
+    assert all(m.bias.requires_grad for m in every[:-1]) and all(m.weight.requires_grad for m in every)
+    assert isinstance(head.layers[-1], nn.BatchNorm1d) == (norms == len(linears)) and head.num_features == widths[-1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MLP(4, 0, None, 2), "layers=0 must be at least 1"),
+        (lambda: MLP(4, 3, (5,), 2), r"hidden=\[5\] must have 2 widths"),
+        (lambda: MLP(4, 2, 0, 2), "hidden=0 must be at least 1"),
+        (lambda: MLP(4, 1, None, 0), "out=0 must be at least 1"),
+    ],
+)
+def test_heads_that_cannot_be_are_refused(make: Callable[[], MLP], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        make()
+
+
+# ---- anchors and positives
+
+
+class Flat(nn.Module):
+    """A network without batch statistics, or with them."""
+
+    num_features = 6
+
+    def __init__(self, norm: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(25, 6), *([nn.BatchNorm1d(6)] if norm else []), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)  # type: ignore[no-any-return]
+
+
+def _siamese(bn: bool = True, **settings: Any) -> Siamese:
     torch.manual_seed(0)
-    made = Siamese(DigitsResNet(4, 1), MLP(16, 2, None, 8), momentum, views_forward)  # type: ignore[arg-type]
-    return made.double()
+    head = MLP(6, 2, None, 8) if bn else MLP(6, 2, 5, 8, norm=False, final_norm="none")
+    return Siamese(Flat(bn), head, **settings).double()
 
 
-def _views() -> list[Tensor]:
+def _batch(images: int = 6, rows: slice = slice(None)) -> Batch:
+    """Two views, the second with other statistics, and a smaller crop that is not for Siamese networks."""
     generator = torch.Generator().manual_seed(1)
-    return [torch.randn(6, 1, 12, 12, generator=generator, dtype=torch.float64) * (1 + v) for v in range(2)]
+    views = [torch.randn(images, 1, 5, 5, generator=generator, dtype=torch.float64) * (1 + v) + v for v in range(2)]
+    views += [torch.zeros(images, 1, 2, 2, dtype=torch.float64)]
+    return Batch([view[rows] for view in views], torch.arange(images)[rows], torch.zeros(images)[rows])
+
+
+def _embed(framework: Siamese, batch: Batch) -> Embedded:
+    return framework.embed(framework.trained(batch) | framework.followed(batch), batch.ids)
+
+
+def _moved(framework: Siamese) -> Siamese:
+    """With the trained network away from its average."""
+    with torch.no_grad():
+        for parameter in framework.encoder.parameters():
+            parameter.add_(torch.randn(parameter.shape, dtype=parameter.dtype), alpha=0.3)
+    return framework
 
 
 def test_a_positive_is_the_other_view_and_anchors_are_unit_vectors() -> None:
-    framework = _siamese("separate")
-    e = framework(Batch(_views(), torch.arange(6), torch.zeros(6)))
+    framework = _siamese(views_forward="separate")
+    e = _embed(framework, _batch())
     torch.testing.assert_close(e.q.norm(dim=-1), torch.ones(2, 6, dtype=torch.float64))
     assert torch.equal(e.p, e.q.flip(0)) and e.p.requires_grad
-    alone = [framework.encoder(view)["projection"] for view in _views()]
+    alone = [framework.encoder(view)["projection"] for view in _batch().views[:2]]
     torch.testing.assert_close(e.raw, torch.stack(alone))
+    assert framework.gives == {"both_views", "two_views"} and framework.followed(_batch()) == {}
 
 
 def test_joint_batch_statistics_are_over_both_views() -> None:
-    joint, separate = (
-        _siamese(kind)(Batch(_views(), torch.arange(6), torch.zeros(6))) for kind in ("joint", "separate")
-    )
-    framework = _siamese("joint")
-    both = framework.encoder(torch.cat(_views()))["projection"].unflatten(0, (2, 6))
+    joint, separate = (_embed(_siamese(views_forward=kind), _batch()) for kind in ("joint", "separate"))
+    both = _siamese().encoder(torch.cat(_batch().views[:2]))["projection"].unflatten(0, (2, 6))
     assert torch.equal(joint.raw, both)
     assert float(((joint.raw - separate.raw).norm() / separate.raw.norm()).detach()) > 0.01
 
 
+def test_unit_vectors_are_never_made_in_half_precision() -> None:
+    framework, z = _siamese(momentum=0.9), torch.randn(2, 3, 8)
+    e = framework.embed({"z": z.bfloat16(), "key": z.half()}, torch.arange(3))
+    assert e.q.dtype == e.p.dtype == e.raw.dtype == torch.float32
+    torch.testing.assert_close(e.q.norm(dim=-1), torch.ones(2, 3))
+
+
+def test_one_network_in_one_direction() -> None:
+    """The first view is the anchor, the second its positive, both with gradient."""
+    framework = _siamese(symmetric=False)
+    e = _embed(framework, _batch())
+    first, second = framework.encoder(torch.cat(_batch().views[:2]))["projection"].unflatten(0, (2, 6))
+    torch.testing.assert_close(e.q, normalize(first, dim=-1)[None])
+    torch.testing.assert_close(e.p, normalize(second, dim=-1)[None])
+    assert e.p.requires_grad and torch.equal(e.raw[0], first) and framework.gives == frozenset()
+
+
+def test_moco_is_a_query_of_the_first_view_and_a_key_of_the_second() -> None:
+    framework = _moved(_siamese(momentum=0.9, symmetric=False, views_forward="separate"))
+    assert framework.target is not None
+    e = _embed(framework, _batch())
+    first, second = _batch().views[:2]
+    assert e.q.shape == e.p.shape == e.raw.shape == (1, 6, 8)
+    torch.testing.assert_close(e.q[0], normalize(framework.encoder(first)["projection"], dim=-1))
+    torch.testing.assert_close(e.p[0], normalize(framework.target(second)["projection"], dim=-1))
+    assert e.q.requires_grad and not e.p.requires_grad and framework.gives == frozenset()
+
+
+def test_an_averages_key_of_either_view_is_the_positive_of_the_other() -> None:
+    framework = _moved(_siamese(bn=False, momentum=0.9))
+    assert framework.target is not None
+    e = _embed(framework, _batch())
+    for view in range(2):
+        key = framework.target(_batch().views[1 - view])["projection"]
+        torch.testing.assert_close(e.p[view], normalize(key, dim=-1))
+    assert framework.gives == {"both_views"}
+
+
+def test_a_predictor_is_passed_by_anchors_only() -> None:
+    framework = _moved(_siamese(bn=False, momentum=0.9, predictor=7))
+    assert framework.target is not None and framework.predictor is not None
+    e = _embed(framework, _batch())
+    for view, other in ((0, 1), (1, 0)):
+        raw = framework.predictor.layers(torch.cat([framework.encoder(x)["projection"] for x in _batch().views[:2]]))
+        torch.testing.assert_close(e.raw[view], raw.unflatten(0, (2, 6))[view])
+        torch.testing.assert_close(e.q[view], normalize(e.raw[view], dim=-1))
+        key = framework.target(_batch().views[other])["projection"]
+        torch.testing.assert_close(e.p[view], normalize(key, dim=-1))
+    kinds = [type(m).__name__ for m in framework.predictor.layers]
+    assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Linear"]
+    assert framework.predictor.layers[0].out_features == 7 and framework.predictor.num_features == 8
+
+
+def test_a_predictor_without_an_average_leaves_the_positives_alone() -> None:
+    for symmetric in (True, False):
+        framework = _siamese(bn=False, predictor=7, symmetric=symmetric)
+        e = _embed(framework, _batch())
+        z = normalize(torch.stack([framework.encoder(x)["projection"] for x in _batch().views[:2]]), dim=-1)
+        torch.testing.assert_close(e.p, z.flip(0) if symmetric else z[1:])
+        assert len(e.q) == len(e.p) and e.p.requires_grad and "two_views" not in framework.gives
+
+
+# ---- the moving average
+
+
 def test_momentum_positives_have_no_gradient() -> None:
-    e = _siamese("joint", 0.9)(Batch(_views(), torch.arange(6), torch.zeros(6)))
+    framework = _siamese(momentum=0.9)
+    e = _embed(framework, _batch())
     assert e.q.requires_grad and not e.p.requires_grad
     torch.testing.assert_close(e.p, e.q.flip(0).detach())  # the average starts where the network does
-    with pytest.raises(ValueError, match=r"momentum=1\.5 must be in \[0, 1\)"):
-        _siamese("joint", 1.5)
+    (e.q * e.p).sum().backward()
+    assert framework.target is not None
+    assert all(p.grad is None and not p.requires_grad for p in framework.target.parameters())
+    assert all(p.grad is not None for p in framework.encoder.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
+def test_the_average_moves_towards_the_network(momentum: float) -> None:
+    """k <- m k + (1 - m) q (MoCo, eq. 2), over the parameters; the buffers are its own."""
+    framework = _moved(_siamese(momentum=momentum))
+    assert framework.target is not None
+    _embed(framework, _batch())  # both networks see a batch, so their batch statistics differ
+    before, trained = copy.deepcopy(framework.target.state_dict()), framework.encoder.state_dict()
+    for progress in (0.2, 0.9):
+        framework.after_step(progress)
+        parameters = dict(framework.target.named_parameters())
+        for name, value in framework.target.state_dict().items():
+            if name in parameters:
+                torch.testing.assert_close(value, momentum * before[name] + (1 - momentum) * trained[name])
+            else:
+                assert torch.equal(value, before[name])
+                assert "num_batches" in name or not torch.equal(value, trained[name])
+        before = copy.deepcopy(framework.target.state_dict())
+
+
+@pytest.mark.parametrize(("progress", "momentum"), [(0.0, 0.996), (0.25, None), (0.5, 0.998), (1.0, 1.0)])
+def test_byols_momentum_ends_at_one(progress: float, momentum: float | None) -> None:
+    """1 - (1 - m) (cos(pi k / K) + 1) / 2 (BYOL, appendix C.2)."""
+    expected = 1 - (1 - 0.996) * (math.cos(math.pi * progress) + 1) / 2
+    assert momentum is None or momentum == pytest.approx(expected, rel=1e-15)
+    framework = _moved(_siamese(momentum=0.996, final_momentum=1.0, predictor=7))
+    assert framework.target is not None
+    k, q = (next(network.parameters()).detach().clone() for network in (framework.target, framework.encoder))
+    framework.after_step(progress)
+    found = next(framework.target.parameters())
+    torch.testing.assert_close(found, expected * k + (1 - expected) * q, rtol=1e-14, atol=1e-16)
+    assert (progress == 1) == torch.equal(found, k)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"momentum": 1.5}, r"momentum=1\.5 must be in \[0, 1\]"),
+        ({"momentum": 0.9, "final_momentum": -0.1}, r"final_momentum=-0\.1 must be in \[0, 1\]"),
+        ({"final_momentum": 1.0}, "final_momentum=1.0 is for a network that follows another one"),
+        ({"norm": "shuffle"}, "norm=shuffle is for a network that follows another one"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        _siamese(**settings)
+
+
+def _shuffled(rank: int) -> dict[str, Tensor]:
+    """The keys of a rank's half of 8 images in each setting of the batch statistics."""
+    batch, found = _batch(8, slice(4 * rank, 4 * rank + 4)), {}
+    for bn, symmetric, norm in SHUFFLES:
+        framework = _siamese(bn, momentum=0.9, symmetric=symmetric, norm=norm, views_forward="separate")
+        found[f"{bn} {symmetric} {norm}"] = framework.followed(batch)["key"]
+    return found
+
+
+SHUFFLES: list[tuple[bool, bool, Any]] = [(False, True, "shuffle"), (False, False, "shuffle")]
+SHUFFLES += [(True, True, "shuffle"), (True, False, "shuffle"), (True, True, "local")]
+
+
+def test_shuffled_keys_come_back_to_their_images() -> None:
+    """The network of rank r sees the images r, r + W, ...; each rank gets the keys of its own, in order."""
+    ranks = on_two_ranks(_shuffled)
+    for bn, symmetric, norm in SHUFFLES:
+        keys = torch.cat([found[f"{bn} {symmetric} {norm}"] for found in ranks], 1)  # [V, 8, D]
+        views = _batch(8).views[:2] if symmetric else _batch(8).views[1:2]
+        company = [slice(r, None, 2) if norm == "shuffle" else slice(4 * r, 4 * r + 4) for r in range(2)]
+        target = _siamese(bn, momentum=0.9).target
+        assert target is not None and keys.shape == (len(views), 8, 8)
+        for v, view in enumerate(views):
+            for rows in company:
+                expected = target(view[rows])["projection"].detach()
+                torch.testing.assert_close(keys[v, rows], expected, rtol=1e-12, atol=1e-14)
+            if not bn:
+                torch.testing.assert_close(keys[v], target(view)["projection"].detach(), rtol=1e-12, atol=1e-14)
+
+
+# ---- with labels
+
+LABELS = torch.tensor([2, -1, 0, 1, -1, -1, -1, 2])  # three known on the first of two ranks, one on the second
+
+
+def _supervised(rank: int | None = None) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    method = Supervised(Flat(), MLP(6, 1, None, 3, norm=False, final_norm="none")).double()
+    rows = slice(None) if rank is None else slice(4 * rank, 4 * rank + 4)
+    batch = _batch(8, rows)
+    loss, told = method(Batch(batch.views, batch.ids, LABELS[rows]), 0.5, True)
+    loss.backward()
+    found = {name: p.grad for name, p in method.named_parameters() if p.grad is not None}
+    return found | {"loss": loss.detach(), "top1": told["train/top1"]}
+
+
+def test_supervised_is_the_mean_over_both_views_of_the_labelled_images() -> None:
+    torch.manual_seed(0)
+    encoder = Supervised(Flat(), MLP(6, 1, None, 3, norm=False, final_norm="none")).double().encoder
+    values, right = [], []
+    for view, image in itertools.product(_batch(8).views[:2], range(8)):
+        if (label := int(LABELS[image])) >= 0:
+            logits = encoder(view[image : image + 1])["projection"][0]
+            values.append(-logits.log_softmax(0)[label])
+            right.append(float(int(logits.argmax()) == label))
+    expected = torch.stack(values).mean()
+    found = _supervised()
+    torch.testing.assert_close(found["loss"], expected.detach(), rtol=1e-12, atol=0)
+    assert float(found["top1"]) == pytest.approx(sum(right) / 8, rel=1e-12) and len(values) == 8
+    for (name, _), gradient in zip(
+        encoder.named_parameters(), torch.autograd.grad(expected, list(encoder.parameters())), strict=True
+    ):
+        torch.testing.assert_close(found[f"encoder.{name}"], gradient, rtol=1e-12, atol=1e-14)
+
+
+def test_supervised_on_ranks_with_unequal_numbers_of_labels() -> None:
+    """As DistributedDataParallel averages, every labelled image counts the same; all ranks tell the same accuracy."""
+    alone, ranks = _supervised(), on_two_ranks(_supervised)
+    for name, value in alone.items():
+        found = torch.stack([rank[name] for rank in ranks])
+        torch.testing.assert_close(found.mean(0), value, rtol=1e-12, atol=1e-14)
+        assert name != "top1" or torch.equal(found[0], found[1])
+
+
+def test_supervised_without_any_label_is_zero() -> None:
+    method = Supervised(Flat(), MLP(6, 1, None, 3, norm=False, final_norm="none")).double()
+    batch = _batch()
+    loss, _ = method(Batch(batch.views, batch.ids, torch.full((6,), -1)), 0.0)
+    loss.backward()
+    assert float(loss.detach()) == 0 and not any(p.grad.any() for p in method.parameters() if p.grad is not None)
+
+
+# ---- batch statistics over ranks
 
 
 def _norm(rank: int | None) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
-"""The objective against naive loops in double precision, closed-form gradients, and two processes against one."""
+"""The contrast and the method that puts the parts together; what crosses ranks, on two processes against one."""
 
-import itertools
-import math
 from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ssl_bench.distributed import gather, global_mean
-from ssl_bench.objective.contrast import Bank, Contrast, Embedded
-from ssl_bench.objective.diagnostics import diagnose
-from ssl_bench.objective.losses import InfoNCE
-from ssl_bench.objective.method import Method
-from ssl_bench.objective.negatives import InBatch
-from ssl_bench.objective.temperature import Fixed
+from ssl_bench.objective.candidates import Cosines
+from ssl_bench.objective.contrast import Bank, Batch, Contrast, Embedded
+from ssl_bench.objective.losses import BYOL, SWD, InfoNCE, ReLIC
+from ssl_bench.objective.method import Contrastive, Framework, Outputs, Unmet
+from ssl_bench.objective.negatives import CrossView, InBatch, NoNegatives, Queue
+from ssl_bench.objective.temperature import Fixed, Learned
 from tests.ranks import on_two_ranks
 
 
@@ -25,87 +25,6 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def unit(*shape: int, seed: int = 0) -> Tensor:
     return nn.functional.normalize(draw(*shape, seed=seed), dim=-1)
-
-
-def naive_infonce(pos: Tensor, neg: Tensor, valid: Tensor, tau: Tensor) -> Tensor:
-    """-log(e^{s/tau} / (e^{s/tau} + sum_k e^{s_k/tau})), one anchor at a time."""
-    out = torch.zeros_like(pos)
-    for v, b in itertools.product(*map(range, pos.shape)):
-        t = float(tau.expand_as(pos)[v, b])
-        others = sum(math.exp(float(s) / t) for s, ok in zip(neg[v, b], valid[v, b], strict=True) if ok)
-        top = math.exp(float(pos[v, b]) / t)
-        out[v, b] = -math.log(top / (top + others))
-    return out
-
-
-LOSSES: dict[str, tuple[nn.Module, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]]] = {
-    "infonce": (InfoNCE(), naive_infonce),
-}
-# d loss / d u of each, as a function of the log-odds u
-GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {"infonce": torch.sigmoid}
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("per_anchor", [False, True])
-def test_a_loss_is_its_formula(name: str, masked: bool, per_anchor: bool) -> None:
-    loss, naive = LOSSES[name]
-    pos, neg = draw(2, 5).tanh(), draw(2, 5, 7, seed=1).tanh()
-    valid = torch.rand(5, 7, generator=torch.Generator().manual_seed(2)) < 0.6 if masked else None
-    tau = draw(2, 5, seed=3).exp() / 3 if per_anchor else torch.tensor(0.13, dtype=torch.float64)
-    everything = torch.ones(2, 5, 7, dtype=torch.bool) if valid is None else valid.expand(2, 5, 7)
-    expected = naive(pos, neg, everything, tau)
-    torch.testing.assert_close(loss(Contrast.dense(pos, neg, valid), tau), expected, rtol=1e-12, atol=1e-12)
-    order = torch.randperm(7, generator=torch.Generator().manual_seed(4))
-    shuffled = Contrast.dense(pos, neg[..., order], None if valid is None else valid[:, order])
-    torch.testing.assert_close(loss(shuffled, tau), expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_gradient_is_its_closed_form(name: str) -> None:
-    """d loss / d s = -f(u) / tau for the positive and f(u) p_k / tau for negative k, p their softmax."""
-    pos, neg = draw(2, 5).tanh().requires_grad_(), draw(2, 5, 7, seed=1).tanh().requires_grad_()
-    tau = torch.tensor(0.2, dtype=torch.float64)
-    contrast = Contrast.dense(pos, neg)
-    by_pos, by_neg = torch.autograd.grad(LOSSES[name][0](contrast, tau).sum(), [pos, neg])
-    slope = GRADIENTS[name](contrast.log_odds(tau)).detach()
-    torch.testing.assert_close(by_pos, -slope / tau, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(by_neg, slope[..., None] * (neg / tau).softmax(-1) / tau, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("tau", [0.01, 0.07, 1.0])
-def test_extreme_cosines_stay_finite(name: str, tau: float) -> None:
-    """In float32, as under autocast, and with a learned temperature beside masked candidates."""
-    pos = torch.tensor([[1.0, -1.0, 1.0]], requires_grad=True)
-    neg = torch.tensor([[[1.0, 1.0], [1.0, 1.0], [-1.0, -1.0]]], requires_grad=True)
-    temperature = torch.tensor(tau, requires_grad=True)
-    valid = torch.tensor([[True, False], [True, True], [True, True]])
-    value = LOSSES[name][0](Contrast.dense(pos, neg, valid), temperature)
-    assert value.isfinite().all()
-    for gradient in torch.autograd.grad(value.sum(), [pos, neg, temperature]):
-        assert gradient.isfinite().all()
-
-
-def test_no_negatives_is_told() -> None:
-    e = Embedded(unit(2, 3, 4), unit(2, 3, 4), draw(2, 3, 4), torch.arange(3))
-    with pytest.raises(ValueError, match="set negatives to an option"):
-        Contrast.of(e, None).lse(torch.tensor(0.1))
-
-
-def test_in_batch_negatives_are_all_views_of_all_other_images() -> None:
-    z = unit(2, 4, 8)
-    e = Embedded(z, z.flip(0), z, torch.tensor([30, 10, 20, 40]))
-    negatives = InBatch()
-    contrast = Contrast.of(e, negatives.bank(e))
-    tau = torch.tensor(0.3, dtype=torch.float64)
-    flat = z.flatten(0, 1)  # row v B + b
-    for v, b in itertools.product(range(2), range(4)):
-        others = [float(flat[v * 4 + b] @ flat[j]) for j in range(8) if j % 4 != b]
-        assert len(others) == negatives.count(4) == int(contrast.count.expand(2, 4)[v, b]) == 6
-        expected = math.log(sum(math.exp(s / 0.3) for s in others))
-        assert float(contrast.lse(tau)[v, b]) == pytest.approx(expected, rel=1e-12)
-        assert float(contrast.pos[v, b]) == pytest.approx(float(z[0, b] @ z[1, b]), rel=1e-12)
 
 
 def test_nt_xent_is_the_cross_entropy_of_the_similarity_matrix() -> None:
@@ -125,26 +44,119 @@ def test_candidates_without_an_image_are_never_excluded() -> None:
     assert Contrast.of(e, bank).count.tolist() == [[4, 3, 5]]
 
 
-def test_diagnostics() -> None:
-    pos, neg, tau = draw(2, 5).tanh(), draw(2, 5, 7, seed=1).tanh(), torch.tensor(0.5, dtype=torch.float64)
-    found = diagnose(Contrast.dense(pos, neg), tau)
-    share = (pos / tau).exp() / ((pos / tau).exp() + (neg / tau).exp().sum(-1))  # of the positive
-    torch.testing.assert_close(found["npc/mean"], (1 - share).mean())
-    torch.testing.assert_close(found["npc/std"], (1 - share).std(correction=0))
-    torch.testing.assert_close(found["positive"], pos.mean())
-
-
-def test_what_does_not_fit_is_refused() -> None:
+def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"pos must be \[V, B\] and neg \[V, B, C\], got \(3,\) and \(3, 4\)"):
         Contrast.dense(torch.zeros(3), torch.zeros(3, 4))
-    with pytest.raises(ValueError, match="tau=0 must be positive"):
-        Fixed(0)
 
-    class Nothing(InBatch):
-        gives = frozenset()
 
-    with pytest.raises(ValueError, match="the loss needs negatives, which the negatives do not give"):
-        Method(nn.Module(), Nothing(), Fixed(0.1), InfoNCE())  # type: ignore[arg-type]
+def test_what_a_contrast_does_not_know_is_told() -> None:
+    given = Contrast.dense(torch.zeros(1, 3), torch.zeros(1, 3, 4))
+    with pytest.raises(ValueError, match="mirror is not known"):
+        _ = given.mirror
+    e = Embedded(unit(1, 3, 4), unit(1, 3, 4, seed=1), draw(1, 3, 4), torch.arange(3))
+    index = torch.zeros(1, 3, 1, dtype=torch.int32)
+    of_a_bank = Contrast.of(e, Bank(unit(5, 4), None))
+    for contrast in (given, of_a_bank.pick(index), of_a_bank.drop(index)):
+        with pytest.raises(ValueError, match="chosen once, among the keys of a bank"):
+            contrast.pick(index)
+
+
+def test_a_mirror_is_the_positives_with_the_same_candidates() -> None:
+    e = Embedded(unit(2, 3, 4), unit(2, 3, 4, seed=1), draw(2, 3, 4), torch.arange(3))
+    keys, index = unit(2, 5, 4, seed=2), torch.tensor([[[0, 2], [1, 4], [3, 3]]] * 2)
+    contrast = Contrast.of(e, Bank(keys, None))
+    torch.testing.assert_close(contrast.mirror, torch.einsum("vbd,vcd->vbc", e.p, keys))
+    torch.testing.assert_close(contrast.pick(index).mirror, contrast.mirror.gather(-1, index))
+
+
+def test_a_temperature_asked_for_twice_is_summed_once() -> None:
+    """And another one is not given the answer for the first."""
+    contrast = Contrast.dense(draw(1, 3).tanh(), draw(1, 3, 4, seed=1).tanh())
+    one, other = torch.tensor(0.2, dtype=torch.float64), torch.tensor(0.4, dtype=torch.float64)
+    with patch.object(Cosines, "lse", autospec=True, side_effect=Cosines.lse) as summed:
+        assert contrast.lse(one) is contrast.lse(one) and summed.call_count == 1
+        assert not torch.equal(contrast.lse(other), contrast.lse(one)) and summed.call_count == 3
+
+
+# ---- the parts together
+
+
+class Lines(Framework):
+    """A linear map of each view, as a framework that gives what it is told it gives."""
+
+    norm = "local"
+
+    def __init__(self, gives: frozenset[str] = frozenset({"both_views", "two_views"})) -> None:
+        super().__init__()
+        self.gives, self.encoder = gives, nn.Linear(6, 4, bias=False, dtype=torch.float64)
+
+    def trained(self, batch: Batch) -> Outputs:
+        return {"z": torch.stack([self.encoder(view) for view in batch.views])}
+
+    def followed(self, batch: Batch) -> Outputs:
+        return {}
+
+    def embed(self, outputs: Outputs, ids: Tensor) -> Embedded:
+        q = nn.functional.normalize(outputs["z"], dim=-1)
+        return Embedded(q, q.flip(0), outputs["z"], ids)
+
+
+def batch() -> Batch:
+    return Batch([draw(5, 6), draw(5, 6, seed=1)], torch.arange(5), torch.zeros(5))
+
+
+def test_the_mean_and_the_sum_over_views() -> None:
+    """The sum is over the views only: the mean over both views' anchors, twice."""
+    values = []
+    for reduction in ("mean", "sum"):
+        torch.manual_seed(0)
+        method = Contrastive(Lines(), InBatch(), Fixed(0.2), InfoNCE(), reduction)  # type: ignore[arg-type]
+        values.append(float(method(batch(), 0.0)[0].detach()))
+    e = method.framework.embed(method.trained(batch()), batch().ids)
+    each = InfoNCE()(Contrast.of(e, InBatch().bank(e)), torch.tensor(0.2, dtype=torch.float64))
+    assert values == pytest.approx([float(each.detach().mean()), 2 * float(each.detach().mean())], rel=1e-12)
+
+
+def test_after_a_step_queues_take_its_keys_and_draws_go_on() -> None:
+    queue = Queue(7, 4, 0).double()
+    method = Contrastive(Lines(), queue, Fixed(0.2), InfoNCE())
+    keys = method.framework.embed(method.trained(batch()), batch().ids).p.detach().flatten(0, 1)  # [10, 4]
+    before = queue.keys.clone()
+    loss, _ = method(batch(), 0.0)
+    loss.backward()  # before the queue is written to
+    assert torch.equal(queue.keys, before)
+    method.after_step(0.0)
+    assert queue.draws.step == 1 and len(queue.keys) == 7
+    assert bool((queue.keys[:, None] == keys).all(-1).any(-1).all())
+
+
+def test_what_is_told_at_every_step_and_what_at_some() -> None:
+    method = Contrastive(Lines(), InBatch(), Fixed(0.2), InfoNCE())
+    assert set(method(batch(), 0.0)[1]) == {"tau"}
+    told = method(batch(), 0.0, True)[1]
+    assert {"tau", "npc/mean", "information", "query_grad/mean"} < set(told)
+    assert method.facts(32) == {"negatives_per_anchor": 62}
+
+
+@pytest.mark.parametrize(
+    ("make", "group", "message"),
+    [
+        (lambda: (Lines(), NoNegatives(), Fixed(0.1), InfoNCE()), "loss", "needs negatives: set negatives to"),
+        (lambda: (Lines(), InBatch(), Fixed(0.1), ReLIC()), "loss", "needs candidates aligned across views: set neg"),
+        (lambda: (Lines(frozenset()), NoNegatives(), Fixed(0.1), SWD()), "loss", "needs two views of one network"),
+        (lambda: (Lines(frozenset()), InBatch(), Fixed(0.1), InfoNCE()), "negatives", "needs keys of both views"),
+        (
+            lambda: (Lines(), NoNegatives(), Learned(0.1, 0.01), BYOL()),
+            "temperature",
+            "needs a loss that depends on the temperature: set temperature=fixed",
+        ),
+        (lambda: (Lines(), CrossView(), Fixed(0.1), ReLIC(), "mean", True), "loss", "needs all cosines at once"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(make: Callable[[], Any], group: str, message: str) -> None:
+    with pytest.raises(Unmet, match=f"^{message}") as refused:
+        Contrastive(*make())
+    assert refused.value.group == group
 
 
 # ---- two processes

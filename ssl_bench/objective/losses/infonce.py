@@ -8,15 +8,13 @@ s is the cosine of an anchor and its positive, s_k those of its negatives. CPC (
 """
 
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from ssl_bench.objective.contrast import Contrast
-from ssl_bench.objective.loss import Loss
+from ssl_bench.objective.loss import Loss, softplus
 
 
 class InfoNCE(Loss):
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        # softplus(u), without torch's own shortcut to u above 20, which is off by 2e-9 in double precision.
-        return -logsigmoid(-contrast.log_odds(tau))  # [V, B]
+        return softplus(contrast.log_odds(tau))  # [V, B]

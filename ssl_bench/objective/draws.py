@@ -1,0 +1,56 @@
+"""Random numbers of an objective, keyed by purpose, seed and step: the same on all ranks and after any interruption."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ssl_bench.seeding import stream
+
+
+class Draws(nn.Module):
+    """A fresh stream at every step; the step travels in the checkpoint and is advanced by the method."""
+
+    def __init__(self, purpose: str, seed: int) -> None:
+        super().__init__()
+        self.purpose, self.seed, self.step = purpose, seed, 0
+
+    def generator(self, device: torch.device, *key: int) -> torch.Generator:
+        """Random numbers of this step; ``key`` tells several draws of a step apart."""
+        return torch.Generator(device).manual_seed(stream(self.purpose, self.seed, self.step, *key))
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"step": self.step}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.step = state["step"]
+
+
+def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator) -> Tensor:
+    """``k`` different integers in [0, pool) for each row, uniform: [rows, k] int64.
+
+    Few are the first different values of a longer sequence drawn with replacement, at a cost that does not depend on
+    the pool; the sequence is too short once in 10^20 rows, which ends in an index out of range. Many are the places of
+    the largest of ``pool`` random numbers.
+    """
+    device = generator.device
+    if 4 * k > pool:
+        return torch.rand(rows, pool, generator=generator, device=device).topk(k, sorted=False).indices
+    # Draws until the k-th new value: a sum of geometric variables of success (pool - i) / pool.
+    new = [(pool - i) / pool for i in range(k)]
+    mean, spread = sum(1 / p for p in new), math.sqrt(sum((1 - p) / p**2 for p in new))
+    length = math.ceil(mean + 10 * spread) + 32
+    bits = max(length, pool).bit_length()
+    low = (1 << bits) - 1
+    drawn = torch.randint(pool, (rows, length), generator=generator, device=device)
+    order = _sort(drawn << bits | torch.arange(length, device=device))  # by value, then by place
+    again = (order[:, 1:] >> bits) == (order[:, :-1] >> bits)
+    order = (order & low) << bits | order >> bits
+    order[:, 1:].masked_fill_(again, torch.iinfo(torch.int64).max)
+    return _sort(order)[:, :k] & low  # by place, the repeated ones last
+
+
+def _sort(x: Tensor) -> Tensor:
+    """Along the last dimension. numpy's sort is several times faster than torch's on a CPU."""
+    return torch.from_numpy(np.sort(x.numpy(), axis=-1)) if x.device.type == "cpu" else x.sort(-1).values

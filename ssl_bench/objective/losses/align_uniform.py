@@ -1,0 +1,40 @@
+"""Alignment and uniformity.
+
+    L = ||f - g||^2 + weight log mean exp(-t ||f - f_k||^2)
+
+The mean is over the anchors of a view and their negatives, so the second term is one number for all of them. With
+||a - b||^2 = 2 - 2 cos it is log mean_i[ exp(l_i) / K_i ] - 2 t, with l_i at the temperature 1 / (2 t). Wang and Isola
+2020, whose pairs are the images of one view; here they are the negatives that were chosen.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ssl_bench.distributed import gather
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.loss import Loss
+
+
+class AlignUniform(Loss):
+    """``weight``, at least 0, of uniformity; ``t`` > 0, the sharpness of its kernel. The temperature is not used."""
+
+    needs = frozenset({"negatives"})
+    uses_tau = False
+    tau: Tensor
+
+    def __init__(self, weight: float = 1.0, t: float = 2.0) -> None:
+        super().__init__()
+        if not weight >= 0:
+            raise ValueError(f"weight={weight} must not be negative")
+        if not t > 0:
+            raise ValueError(f"t={t} must be positive")
+        self.weight, self.t = weight, t
+        self.register_buffer("tau", torch.tensor(1 / (2 * t), dtype=torch.float64), persistent=False)
+
+    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        each = contrast.lse(self.tau) - contrast.count.log()  # [V, B]
+        everyone = gather(each, dim=1)  # [V, N]
+        uniformity = everyone.logsumexp(1, keepdim=True) - math.log(everyone.shape[1]) - 2 * self.t  # [V, 1]
+        return 2 - 2 * contrast.pos + self.weight * uniformity  # [V, B]

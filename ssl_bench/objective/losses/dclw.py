@@ -1,0 +1,36 @@
+"""DCLW: DCL with more weight on positives that are far apart.
+
+    L = -w s / tau + log sum_k exp(s_k / tau),   w = sg[ 2 - exp(s / sigma) / mean_i exp(s_i / sigma) ]
+
+The mean is over the images of the batch, so w has mean 1; w is negative where a pair is much closer than the others.
+DCL (Yeh et al. 2021) eq. 6 and the paragraph below it.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ssl_bench.distributed import gather
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.loss import Loss
+
+
+class DCLW(Loss):
+    """``sigma`` > 0: the larger, the closer to DCL, which is sigma = inf."""
+
+    needs = frozenset({"negatives"})
+
+    def __init__(self, sigma: float = 0.5) -> None:
+        super().__init__()
+        if not sigma > 0:
+            raise ValueError(f"sigma={sigma} must be positive")
+        self.sigma = sigma
+
+    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        with torch.no_grad():
+            k = contrast.pos / self.sigma  # [V, B] logarithms, as exp(s / sigma) under- or overflows at a small sigma
+            everyone = gather(k, dim=1)  # [V, N]
+            mean = everyone.logsumexp(1, keepdim=True) - math.log(everyone.shape[1])
+            w = 2 - (k - mean).exp()
+        return contrast.lse(tau) - w * contrast.pos / tau  # [V, B]

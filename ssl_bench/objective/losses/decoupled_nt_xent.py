@@ -1,0 +1,51 @@
+"""Decoupled NT-Xent: alignment and distribution with a weight between them that is not the temperature.
+
+    L = -s + weight log( exp(s / tau) + sum_k exp(s_k / tau) )                                          paper
+    L = (1 - s) / D + weight [ log( exp(s / tau) + sum_k exp(s_k / tau) + exp(1 / tau) ) - log D ]      official
+
+weight = tau in the paper's form is tau x NT-Xent. The official code takes the mean over the D coordinates in the first
+term, so that its weight acts as weight x D in the other form, and leaves the anchor itself in the sum. Intriguing
+properties of contrastive losses (Chen et al. 2021) eq. 4; google-research/simclr, generalized_contrastive_loss.ipynb.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.loss import Loss
+
+
+class DecoupledNTXent(Loss):
+    """NT-Xent with a weight and a temperature that can be chosen apart.
+
+    Args:
+        weight: at least 0, of the distribution term (lambda).
+        form: ``paper`` or ``official``, as above.
+        scale: of the whole loss; the paper's is 1000 for normalised vectors, whose mean over D is small.
+    """
+
+    needs = frozenset({"negatives"})
+
+    def __init__(self, weight: float = 0.1, form: Literal["paper", "official"] = "paper", scale: float = 1.0) -> None:
+        super().__init__()
+        if not weight >= 0:
+            raise ValueError(f"weight={weight} must not be negative")
+        if form not in ("paper", "official"):
+            raise ValueError(f"form={form} must be paper or official")
+        if not scale > 0:
+            raise ValueError(f"scale={scale} must be positive")
+        self.weight, self.form, self.scale = weight, form, scale
+
+    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        s = contrast.pos
+        total = torch.logaddexp(contrast.lse(tau), s / tau)  # [V, B]
+        if self.form == "paper":
+            return self.scale * (self.weight * total - s)
+        if contrast.raw is None:
+            raise ValueError("form=official divides by the width of raw, which this contrast does not have")
+        width = contrast.raw.shape[-1]
+        total = torch.logaddexp(total, 1 / tau)
+        return self.scale * ((1 - s) / width + self.weight * (total - math.log(width)))

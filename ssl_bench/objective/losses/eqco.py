@@ -1,0 +1,35 @@
+"""EqCo: InfoNCE with K negatives weighted as if they were alpha.
+
+    L = log( exp(s / tau) + (alpha / K) sum_k exp(s_k / tau) ) - s / tau = softplus(u + log(alpha / K))
+
+It is the margin m = tau log(alpha / K) on the positive. alpha = K is InfoNCE, and the gradient tends to DCL's as alpha
+grows. EqCo (Zhu et al. 2020) eq. 1 with the m of eq. 5.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.loss import Loss, softplus
+
+
+class EqCo(Loss):
+    """``alpha`` > 0 is the number of negatives that those at hand stand for."""
+
+    needs = frozenset({"negatives"})
+
+    def __init__(self, alpha: float = 256.0) -> None:
+        super().__init__()
+        if not alpha > 0:
+            raise ValueError(f"alpha={alpha} must be positive")
+        self.alpha = alpha
+
+    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        margin = math.log(self.alpha) - torch.log(contrast.count)  # [V or 1, B]
+        return softplus(contrast.log_odds(tau) + margin)  # [V, B]
+
+    def information(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        """log(1 + alpha) - L: the bound no longer ends at log(1 + K)."""
+        return math.log1p(self.alpha) - self(contrast, tau)

@@ -1,0 +1,19 @@
+"""FlatNCE: the exponential of the log-odds over its own value.
+
+    L = exp(u - sg u)
+
+The value is 1 everywhere and the gradient that of DCL. FlatNCE (Chen et al. 2021), whose code subtracts the 1.
+"""
+
+from torch import Tensor
+
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.loss import Loss
+
+
+class FlatNCE(Loss):
+    needs = frozenset({"negatives"})
+
+    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        u = contrast.log_odds(tau)
+        return (u - u.detach()).exp()  # [V, B]

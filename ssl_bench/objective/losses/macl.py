@@ -1,0 +1,19 @@
+"""MACL: InfoNCE over its own gradient multiplier W, for a temperature that follows the alignment of the batch.
+
+    L = sg[1 / W] softplus(u),   W = 1 - exp(s / tau) / (exp(s / tau) + sum_k exp(s_k / tau)) = sigmoid(u)
+
+The gradient is DCL's: what MACL adds to DCL is its temperature, ``macl_a`` or ``macl_b``. MACL (Huang et al. 2022)
+eq. 14, with W (eq. 11) at the temperature of the rest, as in the official code.
+"""
+
+from torch import Tensor
+
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.loss import Loss, unscaled_softplus
+
+
+class MACL(Loss):
+    needs = frozenset({"negatives"})
+
+    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        return unscaled_softplus(contrast.log_odds(tau))  # [V, B]

@@ -1,0 +1,18 @@
+"""MACL-w: MACL with more weight on positives that are far apart.
+
+    L = sg[(2 - s) / W] softplus(u),   W = sigmoid(u)
+
+MACL (Huang et al. 2022) eq. 15; its table 4 prints the name as MACL-c.
+"""
+
+from torch import Tensor
+
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.loss import Loss, unscaled_softplus
+
+
+class MACLW(Loss):
+    needs = frozenset({"negatives"})
+
+    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        return (2 - contrast.pos).detach() * unscaled_softplus(contrast.log_odds(tau))  # [V, B]

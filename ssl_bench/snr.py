@@ -1,0 +1,54 @@
+"""Signal-to-noise ratio of the gradient of every weight ("Less can be more in contrastive learning", figure 4).
+
+    m <- b m + (1 - b) g,   v <- b v + (1 - b) g^2,   both divided by 1 - b^t,   SNR = |m| / sqrt(v - m^2)
+
+g is the gradient of the global batch, b the decay (the paper does not give it).
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class GradientSNR:
+    """Moments of the gradients, two numbers for each weight.
+
+    Args:
+        parameters: those that are trained.
+        decay: b in (0, 1).
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], decay: float) -> None:
+        self.parameters, self.decay, self.steps = [p for p in parameters if p.requires_grad], decay, 0
+        self.first = [torch.zeros_like(p) for p in self.parameters]
+        self.second = [torch.zeros_like(p) for p in self.parameters]
+
+    @torch.no_grad()
+    def add(self) -> None:
+        """Takes in the gradients of a step."""
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        torch._foreach_lerp_(self.first, gradients, 1 - self.decay)
+        torch._foreach_lerp_(self.second, torch._foreach_mul(gradients, gradients), 1 - self.decay)
+        self.steps += 1
+
+    @torch.no_grad()
+    def read(self) -> dict[str, Tensor]:
+        """Mean and standard deviation of the ratio over all weights; one without any variance counts as 0."""
+        bias = 1 - self.decay**self.steps
+        m = torch.cat([m.flatten() for m in self.first]) / bias
+        v = torch.cat([v.flatten() for v in self.second]) / bias
+        variance = v - m.square()
+        # After one step there is none, and a variance of the size of rounding, which the small 1 - b enlarges, is none.
+        noise = (8 + 1 / (1 - self.decay)) * torch.finfo(v.dtype).eps * v
+        ratio = torch.where(variance > noise, m.abs() * variance.clamp(min=torch.finfo(v.dtype).tiny).rsqrt(), 0.0)
+        return {"gradient_snr/mean": ratio.mean(), "gradient_snr/std": ratio.std(correction=0)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "first": self.first, "second": self.second}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        for mine, theirs in zip([*self.first, *self.second], [*state["first"], *state["second"]], strict=True):
+            mine.copy_(theirs)

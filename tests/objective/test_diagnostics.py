@@ -1,0 +1,246 @@
+"""What is told of an objective, against naive formulas, autograd anchor by anchor, and two processes against one."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from ssl_bench.objective.contrast import Contrast, Embedded
+from ssl_bench.objective.diagnostics import BINS, diagnose
+from ssl_bench.objective.loss import Loss
+from ssl_bench.objective.losses import BYOL, DCL, EqCo, InfoNCE
+from ssl_bench.objective.negatives import CrossView, InBatch
+from ssl_bench.snr import GradientSNR
+from tests.ranks import on_two_ranks
+
+TAU = torch.tensor(0.5, dtype=torch.float64)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def unit(*shape: int, seed: int = 0) -> Tensor:
+    return normalize(draw(*shape, seed=seed), dim=-1)
+
+
+def cosines(images: int = 40) -> tuple[Tensor, Tensor]:
+    return draw(2, images).tanh(), draw(2, images, 7, seed=1).tanh()
+
+
+def close(found: Tensor, expected: Any) -> None:
+    assert float(found) == pytest.approx(float(expected), rel=1e-12)
+
+
+# ---- of the cosines
+
+
+def test_the_multiplier_is_the_share_of_the_negatives() -> None:
+    """q_B = 1 - exp(s / tau) / (exp(s / tau) + sum_k exp(s_k / tau)) (DCL, eq. 3)."""
+    pos, neg = cosines()
+    found = diagnose(Contrast.dense(pos, neg), TAU, InfoNCE())
+    top = (pos / TAU).exp()
+    q = (1 - top / (top + (neg / TAU).exp().sum(-1))).flatten().numpy()
+    close(found["npc/mean"], q.mean())
+    close(found["npc/std"], q.std())
+    close(found["npc/cv"], q.std() / q.mean())
+    close(found["positive"], pos.mean())
+    close(found["tau"], 0.5)
+    counts, _ = np.histogram(q, BINS, (0, 1))
+    torch.testing.assert_close(found["npc/histogram"], torch.tensor(counts / q.size).float())
+    assert (counts > 0).sum() > 5  # they are spread
+
+
+def test_the_histogram_has_a_place_for_both_ends() -> None:
+    pos, neg = torch.tensor([[1.0, -1.0]], dtype=torch.float64), torch.tensor([[[-1.0], [1.0]]], dtype=torch.float64)
+    found = diagnose(Contrast.dense(pos, neg), torch.tensor(0.01), InfoNCE())["npc/histogram"]
+    assert found.tolist() == [0.5, *[0.0] * (BINS - 2), 0.5]
+
+
+@pytest.mark.parametrize("loss", [InfoNCE(), DCL(), EqCo(7.0), EqCo(4096.0)])
+def test_the_bound_on_the_information(loss: Loss) -> None:
+    """log(1 + K) - InfoNCE, for every loss but EqCo, whose own is log(1 + alpha) - L; at alpha = K they are one."""
+    pos, neg = cosines()
+    found = diagnose(Contrast.dense(pos, neg), TAU, loss)["information"]
+    top, rest = (pos / TAU).exp(), (neg / TAU).exp().sum(-1)
+    size = loss.alpha if isinstance(loss, EqCo) else 7
+    values = ((top + size / 7 * rest) / top).log()
+    close(found, math.log(1 + size) - values.mean())
+
+
+def test_the_bound_counts_each_anchors_own_negatives() -> None:
+    pos, neg = cosines(2)
+    valid = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 1, 0, 0]], dtype=torch.bool)
+    found = diagnose(Contrast.dense(pos, neg, valid), TAU, InfoNCE())["information"]
+    top, rest = (pos / TAU).exp(), ((neg / TAU).exp() * valid).sum(-1)
+    close(found, (torch.tensor([8.0, 3.0], dtype=torch.float64).log() - ((top + rest) / top).log()).mean())
+
+
+def test_effective_negatives_are_kishs_number() -> None:
+    pos, neg = cosines()
+    found = diagnose(Contrast.dense(pos, neg), TAU, InfoNCE())["negatives/effective"]
+    weight = (neg / TAU).exp()
+    close(found, (weight.sum(-1) ** 2 / (weight**2).sum(-1)).mean())
+
+
+def test_effective_negatives_are_all_where_equal_and_one_where_one_dominates() -> None:
+    pos = torch.zeros(1, 3, dtype=torch.float64)
+    equal = torch.full((1, 3, 50), 0.3, dtype=torch.float64)
+    close(diagnose(Contrast.dense(pos, equal), TAU, InfoNCE())["negatives/effective"], 50)
+    one = torch.cat([torch.ones(1, 3, 1, dtype=torch.float64), -torch.ones(1, 3, 49, dtype=torch.float64)], -1)
+    close(diagnose(Contrast.dense(pos, one), torch.tensor(0.02), InfoNCE())["negatives/effective"], 1)
+
+
+def test_without_negatives_only_the_positives_are_told() -> None:
+    e = Embedded(unit(2, 3, 4), unit(2, 3, 4, seed=1), draw(2, 3, 4), torch.arange(3))
+    found = diagnose(Contrast.of(e, None), TAU, BYOL())
+    assert set(found) == {"positive", "tau", "query_grad/mean", "query_grad/var"}
+    close(found["query_grad/mean"], 2)  # of 2 - 2 q . p
+    assert float(found["query_grad/var"]) < 1e-28
+
+
+# ---- of the gradient
+
+
+def test_the_query_gradient_is_autograds_with_all_else_constant() -> None:
+    """Anchor by anchor, the keys not moving with the anchors, though they are the same network's."""
+    z = unit(2, 5, 8).requires_grad_()
+    e = Embedded(z, z.flip(0), z, torch.arange(5))
+    found = diagnose(Contrast.of(e, InBatch().bank(e)), TAU, InfoNCE())
+    flat, norms = z.detach().flatten(0, 1), []
+    for anchor in range(10):
+        q = flat[anchor].clone().requires_grad_()
+        top = (q @ flat[(anchor + 5) % 10] / TAU).exp()
+        rest = sum((q @ flat[other] / TAU).exp() for other in range(10) if other % 5 != anchor % 5)
+        norms.append(float(torch.autograd.grad(-(top / (top + rest)).log(), q)[0].norm()))
+    close(found["query_grad/mean"], np.mean(norms))
+    close(found["query_grad/var"], np.var(norms))
+
+
+def test_diagnostics_leave_the_graph_of_the_loss_alone() -> None:
+    z = unit(2, 5, 8).requires_grad_()
+    gradients: list[Tensor] = []
+    for told in (False, True):
+        e = Embedded(z, z.flip(0), z, torch.arange(5))
+        contrast = Contrast.of(e, InBatch().bank(e))
+        loss = InfoNCE()(contrast, TAU).mean()
+        if told:
+            assert not any(value.requires_grad for value in diagnose(contrast, TAU, InfoNCE()).values())
+        gradients += torch.autograd.grad(loss, z)
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 16.0, 65536.0])
+@pytest.mark.parametrize("tau", [0.07, 0.5])
+def test_the_query_gradient_is_within_eqcos_bound(alpha: float, tau: float) -> None:
+    """Theorem 2: |dL/dq| <= (2 / tau) (1 - P), P = exp(s / tau) / (exp(s / tau) + alpha mean_k exp(s_k / tau))."""
+    ratios = []
+    for seed in range(20):
+        q = unit(1, 2, 3, seed=seed)  # image 1 is the negative of image 0
+        keys = unit(1, 2, 3, seed=seed + 100)
+        for image in range(2):
+            e = Embedded(q[:, [image, image]], keys[:, [image, 1 - image]], q, torch.arange(2))
+            contrast = Contrast.of(e, CrossView().bank(e))
+            top, rest = (float((q[0, image] @ keys[0, j] / tau).exp()) for j in (image, 1 - image))
+            bound = 2 / tau * (1 - top / (top + alpha * rest))
+            other = 2 / tau * (1 - rest / (rest + alpha * top))  # the second anchor's, whose positive is the other key
+            found = diagnose(contrast, torch.tensor(tau, dtype=torch.float64), EqCo(alpha))["query_grad/mean"]
+            ratios.append(float(found) / ((bound + other) / 2))
+    assert max(ratios) <= 1 + 1e-12 and max(ratios) > 0.8  # it holds, and is nearly reached
+
+
+# ---- two processes
+
+
+def _told(share: slice) -> dict[str, Tensor]:
+    z = unit(2, 8, 6).requires_grad_()
+    mine = z[:, share]
+    e = Embedded(mine, mine.flip(0), mine, torch.tensor([5, 3, 9, 0, 7, 1, 2, 4])[share])
+    tau = torch.tensor(0.2, dtype=torch.float64)
+    return diagnose(Contrast.of(e, InBatch().bank(e)), tau, EqCo(64.0))
+
+
+def _rank_told(rank: int) -> dict[str, Tensor]:
+    return _told(slice(4 * rank, 4 * rank + 4))
+
+
+def test_two_ranks_tell_what_one_does() -> None:
+    alone = _told(slice(None))
+    for found in on_two_ranks(_rank_told):
+        assert set(found) == set(alone)
+        for name, value in alone.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)
+
+
+# ---- the gradient's signal-to-noise ratio
+
+
+def follow(gradients: Tensor, decay: float) -> tuple[dict[str, Tensor], GradientSNR]:
+    """[T, weights] one after the other, as two parameters' and beside one that is not trained."""
+    parameters = [nn.Parameter(torch.zeros(n, dtype=gradients.dtype)) for n in (2, gradients.shape[1] - 2, 3)]
+    parameters[2].requires_grad_(False)
+    snr = GradientSNR(parameters, decay)
+    for step in gradients:
+        parameters[0].grad, parameters[1].grad = step[:2].clone(), step[2:].clone()
+        snr.add()
+    return snr.read(), snr
+
+
+@pytest.mark.parametrize("steps", [2, 3, 50])
+def test_snr_is_of_bias_corrected_moments(steps: int) -> None:
+    gradients, decay = draw(steps, 6) + torch.arange(6), 0.9
+    found, _ = follow(gradients, decay)
+    weight = decay ** np.arange(steps - 1, -1, -1.0)[:, None]
+    weight /= weight.sum()  # (1 - b) b^(t - i) / (1 - b^t)
+    g = gradients.numpy()
+    mean = (weight * g).sum(0)
+    ratio = np.abs(mean) / np.sqrt((weight * (g - mean) ** 2).sum(0))
+    assert float(found["gradient_snr/mean"]) == pytest.approx(ratio.mean(), rel=1e-10)
+    assert float(found["gradient_snr/std"]) == pytest.approx(ratio.std(), rel=1e-10)
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.999])
+def test_snr_of_an_alternating_gradient_vanishes_as_the_decay_nears_one(decay: float) -> None:
+    """m = (1 - b) / (1 + b) of alternate signs, v = 1."""
+    found, _ = follow(torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(100)[:, None].expand(-1, 4), decay)
+    m = (1 - decay) / (1 + decay)
+    assert float(found["gradient_snr/mean"]) == pytest.approx(m / math.sqrt(1 - m**2), rel=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -3e-5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("steps", [1, 2, 7, 100])
+def test_snr_of_a_gradient_without_noise_counts_as_none(value: float, dtype: torch.dtype, steps: int) -> None:
+    """There is no variance to divide by, only rounding."""
+    found, _ = follow(torch.full((steps, 5), value, dtype=dtype), 0.9)
+    assert [float(number) for number in found.values()] == [0, 0]
+
+
+def test_snr_goes_on_from_its_state() -> None:
+    gradients = draw(9, 6)
+    expected, _ = follow(gradients, 0.9)
+    _, first = follow(gradients[:5], 0.9)
+    state = {"steps": first.steps, **{k: [t.clone() for t in first.state_dict()[k]] for k in ("first", "second")}}
+    _, rest = follow(gradients[:0], 0.9)
+    rest.load_state_dict(state)
+    for step in gradients[5:]:
+        rest.parameters[0].grad, rest.parameters[1].grad = step[:2].clone(), step[2:].clone()
+        rest.add()
+    assert all(torch.equal(value, expected[name]) for name, value in rest.read().items())
+
+
+def test_a_weight_without_a_gradient_counts_as_none() -> None:
+    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    snr = GradientSNR(parameters, 0.5)
+    for value in (1.0, 2.0):
+        parameters[0].grad = torch.full((3,), value)
+        snr.add()
+    m, v = (0.25 + 1) / 0.75, (0.25 + 2) / 0.75  # of 1 and 2 at b = 1/2
+    one = m / math.sqrt(v - m**2)
+    found = snr.read()
+    assert float(found["gradient_snr/mean"]) == pytest.approx(one / 2, rel=1e-5)
+    assert float(found["gradient_snr/std"]) == pytest.approx(one / 2, rel=1e-5)

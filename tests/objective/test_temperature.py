@@ -1,0 +1,137 @@
+"""Each schedule against its closed form, the adaptive ones against a naive mean, and what is refused."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.temperature import Cosine, Fixed, Learned, Linear, MACLa, MACLb, Temperature
+from tests.ranks import on_two_ranks
+
+COSINES = torch.tensor([[0.9, -0.2, 0.4, 1.0], [0.3, 0.8, -0.7, 0.1]], dtype=torch.float64)  # [V, N]
+MEAN = (0.9 - 0.2 + 0.4 + 1.0 + 0.3 + 0.8 - 0.7 + 0.1) / 8
+
+
+def contrast(pos: Tensor = COSINES) -> Contrast:
+    return Contrast.dense(pos, torch.zeros(*pos.shape, 3, dtype=pos.dtype))
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.1, 0.25, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize(
+    ("temperature", "formula"),
+    [
+        (Fixed(0.2), lambda p: 0.2),
+        (Linear(0.07, 1.4e-4, 500), lambda p: 0.07 + 1.4e-4 * 500 * p),
+        (Linear(0.5, -2e-3, 200), lambda p: 0.5 - 0.4 * p),
+        (Cosine(0.5, 0.1, 0.5), lambda p: 0.1 + 0.4 * math.cos(math.pi * p / 2) ** 2),
+        # Kukleva et al. 2023, eq. 4: (tau_max - tau_min) (1 + cos(2 pi t / T)) / 2 + tau_min, T a fifth of the epochs
+        (Cosine(1.0, 0.1, 5), lambda p: 0.9 * (1 + math.cos(2 * math.pi * 200 * p / 40)) / 2 + 0.1),
+    ],
+    ids=["fixed", "linear", "falling", "half_a_cosine", "cycles"],
+)
+def test_schedules(temperature: Temperature, formula: Callable[[float], float], progress: float) -> None:
+    assert float(temperature(progress, contrast())) == pytest.approx(formula(progress), rel=1e-14)
+
+
+def test_ends_of_the_cosine() -> None:
+    half, whole = Cosine(0.5, 0.1, 0.5), Cosine(0.5, 0.1, 3)
+    assert [float(half(p, contrast())) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.5, 0.3, 0.1], rel=1e-14)
+    assert [float(whole(p / 6, contrast())) for p in range(7)] == pytest.approx([0.5, 0.1] * 3 + [0.5], rel=1e-14)
+
+
+ADAPTIVE = [MACLa(0.1, 2.0), MACLb(0.1, 0.5)]
+
+
+def _by_hand(mean: float) -> list[float]:
+    return [0.1 * 2.0**mean, 0.1 * (1 + 0.5 * mean)]
+
+
+def _on_a_rank(rank: int) -> list[float]:
+    mine = COSINES[:, 2 * rank : 2 * rank + 2]
+    return [float(temperature(0.3, contrast(mine))) for temperature in ADAPTIVE]
+
+
+def test_macl_takes_the_mean_over_the_positives_of_all_ranks() -> None:
+    alone = [float(temperature(0.3, contrast())) for temperature in ADAPTIVE]
+    assert alone == pytest.approx(_by_hand(MEAN), rel=1e-14)
+    for found in on_two_ranks(_on_a_rank):  # either half has another mean
+        assert found == pytest.approx(alone, rel=1e-14)
+
+
+@pytest.mark.parametrize(("cosine", "expected"), [(1.0, [0.2, 0.15]), (0.0, [0.1, 0.1]), (-1.0, [0.05, 0.05])])
+def test_the_range_of_macls_temperatures(cosine: float, expected: list[float]) -> None:
+    found = [float(temperature(0, contrast(torch.full((2, 4), cosine)))) for temperature in ADAPTIVE]
+    assert found == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("temperature", ADAPTIVE)
+def test_no_gradient_through_macls_temperature(temperature: Temperature) -> None:
+    pos = COSINES.clone().requires_grad_()
+    tau = temperature(0.5, contrast(pos))
+    assert not tau.requires_grad
+    # What is left is the gradient at a temperature given as a number.
+    gradients: list[Tensor] = []
+    for given in (tau, torch.tensor(float(tau), dtype=torch.float64)):
+        gradients += torch.autograd.grad(contrast(pos).log_odds(given).sum(), pos)
+    assert torch.equal(*gradients) and bool(gradients[0].any())
+
+
+def test_a_learned_temperature_is_trained_with_the_network() -> None:
+    """d u / d theta = d u / d tau (tau - minimum)."""
+    temperature = Learned(0.2, 0.01).double()
+    tau = temperature(0.0, contrast())
+    assert float(tau.detach()) == pytest.approx(0.2, rel=1e-6)
+    neg = torch.linspace(-1, 1, 24, dtype=torch.float64).view(2, 4, 3)
+    (found,) = torch.autograd.grad(Contrast.dense(COSINES, neg).log_odds(tau).sum(), temperature.theta)
+    t = float(tau.detach())
+    mean_cosine = ((neg / t).softmax(-1) * neg).sum(-1)
+    expected = ((COSINES - mean_cosine) / t**2).sum() * (t - 0.01)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
+def test_a_learned_temperature_never_gets_to_its_minimum() -> None:
+    temperature = Learned(0.02, 0.01)
+    optimizer = torch.optim.SGD(temperature.parameters(), lr=0.5)
+    taus = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        tau = temperature(0.0, contrast())
+        tau.backward()  # the loss asks for nothing but a lower one
+        optimizer.step()
+        taus.append(float(tau.detach()))
+    assert taus == sorted(taus, reverse=True) and min(taus) > 0.01 and taus[-1] < taus[0]
+
+
+@pytest.mark.parametrize("temperature", [Fixed(0.2), Linear(0.1, 1e-4, 10), Cosine(0.5, 0.1, 1), *ADAPTIVE])
+def test_what_is_not_learned_has_no_parameters(temperature: Temperature) -> None:
+    """And the type of the cosines, whatever it is, stays that of the logits."""
+    assert not list(temperature.parameters()) and not temperature.state_dict()
+    tau = temperature(0.5, contrast(COSINES.float()))
+    assert tau.shape == () and contrast(COSINES.float()).log_odds(tau).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Fixed(0), "tau=0 must be positive"),
+        (lambda: Fixed(-0.1), "tau=-0.1 must be positive"),
+        (lambda: Fixed(math.nan), "tau=nan must be positive"),
+        (lambda: Linear(0, 0.1, 10), "tau=0 must be positive"),
+        (lambda: Linear(0.1, -0.01, 10), "slope=-0.01 takes tau=0.1 to 0 by epoch 10"),
+        (lambda: Cosine(0.0, 0.1, 1), "tau=0.0 must be positive"),
+        (lambda: Cosine(0.5, 0.0, 1), "final=0.0 must be positive"),
+        (lambda: Cosine(0.5, 0.1, 0), "cycles=0 must be positive"),
+        (lambda: MACLa(0.1, 0), "alpha=0 must be positive"),
+        (lambda: MACLa(0, 2), "tau=0 must be positive"),
+        (lambda: MACLb(0.1, 1.0), r"beta=1.0 must be in \(-1, 1\)"),
+        (lambda: MACLb(0.1, -1.0), r"beta=-1.0 must be in \(-1, 1\)"),
+        (lambda: Learned(0.2, 0), "minimum=0 must be positive"),
+        (lambda: Learned(0.1, 0.1), "tau=0.1 must be above minimum=0.1"),
+    ],
+)
+def test_bad_values_are_refused_by_name(make: Callable[[], Temperature], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        make()
