@@ -28,29 +28,36 @@ class Draws(nn.Module):
 
 
 def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator) -> Tensor:
-    """``k`` different integers in [0, pool) for each row, uniform: [rows, k] int64.
+    """``k`` different integers in [0, pool) for each row, uniform, in no particular order: [rows, k].
 
     Few are the first different values of a longer sequence drawn with replacement, at a cost that does not depend on
     the pool; the sequence is too short once in 10^20 rows, which ends in an index out of range. Many are the places of
     the largest of ``pool`` random numbers.
     """
     device = generator.device
-    if 4 * k > pool:
+    if 2 * k > pool:
         return torch.rand(rows, pool, generator=generator, device=device).topk(k, sorted=False).indices
     # Draws until the k-th new value: a sum of geometric variables of success (pool - i) / pool.
     new = [(pool - i) / pool for i in range(k)]
     mean, spread = sum(1 / p for p in new), math.sqrt(sum((1 - p) / p**2 for p in new))
     length = math.ceil(mean + 10 * spread) + 32
-    bits = max(length, pool).bit_length()
-    low = (1 << bits) - 1
-    drawn = torch.randint(pool, (rows, length), generator=generator, device=device)
-    order = _sort(drawn << bits | torch.arange(length, device=device))  # by value, then by place
-    again = (order[:, 1:] >> bits) == (order[:, :-1] >> bits)
-    order = (order & low) << bits | order >> bits
-    order[:, 1:].masked_fill_(again, torch.iinfo(torch.int64).max)
-    return _sort(order)[:, :k] & low  # by place, the repeated ones last
+    high, low = pool.bit_length(), length.bit_length()
+    dtype = torch.int32 if high + low < 31 else torch.int64  # a value and its place in one number
+    drawn = torch.randint(pool, (rows, length), generator=generator, device=device, dtype=dtype)
+    order = _sort(drawn << low | torch.arange(length, dtype=dtype, device=device))  # by value, then by place
+    again = (order[:, 1:] >> low) == (order[:, :-1] >> low)
+    order = (order & ((1 << low) - 1)) << high | order >> low
+    order[:, 1:].masked_fill_(again, torch.iinfo(dtype).max)
+    return _smallest(order, k) & ((1 << high) - 1)  # by place, what is repeated comes last
 
 
 def _sort(x: Tensor) -> Tensor:
     """Along the last dimension. numpy's sort is several times faster than torch's on a CPU."""
     return torch.from_numpy(np.sort(x.numpy(), axis=-1)) if x.device.type == "cpu" else x.sort(-1).values
+
+
+def _smallest(x: Tensor, k: int) -> Tensor:
+    """The ``k`` smallest along the last dimension, in any order."""
+    if x.device.type == "cpu":
+        return torch.from_numpy(np.partition(x.numpy(), k - 1, axis=-1))[..., :k]
+    return x.topk(k, largest=False, sorted=False).values

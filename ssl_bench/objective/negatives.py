@@ -103,15 +103,17 @@ class RandomK(Negatives):
             return contrast
         keep = 2 * k <= pool  # name the chosen or the rest, whichever are fewer
         n = k if keep else pool - k
-        own = torch.arange(rank() * share, (rank() + 1) * share, device=device)  # [B] where the anchor's image stands
+        own = torch.arange(
+            rank() * share, (rank() + 1) * share, dtype=torch.int32, device=device
+        )  # [B] where the anchor's image stands
         index = []
         for view in range(views):
             # Drawn for the global batch and cut: the same for any number of ranks.
             drawn = without_replacement(1 if self.shared else images, pool, n, self.draws.generator(device, view))
-            places = drawn.expand(images, -1)[own]  # [B, n] in [0, pool)
+            places = drawn.expand(images, -1)[own].int()  # [B, n] in [0, pool)
             for gap in (own, own + images) if self.views == "all" else (own,):
-                places = places + (places >= gap[:, None])  # step over the image's own keys
-            index.append(places.int())
+                places += places >= gap[:, None]  # step over the image's own keys
+            index.append(places)
         chosen = torch.stack(index)  # [V, B, n]
         return contrast.pick(chosen) if keep else contrast.drop(chosen)
 

@@ -164,10 +164,10 @@ def test_random_k_is_uniform(views: Any, k: int) -> None:
     assert_uniform(subsets, len(allowed), k)
 
 
-@pytest.mark.parametrize(("pool", "k"), [(8, 1), (8, 2), (12, 3), (5, 2), (6, 5), (8, 3)])  # 4 k <= pool, and above
+@pytest.mark.parametrize(("pool", "k"), [(8, 1), (8, 2), (12, 3), (5, 2), (6, 5), (8, 3)])  # 2 k <= pool, and above
 def test_draws_without_replacement_are_uniform(pool: int, k: int) -> None:
     drawn = without_replacement(10_000, pool, k, torch.Generator().manual_seed(0))
-    assert drawn.shape == (10_000, k) and drawn.dtype == torch.int64
+    assert drawn.shape == (10_000, k) and not drawn.is_floating_point()
     assert_uniform([tuple(sorted(row)) for row in drawn.tolist()], pool, k)
 
 
