@@ -64,7 +64,7 @@ def method(config: Config) -> Method:
     negatives, temperature, loss = (build(config[group], group) for group in OBJECTIVE)
     tiled = {"auto": None, "dense": False, "tiled": True}[config["cosines"]]
     try:
-        return Contrastive(framework, negatives, temperature, loss, config["reduction"], tiled)
+        return Contrastive(framework, negatives, temperature, loss, config["reduction"], tiled, len(views(config)))
     except Unmet as unmet:
         raise ConfigError(f"{unmet.group}={chosen.get(unmet.group)} {unmet}") from unmet
 

@@ -75,6 +75,7 @@ class Views:
         jitter: strengths (b, c, s, h) or None for none. Factors of brightness, contrast and saturation lie in
             [max(0, 1 - strength), 1 + strength], the hue's turn in [-h, h], h <= 0.5. Each image has its own random
             order of the four.
+        strength: what the four are multiplied by (SimCLR's s).
         jitter_p: probability of the jitter as a whole.
         grayscale: probability of replacing the colours by their luma (ITU-R 601).
         grayscale_first: grayscale before the jitter (MoCo v1) rather than after it (SimCLR, MoCo v2).
@@ -98,6 +99,7 @@ class Views:
         interpolation: str = "bilinear",
         flip: float = 0.5,
         jitter: Sequence[float] | None = None,
+        strength: float = 1.0,
         jitter_p: float = 0.8,
         grayscale: float = 0.2,
         grayscale_first: bool = False,
@@ -109,7 +111,7 @@ class Views:
         std: Sequence[float] | None = None,
     ) -> None:
         kernel = 2 * max(1, size // 20) + 1 if blur_kernel is None else blur_kernel
-        strengths = (0.0, 0.0, 0.0, 0.0) if jitter is None else tuple(jitter)
+        strengths = (0.0, 0.0, 0.0, 0.0) if jitter is None else tuple(strength * part for part in jitter)
         positive = "a range (low, high) of positive numbers"
         _require(size >= 1, "size", "a positive number of pixels", size)
         _require(_is_range(scale, 1), "scale", "a range (low, high) in (0, 1]", scale)

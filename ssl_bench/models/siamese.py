@@ -6,6 +6,7 @@ B images on this rank   W ranks   D width
 """
 
 import copy
+import itertools
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -35,6 +36,9 @@ class Encoder(nn.Module):
 
 class Siamese(Framework):
     """Each view of an image is an anchor whose positive is the other view, or the first is and its positive the second.
+
+    Further views, smaller crops, are positives of the first two and no anchors (SwAV's multi-crop, for DCLW); that
+    takes a symmetric framework of one network.
 
     Args:
         backbone, head: the networks.
@@ -81,7 +85,8 @@ class Siamese(Framework):
 
     def trained(self, batch: Batch) -> Outputs:
         """``z`` of every view that the trained network sees and, under a predictor, the anchors' ``prediction``."""
-        views = batch.views[: 1 if self.target is not None and not self.symmetric else 2]
+        seen = 1 if self.target is not None and not self.symmetric else 2
+        views = batch.views if "two_views" in self.gives else batch.views[:seen]
         z = self._each(lambda x: self.encoder(x)["projection"], views)  # [1 or 2, B, D]
         if self.predictor is None:
             return {"z": z}
@@ -104,6 +109,11 @@ class Siamese(Framework):
 
     def embed(self, outputs: Outputs, ids: Tensor) -> Embedded:
         z = _full(outputs["z"])
+        if len(z) > 2:  # each of the first two with every other view
+            unit = normalize(z, dim=-1)
+            pairs = [(anchor, view) for anchor in range(2) for view in range(len(z)) if view != anchor]
+            anchor, positive = map(list, zip(*pairs, strict=True))
+            return Embedded(unit[anchor], unit[positive], z[anchor], ids, own=unit[anchor])
         anchors = 2 if self.symmetric else 1
         raw = _full(outputs["prediction"]) if self.predictor is not None else z[:anchors]
         q = normalize(raw, dim=-1)
@@ -121,10 +131,11 @@ class Siamese(Framework):
         return self._each(lambda x: target(x)["projection"], views)
 
     def _each(self, network: Callable[[Tensor], Tensor], inputs: list[Tensor]) -> Tensor:
-        """[V, B, D], from one forward or one for each input."""
-        if self.views_forward == "joint":
-            return network(torch.cat(inputs)).unflatten(0, (len(inputs), -1))
-        return torch.stack([network(x) for x in inputs])
+        """[V, B, D], from one forward for all inputs of a size or one for each input."""
+        if self.views_forward == "separate":
+            return torch.stack([network(x) for x in inputs])
+        groups = [list(group) for _, group in itertools.groupby(inputs, lambda x: x.shape)]
+        return torch.cat([network(torch.cat(group)).unflatten(0, (len(group), -1)) for group in groups])
 
     @torch.no_grad()
     def after_step(self, progress: float) -> None:

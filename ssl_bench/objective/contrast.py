@@ -25,6 +25,13 @@ class Embedded:
     p: Tensor  # [V, B, D] unit positives of the anchors; without gradient when a momentum network made them
     raw: Tensor  # [V, B, D] the anchors before normalisation
     ids: Tensor  # [B]
+    # Where there are more than two views, an "anchor view" is a pair of them, anchor and positive:
+    own: Tensor | None = None  # [V, B, D] keys of the anchors' own views; None: they are p of the other view
+
+    @property
+    def keys(self) -> Tensor:
+        """[2 or 1, B, D] the keys of this batch that later ones may be contrasted with."""
+        return self.p if self.own is None else self.own[:: len(self.own) // 2]
 
 
 @dataclass(frozen=True)

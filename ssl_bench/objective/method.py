@@ -104,6 +104,7 @@ class Contrastive(Method):
         reduction: ``mean`` over the anchors of all views (most PyTorch codes); ``sum`` over the views of the mean over
             the images (Google's SimCLR, MACL's code), which is twice as much for two views.
         tiled: whether cosines are computed in panels that are never stored; None: where they are many.
+        views: of an image; those after the second are positives of the first two, not anchors.
 
     Raises:
         Unmet: a part needs something that the others do not give.
@@ -117,8 +118,13 @@ class Contrastive(Method):
         loss: Loss,
         reduction: Literal["mean", "sum"] = "mean",
         tiled: bool | None = None,
+        views: int = 2,
     ) -> None:
         super().__init__()
+        if views > 2 and "two_views" not in framework.gives:
+            raise Unmet("augment", "two_views")
+        if views > 2 and "two_views" in loss.needs:
+            raise Unmet("loss", "no_more_views")
         gives = framework.gives | negatives.gives
         gives |= {"tau"} if loss.uses_tau else set()
         gives |= set() if tiled else {"dense"}
@@ -151,7 +157,8 @@ class Contrastive(Method):
             contrast = self.negatives.select(Contrast.of(e, self.negatives.bank(e), self.tiled))
             tau = self.temperature(progress, contrast)
             loss = self.loss(contrast, tau).mean(1)  # [V]
-            self._last = Embedded(e.q.detach(), e.p.detach(), e.raw.detach(), e.ids)
+            own = None if e.own is None else e.own.detach()
+            self._last = Embedded(e.q.detach(), e.p.detach(), e.raw.detach(), e.ids, own)
             found = diagnose(contrast, tau, self.loss) if diagnostics else {"tau": tau.detach().mean()}
         return loss.mean() if self.reduction == "mean" else loss.sum(), found
 
@@ -173,6 +180,7 @@ NEEDS: Mapping[str, tuple[str, str]] = {
         "two views of one network that are each other's positives",
         "set framework=simclr, or framework.symmetric=true with framework.momentum and framework.predictor null",
     ),
+    "no_more_views": ("two views of an image and no more", "set augment to an option that makes two"),
     "tau": ("a loss that depends on the temperature", "set temperature=fixed"),
     "dense": ("all cosines at once", "set cosines to auto or dense"),
 }

@@ -43,7 +43,10 @@ class Negatives(nn.Module):
 
 
 class InBatch(Negatives):
-    """Both views of every other image of the global batch: K = 2N - 2 (SimCLR; DCL's U_i)."""
+    """Both views of every other image of the global batch: K = 2N - 2 (SimCLR; DCL's U_i).
+
+    Of more than two views, those of the anchor and of its positive.
+    """
 
     needs = frozenset({"both_views"})
 
@@ -51,8 +54,11 @@ class InBatch(Negatives):
         return 2 * images - 2
 
     def bank(self, e: Embedded) -> Bank:
-        keys = gather(e.p, dim=1).flatten(0, 1)  # [V N, D]
-        return Bank(keys, gather(e.ids).repeat(e.p.shape[0]))
+        ids = gather(e.ids).repeat(2)
+        if e.own is None:
+            return Bank(gather(e.p, dim=1).flatten(0, 1), ids)  # [2 N, D]
+        both = gather(torch.stack([e.p, e.own], 1), dim=2)  # of the pair's two views
+        return Bank(both.flatten(1, 2), ids)  # [V, 2 N, D]
 
 
 class CrossView(Negatives):
@@ -149,7 +155,7 @@ class Queue(Negatives):
         return Bank(self.keys, None)
 
     def update(self, e: Embedded) -> None:
-        fresh = gather(e.p.detach(), dim=1).flatten(0, 1)  # [V N, D]
+        fresh = gather(e.keys.detach(), dim=1).flatten(0, 1)  # [V N, D]
         if self.k < len(fresh):
             drawn = without_replacement(1, len(fresh), self.k, self.draws.generator(fresh.device))
             self.keys.copy_(fresh[drawn[0]])

@@ -148,10 +148,9 @@ def _siamese(bn: bool = True, **settings: Any) -> Siamese:
 
 
 def _batch(images: int = 6, rows: slice = slice(None)) -> Batch:
-    """Two views, the second with other statistics, and a smaller crop that is not for Siamese networks."""
+    """Two views, the second with other statistics."""
     generator = torch.Generator().manual_seed(1)
     views = [torch.randn(images, 1, 5, 5, generator=generator, dtype=torch.float64) * (1 + v) + v for v in range(2)]
-    views += [torch.zeros(images, 1, 2, 2, dtype=torch.float64)]
     return Batch([view[rows] for view in views], torch.arange(images)[rows], torch.zeros(images)[rows])
 
 

@@ -1,5 +1,7 @@
 """The contrast and the method that puts the parts together; what crosses ranks, on two processes against one."""
 
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -10,6 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ssl_bench.distributed import gather, global_mean
+from ssl_bench.models.heads import MLP
+from ssl_bench.models.siamese import Siamese
 from ssl_bench.objective.candidates import Cosines
 from ssl_bench.objective.contrast import Bank, Batch, Contrast, Embedded
 from ssl_bench.objective.losses import BYOL, SWD, InfoNCE, ReLIC
@@ -201,3 +205,54 @@ def test_gathers_backward_sums_what_every_rank_did_with_a_slice() -> None:
     first, second = on_two_ranks(_rank_gather)
     assert first.tolist() == [[3.0], [3.0]]  # weight 1 of rank 0's loss and 2 of rank 1's
     assert second.tolist() == [[30.0], [30.0]]
+
+
+# ---- more than two views
+
+
+@pytest.mark.parametrize("pool", [InBatch(), CrossView()])
+def test_each_of_two_views_meets_every_other_one(pool: InBatch | CrossView) -> None:
+    """Mean over anchors g in {0, 1} and views v != g; negatives are the views g and v (or v) of the other images."""
+    views, images, tau = 4, 3, 0.3
+    z = unit(views, images, 5)
+    framework = Siamese(nn.Identity(), MLP(5, 1, None, 5))
+    e = framework.embed({"z": z}, torch.tensor([7, 3, 9]))
+    loss = InfoNCE()(Contrast.of(e, pool.bank(e)), torch.tensor(tau, dtype=torch.float64)).mean()
+    total, pairs = 0.0, [(g, v) for g in range(2) for v in range(views) if v != g]
+    for (g, v), i in itertools.product(pairs, range(images)):
+        others = (g, v) if isinstance(pool, InBatch) else (v,)
+        negatives = sum(math.exp(float(z[g, i] @ z[w, j]) / tau) for w in others for j in range(images) if j != i)
+        positive = math.exp(float(z[g, i] @ z[v, i]) / tau)
+        total -= math.log(positive / (positive + negatives))
+    assert float(loss) == pytest.approx(total / len(pairs) / images, rel=1e-12)
+    torch.testing.assert_close(e.keys, z[:2])
+
+
+def test_crops_go_through_the_network_by_size() -> None:
+    class Seen(nn.Module):
+        num_features = 2
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.shapes: list[tuple[int, ...]] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.shapes.append(tuple(x.shape))
+            return torch.stack([x.mean((1, 2, 3)), x.amax((1, 2, 3))], 1)
+
+    backbone = Seen()
+    framework = Siamese(backbone, MLP(2, 1, None, 3, final_norm="none"))
+    views = [draw(2, 1, side, side, seed=s).float() for s, side in enumerate((8, 8, 4, 4, 4))]
+    z = framework.trained(Batch(views, torch.arange(2), torch.arange(2)))["z"]
+    assert backbone.shapes == [(4, 1, 8, 8), (6, 1, 4, 4)] and z.shape == (5, 2, 3)
+    alone = torch.stack([framework.encoder(view)["projection"] for view in views])
+    torch.testing.assert_close(z, alone)
+
+
+def test_more_views_ask_for_one_symmetric_network() -> None:
+    moving = Siamese(nn.Identity(), MLP(4, 1, None, 3), momentum=0.9)
+    with pytest.raises(Unmet, match="needs two views of one network") as refused:
+        Contrastive(moving, InBatch(), Fixed(0.1), InfoNCE(), views=8)
+    assert refused.value.group == "augment"
+    with pytest.raises(Unmet, match="needs two views of an image and no more"):
+        Contrastive(Siamese(nn.Identity(), MLP(4, 1, None, 3)), InBatch(), Fixed(0.1), SWD(), views=8)
