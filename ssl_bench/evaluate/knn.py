@@ -7,7 +7,8 @@ block and never kept. The choice looks at the maximum of each group of g neighbo
 entries lie in the k groups with the largest maxima, so that only k * g entries of a block are ever compared singly.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -48,30 +49,28 @@ def knn_predict(
     Raises:
         ValueError: if k, temperature or a label is out of range.
     """
-    if not 1 <= k <= len(bank):
-        raise ValueError(f"k must be in [1, {len(bank)}], the number of bank entries, not {k}: set a smaller k")
-    if temperature <= 0:
-        raise ValueError(f"temperature must be above 0, not {temperature}")
-    if bank_labels.min() < 0 or bank_labels.max() >= num_classes:
-        raise ValueError(f"bank_labels must lie in [0, num_classes) = [0, {num_classes}): set a labelled bank")
+    _check(bank, bank_labels, k, temperature, num_classes)
     query_block, bank_block = blocks or BLOCKS.get(queries.device.type, BLOCKS["cpu"])
-    ranking = torch.empty(len(queries), num_classes, dtype=torch.int64, device=queries.device)
-    nearest = _nearest(queries, bank, k, query_block, bank_block)
-    for keys, out in zip(nearest.split(4096), ranking.split(4096), strict=True):
-        keys = keys.sort(dim=1, descending=True).values  # [n, k]
-        cosines, labels = _cosines_of(keys), bank_labels[INDEX - (keys & INDEX)]
+    return rank_classes(nearest(queries, bank, k, query_block, bank_block), bank_labels, k, temperature, num_classes)
+
+
+def rank_classes(keys: Tensor, bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> Tensor:
+    """[Q, num_classes] classes, best first, by the votes of the first k of the neighbours ``keys`` [Q, k or more]."""
+    ranking = torch.empty(len(keys), num_classes, dtype=torch.int64, device=keys.device)
+    for block, out in zip(keys.split(4096), ranking.split(4096), strict=True):
+        cosines, labels = _cosines_of(block), bank_labels[INDEX - (block & INDEX)]
         weights = ((cosines - cosines[:, :1]) / temperature).exp()  # relative to the nearest: cannot overflow
-        scores = weights.new_zeros(len(keys), num_classes)
+        scores = weights.new_zeros(len(block), num_classes)
         for j in range(k):  # one neighbour of all queries at a time: no two additions race, so that ties are exact
             scores.scatter_add_(1, labels[:, j : j + 1], weights[:, j : j + 1])
         out.copy_(scores.sort(dim=1, descending=True, stable=True).indices)
     return ranking
 
 
-def _nearest(queries: Tensor, bank: Tensor, k: int, query_block: int, bank_block: int) -> Tensor:
-    """Keys [Q, k] of the k nearest bank entries, in no order."""
+def nearest(queries: Tensor, bank: Tensor, k: int, query_block: int, bank_block: int) -> Tensor:
+    """Keys [Q, k] of the k nearest bank entries, nearest first; a key holds a cosine and an index."""
     device, group = bank.device, torch.arange(GROUP, device=bank.device)
-    nearest = torch.full((len(queries), k), torch.iinfo(torch.int64).min, device=device)  # below every key
+    found = torch.full((len(queries), k), torch.iinfo(torch.int64).min, device=device)  # below every key
     bank_block = -(-len(bank) // -(-len(bank) // bank_block))  # equal blocks
     for start in range(0, len(bank), bank_block):
         count = min(bank_block, len(bank) - start)
@@ -79,7 +78,7 @@ def _nearest(queries: Tensor, bank: Tensor, k: int, query_block: int, bank_block
         entries = torch.empty(groups * GROUP, bank.shape[1], device=device)  # [m, D], padded to whole groups
         entries[:count], entries[count:] = bank[start : start + count], 0
         entries /= entries.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        for block, best in zip(queries.split(query_block), nearest.split(query_block), strict=True):
+        for block, best in zip(queries.split(query_block), found.split(query_block), strict=True):
             cosines = _products(entries, F.normalize(block.float(), dim=1))  # [m, n]
             cosines[count:] = -torch.inf
             cosines = cosines.view(groups, GROUP, len(block))
@@ -88,7 +87,7 @@ def _nearest(queries: Tensor, bank: Tensor, k: int, query_block: int, bank_block
             candidates = cosines.permute(2, 0, 1).gather(1, chosen.expand(-1, -1, GROUP))  # [n, k, g]
             keys = _keys(candidates, start + chosen * GROUP + group).flatten(1)  # [n, k * g]
             best.copy_(torch.cat([best, keys], dim=1).topk(k, dim=1, sorted=False).values)
-    return nearest
+    return found.sort(dim=1, descending=True).values
 
 
 def _products(entries: Tensor, queries: Tensor) -> Tensor:
@@ -120,31 +119,67 @@ def _cosines_of(keys: Tensor) -> Tensor:
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32).double()
 
 
+def _check(bank: Tensor, bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> None:
+    if not 1 <= k <= len(bank):
+        raise ValueError(f"k must be in [1, {len(bank)}], the number of bank entries, not {k}: set a smaller k")
+    if temperature <= 0:
+        raise ValueError(f"temperature must be above 0, not {temperature}")
+    if bank_labels.min() < 0 or bank_labels.max() >= num_classes:
+        raise ValueError(f"bank_labels must lie in [0, num_classes) = [0, {num_classes}): set a labelled bank")
+
+
 class KNN:
     """Accuracy of the k nearest neighbours in the clean train split, for the backbone and for the projection.
 
     Yields top1, projection_top1 and, with more than five classes, top5 and projection_top5. Raw pixels have no
     projection. Raises ValueError if k exceeds the train split: it is never cut silently.
+
+    Args:
+        k, temperature: of the votes; of several, all pairs are reported (k20_t0.07_top1), the first pair also plainly.
+            The neighbours are searched once.
+        per_class: also the accuracy on the test images of each class (top1_class0 ...), of the first pair.
     """
 
-    def __init__(self, k: int = 200, temperature: float = 0.1) -> None:
-        self.k, self.temperature = k, temperature
+    def __init__(
+        self, k: int | Sequence[int] = 200, temperature: float | Sequence[float] = 0.1, per_class: bool = False
+    ) -> None:
+        self.k = [k] if isinstance(k, int) else list(k)
+        self.temperature = [temperature] if isinstance(temperature, float | int) else list(temperature)
+        self.per_class = per_class
+        if not self.k or not self.temperature:
+            raise ValueError("k and temperature must not be empty lists")
 
     def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
         bank_labels, labels = subject.labels("train"), subject.labels("test")
-        mine = slice(rank(), None, world())
+        mine, pairs = slice(rank(), None, world()), list(itertools.product(self.k, self.temperature))
         for name, bank in subject.features("train").items():
-            ranking = knn_predict(
-                subject.features("test")[name][mine],
-                bank,
-                bank_labels,
-                k=self.k,
-                temperature=self.temperature,
-                num_classes=subject.num_classes,
-            )
-            hits = (ranking[:, :5] == labels[mine, None]).sum(0)
-            top = (all_sum(hits).cumsum(0).double() / len(labels)).tolist()
+            queries = subject.features("test")[name][mine]
+            for k, temperature in pairs:
+                _check(bank, bank_labels, k, temperature, subject.num_classes)
+            keys = nearest(queries, bank, max(self.k), *BLOCKS.get(queries.device.type, BLOCKS["cpu"]))
             prefix = "" if name == "backbone" else f"{name}_"
-            yield f"{prefix}top1", top[0]
-            if subject.num_classes > 5:
-                yield f"{prefix}top5", top[4]
+            for place, (k, temperature) in enumerate(pairs):
+                ranking = rank_classes(keys, bank_labels, k, temperature, subject.num_classes)
+                found = dict(scores(ranking[:, :5] == labels[mine, None], labels, mine, subject.num_classes))
+                top = {key: value for key, value in found.items() if "class" not in key}
+                if place == 0:
+                    yield from ((f"{prefix}{key}", value) for key, value in (found if self.per_class else top).items())
+                if len(pairs) > 1:
+                    yield from ((f"{prefix}k{k}_t{temperature:g}_{key}", value) for key, value in top.items())
+
+
+def scores(hits: Tensor, labels: Tensor, rows: slice, num_classes: int) -> Iterator[tuple[str, float]]:
+    """top1, with more than five classes top5, and the top1 of each class.
+
+    Args:
+        hits: bool [n, 5 or fewer], whether the r-th best class is right, for this rank's ``rows`` of the images.
+        labels: int64 [N] of all images.
+    """
+    counts = all_sum(hits.sum(0)).cumsum(0).double() / len(labels)
+    yield "top1", float(counts[0])
+    if num_classes > 5:
+        yield "top5", float(counts[4])
+    right = torch.zeros(num_classes, dtype=torch.float64, device=hits.device)
+    right = all_sum(right.index_add_(0, labels[rows], hits[:, 0].double()))
+    each = labels.bincount(minlength=num_classes)
+    yield from ((f"top1_class{c}", float(right[c] / each[c])) for c in range(num_classes) if each[c])

@@ -1,18 +1,20 @@
-"""Linear probe on cached features: one linear classifier per learning rate, all trained in one pass.
+"""Linear probe on cached features: one linear classifier per learning rate and weight decay, all trained in one pass.
 
-Shapes: N images, D features, L learning rates, C classes, B batch.
+Shapes: N images, D features, L classifiers, C classes, B batch.
 
 The protocol, on purpose cheap and without hidden choices:
 
 * every image goes through the frozen network once, so the classifier sees no augmentation;
 * features are standardised per dimension by the statistics of the images it is fitted on, as a batch norm without
   learned parameters would, so that one range of learning rates serves every network;
-* a tenth of the train split is held out, always the same images for one seed, and only chooses the learning rate; the
-  classifier that was fitted on the other nine tenths with that rate is the one that is tested.
+* a tenth of the train split is held out, always the same images for one seed, and only chooses the learning rate and
+  the decay; the classifier that was fitted on the other nine tenths with them is the one that is tested.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -29,7 +31,7 @@ def fit_linear(
     epochs: int,
     batch_size: int,
     momentum: float,
-    weight_decay: float,
+    weight_decay: float | Sequence[float],
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
     """Minimises the cross-entropy by SGD with momentum and cosine decay, from zero, once per learning rate.
@@ -40,7 +42,7 @@ def fit_linear(
 
     Args:
         features: [N, D] floating point; labels: [N] in [0, num_classes), on the same device.
-        weight_decay: on the weight, not on the bias.
+        weight_decay: on the weight, not on the bias; one for all or one for each.
         generator: CPU generator of the order of the images.
 
     Returns:
@@ -55,6 +57,8 @@ def fit_linear(
     weight_momentum, bias_momentum = torch.zeros_like(weight), torch.zeros_like(bias)
     lr = torch.tensor(lrs, dtype=x.dtype, device=x.device).repeat_interleave(num_classes)[:, None]  # [L * C, 1]
     classes = torch.arange(num_classes, device=x.device)[:, None]
+    decays = [weight_decay] * len(lrs) if isinstance(weight_decay, float | int) else list(weight_decay)
+    decayed = torch.tensor(decays, dtype=x.dtype, device=x.device).repeat_interleave(num_classes)[:, None]  # [L * C, 1]
     steps, step = epochs * math.ceil(len(x) / batch_size), 0
     for _ in range(epochs):
         order = torch.randperm(len(x), generator=generator).to(x.device)
@@ -65,8 +69,8 @@ def fit_linear(
             gradient = logits.softmax(1).sub_(is_class).view(rows, len(batch))
             weight_momentum.addmm_(gradient, images, beta=momentum, alpha=1 / len(batch))
             bias_momentum.mul_(momentum).add_(gradient.mean(1, keepdim=True))
-            if weight_decay:
-                weight_momentum.add_(weight, alpha=weight_decay)
+            if any(decays):
+                weight_momentum.addcmul_(weight, decayed)
             decay = 0.5 * (1 + math.cos(math.pi * step / steps))
             weight.addcmul_(weight_momentum, lr, value=-decay)
             bias.addcmul_(bias_momentum, lr, value=-decay)
@@ -85,15 +89,29 @@ def accuracy(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> 
     return (hits.double() / len(labels)).tolist()
 
 
-class LinearProbe:
-    """Test accuracy of a linear classifier on the backbone's cached features.
+def judged(logits: Tensor, labels: Tensor, num_classes: int, per_class: bool) -> Iterator[tuple[str, float]]:
+    """top1 of logits [N, C], with more than five classes top5, and on request the top1 of each class."""
+    best = logits.topk(min(5, num_classes), dim=1).indices == labels[:, None]  # [N, 5]
+    yield "top1", best[:, 0].double().mean().item()
+    if num_classes > 5:
+        yield "top5", best.any(1).double().mean().item()
+    for c in labels.unique().tolist() if per_class else ():
+        yield f"top1_class{c}", best[labels == c, 0].double().mean().item()
 
-    Yields top1, the learning rate that the held-out tenth chose (lr) and its accuracy there (val_top1). Equal held-out
-    accuracies choose the rate that is listed first. Every rank computes the same, from the seed.
+
+class LinearProbe:
+    """Test accuracy of a linear classifier on cached features.
+
+    Yields top1, with more than five classes top5, the learning rate that the held-out tenth chose (lr), the decay if
+    there are several, and the accuracy there (val_top1). Equal held-out accuracies choose what is listed first. Every
+    rank computes the same, from the seed.
 
     Args:
         lrs: learning rates to choose from. Not scaled by the batch size.
-        epochs, batch_size, momentum, weight_decay: of the SGD that fits the classifier.
+        epochs, batch_size, momentum: of the SGD that fits the classifier.
+        weight_decay: one, or several to choose from beside the rates.
+        features: of the backbone or of the projection; raw pixels are what they are.
+        per_class: also the accuracy on the test images of each class (top1_class0 ...).
     """
 
     def __init__(
@@ -102,37 +120,47 @@ class LinearProbe:
         epochs: int = 100,
         batch_size: int = 512,
         momentum: float = 0.9,
-        weight_decay: float = 0.0,
+        weight_decay: float | Sequence[float] = 0.0,
+        features: Literal["backbone", "projection"] = "backbone",
+        per_class: bool = False,
     ) -> None:
         if not lrs or min(lrs) <= 0:
             raise ValueError(f"lrs must be one or more learning rates above 0, not {list(lrs)}")
         if epochs < 1 or batch_size < 1:
             raise ValueError(f"epochs and batch_size must be at least 1, not {epochs} and {batch_size}")
         self.lrs, self.epochs, self.batch_size = list(lrs), epochs, batch_size
-        self.momentum, self.weight_decay = momentum, weight_decay
+        self.momentum = momentum
+        self.decays = [weight_decay] if isinstance(weight_decay, float | int) else list(weight_decay)
+        if not self.decays or min(self.decays) < 0:
+            raise ValueError(f"weight_decay must be one or more decays, none negative, not {weight_decay}")
+        self.features, self.per_class = features, per_class
 
     def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
         labels, test_labels = subject.labels("train"), subject.labels("test")
         if len(labels) < 2:
             raise ValueError("the train split must have at least 2 images: one to fit on and one to hold out")
-        features = subject.features("train")["backbone"]
+        name = self.features if self.features in subject.features("train") else "backbone"
+        features = subject.features("train")[name]
+        grid = list(itertools.product(self.lrs, self.decays))
         generator = torch.Generator().manual_seed(subject.seed)
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
         held_out, fitted = order.tensor_split([math.ceil(len(labels) / 10)])
         weight, bias = fit_linear(
             features[fitted],
             labels[fitted],
-            self.lrs,
+            [lr for lr, _ in grid],
             num_classes=subject.num_classes,
             epochs=self.epochs,
             batch_size=self.batch_size,
             momentum=self.momentum,
-            weight_decay=self.weight_decay,
+            weight_decay=[decay for _, decay in grid],
             generator=generator,
         )
         held_out_top1 = accuracy(features[held_out], labels[held_out], weight, bias)
         best = held_out_top1.index(max(held_out_top1))
-        test = subject.features("test")["backbone"]
-        yield "top1", accuracy(test, test_labels, weight[best, None], bias[best, None])[0]
+        logits = torch.addmm(bias[best], subject.features("test")[name], weight[best].T)
+        yield from judged(logits, test_labels, subject.num_classes, self.per_class)
         yield "val_top1", held_out_top1[best]
-        yield "lr", self.lrs[best]
+        yield "lr", grid[best][0]
+        if len(self.decays) > 1:
+            yield "weight_decay", grid[best][1]

@@ -181,3 +181,18 @@ def test_configuration_names_every_setting() -> None:
     node = yaml.safe_load((Path(__file__).parents[2] / "conf/evaluate/knn.yaml").read_text())["knn"]
     assert node.pop("_target_") == "ssl_bench.evaluate.knn.KNN"
     assert list(node) == list(inspect.signature(KNN).parameters)
+
+
+def test_several_settings_share_one_search_and_the_first_is_the_plain_one() -> None:
+    given = subject(Halves(), CLASSES)
+    metrics = dict(KNN(k=[10, 50], temperature=[0.1, 1.0], per_class=True).run(given))
+    for k, temperature in ((10, 0.1), (10, 1.0), (50, 0.1), (50, 1.0)):
+        alone = dict(KNN(k=k, temperature=temperature).run(given))
+        for name, value in alone.items():
+            kind, space = name.rsplit("_", 1)[-1], "projection_" if name.startswith("projection") else ""
+            assert metrics[f"{space}k{k}_t{temperature:g}_{kind}"] == value
+            assert (k, temperature) != (10, 0.1) or metrics[name] == value
+    labels = given.labels("test")
+    shares = labels.bincount(minlength=CLASSES) / len(labels)
+    mean = sum(float(shares[c]) * metrics[f"projection_top1_class{c}"] for c in range(CLASSES))
+    assert mean == pytest.approx(metrics["projection_top1"], abs=1e-7)

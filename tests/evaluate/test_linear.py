@@ -186,7 +186,7 @@ def test_training_on_images_is_plain_sgd_with_milestones() -> None:
     probe = LinearOnImages(
         4, scale=(1, 1), ratio=(1, 1), flip=0, epochs=6, batch_size=100, lr=0.5, milestones=[2, 4], weight_decay=0.01
     )
-    weight, bias = probe._fit(subject)
+    weight, bias, _ = probe._fit(subject)[""]
     x, y = subject.features("train")["backbone"], subject.train.labels  # such crops are the images themselves
     w = torch.empty(CLASSES, 16).normal_(std=0.01, generator=torch.Generator().manual_seed(5)).requires_grad_()
     b = torch.zeros(CLASSES, requires_grad=True)
@@ -227,3 +227,62 @@ def test_configuration_names_every_setting(name: str) -> None:
     for key, value in node.items():
         given = tuple(value) if isinstance(value, list) else value
         assert (isinstance(given, str) and given.startswith("${dataset.")) or given == defaults[key]
+
+
+def test_decays_are_chosen_beside_the_rates() -> None:
+    x, y = data()
+    weight, _ = fit(x, y, [0.1, 0.1], weight_decay=[0.0, 0.5])
+    for i, decay in enumerate((0.0, 0.5)):
+        alone = fit(x, y, [0.1], weight_decay=decay)
+        torch.testing.assert_close(weight[i], alone[0][0], rtol=0, atol=1e-10)
+    metrics = dict(
+        LinearProbe(lrs=[0.1], weight_decay=[100.0, 0.0], epochs=5).run(raw(blobs(400, 1.0, 0), blobs(200, 1.0, 1)))
+    )
+    assert metrics["weight_decay"] == 0.0 and metrics["lr"] == 0.1
+
+
+def test_the_accuracy_of_each_class() -> None:
+    subject = raw(blobs(400, 2.0, 0), blobs(500, 2.0, 1))
+    metrics = dict(LinearProbe(epochs=10, per_class=True).run(subject))
+    shares = subject.test.labels.bincount(minlength=CLASSES) / 500
+    assert sum(float(shares[c]) * metrics[f"top1_class{c}"] for c in range(CLASSES)) == pytest.approx(metrics["top1"])
+
+
+class Stages(nn.Module):
+    """Maps that say the class after the second stage only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.AdaptiveAvgPool2d(1), nn.Identity()
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        blurred = self.first(x)
+        found = self.second(x)
+        return {"backbone": (blurred + found).flatten(1), "projection": found.flatten(1)}
+
+
+def test_a_classifier_on_each_stage() -> None:
+    subject = Subject(
+        Stages(), blobs(400, 0.5, 0), blobs(200, 0.5, 1), num_classes=CLASSES, view=scaled, device="cpu", seed=0
+    )
+    settings: dict[str, Any] = {"flip": 0, "scale": (1, 1), "ratio": (1, 1), "epochs": 20, "batch_size": 50, "lr": 0.1}
+    probe = LinearOnImages(4, layers=["first", "second"], nesterov=True, schedule="cosine", init_std=0.0, **settings)
+    metrics = dict(probe.run(subject))
+    assert list(metrics) == ["first_top1", "second_top1"]
+    assert metrics["second_top1"] > 0.98 > 0.8 > metrics["first_top1"]
+    assert set(dict(LinearOnImages(4, layers=["second"], cells=4, **settings).run(subject))) == {"second_top1"}
+    weight, _, norm = LinearOnImages(4, layers=["second"], cells=4, **settings)._fit(subject)["second"]
+    assert weight.shape == (CLASSES, 4)  # the 4 x 4 map averaged to 2 x 2
+    x = F.adaptive_avg_pool2d(scaled(subject.train.take(torch.arange(400))), 2).flatten(1)
+    torch.testing.assert_close(norm.mean, x.mean(0), atol=0.02, rtol=0)
+    torch.testing.assert_close(norm.var, x.var(0), atol=0.01, rtol=0.2)
+
+
+def scaled(images: Tensor) -> Tensor:
+    return images.float() / 255
+
+
+def test_cosine_and_constant_rates() -> None:
+    cosine, constant, step = (LinearOnImages(4, schedule=s)._factor for s in ("cosine", "constant", "step"))  # type: ignore[arg-type]
+    assert [cosine(0, p) for p in (0, 0.5, 1)] == pytest.approx([1, 0.5, 0])
+    assert constant(99, 0.9) == 1 and [step(e, 0) for e in (59, 60, 80)] == pytest.approx([1, 0.1, 0.01])

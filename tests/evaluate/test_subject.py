@@ -179,7 +179,7 @@ def measure() -> dict[str, Any]:
         "knn": list(KNN(k=5).run(given)),
         "linear": list(LinearProbe(epochs=3, batch_size=8).run(given)),
         "on_images": list(on_images.run(given)),
-        "classifier": on_images._fit(given),
+        "classifier": on_images._fit(given)[""][:2],
         "one": subject(Net(), split(1), split(1)).features("test"),
     }
 
