@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ def launch(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
     return _elastic(config, run_id, folder)
 
 
+def alone(work: Callable[[], Any], folder: Path) -> Outcome:
+    """Carries out something else than a training, in this process."""
+    return _attempt(work, folder, torch.device("cpu"))
+
+
 def join(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
     """Carries out a run as a rank of an outer torchrun; rank 0 decides for all whether it is done already."""
     _die_with(os.getppid())
@@ -48,10 +54,15 @@ def join(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
 
 
 def _cell(config: dict[str, Any], run_id: str, folder: Path, device: torch.device) -> Outcome:
-    """One rank's part. What was foreseen becomes an outcome; anything else is a defect and keeps its traceback."""
+    """One rank's part."""
+    return _attempt(lambda: Run(config, run_id, folder, device)(), folder, device)
+
+
+def _attempt(work: Callable[[], Any], folder: Path, device: torch.device) -> Outcome:
+    """What was foreseen becomes an outcome; anything else is a defect and keeps its traceback."""
     with journal(folder if rank() == 0 else None):
         try:
-            return {"state": "done", "metrics": Run(config, run_id, folder, device)()}
+            return {"state": "done", "metrics": work()}
         except Interrupted as stop:
             return {"state": "interrupted", "signal": stop.number}
         except (ConfigError, RunError) as error:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,25 @@ from ssl_bench.identity import run_dir, run_id
 from ssl_bench.report import report
 
 Outcome = dict[str, Any]
+Check = Callable[[dict[str, Any]], None]
+Work = Callable[[dict[str, Any], str, Path], Any]  # configuration, identity, directory
 WORDS = {"done": "trained", "done before": "done before", "failed": "failed"}
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(
+    arguments: Sequence[str],
+    primary: str = "train",
+    check: Check = configuration.check,
+    run: Work | None = None,
+) -> int:
     """Runs one cell or a grid.
+
+    Args:
+        arguments: Hydra's, without the command.
+        primary: the configuration to compose.
+        check: raises ConfigError for values that cannot be meant.
+        run: what a cell does, in this process, given its configuration, identity and directory; None: it pre-trains and
+            evaluates on ``devices``.
 
     Returns:
         0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:
@@ -43,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     flags = [a for a in arguments if a not in overrides]  # first, for -m may stand anywhere
     os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors come here as exceptions and go to the user as sentences
-    shell_arguments, sys.argv = sys.argv, ["ssl-bench train", *flags, *overrides]  # where Hydra looks
+    shell_arguments, sys.argv = sys.argv, [f"ssl-bench {primary}", *flags, *overrides]  # where Hydra looks
     cells: list[tuple[list[str], Outcome]] = []
     grid = False
 
@@ -54,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         chosen = list(settings.overrides.task)
         if grid:
             print(f"[{len(cells) + 1}] {' '.join(chosen)}", flush=True)
-        outcome = _cell(cfg, settings, grid)
+        outcome = _cell(cfg, settings, grid, check, run)
         cells.append((chosen, outcome))
         if outcome["state"] == "interrupted":
             number = outcome["signal"]
@@ -69,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
                 raise ConfigError(
                     f"{override}: each experiment has its own grid, which would be lost; start one at a time"
                 )
-        hydra.main(version_base="1.3", config_path=str(configuration.directory()), config_name="train")(cell)()
+        hydra.main(version_base="1.3", config_path=str(configuration.directory()), config_name=primary)(cell)()
     except (HydraException, OmegaConfBaseException) as error:
         return _refuse(configuration.explain(error, overrides))
     except ConfigError as error:
@@ -97,24 +111,30 @@ def _summary(cells: Sequence[tuple[list[str], Outcome]]) -> int:
     return 1 if "failed" in states else 0
 
 
-def _cell(cfg: DictConfig, settings: Any, grid: bool) -> Outcome:
+def _cell(
+    cfg: DictConfig,
+    settings: Any,
+    grid: bool,
+    check: Check,
+    run: Work | None,
+) -> Outcome:
     """One cell of the grid, or the only one; nothing is raised, so that the others go on."""
     try:
         config = configuration.resolve(cfg, settings.runtime.choices)
-        torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+        torchrun = "TORCHELASTIC_RUN_ID" in os.environ and run is None
         if torchrun:
             if grid:
                 raise ConfigError(
                     "a grid cannot run under torchrun, where every rank would sweep: use devices=N instead"
                 )
             config["devices"] = int(os.environ["WORLD_SIZE"])
-        configuration.check(config)
-        return _run(config, torchrun)
+        check(config)
+        return _run(config, torchrun, run)
     except (ConfigError, OmegaConfBaseException) as error:
         return {"state": "failed", "reason": configuration.explain(error), "code": 2}
 
 
-def _run(config: dict[str, Any], torchrun: bool) -> Outcome:
+def _run(config: dict[str, Any], torchrun: bool, run: Work | None) -> Outcome:
     identity, folder = run_id(config), run_dir(config)
     first = not torchrun or os.environ["RANK"] == "0"
     done = (folder / "results.json").exists()
@@ -122,7 +142,8 @@ def _run(config: dict[str, Any], torchrun: bool) -> Outcome:
         return _conclude({"state": "done before"}, folder)
     from ssl_bench import assemble, launch  # torch: only when there is something to train
 
-    assemble.validate(config, int(os.environ["LOCAL_WORLD_SIZE"]) if torchrun else config["devices"])
+    if run is None:
+        assemble.validate(config, int(os.environ["LOCAL_WORLD_SIZE"]) if torchrun else config["devices"])
     if first and not done:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +152,10 @@ def _run(config: dict[str, Any], torchrun: bool) -> Outcome:
         except OSError as error:
             raise ConfigError(_unwritable(error)) from error
         print(f"run {identity} in {folder}", flush=True)
-    outcome = launch.join(config, identity, folder) if torchrun else launch.launch(config, identity, folder)
+    if run is not None:
+        outcome = launch.alone(lambda: run(config, identity, folder), folder)
+    else:
+        outcome = launch.join(config, identity, folder) if torchrun else launch.launch(config, identity, folder)
     return _conclude(outcome, folder) if first else outcome
 
 

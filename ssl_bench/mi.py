@@ -1,0 +1,89 @@
+"""``ssl-bench mi``: the mutual information of correlated Gaussians by a contrastive loss (EqCo, appendix C).
+
+X ~ N(0, 1) in d dimensions, Y = rho X + sqrt(1 - rho^2) noise, so that I(X; Y) = -d/2 log(1 - rho^2). Two networks f
+and g are trained to tell y from the other y of a batch by the score f(x) . g(y); what the loss says then bounds I(X; Y)
+from below: log(1 + K) - L for InfoNCE and log(1 + alpha) - L for EqCo, of K negatives.
+
+The loss is the one that images are trained with; scores stand where cosines do.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ssl_bench.errors import ConfigError
+
+POSITIVE = ("information", "dimensions", "pairs", "hidden", "outputs", "steps", "evaluations", "lr")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one cell or, with ``-m``, a grid, as ``ssl-bench train`` does; gives the same exit codes."""
+    from ssl_bench import train
+
+    return train.main(arguments, "mi", check, run)
+
+
+def check(config: dict[str, Any]) -> None:
+    """Raises ConfigError for values that cannot be meant."""
+    for key in POSITIVE:
+        if isinstance(config[key], bool) or not isinstance(config[key], int | float) or config[key] <= 0:
+            raise ConfigError(f"{key}={config[key]}: set {key} to a positive number")
+    if config["pairs"] < 2:
+        raise ConfigError(f"pairs={config['pairs']}: set pairs to 2 or more")
+
+
+def run(config: dict[str, Any], identity: str, folder: Path) -> dict[str, float]:
+    """Trains and writes ``results.json``; gives its metrics, the ``mi/estimate`` in nats."""
+    import torch
+
+    from ssl_bench import files
+    from ssl_bench.environment import environment
+
+    started = time.monotonic()
+    metrics = {"mi/estimate": estimate(config), "mi/true": float(config["information"])}
+    results = {
+        "run_id": identity,
+        "name": config["name"],
+        "config": config,
+        "metrics": metrics,
+        "environment": environment(torch.device("cpu")),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    files.write_json(folder / "results.json", results)
+    return metrics
+
+
+def estimate(config: dict[str, Any]) -> float:
+    """The lower bound after training, the mean over fresh batches."""
+    import torch
+    from torch import Tensor, nn
+
+    from ssl_bench.build import build
+    from ssl_bench.objective.contrast import Contrast, Embedded
+    from ssl_bench.objective.negatives import CrossView
+    from ssl_bench.seeding import seed_everything
+
+    seed_everything(config["seed"])
+    loss, temperature = build(config["loss"], "loss"), build(config["temperature"], "temperature")
+    d, n, hidden = config["dimensions"], config["pairs"], config["hidden"]
+    rho = math.sqrt(1 - math.exp(-2 * config["information"] / d))
+    f, g = (nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, config["outputs"])) for _ in range(2))
+    optimizer = torch.optim.Adam([*f.parameters(), *g.parameters()], config["lr"], fused=True)
+    generator, ids, negatives = torch.Generator().manual_seed(config["seed"]), torch.arange(n), CrossView()
+
+    def batch(progress: float) -> tuple[Contrast, Tensor]:
+        x, noise = torch.randn(2, n, d, generator=generator)
+        q, key = f(x)[None], g(rho * x + math.sqrt(1 - rho**2) * noise)[None]  # [1, n, outputs]
+        e = Embedded(q, key, q, ids)
+        contrast = Contrast.of(e, negatives.bank(e))
+        return contrast, temperature(progress, contrast)
+
+    for step in range(config["steps"]):
+        optimizer.zero_grad()
+        loss(*batch(step / config["steps"])).mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        found = [loss.information(*batch(1.0)).mean() for _ in range(config["evaluations"])]
+    return float(torch.stack(found).mean())
