@@ -14,13 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ssl_bench import assemble, checkpoint, chunked, files
+from ssl_bench import assemble, checkpoint, chunked, files, plots
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader, Step
 from ssl_bench.device import Precision, move
 from ssl_bench.distributed import all_sum, average_gradients, parallel, rank, world
 from ssl_bench.environment import environment, peak_memory
 from ssl_bench.estimate import seconds_per_step
+from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.judge import judge
 from ssl_bench.interrupt import Interrupt, Interrupted
 from ssl_bench.meter import Meter, refuse_bad_loss
@@ -91,10 +92,11 @@ class Run:
                 interrupt.at_once = True  # everything is saved: an evaluation need not be waited for
                 if interrupt.number:
                     raise Interrupted(interrupt.number)
-                metrics = self._evaluate(baselines=True)
+                metrics, artifacts = self._evaluate(baselines=True)
                 if tracker is not None:
+                    pictures = plots.keep(self.folder / "figures", artifacts, tracker.path)
                     self._record(metrics)
-                    tracker.row(self.step, {"epoch": self.step / self.per_epoch, **metrics})
+                    tracker.row(self.step, {"epoch": self.step / self.per_epoch, **metrics}, pictures)
                     tracker.finish(metrics, 0)
                 return metrics
             except BaseException:
@@ -136,7 +138,7 @@ class Run:
                 if stop:
                     raise Interrupted(stop)
                 if judge_every and self.step % judge_every == 0 and self.step < self.last_step:
-                    metrics = self._evaluate(baselines=False)
+                    metrics, _ = self._evaluate(baselines=False)
                     if tracker is not None:
                         tracker.row(self.step, {"epoch": self.step / self.per_epoch, **metrics})
                     since, before = time.monotonic(), self.step
@@ -232,8 +234,8 @@ class Run:
 
     # ---- evaluation and record
 
-    def _evaluate(self, baselines: bool) -> dict[str, float]:
-        """The metrics of the network as it is, and of the baselines; nothing of the training is touched."""
+    def _evaluate(self, baselines: bool) -> tuple[dict[str, float], dict[str, Artifact]]:
+        """What :func:`judge` says of the network as it is, and of the baselines; nothing of the training is touched."""
         kept = rng_state()
         self._average_local_statistics()
         networks: dict[str, nn.Module | None] = {"": self.encoder}
@@ -241,9 +243,9 @@ class Run:
             networks["_init"] = move(self.initial, self.device)
         if baselines and "raw" in self.config["evaluate"]["baselines"]:
             networks["_raw"] = None
-        metrics = judge(self.config, self.dataset, networks, self.device, self.precision)
+        judged = judge(self.config, self.dataset, networks, self.device, self.precision)
         set_rng_state(kept)
-        return metrics
+        return judged
 
     def _record(self, metrics: dict[str, float]) -> None:
         results = {

@@ -7,21 +7,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import files
+from ssl_bench import files, plots
 from ssl_bench.errors import ConfigError, RunError
 
 USAGE = (
     "usage: ssl-bench evaluate RUN_DIR [evaluate=OPTION | evaluate=[OPTION,...]] [evaluate.key=value] [paths.data=...]"
+    "\n       ssl-bench evaluate RUN_DIR export=timm|torchvision"
 )
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes ``RUN_DIR/evaluations/<id>.json`` and prints it; 0, 1 for a bad checkpoint, 2 for bad arguments."""
+    """Writes ``RUN_DIR/evaluations/<id>.json`` and prints it; 0, 1 for a bad checkpoint, 2 for bad arguments.
+
+    What is no number goes to ``RUN_DIR/evaluations/<id>/<name>.json`` and ``.png``.
+    """
     if not arguments or "=" in arguments[0] or arguments[0].startswith("-"):
         print(USAGE, file=sys.stderr)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     try:
         folder, overrides = Path(arguments[0]), list(arguments[1:])
+        if any(override.startswith("export=") for override in overrides):
+            return _export(folder, overrides)
         path, metrics = evaluate(folder, overrides)
     except ConfigError as error:
         print(f"ssl-bench: {error}", file=sys.stderr)
@@ -37,6 +43,17 @@ def main(arguments: Sequence[str]) -> int:
         table.add_row(name, f"{value:.4f}")
     Console(highlight=False).print(table)
     print(path)
+    for picture in sorted(path.with_suffix("").glob("*.png")):
+        print(picture)
+    return 0
+
+
+def _export(folder: Path, overrides: Sequence[str]) -> int:
+    if len(overrides) > 1:
+        raise ConfigError(f"{overrides[0]} and {overrides[1]}: export=... stands alone")
+    from ssl_bench.export import export
+
+    print(export(folder, overrides[0].removeprefix("export=")))
     return 0
 
 
@@ -57,7 +74,8 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, fl
     for override in overrides:
         if not override.startswith(("evaluate=", "evaluate.", "paths.data=")):
             raise ConfigError(f"{override}: only evaluate and paths.data can be changed for a run that is trained")
-    same_run = [f"dataset={config['choices']['dataset']}"]
+    data = config["paths"]["data"].replace("\\", "\\\\").replace("'", "\\'")
+    same_run = [f"dataset={config['choices']['dataset']}", f"paths.data='{data}'"]
     composed = configuration.load([*same_run, *overrides])
     config["evaluate"] = composed["evaluate"]
     if any(o.startswith("paths.data=") for o in overrides):
@@ -88,10 +106,11 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, fl
         networks["_raw"] = None
     method.load_state_dict(state["method"])
     move(method, device)
-    metrics = judge(config, assemble.dataset(config), networks, device, precision)
+    metrics, artifacts = judge(config, assemble.dataset(config), networks, device, precision)
     record = {"run_id": state["run_id"], "step": state["step"], "evaluate": config["evaluate"], "metrics": metrics}
     name = hashlib.sha256(json.dumps([config["evaluate"], state["step"]], sort_keys=True).encode()).hexdigest()[:10]
     path = folder / "evaluations" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
+    plots.keep(path.with_suffix(""), artifacts)
     files.write_json(path, record)
     return path, metrics

@@ -16,18 +16,21 @@ def report(folder: Path) -> None:
     results: dict[str, Any] = files.read_json(folder / "results.json")
     metrics: dict[str, float] = results["metrics"]
     console = Console(highlight=False)
-    columns = [
+    columns = [  # of any probe: knn/top1, linear/digit20/top1
         name
-        for evaluator in results["config"]["evaluate"]
-        for name in (f"{evaluator}/top1", f"{evaluator}/projection_top1")
-        if name in metrics
+        for evaluator in results["config"].get("evaluate", ())
+        for name in metrics
+        if name.startswith(f"{evaluator}/") and name.endswith(("/top1", "/projection_top1"))
     ]
     if columns:
         table = Table("", *(Column(column, overflow="fold") for column in columns))
         for suffix, subject in SUBJECTS.items():
-            names = [f"{column.split('/')[0]}{suffix}/{column.split('/')[1]}" for column in columns]
+            names = [column.replace("/", f"{suffix}/", 1) for column in columns]
             if any(name in metrics for name in names):
                 table.add_row(subject, *(f"{100 * metrics[n]:.1f}%" if n in metrics else "" for n in names))
         console.print(table)
+    elif "evaluate" not in results["config"]:
+        console.print("  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
     print(f"{results['seconds']:.0f} s, {folder}")
-    print(f"look at it again: ssl-bench evaluate {folder}")
+    if "evaluate" in results["config"]:
+        print(f"look at it again: ssl-bench evaluate {folder}")

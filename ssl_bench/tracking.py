@@ -6,7 +6,7 @@ The files are the record and W&B is a view of it: nothing that goes wrong there 
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,11 @@ class Tracker:
         self._wandb: Any = None
         self._broken = config["tracking"]["mode"] == "off"
 
-    def row(self, step: int, values: Mapping[str, Any]) -> None:
-        """Appends one row and shows it in W&B."""
+    def row(self, step: int, values: Mapping[str, Any], pictures: Mapping[str, Path] | None = None) -> None:
+        """Appends one row and shows it in W&B, with PNG files by name as ``figures/<name>``."""
         row = {"step": step, **values}
         files.append(self.path, json.dumps(row) + "\n")
-        self._view(lambda run: run.log(_shown(row)))
+        self._view(lambda run: run.log(_shown(row) | _images(pictures or {})))
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
         """Ends the W&B run in its true state: 0 finished, anything else failed."""
@@ -86,6 +86,26 @@ class Tracker:
         return run
 
 
+def log_table(name: str, headings: Sequence[str], rows: Sequence[Sequence[str]], record: Mapping[str, Any]) -> None:
+    """A paper's table as an artifact of its own W&B run: a table to look at and ``table.json`` to read.
+
+    ``WANDB_MODE`` and ``WANDB_PROJECT`` say where it goes; without them it stays on disk, in the project ssl-bench.
+    """
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    mode: Any = os.environ.get("WANDB_MODE", "offline")
+    project, label = os.environ.get("WANDB_PROJECT", "ssl-bench"), name.replace("/", "-")
+    with wandb.init(project=project, job_type="table", name=label, mode=mode) as run:
+        artifact = wandb.Artifact(label, type="table", metadata={"table": name})
+        shown = wandb.Table(columns=list(headings), data=[list(row) for row in rows])
+        artifact.add(shown, "table")
+        with artifact.new_file("table.json") as file:
+            json.dump(record, file, indent=2)
+        run.log_artifact(artifact)
+        run.log({name: shown})
+
+
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """Lists, which are shares of equal steps from 0 to 1, as W&B's histograms."""
     if not any(isinstance(value, list) for value in row.values()):
@@ -98,6 +118,14 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
         return value if edges is None else wandb.Histogram(np_histogram=(np.array(value), edges))
 
     return {name: shown(value) for name, value in row.items()}
+
+
+def _images(pictures: Mapping[str, Path]) -> dict[str, Any]:
+    if not pictures:
+        return {}
+    import wandb
+
+    return {f"figures/{name}": wandb.Image(str(path)) for name, path in pictures.items()}
 
 
 def _step(line: str) -> int:

@@ -12,6 +12,7 @@ from ssl_bench import assemble
 from ssl_bench.data.arrays import Dataset
 from ssl_bench.data.views import EvalView
 from ssl_bench.device import Precision
+from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.subject import Subject
 
 
@@ -21,14 +22,17 @@ def judge(
     networks: Mapping[str, nn.Module | None],
     device: torch.device,
     precision: Precision,
-) -> dict[str, float]:
+) -> tuple[dict[str, float], dict[str, Artifact]]:
     """Metrics as ``<evaluator><suffix>/[<probe>/]<metric>`` for each network by its suffix; None judges raw pixels.
 
-    Every rank takes part and has all the metrics.
+    Artifacts, what evaluators found that is no number, are apart under names of the same form. Every rank takes part
+    and has all of them.
     """
     probes = dataset.probes()
-    view = EvalView(mean=config["dataset"]["mean"], std=config["dataset"]["std"])
+    view = EvalView(mean=config["dataset"]["mean"], std=config["dataset"]["std"], **dataset.eval_view)
+    augment = assemble.views(config)
     metrics: dict[str, float] = {}
+    artifacts: dict[str, Artifact] = {}
     for (name, probe), (suffix, network) in itertools.product(probes.items(), networks.items()):
         subject = Subject(
             network,
@@ -39,8 +43,13 @@ def judge(
             device=device,
             seed=config["seed"],
             autocast=precision.autocast,
+            augment=augment,
         )
         for evaluator, judging in assemble.evaluators(config).items():
             prefix = f"{evaluator}{suffix}/{name}/" if name else f"{evaluator}{suffix}/"
-            metrics |= {f"{prefix}{metric}": value for metric, value in judging.run(subject)}
-    return metrics
+            for metric, value in judging.run(subject):
+                if isinstance(value, Artifact):
+                    artifacts[f"{prefix}{metric}"] = value
+                else:
+                    metrics[f"{prefix}{metric}"] = value
+    return metrics, artifacts

@@ -1,14 +1,16 @@
 """What an evaluator judges: a frozen network, or raw pixels, on a labelled train and test split.
 
-An evaluator is a class whose constructor takes its settings and whose ``run(subject)`` yields ``(name, value)`` pairs.
-It runs on every rank together and gives the same numbers on any number of ranks. The caller adds the prefix, so one
-evaluator serves the trained network, the randomly initialised one and the raw pixels.
+An evaluator is a class whose constructor takes its settings and whose ``run(subject)`` yields ``(name, value)`` pairs;
+a value is a number, or an artifact where one number does not say it. It runs on every rank together and gives the same
+numbers on any number of ranks. The caller adds the prefix, so one evaluator serves the trained network, the randomly
+initialised one and the raw pixels.
 
 Shapes: N images of a split, n images of a batch, C channels, D backbone width, P projection width.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any, Literal, Protocol
 
@@ -16,14 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.arrays import Source, Taken
+from ssl_bench.data.views import Views, sizes
 from ssl_bench.distributed import gather, rank, world
 from ssl_bench.errors import RunError
+from ssl_bench.evaluate.artifacts import Artifact
 
 SplitName = Literal["train", "test"]
 
 
 class Evaluator(Protocol):
-    def run(self, subject: "Subject") -> Iterator[tuple[str, float]]: ...
+    def run(self, subject: "Subject") -> Iterator[tuple[str, float | Artifact]]: ...
 
 
 @contextmanager
@@ -66,6 +70,7 @@ class Subject:
         seed: what evaluators seed their generators with.
         batch_size: images per forward of one rank.
         autocast: type for mixed precision of the forward; None computes as the network is.
+        augment: how each view of an image was made in training, the global crops first; empty: not known.
     """
 
     def __init__(
@@ -80,13 +85,14 @@ class Subject:
         seed: int,
         batch_size: int = 512,
         autocast: torch.dtype | None = None,
+        augment: Sequence[Views] = (),
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         self.network, self.view = network, view
         self.train, self.test = train, test
         self.num_classes, self.seed, self.batch_size, self.autocast = num_classes, seed, batch_size, autocast
-        self.device = torch.device(device)
+        self.device, self.augment = torch.device(device), augment
         self._features: dict[SplitName, dict[str, Tensor]] = {}
 
     def split(self, name: SplitName) -> Source:
@@ -130,15 +136,37 @@ class Subject:
             views = views.to(next(self.network.parameters(), views).dtype)
             return {name: output.float() for name, output in self.network(views).items()}
 
+    def positives(self, name: SplitName, ids: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """Two random training views of the images ``ids`` [n] of a split, float32: [2, n, D] and [2, n, P] as above.
+
+        Every rank sends its share through the network and has all of them; what is drawn from ``generator``, which is
+        on the CPU, does not depend on the number of ranks. For networks whose ``augment`` is known.
+        """
+
+        def views(augment: Views, uniform: Tensor, rows: Tensor) -> Tensor:
+            images = self.load(self.split(name), ids[rows])
+            return augment.apply(images, augment.parameters(uniform[rows].to(self.device), *sizes(images)))
+
+        made = [partial(views, augment, augment.uniform(len(ids), generator)) for augment in self.augment[:2]]
+        both = [self._sharded(len(ids), view) for view in made]
+        return {output: torch.stack([each[output] for each in both]) for output in both[0]}
+
     def _extract(self, images: Source) -> dict[str, Tensor]:
-        ends = [len(images) * r // world() for r in range(world() + 1)]  # shard sizes differ by at most one
+        def views(rows: Tensor) -> Tensor:
+            batch = self.load(images, rows)
+            return self._raw(batch) if self.network is None else self.view(batch)
+
+        return self._sharded(len(images), views)
+
+    def _sharded(self, count: int, views: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """The outputs for ``views(rows)`` of the rows 0 .. count - 1, in that order, each computed on one rank."""
+        ends = [count * r // world() for r in range(world() + 1)]  # shard sizes differ by at most one
         first, last = ends[rank()], max(ends[rank() + 1], ends[rank()] + 1)  # an empty shard still learns the widths
-        rows = -(-len(images) // world())
+        rows = -(-count // world())
         shard: dict[str, Tensor] = {}
         for start in range(first, last, self.batch_size):
-            batch = self.load(images, torch.arange(start, min(start + self.batch_size, last)))
-            views = self._raw(batch) if self.network is None else self.view(batch)
-            for name, output in self.embed(views).items():
+            seen = torch.arange(start, min(start + self.batch_size, last))
+            for name, output in self.embed(views(seen)).items():
                 if name not in shard:
                     shard[name] = output.new_zeros(rows, output.shape[1])
                 shard[name][start - first : start - first + len(output)] = output

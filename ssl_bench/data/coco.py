@@ -1,0 +1,139 @@
+"""Photos with their objects from a COCO instance file: boxes, and maps of which object is where, without pycocotools.
+
+A point (x, y) is x pixels from the left and y from the top; the first pixel covers [0, 1) x [0, 1).
+https://cocodataset.org/#format-data
+"""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageOps
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ssl_bench.errors import ConfigError
+
+BACKGROUND, CROWD = 0, -1
+Example = tuple[Tensor, dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Photo:
+    """One entry of ``images`` with its ``annotations``, as the file has them."""
+
+    id: int
+    file_name: str
+    width: int
+    height: int
+    objects: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Instances:
+    photos: list[Photo]
+    categories: list[int]  # category_id of class 1, 2, ...: the file's own have gaps
+
+
+def read(path: Path) -> Instances:
+    """The photos of an ``instances_*.json``.
+
+    Raises:
+        ConfigError: no such file, or it is none of COCO's.
+    """
+    try:
+        content = json.loads(path.read_text())
+        objects: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+        for entry in content["annotations"]:
+            objects[entry["image_id"]].append(entry)
+        photos = [Photo(i["id"], i["file_name"], i["width"], i["height"], objects[i["id"]]) for i in content["images"]]
+        return Instances(photos, sorted(category["id"] for category in content["categories"]))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; it should be COCO's instances_*.json") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is no file of COCO instances ({type(error).__name__}: {error})") from error
+
+
+class Boxes(Dataset[Example]):
+    """Photos [3, H, W] in [0, 1] with ``boxes`` [n, 4] as x1, y1, x2, y2 and ``labels`` [n] from 1, without crowds.
+
+    Args:
+        folder: of the photos; ``annotations``: COCO's instances of them.
+        train: only photos with a box, mirrored half the time.
+    """
+
+    def __init__(self, folder: Path, annotations: Path, train: bool) -> None:
+        found = read(annotations)
+        self.folder, self.train, self.categories = folder, train, found.categories
+        self.label = {category: i for i, category in enumerate(found.categories, 1)}
+        boxes = [(photo, *self._boxes(photo)) for photo in found.photos]
+        self.entries = [entry for entry in boxes if len(entry[1]) or not train]
+        if not self.entries:
+            raise ConfigError(f"{annotations} has no boxes: set it to one that has")
+
+    def _boxes(self, photo: Photo) -> tuple[Tensor, Tensor]:
+        """Boxes [n, 4] inside the photo and wider than nothing, and their labels [n]."""
+        objects = [entry for entry in photo.objects if not entry.get("iscrowd")]
+        boxes = torch.tensor([entry["bbox"] for entry in objects]).view(-1, 4).float()
+        boxes[:, 2:] += boxes[:, :2]
+        boxes = boxes.minimum(torch.tensor([photo.width, photo.height] * 2)).clamp(min=0)
+        labels = torch.tensor([self.label[entry["category_id"]] for entry in objects], dtype=torch.int64)
+        kept = (boxes[:, 2:] - boxes[:, :2] > 1e-3).all(1)
+        return boxes[kept], labels[kept]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> Example:
+        photo, boxes, labels = self.entries[index]
+        with Image.open(self.folder / photo.file_name) as opened:
+            image = opened.convert("RGB")
+        if self.train and torch.rand(()) < 0.5:
+            image = ImageOps.mirror(image)
+            x1, y1, x2, y2 = boxes.unbind(1)
+            boxes = torch.stack([photo.width - x2, y1, photo.width - x1, y2], 1)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+        return pixels, {"boxes": boxes, "labels": labels, "image_id": torch.tensor(photo.id)}
+
+
+def instance_map(photo: Photo, size: int) -> NDArray[np.int64]:
+    """Which object covers each pixel of the photo resized to a square: [size, size].
+
+    BACKGROUND, 1, 2, ... per object, or CROWD, which is many objects that nobody told apart and so no region at all.
+    Where objects overlap the smaller one is seen.
+    """
+    found = np.full((size, size), BACKGROUND)
+    order = sorted(photo.objects, key=lambda o: (-o.get("iscrowd", 0), -o["area"]))
+    for number, entry in enumerate(order, 1):
+        found[mask(entry["segmentation"], photo.width, photo.height, size)] = CROWD if entry.get("iscrowd") else number
+    return found
+
+
+def mask(segmentation: Any, width: int, height: int, size: int) -> NDArray[np.bool_]:
+    """The pixels [size, size] of an object: polygons [[x, y, x, y, ...], ...] or a run-length encoding.
+
+    Raises:
+        ConfigError: a compressed run-length encoding, which COCO's own files do not have.
+    """
+    if isinstance(segmentation, dict):
+        if not isinstance(segmentation["counts"], list):
+            raise ConfigError("a compressed mask cannot be read: write its counts as a list (COCO's uncompressed RLE)")
+        inside = np.arange(len(segmentation["counts"])) % 2 == 1  # runs of outside and inside, column by column
+        full = np.repeat(inside, segmentation["counts"]).reshape(width, height).T
+        return full[np.ix_(centres(size, height), centres(size, width))]
+    canvas = Image.new("1", (size, size))
+    draw = ImageDraw.Draw(canvas)
+    for points in segmentation:
+        scaled = np.reshape(points, (-1, 2)) * (size / width, size / height) - 0.5  # PIL's pixel 0 lies at 0, not 1/2
+        draw.polygon([(x, y) for x, y in scaled.tolist()], fill=1)
+    return np.array(canvas)
+
+
+def centres(cells: int, length: int) -> NDArray[np.int64]:
+    """The place, out of ``length``, of the middle of each of ``cells`` equal cells."""
+    return ((np.arange(cells) + 0.5) * length / cells).astype(np.int64)

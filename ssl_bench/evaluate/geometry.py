@@ -1,0 +1,188 @@
+"""How features lie on the unit sphere: alignment, uniformity, tolerance, semantic sensitivity, compactness of classes.
+
+Shapes: N test images, D features, C classes, b x b a tile of the matrix of all pairs.
+
+The expectations over pairs x, y of test images are over distinct ones, x != y. MACL's equations 5 to 7 draw x and y
+independently of each other; with N images that adds the N self pairs to N (N - 1) others, so that a value v becomes
+(v (N - 1) + 1) / N: for 10,000 images at most 1e-4 more.
+
+Cosines and sums are float64: distances of nearly equal features keep their digits, and the terms are many.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ssl_bench.distributed import all_sum, broadcast_object, rank, world
+from ssl_bench.evaluate.artifacts import Artifact, Distribution
+from ssl_bench.evaluate.subject import Subject
+from ssl_bench.seeding import stream
+
+TILE = 512
+POSITIVES = 4096  # images whose views are drawn at a time
+WIDEST = 4096  # the effective rank needs the eigenvalues of a matrix of min(N, D) rows, 4096 of them in some 10 s
+
+
+class Geometry:
+    """Statistics of the l2-normalised features of the test split, from its test-time views.
+
+    Yields, with f the features of x, g those of y and E over distinct pairs:
+
+    tolerance             E[f.g 1(same class)], in [-1, 1] (Wang & Liu, 2021; MACL eq. 6)
+    semantic_sensitivity  S = E exp(-(H - f.g)^2), H = 1 in the same class, else -1; in [e^-4, 1] (MACL eq. 7)
+    uniformity            log E exp(-t |f - g|^2), in [-4 t, 0]; lower is more uniform (Wang & Isola, 2020; MACL eq. 5)
+    intra_distance        mean over the classes of the mean of |f - g| within a class, in [0, 2], and
+    intra_distance_median, their median ("Less can be more", figure 2); classes of one image are left out
+    intra_distances       the class means themselves, a Distribution
+    effective_rank        exp of the entropy of the singular values divided by their sum, in [1, min(N, D)] (Roy &
+                          Vetterli, 2007); not centred; left out where both N and D exceed 4096, as raw pixels may
+    silhouette            mean of (b - a) / max(a, b), in [-1, 1], scikit-learn's, Euclidean (same, figure 3)
+    alignment             E |f - g|^gamma of two random training views of each image, in [0, 2^gamma] (MACL eq. 5), and
+    projection_alignment  that of the projections, if ``features`` are others; both for networks only
+
+    The papers' S is below 1/e, that of cosines around 0, so it was of features with positive entries: the backbone's.
+
+    Args:
+        features: the space. Raw pixels have a backbone space only, and nothing is yielded for their projection.
+        t: in (0, 100]; gamma: above 0.
+        silhouette_samples: a seeded choice of so many images is taken where there are more.
+    """
+
+    def __init__(
+        self,
+        features: Literal["backbone", "projection"] = "backbone",
+        t: float = 2.0,
+        gamma: float = 2.0,
+        silhouette_samples: int = 10000,
+    ) -> None:
+        if not 0 < t <= 100:
+            raise ValueError(f"t must be in (0, 100], not {t}")
+        if gamma <= 0:
+            raise ValueError(f"gamma must be above 0, not {gamma}")
+        if silhouette_samples < 2:
+            raise ValueError(f"silhouette_samples must be at least 2, not {silhouette_samples}")
+        self.features, self.t, self.gamma, self.silhouette_samples = features, t, gamma, silhouette_samples
+
+    def run(self, subject: Subject) -> Iterator[tuple[str, float | Artifact]]:
+        labels, found = subject.labels("test"), subject.features("test").get(self.features)
+        if found is None:
+            return
+        if len(found) > 1:
+            yield from pair_statistics(found, labels, subject.num_classes, self.t)
+        if min(found.shape) <= WIDEST:
+            yield "effective_rank", effective_rank(found)
+        score = self._silhouette(found, labels, subject.seed)
+        if score is not None:
+            yield "silhouette", score
+        if subject.network is not None and subject.augment:
+            yield from self._alignment(subject)
+
+    def _silhouette(self, features: Tensor, labels: Tensor, seed: int) -> float | None:
+        """None where it is not defined: one class, or no two images of one."""
+        if len(features) > self.silhouette_samples:
+            generator = torch.Generator().manual_seed(stream("silhouette", seed))
+            chosen = torch.randperm(len(features), generator=generator)[: self.silhouette_samples].to(features.device)
+            features, labels = features[chosen], labels[chosen]
+        if not 1 < len(labels.unique()) < len(labels):
+            return None
+        score = None
+        if rank() == 0:  # a processor's work, which as many ranks would only do at once
+            from sklearn import config_context
+            from sklearn.metrics import silhouette_score
+
+            with config_context(working_memory=64):  # MB, the block of distances that is stored
+                unit = F.normalize(features, dim=1).cpu().numpy()
+                score = float(silhouette_score(unit, labels.cpu().numpy()))
+        return broadcast_object(score)  # type: ignore[no-any-return]
+
+    def _alignment(self, subject: Subject) -> Iterator[tuple[str, float]]:
+        generator = torch.Generator().manual_seed(stream("alignment", subject.seed))
+        sums: dict[str, Tensor] = {}
+        for ids in torch.arange(len(subject.test)).split(POSITIVES):
+            for name, pair in subject.positives("test", ids, generator).items():
+                f, g = F.normalize(pair.double(), dim=2)
+                sums[name] = sums.get(name, 0) + (f - g).norm(dim=1).pow(self.gamma).sum()
+        for name in dict.fromkeys([self.features, "projection"]):
+            if name in sums:
+                prefix = "" if name == self.features else f"{name}_"
+                yield f"{prefix}alignment", float(sums[name]) / len(subject.test)
+
+
+def pair_statistics(
+    features: Tensor, labels: Tensor, num_classes: int, t: float, tile: int = TILE
+) -> Iterator[tuple[str, float | Artifact]]:
+    """What :class:`Geometry` says of pairs, for features [N, D] of classes ``labels`` [N], tile by tile over the ranks.
+
+    All pairs are first taken to be of different classes, which most are; those within the classes are then put right.
+
+    Args:
+        tile: b; the result does not depend on it. Memory beside the features: a few b x max(b, D).
+    """
+    device, count = features.device, len(features)
+    sums = torch.zeros(3, dtype=torch.float64, device=device)  # of the sensitivity, the uniformity, the tolerance
+    distances = torch.zeros(num_classes, dtype=torch.float64, device=device)
+    for i, j in _tiles(count, tile)[rank() :: world()]:
+        cosines = _cosines(features, i, j, tile)
+        sums[0] += _sensitivity(cosines, -1)
+        sums[1] += cosines.sub_(1).mul_(2 * t).exp_().sum()  # |f - g|^2 = 2 - 2 f.g
+    for label in range(rank(), num_classes, world()):
+        mates = features[labels == label]
+        for i, j in _tiles(len(mates), tile):
+            cosines = _cosines(mates, i, j, tile)
+            sums[0] += _sensitivity(cosines, 1) - _sensitivity(cosines, -1)
+            sums[2] += cosines.sum()
+            distances[label] += (2 - 2 * cosines).clamp_min_(0).sqrt_().sum()
+    sensitivity, uniformity, tolerance = (all_sum(sums) / (count * (count - 1) / 2)).tolist()
+    size = labels.bincount(minlength=num_classes)
+    means = (all_sum(distances) / (size * (size - 1) / 2))[size > 1].cpu()
+    yield "tolerance", tolerance
+    yield "semantic_sensitivity", sensitivity
+    yield "uniformity", math.log(uniformity)
+    if len(means):
+        yield "intra_distance", float(means.mean())
+        yield "intra_distance_median", float(means.quantile(0.5))
+        axis = "mean distance of two images of a class (unit features)"
+        yield "intra_distances", Distribution({"test": means.tolist()}, axis, "classes")
+
+
+def _tiles(count: int, tile: int) -> list[tuple[int, int]]:
+    """First row and first column of the tiles that hold each pair of ``count`` once, those on the diagonal by half."""
+    starts = range(0, count, tile)
+    return [(i, j) for i in starts for j in starts if i <= j]
+
+
+def _cosines(features: Tensor, i: int, j: int, tile: int) -> Tensor:
+    """Cosines of the pairs of a tile, float64, flat."""
+    f, g = (F.normalize(features[k : k + tile].double(), dim=1) for k in (i, j))  # [b, D]
+    cosines = f @ g.T
+    return cosines[torch.ones_like(cosines, dtype=torch.bool).triu_(1)] if i == j else cosines.flatten()
+
+
+def _sensitivity(cosines: Tensor, kind: int) -> Tensor:
+    """Sum of exp(-(H - f.g)^2) over pairs of one H."""
+    return (cosines - kind).square_().neg_().exp_().sum()
+
+
+def effective_rank(features: Tensor) -> float:
+    """exp(-sum_k p_k log p_k), p_k = s_k / sum s, of the singular values s of the normalised features [N, D].
+
+    From the eigenvalues of the smaller Gram matrix: singular values under 1e-7 of the largest are noise and count as 0.
+    """
+    count, width = features.shape
+    if width <= count:
+        gram = features.new_zeros(width, width, dtype=torch.float64)
+        for rows in features.split(TILE)[rank() :: world()]:
+            x = F.normalize(rows.double(), dim=1)
+            gram.addmm_(x.T, x)
+        all_sum(gram)
+    else:
+        x = F.normalize(features.double(), dim=1)
+        gram = x @ x.T
+    values = torch.linalg.eigvalsh(gram).clamp_min(0)
+    singular = torch.where(values > 1e-14 * values.max(), values, 0).sqrt()
+    p = singular / singular.sum()
+    return float(torch.special.entr(p).sum().exp())

@@ -1,0 +1,90 @@
+"""The negative-positive coupling multiplier of a network at several batch sizes (Yeh et al., Decoupled Contrastive
+Learning, figure 1).
+
+Shapes: N images of a batch, P projection width, 2 views, each image an anchor in both.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ssl_bench.evaluate.artifacts import Artifact, Curve, Histogram
+from ssl_bench.evaluate.subject import Subject
+from ssl_bench.objective.contrast import Bank, Contrast, Embedded
+from ssl_bench.seeding import stream
+
+
+class NPC:
+    """q_B = sigmoid(u), the negatives' share of InfoNCE's denominator, over random batches of the train split.
+
+    A batch is N different images in two training views; its projections are of the network in evaluation mode, so that
+    batch statistics have no part in it, and each anchor has the 2N - 2 views of the other images as negatives. The
+    framework's other parts (momentum, predictor, queue) are left aside.
+
+    Yields for each batch size n{N}_mean and n{N}_cv = standard deviation / mean over all anchors of all its batches,
+    both as a Curve (``by_batch_size``; figure 1a) and the distribution as a Histogram (``multiplier``; figure 1b).
+    Nothing for raw pixels, which have no projection.
+
+    Args:
+        batch_sizes: N, each at least 2 and at most the train split.
+        batches: of each size.
+        tau: temperature; the paper's is 0.1, whatever the network was trained with.
+        bins: equal steps of the histogram from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        batch_sizes: Sequence[int] = (32, 64, 128, 256, 512, 1024),
+        batches: int = 10,
+        tau: float = 0.1,
+        bins: int = 20,
+    ) -> None:
+        if not batch_sizes or min(batch_sizes) < 2:
+            raise ValueError(f"batch_sizes must be one or more sizes of at least 2, not {list(batch_sizes)}")
+        if batches < 1 or bins < 1:
+            raise ValueError(f"batches and bins must be at least 1, not {batches} and {bins}")
+        if tau <= 0:
+            raise ValueError(f"tau must be above 0, not {tau}")
+        self.batch_sizes, self.batches, self.tau, self.bins = sorted(set(batch_sizes)), batches, tau, bins
+
+    def run(self, subject: Subject) -> Iterator[tuple[str, float | Artifact]]:
+        if subject.network is None:
+            return
+        if not subject.augment:
+            raise ValueError("augment must say how views are made: the multiplier is that of two views of an image")
+        if self.batch_sizes[-1] > len(subject.train):
+            raise ValueError(
+                f"batch_sizes must be at most {len(subject.train)}, the images of the train split, "
+                f"not {self.batch_sizes[-1]}: set evaluate.npc.batch_sizes"
+            )
+        means, cvs, counts = [], [], {}
+        for size in self.batch_sizes:
+            q = torch.cat([self._multipliers(subject, size, i) for i in range(self.batches)]).cpu()
+            means.append(float(q.mean()))
+            cvs.append(float(q.std(correction=0)) / means[-1] if means[-1] else 0.0)
+            counts[str(size)] = q.histc(self.bins, 0, 1).long().tolist()
+            yield f"n{size}_mean", means[-1]
+            yield f"n{size}_cv", cvs[-1]
+        label = f"NPC multiplier at temperature {self.tau:g}"
+        edges = [i / self.bins for i in range(self.bins + 1)]
+        yield "multiplier", Histogram(counts, edges, label, "anchors", "batch size")
+        lines = {"mean NPC multiplier": means, "standard deviation / mean": cvs}
+        yield "by_batch_size", Curve([float(n) for n in self.batch_sizes], lines, "batch size (images)", doubling=True)
+
+    def _multipliers(self, subject: Subject, size: int, index: int) -> Tensor:
+        """The multipliers of one batch, [2 N] float64, the same on every rank."""
+        generator = torch.Generator().manual_seed(stream("npc", subject.seed, size, index))
+        ids = torch.randperm(len(subject.train), generator=generator)[:size]
+        projections = subject.positives("train", ids, generator)["projection"].double()  # [2, N, P]
+        return multipliers(projections, ids.to(projections.device), self.tau).flatten()
+
+
+def multipliers(projections: Tensor, ids: Tensor, tau: float) -> Tensor:
+    """sigmoid(u) of every anchor, [2, N], for projections [2, N, P] of two views of the images ``ids`` [N]."""
+    unit = F.normalize(projections, dim=2)
+    e = Embedded(q=unit, p=unit.flip(0), raw=projections, ids=ids)
+    # The candidates of InBatch, which would gather them: here every rank has the whole batch, of any size.
+    contrast = Contrast.of(e, Bank(e.p.flatten(0, 1), ids.repeat(2)))
+    return contrast.log_odds(torch.tensor(tau, dtype=unit.dtype, device=unit.device)).sigmoid()

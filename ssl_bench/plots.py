@@ -1,0 +1,217 @@
+"""Pictures of a run: learning curves and what evaluators found, as PNG beside the data they show.
+
+Matplotlib is imported when a picture is made, and used without pyplot: no window, no global state. Colours are those of
+Okabe and Ito, which differ for every kind of colour vision; lines differ in their dashes and markers too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ssl_bench import files
+from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram, Regions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+log = logging.getLogger(__name__)
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe-Ito without yellow
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DPI = 120
+STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3}
+LABELS = {"loss": "loss (nats)", "information": "information (nats)", "images_per_second": "speed (images/s)"}
+CLOCKS = ("step", "epoch", "seconds")
+
+
+def keep(folder: Path, artifacts: Mapping[str, Artifact], record: Path | None = None) -> dict[str, Path]:
+    """Writes each artifact as ``<name>.json`` and, as far as that works, ``<name>.png``; gives the pictures by name.
+
+    Args:
+        folder: made if there is something to write. A ``/`` in a name becomes a ``-`` in the file's.
+        record: the ``metrics.jsonl`` whose learning curves are drawn as ``curves.png``.
+
+    A picture that cannot be drawn is a warning: the data is there. A file that cannot be written is an OSError.
+    """
+    pictures: dict[str, Path] = {}
+
+    def picture(name: str, make: Callable[..., Figure | None], *given: Any) -> None:
+        path = folder / f"{_file(name)}.png"
+        try:
+            png = _render(make, *given)
+        except Exception as error:  # whatever is wrong with a machine's matplotlib
+            log.warning("%s was not drawn: %s", path, error)
+            return
+        if png:
+            files.write(path, lambda file: file.write(png))
+            pictures[name] = path
+
+    rows = [] if record is None else _rows(record)
+    if artifacts or rows:
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, artifact in artifacts.items():
+        data = {"kind": type(artifact).__name__.lower(), **dataclasses.asdict(artifact)}
+        files.write_json(folder / f"{_file(name)}.json", data)
+        picture(name, draw, artifact, name)
+    if rows:
+        picture("curves", learning_curves, rows)
+    return pictures
+
+
+def _file(name: str) -> str:
+    return name.replace("/", "-")
+
+
+def _render(make: Callable[..., Figure | None], *given: Any) -> bytes:
+    """The PNG, in matplotlib's defaults and ours, whatever this machine's matplotlibrc says."""
+    import matplotlib.style
+
+    with matplotlib.style.context(["default", STYLE]):
+        buffer, figure = io.BytesIO(), make(*given)
+        if figure is not None:
+            figure.savefig(buffer, format="png", dpi=DPI)
+    return buffer.getvalue()
+
+
+def draw(artifact: Artifact, title: str) -> Figure:
+    """The picture of an artifact."""
+    if isinstance(artifact, Histogram):
+        return _histogram(artifact, title)
+    if isinstance(artifact, Regions):
+        return _regions(artifact, title)
+    return _distribution(artifact, title) if isinstance(artifact, Distribution) else _curve(artifact, title)
+
+
+def learning_curves(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """Every number that ``metrics.jsonl`` has at two steps or more, over the steps; None if there is none."""
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name not in CLOCKS and isinstance(value, int | float):
+                x, y = series.setdefault(name, ([], []))
+                x.append(row["step"])
+                y.append(value)
+    series = {name: (x, y) for name, (x, y) in series.items() if len(set(x)) > 1}
+    if not series:
+        return None
+    figure, panels = _grid(len(series), 4)
+    for i, (panel, (name, (x, y))) in enumerate(zip(panels, series.items(), strict=True)):
+        panel.plot(x, y, color=COLOURS[0], linewidth=1, marker="." if len(x) <= 50 else "")
+        panel.set_ylabel(LABELS.get(name, name))
+        if i + 4 >= len(series):
+            panel.set_xlabel("step")
+    return figure
+
+
+def _histogram(histogram: Histogram, title: str) -> Figure:
+    """One over another where colours tell them apart, side by side where they are more."""
+    shares = {name: [n / max(1, sum(counts)) for n in counts] for name, counts in histogram.counts.items()}
+    of, edges = f"share of the {histogram.of}", histogram.edges
+    if len(shares) > len(COLOURS):
+        figure, panels = _grid(len(shares), 4, shared=True)
+        for panel, (name, share) in zip(panels, shares.items(), strict=True):
+            panel.stairs(share, edges, fill=True, color=COLOURS[0])
+            panel.set_title(f"{histogram.groups} {name}", fontsize="medium")
+        figure.supxlabel(histogram.label, fontsize="medium")
+        figure.supylabel(of, fontsize="medium")
+        figure.suptitle(title)
+        return figure
+    figure, (panel,) = _grid(1, 1)
+    for i, (name, share) in enumerate(shares.items()):
+        panel.stairs(share, edges, color=COLOURS[i], linestyle=DASHES[i], linewidth=1.5, label=name)
+    panel.set(xlabel=histogram.label, ylabel=of, title=title)
+    panel.legend(title=histogram.groups, frameon=False)
+    return figure
+
+
+def _distribution(distribution: Distribution, title: str) -> Figure:
+    """Every value as a point, their quartiles as a box, their median as a bar."""
+    figure, (panel,) = _grid(1, 1)
+    for i, values in enumerate(distribution.values.values()):
+        panel.boxplot(
+            values, positions=[i], widths=0.5, whis=(0, 100), medianprops={"color": COLOURS[1], "linewidth": 2}
+        )
+        # Side by side in the order given, so that equal values can be seen; no random jitter.
+        places = [i + 0.4 * ((k + 0.5) / len(values) - 0.5) for k in range(len(values))]
+        panel.plot(places, values, "o", color=COLOURS[0], markersize=4, alpha=0.7)
+    names = [f"{name} ({len(values)} {distribution.of})" for name, values in distribution.values.items()]
+    panel.set_xticks(range(len(names)), names)
+    panel.set(ylabel=distribution.label, title=title)
+    return figure
+
+
+def _curve(curve: Curve, title: str) -> Figure:
+    figure, panels = _grid(len(curve.lines), 2)
+    for i, (panel, (name, y)) in enumerate(zip(panels, curve.lines.items(), strict=True)):
+        k = i % len(COLOURS)
+        panel.plot(curve.x, y, color=COLOURS[k], linestyle=DASHES[k], marker=MARKERS[k])
+        if curve.doubling:
+            panel.set_xscale("log", base=2)
+            panel.set_xticks(curve.x, [f"{x:g}" for x in curve.x])
+        panel.set(xlabel=curve.label, ylabel=name)
+    figure.suptitle(title)
+    return figure
+
+
+def _regions(regions: Regions, title: str) -> Figure:
+    """The photo, its instances below it, and at the right the maps, a line of ``columns`` after another."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.figure import Figure
+    from PIL import Image
+
+    bright = [to_rgb(colour) for colour in (*COLOURS, "#F0E442")]
+    digits = [*bright, *(tuple(0.5 * c for c in colour) for colour in bright)]
+    colours = {f"{i:x}": colour for i, colour in enumerate(digits)} | {".": (1.0, 1.0, 1.0), "x": (0.8, 0.8, 0.8)}
+    painted = {name: [[colours[c] for c in line] for line in lines] for name, lines in regions.maps.items()}
+    rows = -(-len(painted) // regions.columns)
+    figure = Figure((1.7 * (1 + regions.columns), 1.9 * max(2, rows)), layout="constrained")
+    panels = figure.subplots(max(2, rows), 1 + regions.columns, squeeze=False)
+    for panel in panels.flatten():
+        panel.set_axis_off()
+
+    def show(panel: Axes, image: Any, name: str) -> None:
+        panel.imshow(image, interpolation="nearest")
+        panel.set_title(name, fontsize="small")
+
+    with Image.open(regions.photo) as photo:
+        show(panels[0, 0], photo.convert("RGB").resize((448, 448)), "photo")
+    if regions.instances is not None:
+        show(panels[1, 0], [[colours[c] for c in line] for line in regions.instances], "instances (grey: crowd)")
+    for panel, (name, image) in zip(panels[:, 1:].flatten(), painted.items(), strict=False):
+        show(panel, image, name)
+    figure.suptitle(title)
+    return figure
+
+
+def _grid(count: int, columns: int, shared: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels, row by row."""
+    from matplotlib.figure import Figure
+
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    width, height = (5.5, 3.8) if count == 1 else (3.0 if columns > 2 else 4.0, 2.0 if columns > 2 else 3.2)
+    figure = Figure((width * columns, height * rows + (0.4 if shared else 0)), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).flatten()
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, list(axes[:count])
+
+
+def _rows(record: Path) -> list[dict[str, Any]]:
+    """The rows of ``metrics.jsonl`` that can be read."""
+    rows = []
+    for line in record.read_text().splitlines() if record.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:  # cut short by a crash
+            continue
+        rows.append(row)
+    return rows

@@ -1,0 +1,244 @@
+"""Regions of photos: what is alike is found, instances are where their polygons say, the record has the right shape."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from ssl_bench import plots
+from ssl_bench.data import coco
+from ssl_bench.data.arrays import Images
+from ssl_bench.errors import ConfigError
+from ssl_bench.evaluate.artifacts import Regions
+from ssl_bench.evaluate.local_features import LocalFeatures, agreement, clustered, feature_maps, patches
+from ssl_bench.evaluate.subject import Subject
+
+STAR = [[5.0, 2.0, 38.0, 9.5, 21.0, 14.0, 33.5, 28.0, 9.0, 20.0]]  # not convex, in a photo of 40 x 30
+
+
+class Backbone(nn.Module):
+    """Two feature maps of strides 4 and 8."""
+
+    def __init__(self, channels: int = 3) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.first, self.second = nn.Conv2d(channels, 6, 4, 4), nn.Conv2d(6, 8, 2, 2)
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.second(self.first(x))).mean((2, 3))
+
+
+class Network(nn.Module):
+    def __init__(self, channels: int = 3) -> None:
+        super().__init__()
+        self.backbone = Backbone(channels)
+
+
+def subject(channels: int = 3, network: bool = True) -> Subject:
+    images = Images([torch.zeros(2, channels, 8, 8, dtype=torch.uint8)], torch.zeros(2, dtype=torch.int64))
+    settings: dict[str, Any] = {"num_classes": 2, "view": None, "device": "cpu", "seed": 0}
+    return Subject(Network(channels) if network else None, images, images, **settings)
+
+
+def photos(folder: Path) -> tuple[Path, Path]:
+    """Three photos of 64 x 64, each of two flat halves, and the right half annotated as an object."""
+    images = folder / "images"
+    images.mkdir(exist_ok=True)
+    for i in range(3):
+        pixels = np.full((64, 64, 3), (200, 30, 40), np.uint8)
+        pixels[:, 32:] = 40 + 20 * i, 60, 220
+        Image.fromarray(pixels).save(images / f"{i}.png")
+    right = {"segmentation": [[32, 0, 64, 0, 64, 64, 32, 64]], "area": 2048, "iscrowd": 0, "category_id": 7}
+    right |= {"bbox": [32, 0, 32, 64]}
+    entries = [{"id": i, "file_name": f"{i}.png", "width": 64, "height": 64} for i in range(3)]
+    annotations = [right | {"id": i, "image_id": i} for i in range(3)]
+    path = folder / "instances.json"
+    path.write_text(json.dumps({"images": entries, "annotations": annotations, "categories": [{"id": 7}]}))
+    return images, path
+
+
+def evaluator(images: Path, annotations: Path | None, channels: int = 3, **change: Any) -> LocalFeatures:
+    settings: dict[str, Any] = {"size": 64, "layers": ["first", "second"], "clusters": [2, 3], "patch": 8, "n_init": 2}
+    told = None if annotations is None else str(annotations)
+    return LocalFeatures([0.5] * channels, [0.25] * channels, str(images), told, **(settings | change))
+
+
+def inside(x: float, y: float, polygon: list[float]) -> bool:
+    """Whether a ray to the right crosses the outline an odd number of times."""
+    corners = list(zip(polygon[::2], polygon[1::2], strict=True))
+    crossed = False
+    for (x1, y1), (x2, y2) in zip(corners, corners[1:] + corners[:1], strict=True):
+        if (y1 > y) != (y2 > y) and x < x1 + (y - y1) / (y2 - y1) * (x2 - x1):
+            crossed = not crossed
+    return crossed
+
+
+def distance(x: float, y: float, polygon: list[float]) -> float:
+    """To the nearest point of the outline."""
+    corners = np.reshape(polygon, (-1, 2))
+    ends, point = np.roll(corners, -1, 0), np.array([x, y])
+    along = ((point - corners) * (ends - corners)).sum(1) / ((ends - corners) ** 2).sum(1)
+    nearest = corners + np.clip(along, 0, 1)[:, None] * (ends - corners)
+    return float(np.linalg.norm(point - nearest, axis=1).min())
+
+
+@pytest.mark.parametrize("size", [30, 90])
+def test_polygons_are_filled_as_a_ray_says(size: int) -> None:
+    mask = coco.mask(STAR, 40, 30, size)
+    scaled = [c * size / (30 if i % 2 else 40) for i, c in enumerate(STAR[0])]
+    compared = 0
+    for row, column in np.ndindex(size, size):
+        x, y = column + 0.5, row + 0.5
+        if distance(x, y, scaled) > 1:  # PIL also fills the pixels that the outline touches
+            assert mask[row, column] == inside(x, y, scaled)
+            compared += 1
+    assert compared > 0.7 * size * size and 0.2 < mask.mean() < 0.6
+
+
+def test_crowds_and_what_covers_what() -> None:
+    big = {"segmentation": [[0, 0, 8, 0, 8, 8, 0, 8]], "area": 64, "iscrowd": 0}
+    small = {"segmentation": [[4, 4, 6, 4, 6, 6, 4, 6]], "area": 4, "iscrowd": 0}
+    crowd = {"segmentation": {"counts": [72, 8], "size": [8, 10]}, "area": 8, "iscrowd": 1}  # the last column
+    found = coco.instance_map(coco.Photo(0, "", 10, 8, [small, big, crowd]), 40)
+    assert (found[:, 36:] == coco.CROWD).all() and (found[:, 34:36] == coco.BACKGROUND).all()
+    assert len(np.unique(found[22:28, 18:22])) == 1 and found[22, 18] != found[2, 2] > 0
+    with pytest.raises(ConfigError, match="counts as a list"):
+        coco.mask({"counts": "abc", "size": [8, 10]}, 10, 8, 4)
+
+
+def test_clusters_are_numbered_by_size() -> None:
+    x = torch.zeros(6, 6, 3)
+    x[0, :4], x[1:3] = 1, 5
+    found = clustered(x, 3, seed=0, n_init=2)
+    assert found.dtype == np.uint8 and np.bincount(found.flatten()).tolist() == [20, 12, 4]
+    assert clustered(torch.zeros(4, 4, 2), 3, seed=0, n_init=2).tolist() == [[0] * 4] * 4  # fewer kinds than clusters
+
+
+def test_patches_hold_their_own_pixels() -> None:
+    pixels = torch.randint(0, 256, (1, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    found = patches(pixels, 4)
+    torch.testing.assert_close(found[2, 1], pixels[0, :, 8:12, 4:8].flatten() / 255)
+    assert found.shape == (3, 3, 48)
+
+
+def test_feature_maps_are_unit_vectors_and_no_larger_than_asked() -> None:
+    backbone, view = Backbone(), torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    maps = feature_maps(backbone, ["first", "second"], view, grid=6)
+    assert {name: tuple(x.shape) for name, x in maps.items()} == {"first": (6, 6, 6), "second": (4, 4, 8)}
+    for x in maps.values():
+        torch.testing.assert_close(x.norm(dim=2), torch.ones(x.shape[:2]))
+    assert backbone.training and not backbone.first._forward_hooks
+    with pytest.raises(ConfigError, match="no third; set layers to some of first, second, norm"):
+        feature_maps(backbone, ["third"], view, 6)
+    with pytest.raises(ConfigError, match="gives no feature map"):
+        feature_maps(nn.Sequential(nn.Flatten()), ["0"], view, 6)
+
+
+def test_one_instance_says_nothing() -> None:
+    alone = np.zeros((8, 8), np.int64)
+    assert agreement(np.zeros((4, 4), np.uint8), alone) is None
+    alone[:, 4:] = coco.CROWD
+    assert agreement(np.zeros((4, 4), np.uint8), alone) is None
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    return dict(evaluator(*photos(folder)).run(subject()))
+
+
+def test_two_flat_regions_are_found_and_drawn(tmp_path: Path) -> None:
+    found = measured(tmp_path)
+    numbers = {name: value for name, value in found.items() if isinstance(value, float)}
+    assert set(numbers) == {f"{row}_k{k}_ami" for row in ("first", "second", "rgb") for k in (2, 3)}
+    assert numbers["rgb_k2_ami"] == numbers["first_k2_ami"] == numbers["second_k2_ami"] == pytest.approx(1)
+    regions = {name: value for name, value in found.items() if isinstance(value, Regions)}
+    assert set(regions) == {"0", "1", "2"}
+    maps = regions["1"].maps
+    assert list(maps)[:2] == ["first, 2 clusters", "first, 3 clusters"]
+    for row, side in {"first": 16, "second": 8, "rgb": 8}.items():
+        assert [len(line) for line in maps[f"{row}, 2 clusters"]] == [side] * side
+    objects = regions["1"].instances
+    assert objects is not None and len(objects) == 64
+    assert {(line[:31], line[32:]) for line in objects} == {(31 * ".", 32 * "1")}  # PIL fills the outline too
+    pictures = plots.keep(tmp_path / "figures", {"local_features/1": regions["1"]})
+    with Image.open(pictures["local_features/1"]) as picture:
+        assert min(picture.size) > 300
+    assert json.loads((tmp_path / "figures/local_features-1.json").read_text())["maps"] == maps
+
+
+def test_without_annotations_there_are_only_pictures(tmp_path: Path) -> None:
+    found = dict(evaluator(photos(tmp_path)[0], None, photos=1).run(subject()))
+    assert set(found) == {"0"} and isinstance(found["0"], Regions) and found["0"].instances is None
+
+
+def test_a_network_of_grey_images_sees_grey_photos(tmp_path: Path) -> None:
+    found = dict(evaluator(photos(tmp_path)[0], None, channels=1).run(subject(1)))
+    assert set(found) == {"0", "1", "2"}
+    with pytest.raises(ConfigError, match="photos of 3 channels and the network 1"):
+        dict(evaluator(tmp_path / "images", None).run(subject(1)))
+
+
+def test_raw_pixels_add_nothing(tmp_path: Path) -> None:
+    assert not list(evaluator(*photos(tmp_path)).run(subject(network=False)))
+
+
+def test_a_reference_from_a_file(tmp_path: Path) -> None:
+    import timm
+
+    images, annotations = photos(tmp_path)
+    model = timm.create_model("resnet18")  # with its classifier, as such files come
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    layers: dict[str, Any] = {"layers": ["layer2"], "reference": "resnet18", "photos": 1}
+    judged = evaluator(images, annotations, reference_weights=str(tmp_path / "weights.pt"), **layers)
+    given = subject()
+    assert given.network is not None
+    given.network.backbone = model
+    found = dict(judged.run(given))
+    assert {"layer2_k2_ami", "reference_layer2_k2_ami", "rgb_k2_ami"} <= set(found)
+    torch.save({"conv1.weight": torch.zeros(1)}, tmp_path / "weights.pt")
+    with pytest.raises(ConfigError, match="is not for resnet18"):
+        list(judged.run(given))
+
+
+def refusals(images: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "images=.* is no folder", {"images": images / "none"}
+    yield "annotations=.* is no file", {"annotations": images / "none.json"}
+    yield r"clusters=\[1\]: set numbers from 2 to 16", {"clusters": [1]}
+    yield r"clusters=\[17\]", {"clusters": [17]}
+    yield "patch=7 must divide size=64", {"patch": 7}
+    yield "reference_weights=w.pt", {"reference_weights": "w.pt"}
+
+
+def test_refusals(tmp_path: Path) -> None:
+    images, annotations = photos(tmp_path)
+    for match, change in refusals(images):
+        settings: dict[str, Any] = {"images": images, "annotations": annotations} | change
+        with pytest.raises(ValueError, match=match):
+            evaluator(**settings)
+    with pytest.raises(ConfigError, match="has none of the 3 photos such as images/0"):
+        list(evaluator(tmp_path, annotations).run(subject()))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="has no photos"):
+        list(evaluator(tmp_path / "empty", None).run(subject()))
+
+
+def test_ranks_share_the_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each of five ranks leaves for the sum over ranks, two of them without a photo, adds up to what one finds."""
+    judged, module = evaluator(*photos(tmp_path)), "ssl_bench.evaluate.local_features"
+    paths = judged._paths()
+    alone = judged._regions(subject(), paths)
+    monkeypatch.setattr(f"{module}.world", lambda: 5)
+    shares = []
+    for each in range(5):
+        monkeypatch.setattr(f"{module}.rank", lambda each=each: each)
+        shares.append(judged._regions(subject(), paths))
+    assert not any(x.any() for share in shares[3:] for x in share.values())
+    for row, x in alone.items():
+        np.testing.assert_array_equal(sum(share[row] for share in shares), x)

@@ -1,0 +1,161 @@
+"""Pictures: the data beside them is what was found, they can be opened, and nothing waits for them before the end."""
+
+import dataclasses
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from ssl_bench import plots
+from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram
+from tests.conftest import only_run
+from tests.test_tracking import records
+
+Train = Callable[..., tuple[int, str]]
+GEOMETRY = "evaluate=[geometry,npc,projections]"
+NPC = ["evaluate.npc.batch_sizes=[8,32]", "evaluate.npc.batches=2"]
+
+
+def histogram(groups: int) -> Histogram:
+    counts = {str(2**i): [i, 3, 0, 7] for i in range(groups)}
+    return Histogram(counts, [0, 0.25, 0.5, 0.75, 1], "multiplier", "anchors", "batch size")
+
+
+ARTIFACTS: dict[str, tuple[Artifact, tuple[int, int]]] = {
+    "npc/few": (histogram(6), (660, 456)),
+    "npc/many": (histogram(9), (1440, 768)),
+    "geometry/classes": (Distribution({"test": [0.3, 0.5, 0.4], "train": [0.2]}, "distance", "classes"), (660, 456)),
+    "npc/curve": (Curve([32, 64, 128], {"mean": [0.5, 0.7, 0.9], "cv": [0.4, 0.2, 0.1]}, "N", True), (960, 384)),
+}
+
+
+def test_every_artifact_is_kept_as_data_and_drawn(tmp_path: Path) -> None:
+    found = plots.keep(tmp_path / "figures", {name: artifact for name, (artifact, _) in ARTIFACTS.items()})
+    assert list(found) == list(ARTIFACTS)
+    for name, (artifact, size) in ARTIFACTS.items():
+        stem = tmp_path / "figures" / name.replace("/", "-")
+        data = json.loads(Path(f"{stem}.json").read_text())
+        assert data.pop("kind") == type(artifact).__name__.lower()
+        assert data == dataclasses.asdict(artifact)
+        assert found[name] == Path(f"{stem}.png")
+        with Image.open(found[name]) as picture:
+            picture.load()
+            assert picture.format == "PNG" and picture.size == size
+            assert sum(n > 0 for n in picture.convert("L").histogram()) > 10  # not a blank page
+    assert len(list((tmp_path / "figures").iterdir())) == 2 * len(ARTIFACTS)
+
+
+def test_groups_differ_in_colour_and_in_dashes() -> None:
+    (panel,) = plots.draw(histogram(7), "").axes
+    assert len({line.get_linestyle() for line in panel.patches}) >= 4
+    assert len({line.get_edgecolor() for line in panel.patches}) == 7
+    legend = panel.get_legend()
+    assert legend is not None and [text.get_text() for text in legend.get_texts()] == [str(2**i) for i in range(7)]
+    assert panel.get_xlabel() == "multiplier" and panel.get_ylabel() == "share of the anchors"
+    assert len(plots.draw(histogram(8), "").axes) == 8
+
+
+def test_histograms_are_drawn_as_shares() -> None:
+    (panel,) = plots.draw(histogram(1), "").axes
+    assert panel.patches[0].get_data().values.tolist() == [0, 0.3, 0, 0.7]  # type: ignore[attr-defined]
+
+
+def test_learning_curves_are_the_rows() -> None:
+    rows: list[dict[str, Any]] = [
+        {"step": 10 * i, "epoch": i, "seconds": 1.0, "loss": 5.0 - i, "npc/mean": 0.9, "npc/histogram": [0.5, 0.5]}
+        for i in range(1, 4)
+    ]
+    figure = plots.learning_curves([*rows, {"step": 30, "knn/top1": 0.5}])
+    assert figure is not None
+    assert [panel.get_ylabel() for panel in figure.axes] == ["loss (nats)", "npc/mean"]
+    assert {panel.get_xlabel() for panel in figure.axes} == {"step"}
+    assert figure.axes[0].lines[0].get_xydata().tolist() == [[10, 4], [20, 3], [30, 2]]  # type: ignore[union-attr]
+    assert plots.learning_curves(rows[:1]) is None  # a point is no curve
+
+
+def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:
+    record = tmp_path / "metrics.jsonl"
+    record.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n{"step": 3, "lo')
+    assert list(plots.keep(tmp_path, {}, record)) == ["curves"]
+    with Image.open(tmp_path / "curves.png") as picture:
+        assert picture.size == (660, 456)
+    record.write_text("")
+    assert not plots.keep(tmp_path / "none", {}, record) and not (tmp_path / "none").exists()
+
+
+def test_a_picture_that_fails_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
+    with caplog.at_level(logging.WARNING):
+        assert not plots.keep(tmp_path, {"npc/few": histogram(2)})
+    assert "npc-few.png was not drawn" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["npc-few.json"]
+
+
+@pytest.mark.parametrize("module", ["ssl_bench.train", "ssl_bench.launch", "ssl_bench.plots", "ssl_bench.engine"])
+def test_matplotlib_is_imported_with_the_first_picture(module: str) -> None:
+    code = f"import sys, {module}; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_pyplot_is_never_imported() -> None:
+    code = "import sys; from tests.test_plots import *; plots._render(plots.draw, histogram(2), '')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print('matplotlib.pyplot' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_a_run_leaves_its_pictures(train: Train) -> None:
+    code, printed = train("max_steps=4", GEOMETRY, *NPC, "evaluate.baselines=[raw]", "tracking=offline")
+    assert code == 0 and "not drawn" not in printed and "given up" not in printed, printed
+    folder = only_run()
+    stems = ["geometry-intra_distances", "geometry_raw-intra_distances", "npc-by_batch_size", "npc-multiplier"]
+    stems += ["projections-histograms"]
+    names = sorted(path.name for path in (folder / "figures").iterdir())
+    assert names == sorted(["curves.png", *(f"{stem}.{end}" for stem in stems for end in ("json", "png"))])
+    metrics = json.loads((folder / "results.json").read_text())["metrics"]
+    assert all(isinstance(value, float) for value in metrics.values())
+    curve = json.loads((folder / "figures" / "npc-by_batch_size.json").read_text())
+    assert curve["x"] == [8, 32]
+    assert curve["lines"]["mean NPC multiplier"] == [metrics["npc/n8_mean"], metrics["npc/n32_mean"]]
+    distances = json.loads((folder / "figures" / "geometry-intra_distances.json").read_text())["values"]["test"]
+    assert sum(distances) / 10 == pytest.approx(metrics["geometry/intra_distance"])
+    with Image.open(folder / "figures" / "curves.png") as picture:
+        assert picture.size[0] == 1440
+    # W&B has the same pictures, in the row of the results.
+    last = [record.history.item for record in records(folder) if record.HasField("history")][-1]
+    given = {"@".join([item.key, *item.nested_key]).strip("@"): json.loads(item.value_json) for item in last}
+    shown = [key.split("@")[0] for key, value in given.items() if value == "image-file"]
+    assert {name.removeprefix("figures/").replace("/", "-") for name in shown} == {"curves", *stems}
+    assert given["npc/n8_mean"] == metrics["npc/n8_mean"]
+
+
+def test_evaluating_again_leaves_them_beside_its_numbers(train: Train, cli: Callable[..., Any]) -> None:
+    assert train("max_steps=2")[0] == 0
+    folder = only_run()
+    done = cli("evaluate", str(folder), GEOMETRY, *NPC, "evaluate.baselines=[]")
+    assert done.returncode == 0, done.stderr
+    (record,) = (folder / "evaluations").glob("*.json")
+    metrics = json.loads(record.read_text())["metrics"]
+    assert {"geometry/semantic_sensitivity", "geometry/alignment", "npc/n32_cv"} <= metrics.keys()
+    pictures = sorted(record.with_suffix("").glob("*.png"))
+    assert [path.stem for path in pictures] == [
+        "geometry-intra_distances",
+        "npc-by_batch_size",
+        "npc-multiplier",
+        "projections-histograms",
+    ]
+    assert all(str(path) in done.stdout.replace("\n", "") for path in pictures)
+    assert all(path.with_suffix(".json").exists() for path in pictures)
