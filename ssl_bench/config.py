@@ -18,6 +18,7 @@ from ssl_bench.build import near, one_of
 from ssl_bench.errors import ConfigError
 
 PRECISIONS = ("auto", "fp32", "fp16", "bf16", "fp64")
+SCALES = ("full", "reduced", "smoke")
 
 
 @dataclass
@@ -57,6 +58,7 @@ class Config:
 
     name: str = MISSING
     seed: int = MISSING
+    scale: str = MISSING
     epochs: int = MISSING
     max_steps: int | None = MISSING
     precision: str = MISSING
@@ -86,6 +88,7 @@ class Config:
 
 
 ConfigStore.instance().store("schema", Config)
+OmegaConf.register_new_resolver("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
 
 
 def directory() -> Path:
@@ -101,15 +104,15 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def load(overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Composes ``train.yaml`` with overrides, for the commands that do not go through Hydra's own entry point.
+def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any]:
+    """Composes ``<primary>.yaml`` with overrides, for what does not go through Hydra's own entry point.
 
     Raises:
         ConfigError: an override does not fit.
     """
     try:
         with initialize_config_dir(str(directory()), version_base="1.3"):
-            cfg = compose("train", list(overrides), return_hydra_config=True)
+            cfg = compose(primary, list(overrides), return_hydra_config=True)
             choices = cfg.hydra.runtime.choices
             OmegaConf.set_struct(cfg, False)
             cfg.pop("hydra")
@@ -136,6 +139,7 @@ def check(config: Mapping[str, Any]) -> None:
     for key, (value, smallest) in least.items():
         if value < smallest:
             raise ConfigError(f"{key}={value}: set {key} to {smallest} or more")
+    one_of("scale", config["scale"], SCALES)
     one_of("precision", config["precision"], PRECISIONS)
     one_of("reduction", config["reduction"], ("mean", "sum"))
     one_of("cosines", config["cosines"], ("auto", "dense", "tiled"))

@@ -95,7 +95,7 @@ def test_help(cli: Cli) -> None:
     unknown = cli("trian")
     assert unknown.returncode == 2 and "there is no command 'trian'" in unknown.stderr
     groups = cli("train", "--help")
-    assert groups.returncode == 0 and "batch_size: b1024, b1120" in groups.stdout
+    assert groups.returncode == 0 and "batch_size: b1000, b1024, b1120" in groups.stdout
 
 
 @pytest.mark.parametrize("grid", [["-m", "loss=infonce,typo"], ["-m", "batch_size.size=0,64", "max_steps=1"]])

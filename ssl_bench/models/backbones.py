@@ -1,5 +1,6 @@
 """Backbones: images [B, channels, H, W] to features [B, num_features]."""
 
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -59,6 +60,32 @@ class DigitsResNet(nn.Module):
         return self.stages(self.stem(x)).mean((2, 3))  # type: ignore[no-any-return]
 
 
+class ConvN(nn.Module):
+    """Three 3 x 3 convolutions of stride 2 without padding and one Linear, each with BN and ReLU; 128 features.
+
+    The network of the RandBit-MNIST notebook of google-research/simclr (arXiv 2011.02803, section 4.4).
+
+    Args:
+        in_channels: channels of the images.
+        size: height and width of the images.
+    """
+
+    def __init__(self, in_channels: int, size: int) -> None:
+        super().__init__()
+        if size < 15:
+            raise ValueError(f"size={size} must be at least 15: three convolutions halve it")
+        widths, layers = (in_channels, 32, 64, 64), []
+        for inputs, outputs in pairwise(widths):
+            layers += [_conv(inputs, outputs, 2, 0), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+            size = (size - 1) // 2
+        self.num_features = 128
+        layers += [nn.Flatten(), nn.Linear(widths[-1] * size * size, self.num_features, bias=False)]
+        self.layers = nn.Sequential(*layers, nn.BatchNorm1d(self.num_features), nn.ReLU(inplace=True))
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, in_channels, size, size] -> [B, 128]
+        return self.layers(x)  # type: ignore[no-any-return]
+
+
 class _Block(nn.Module):
     """Two 3 x 3 convolutions and a shortcut; a wider output halves the resolution."""
 
@@ -80,7 +107,7 @@ class _Block(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-def _conv(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    conv = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+def _conv(inputs: int, outputs: int, stride: int = 1, padding: int = 1) -> nn.Conv2d:
+    conv = nn.Conv2d(inputs, outputs, 3, stride, padding, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv

@@ -1,6 +1,10 @@
 """Training with labels, on the same views: the control that self-supervised encoders are measured against.
 
 L = mean over the views and the labelled images of -log softmax(head(backbone(view)))_label
+
+An image of several things, of which the labels say how often each class is there, has the mean over these things: the
+cross-entropy against their frequencies. The paper that trains on such images (Intriguing Properties of Contrastive
+Losses, arXiv 2011.02803, section 3.1) leaves the target open.
 """
 
 from typing import Literal
@@ -16,7 +20,7 @@ from ssl_bench.objective.method import Method, Outputs
 
 
 class Supervised(Method):
-    """Cross-entropy of both views; an image without a label (-1) adds nothing.
+    """Cross-entropy of both views; an image without a label (-1, or counts that are all 0) adds nothing.
 
     Args:
         backbone: the network that is judged.
@@ -36,12 +40,20 @@ class Supervised(Method):
         self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         logits = outputs["logits"].double() if outputs["logits"].dtype == torch.float64 else outputs["logits"].float()
-        labels = batch.labels.repeat(len(logits))  # [V B]
-        flat = logits.flatten(0, 1)
+        flat = logits.flatten(0, 1)  # [V B, C]
+        counts = batch.labels if batch.labels.ndim == 2 else None  # [B, C]
+        labelled = batch.labels >= 0 if counts is None else counts.sum(1) > 0  # [B]
         # The mean is over the labelled images of all ranks, of which each may have another number.
-        known = gather((labels >= 0).to(flat.dtype).mean()[None]).mean().clamp(min=1 / len(labels))
-        loss = cross_entropy(flat, labels, ignore_index=-1, reduction="sum") / (len(labels) * known)
+        known = gather(labelled.to(flat.dtype).mean()[None]).mean().clamp(min=1 / len(flat))
+        if counts is None:
+            labels = batch.labels.repeat(len(logits))  # [V B]
+            loss = cross_entropy(flat, labels, ignore_index=-1, reduction="sum")
+        else:
+            frequencies = counts.to(flat.dtype) / counts.sum(1, keepdim=True).clamp(min=1)
+            loss = cross_entropy(flat, frequencies.repeat(len(logits), 1), reduction="sum")
+        loss = loss / (len(flat) * known)
         if not diagnostics:
             return loss, {}
-        right = (flat.argmax(1) == labels).to(flat.dtype).mean()
-        return loss, {"train/top1": gather(right[None]).mean() / known}
+        best = logits.argmax(2)  # [V, B]
+        right = best == batch.labels if counts is None else counts.gather(1, best.T).T > 0  # any of the classes
+        return loss, {"train/top1": gather(right.to(flat.dtype).mean()[None]).mean() / known}

@@ -1,0 +1,458 @@
+"""The constructed datasets: where digits lie, which bits an image has, and that both stay as they are."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ssl_bench import assemble
+from ssl_bench.config import load
+from ssl_bench.data.arrays import Dataset, Images, Source
+from ssl_bench.data.bits import WithBits, binary
+from ssl_bench.data.digit_on_imagenet import stretched
+from ssl_bench.data.loader import Loader
+from ssl_bench.data.multi_digits import Canvases, scaled
+from ssl_bench.data.views import EvalView
+from ssl_bench.errors import ConfigError
+from ssl_bench.models.supervised import Supervised
+from ssl_bench.objective.contrast import Batch
+from tests.conftest import only_run
+from tests.ranks import on_two_ranks
+
+CPU = torch.device("cpu")
+TRAIN, TEST = 96, 40  # of the small MNIST
+DARK = 60  # no pixel of its digits is darker
+
+
+def write_mnist(root: Path) -> dict[str, Tensor]:
+    """Digits with every pixel inked, each image unlike any other; uint8 [M, 28, 28] of each split."""
+    made = {}
+    for split, count in (("train", TRAIN), ("test", TEST)):
+        images = np.random.default_rng(count).integers(DARK, 256, (count, 28, 28, 1), dtype=np.uint8)
+        (root / "mnist").mkdir(parents=True, exist_ok=True)
+        np.save(root / "mnist" / f"{split}_images.npy", images)
+        np.save(root / "mnist" / f"{split}_labels.npy", np.arange(count) * 7 % 10)
+        made[split] = torch.from_numpy(images[..., 0])
+    return made
+
+
+def write_cifar10(root: Path) -> None:
+    for split, count in (("train", 48), ("test", 16)):
+        images = np.random.default_rng(count).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        (root / "cifar10").mkdir(parents=True, exist_ok=True)
+        np.save(root / "cifar10" / f"{split}_images.npy", images)
+        np.save(root / "cifar10" / f"{split}_labels.npy", np.arange(count) % 10)
+
+
+def write_photos(root: Path) -> None:
+    """Two classes of photos, no two of one size."""
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 6), ("val", 3)):
+        for name in ("cat", "dog"):
+            (root / "imagenet" / split / name).mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                photo = generator.integers(0, 200, (180 + 20 * i, 260 - 10 * i, 3), dtype=np.uint8)
+                Image.fromarray(photo).save(root / "imagenet" / split / name / f"{i}.png")
+
+
+def dataset(root: Path, *overrides: str) -> Dataset:
+    return assemble.dataset(load([*overrides, f"paths.data={root}"]))
+
+
+def canvases(root: Path, *overrides: str) -> Canvases:
+    made = dataset(root, "dataset=multi_digits", *overrides).pretrain()
+    assert isinstance(made, Canvases)
+    return made
+
+
+def taken(source: Source, ids: Tensor | None = None) -> Tensor:
+    images = source.take(torch.arange(len(source)) if ids is None else ids)
+    assert isinstance(images, Tensor)
+    return images
+
+
+# ---- MultiDigits
+
+
+@pytest.mark.parametrize("digits", [1, 2, 4, 8, 12, 16])
+def test_the_grid_has_each_digit_whole_in_a_cell_of_its_own(tmp_path: Path, digits: int) -> None:
+    mnist = write_mnist(tmp_path)["train"]
+    made = canvases(tmp_path, "dataset.placement=grid", f"dataset.digits={digits}")
+    images = taken(made)
+    assert images.shape == (TRAIN, 1, 112, 112) and images.dtype == torch.uint8
+    ink = mnist.long().sum((1, 2))[made.which].sum(1)  # nothing is lost to overlaps
+    assert torch.equal(images.long().sum((1, 2, 3)), ink)
+    cells = (
+        images.unflatten(2, (4, 28)).unflatten(4, (4, 28))[:, 0].permute(0, 1, 3, 2, 4).flatten(1, 2)
+    )  # [N,16,28,28]
+    filled = (cells >= DARK).flatten(2)
+    assert torch.equal(filled.all(2), filled.any(2))  # a cell is full or empty: every pixel of a digit is inked
+    assert (filled.all(2).sum(1) == digits).all()
+    for i in range(0, TRAIN, 13):
+        place = made.top[i] // 28 * 4 + made.left[i] // 28
+        assert torch.equal(cells[i][place], mnist[made.which[i]])
+
+
+def test_the_grid_uses_every_cell_and_every_digit(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    made = canvases(tmp_path, "dataset.placement=grid", "dataset.digits=4")
+    places = made.top // 28 * 4 + made.left // 28
+    assert places.unique().tolist() == list(range(16))
+    counts = torch.bincount(made.which.flatten(), minlength=TRAIN)  # 384 draws: a digit is missed with p = 1.8%
+    assert (counts > 0).float().mean() > 0.9 and counts.max() < 16
+    assert any(len(row.unique()) < 16 for row in canvases(tmp_path, "dataset.digits=16").which)  # independent draws
+
+
+def test_random_places_are_inside_and_the_brighter_pixel_is_seen(tmp_path: Path) -> None:
+    mnist = write_mnist(tmp_path)["train"]
+    made = canvases(tmp_path, "dataset.digits=8")
+    assert made.top.min() >= 0 and made.top.max() <= 84 and made.left.min() >= 0 and made.left.max() <= 84
+    assert made.top.max() > 80 and made.left.min() < 4 and len(made.top.unique()) > 80  # uniform over all 85 rows
+    images, overlapping = taken(made), 0
+    for i in range(0, TRAIN, 7):
+        canvas = np.zeros((112, 112), np.uint8)
+        for which, top, left in zip(made.which[i], made.top[i], made.left[i], strict=True):
+            window = canvas[top : top + 28, left : left + 28]
+            overlapping += int((window > 0).any())
+            np.maximum(window, mnist[which].numpy(), out=window)
+        assert np.array_equal(images[i, 0].numpy(), canvas)
+    assert overlapping > 5
+
+
+def test_sizes(tmp_path: Path) -> None:
+    mnist = write_mnist(tmp_path)
+    made = canvases(tmp_path, "dataset.digits=2", "dataset.sizes=[20,80]")
+    assert made.top[:, 0].max() <= 92 and made.top[:, 1].max() <= 32 and made.left[:, 1].max() <= 32
+    assert made.top[:, 0].max() > 80 and made.top[:, 1].max() > 28
+    images = taken(made)[:, 0]
+    for i in range(TRAIN):
+        top, left = made.top[i, 1], made.left[i, 1]
+        assert (images[i, top : top + 80, left : left + 80] >= DARK).all()  # the large one is all there
+    inked = (images > 0).sum((1, 2))
+    assert inked.min() >= 80 * 80 and inked.max() <= 80 * 80 + 20 * 20
+    small = scaled(mnist["train"][:3], 20)
+    assert small.shape == (3, 20, 20) and small.float().mean().sub(mnist["train"][:3].float().mean()).abs() < 1
+    assert scaled(mnist["train"], 28) is mnist["train"]
+
+
+def test_an_image_depends_on_its_id_and_the_seed_alone(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    for overrides in ([], ["dataset.placement=grid"], ["dataset.digits=2", "dataset.sizes=[20,80]"]):
+        made = canvases(tmp_path, *overrides)
+        whole = taken(made)
+        order = torch.randperm(TRAIN)
+        assert torch.equal(taken(made, order), whole[order])
+        assert torch.equal(taken(made, torch.tensor([5])), whole[5:6])
+        assert torch.equal(taken(made.to(CPU)), whole) and torch.equal(taken(canvases(tmp_path, *overrides)), whole)
+        other = canvases(tmp_path, *overrides, "seed=1")
+        assert not torch.equal(made.which, other.which) and not torch.equal(made.top, other.top)
+
+
+def test_labels_count_the_digits(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    several = canvases(tmp_path, "dataset.digits=12")
+    assert several.labels.shape == (TRAIN, 10) and several.labels.dtype == torch.int64
+    assert (several.labels.sum(1) == 12).all()
+    assert several.labels[3].tolist() == np.bincount(several.which[3] * 7 % 10, minlength=10).tolist()
+    one = canvases(tmp_path, "dataset.digits=1")
+    assert torch.equal(one.labels, one.which[:, 0] * 7 % 10)
+
+
+def test_a_network_is_judged_on_single_digits(tmp_path: Path) -> None:
+    mnist = write_mnist(tmp_path)
+    probes = dataset(tmp_path, "dataset=multi_digits", "dataset.digits=16", "dataset.placement=grid").probes()
+    assert list(probes) == [""]
+    for split, source in (("train", probes[""].train), ("test", probes[""].test)):
+        images, count = taken(source)[:, 0], len(mnist[split])
+        assert len(source) == count and source.labels.tolist() == (np.arange(count) * 7 % 10).tolist()
+        assert torch.equal(images.long().sum((1, 2)), mnist[split].long().sum((1, 2)))  # each digit once, nothing else
+    sized = dataset(tmp_path, "dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,80]").probes()
+    assert list(sized) == ["digit20", "digit80"]
+    for size, probe in zip((20, 80), sized.values(), strict=True):
+        assert ((taken(probe.test) > 0).sum((1, 2, 3)) == size * size).all() and probe.num_classes == 10
+    assert list(dataset(tmp_path, "dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,20]").probes()) == [
+        "digit20"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["dataset.digits=17"], "dataset.digits=17 must be 1 to 16"),
+        (["dataset.digits=3", "dataset.sizes=[20,80]"], r"dataset.sizes=\[20, 80\] must be one for each of the 3"),
+        (["dataset.digits=1", "dataset.sizes=[120]"], r"dataset.size=112 must be at least that of a digit \(120"),
+        (["dataset.digits=2", "dataset.sizes=[20,20]", "dataset.placement=grid"], "placement=random"),
+        (["dataset.size=56", "dataset.digits=5", "dataset.placement=grid"], "dataset.size=56 has no 5 cells"),
+        (["dataset.placement=circle"], "dataset.placement to one of random, grid"),
+    ],
+)
+def test_what_does_not_fit_a_canvas_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dataset(tmp_path, "dataset=multi_digits", *overrides)
+
+
+@pytest.mark.parametrize("name", ["multi_digits", "randbit_mnist", "digit_on_imagenet"])
+def test_missing_digits_are_told(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"`ssl-bench prepare dataset=mnist paths.data={tmp_path}`"):
+        dataset(tmp_path, f"dataset={name}").check()
+
+
+def test_the_supervised_target_of_several_digits_is_their_frequency() -> None:
+    logits = torch.tensor([[[2.0, 1.0, -1.0], [0.0, 0.5, 1.0]]] * 2, dtype=torch.float64)  # [V, B, C]
+    method = Supervised(torch.nn.Identity(), torch.nn.Identity())
+    log_p = logits[0].log_softmax(1)
+
+    def loss(labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        batch = Batch([], torch.arange(2), labels)
+        return method.objective({"logits": logits}, batch, 0.0, True)
+
+    mixed, found = loss(torch.tensor([[3, 0, 1], [1, 1, 0]]))
+    expected = -(0.75 * log_p[0, 0] + 0.25 * log_p[0, 2] + 0.5 * log_p[1, 0] + 0.5 * log_p[1, 1]) / 2
+    assert mixed.item() == pytest.approx(expected.item(), abs=1e-12)
+    assert found["train/top1"].item() == 0.5  # the likeliest class of image 0 is there, that of image 1 is not
+    one, found = loss(torch.tensor([[0, 0, 1], [0, 4, 0]]))  # of one class: the cross-entropy with that class
+    plain, _ = loss(torch.tensor([2, 1]))
+    assert one.item() == pytest.approx(plain.item(), abs=1e-12)
+    unlabelled, _ = loss(torch.tensor([[0, 0, 0], [0, 4, 0]]))
+    assert unlabelled.item() == pytest.approx(-log_p[1, 1].item(), abs=1e-12)
+    assert loss(torch.tensor([-1, 1]))[0].item() == pytest.approx(-log_p[1, 1].item(), abs=1e-12)
+
+
+# ---- RandBit
+
+
+def test_channels_are_the_binary_expansion() -> None:
+    values = torch.tensor([0, 1, 6, 2**59 + 5, 2**60 - 1])
+    for k in (0, 3, 60):
+        expected = [[int(v) >> j & 1 for j in range(k)] for v in values]
+        assert binary(values, k).reshape(5, k).tolist() == expected
+    picture = torch.zeros(5, 1, 4, 4, dtype=torch.uint8)
+    source = WithBits(Images([picture], torch.zeros(5).long()), 3, values % 8)
+    assert taken(source)[2, :, 1, 3].tolist() == [0, 0, 255, 255]  # 6 = 110, the lowest bit first
+    assert (taken(source) == taken(source)[:, :, :1, :1]).all()
+
+
+def test_bits_are_uniform_and_their_own_in_each_split_and_seed(tmp_path: Path) -> None:
+    black = Images([torch.zeros(20000, 1, 1, 1, dtype=torch.uint8)], torch.zeros(20000).long())
+    for k in (1, 5):
+        values = WithBits.drawn(black, k, 0, "train").values
+        counts = torch.bincount(values, minlength=2**k).double()
+        expected = 20000 / 2**k
+        chi = float(((counts - expected) ** 2 / expected).sum())
+        assert len(counts) == 2**k and chi < 2**k - 1 + 4 * (2 * (2**k - 1)) ** 0.5, (k, chi)
+    ones = binary(WithBits.drawn(black, 60, 0, "train").values, 60).double().mean(0)
+    assert (ones - 0.5).abs().max() < 5 * 0.5 / 20000**0.5
+    write_mnist(tmp_path)
+    made = dataset(tmp_path, "dataset=randbit_mnist", "dataset.bits=30")
+    train, test = made.split("train"), made.split("test")
+    pretrain, other = (
+        made.pretrain(),
+        dataset(tmp_path, "dataset=randbit_mnist", "dataset.bits=30", "seed=1").pretrain(),
+    )
+    assert isinstance(pretrain, WithBits) and isinstance(other, WithBits)
+    assert isinstance(train, WithBits) and isinstance(test, WithBits)
+    assert torch.equal(pretrain.values, train.values)  # what it was trained on is what it is judged on
+    assert not torch.equal(train.values[:TEST], test.values) and not torch.equal(pretrain.values, other.values)
+
+
+def bits_of(images: Tensor, picture: int) -> Tensor:
+    constants = images[:, picture:]
+    assert (constants == constants[:, :, :1, :1]).all()
+    return constants[:, :, 0, 0]
+
+
+def _bit_views(root: Path, epoch: int) -> tuple[Tensor, list[Tensor]]:
+    config = load(["dataset=randbit_mnist", "dataset.bits=12", "batch_size.size=32", f"paths.data={root}"])
+    loader = Loader(assemble.dataset(config).pretrain(), assemble.views(config), 32, CPU, 0, torch.float32)
+    batch = next(loader.steps(epoch * 3, epoch * 3 + 1)).batch()
+    return batch.ids, batch.views
+
+
+class OnRank:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __call__(self, rank: int) -> tuple[Tensor, list[Tensor]]:
+        return _bit_views(self.root, 0)
+
+
+def test_an_image_has_its_bits_in_both_views_all_epochs_all_ranks_and_at_evaluation(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    made = dataset(tmp_path, "dataset=randbit_mnist", "dataset.bits=12")
+    train = made.split("train")
+    assert isinstance(train, WithBits)
+    expected = binary(train.values, 12).float()  # [N, 12]
+    for epoch in range(2):
+        ids, (first, second) = _bit_views(tmp_path, epoch)
+        assert torch.equal(bits_of(first, 1), expected[ids]) and torch.equal(bits_of(second, 1), expected[ids])
+        assert not torch.equal(first[:, :1], second[:, :1])
+    ranks = on_two_ranks(OnRank(tmp_path))
+    assert len(set(torch.cat([ids for ids, _ in ranks]).tolist())) == 32
+    for ids, views in ranks:
+        assert len(ids) == 16 and all(torch.equal(bits_of(view, 1), expected[ids]) for view in views)
+    judged = EvalView(mean=[0.2], std=[0.5])(taken(train, torch.arange(9)))
+    assert torch.equal(bits_of(judged, 1), expected[:9]) and judged.shape == (9, 13, 28, 28)
+    order = torch.randperm(TRAIN)
+    assert torch.equal(taken(train.to(CPU), order), taken(train)[order])
+
+
+@pytest.mark.parametrize(("name", "picture", "size"), [("randbit_mnist", 1, 28), ("randbit_cifar10", 3, 32)])
+@pytest.mark.parametrize("k", [0, 7])
+def test_a_network_takes_the_picture_and_the_bits(tmp_path: Path, name: str, picture: int, size: int, k: int) -> None:
+    write_mnist(tmp_path)
+    write_cifar10(tmp_path)
+    config = load([f"dataset={name}", f"dataset.bits={k}", f"paths.data={tmp_path}"])
+    source = assemble.dataset(config).split("test")
+    assert config["dataset"]["channels"] == picture + k
+    assert taken(source).shape == (len(source), picture + k, size, size)
+    x = EvalView(mean=config["dataset"]["mean"], std=config["dataset"]["std"])(taken(source, torch.arange(4)))
+    assert assemble.method(config).encoder(x)["backbone"].shape[0] == 4
+    plain = dataset(tmp_path, f"dataset={name.removeprefix('randbit_')}").split("test")
+    assert torch.equal(taken(source)[:, :picture], taken(plain))  # the picture is untouched
+
+
+def test_numbers_of_bits_are_refused(tmp_path: Path) -> None:
+    for k in (-1, 61):
+        with pytest.raises(ConfigError, match=f"dataset.bits={k} must be 0 to 60"):
+            dataset(tmp_path, "dataset=randbit_mnist", f"dataset.bits={k}")
+    with pytest.raises(ConfigError, match=r"dataset\.bits=0 must be 1 to 60"):
+        dataset(tmp_path, "dataset=bits", "dataset.bits=0")
+    with pytest.raises(ConfigError, match="channels=3 must be the 1 of mean and the 5 bits"):
+        dataset(tmp_path, "dataset=randbit_mnist", "dataset.bits=5", "dataset.channels=3")
+
+
+def test_photos_of_many_sizes_have_bits_too(tmp_path: Path) -> None:
+    write_photos(tmp_path)
+    bits = dataset(tmp_path, "dataset=randbit_imagenet", "dataset.num_classes=2", "dataset.bits=9").pretrain()
+    plain = dataset(tmp_path, "dataset=imagenet", "dataset.num_classes=2").pretrain()
+    assert isinstance(bits, WithBits) and not isinstance(bits.images, WithBits) and bits.nbytes is None
+    ids = torch.tensor([11, 2])
+    for image, photo, value in zip(bits.take(ids), plain.take(ids), bits.values[ids], strict=True):
+        assert torch.equal(image[:3], photo) and image.shape == (12, *photo.shape[1:])
+        assert torch.equal(bits_of(image[None], 3), binary(value[None], 9) * 255)
+
+
+def test_images_of_bits_alone(tmp_path: Path) -> None:
+    config = load(["dataset=bits", "dataset.bits=8", "dataset.images=600", "batch_size.size=20"])
+    assert [name for name, node in config["evaluate"].items() if isinstance(node, dict)] == []
+    source = assemble.dataset(config).pretrain()
+    assert isinstance(source, WithBits) and len(source) == 600 and (source.labels == -1).all()
+    views = next(Loader(source, assemble.views(config), 20, CPU, 0, torch.float32).steps(2, 3)).batch()
+    assert views.views[0].shape == (20, 8, 32, 32) and torch.equal(*views.views)  # no augmentation
+    assert torch.equal(bits_of(views.views[0], 0), binary(source.values[views.ids], 8).float())
+    assert assemble.method(config).encoder(views.views[0][:2])["backbone"].shape == (2, 512)
+
+
+def test_nothing_with_labels_is_measured_on_bits_alone(train: Callable[..., tuple[int, str]]) -> None:
+    cell = ["dataset=bits", "dataset.bits=4", "dataset.images=64", "batch_size.size=32", "max_steps=2", "tracking=off"]
+    cell += ["backbone=resnet_digits", "backbone.width=4"]
+    code, told = train(*cell, small=False)
+    assert code == 0, told
+    assert json.loads((only_run() / "results.json").read_text())["metrics"] == {}
+    code, told = train(*cell, "evaluate=linear", small=False)
+    assert code != 0 and "unlabelled images (-1) cannot be evaluated on" in told
+
+
+def test_randbit_trains_end_to_end(tmp_path: Path, train: Callable[..., tuple[int, str]]) -> None:
+    write_mnist(tmp_path)
+    cell = ["dataset=randbit_mnist", "dataset.bits=10", "batch_size.size=32", "max_steps=3", "tracking=off"]
+    code, told = train(*cell, f"paths.data={tmp_path}", "evaluate=linear", "evaluate.linear.epochs=1", small=False)
+    assert code == 0, told
+    assert set(json.loads((only_run() / "results.json").read_text())["metrics"]) >= {"linear/top1", "linear_init/top1"}
+
+
+def test_canvases_train_with_labels_and_are_judged_by_size(
+    tmp_path: Path, train: Callable[..., tuple[int, str]]
+) -> None:
+    write_mnist(tmp_path)
+    cell = ["dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,80]", "framework=supervised"]
+    cell += ["backbone=resnet_digits", "batch_size.size=16", "max_steps=2", "tracking=off"]
+    cell += ["evaluate=linear", "evaluate.linear.epochs=1", "evaluate.baselines=[]", f"paths.data={tmp_path}"]
+    code, told = train(*cell, small=False)
+    assert code == 0, told
+    metrics = json.loads((only_run() / "results.json").read_text())["metrics"]
+    assert {"linear/digit20/top1", "linear/digit80/top1"} <= set(metrics)
+
+
+# ---- DigitOnImageNet
+
+
+def test_a_digit_is_laid_over_nine_places(tmp_path: Path) -> None:
+    mnist = write_mnist(tmp_path)["train"]
+    write_photos(tmp_path)
+    overrides = ["dataset=digit_on_imagenet", "dataset.num_classes=2", "dataset.digits=5"]
+    made: Any = dataset(tmp_path, *overrides).pretrain()
+    images, added = taken(made), taken(dataset(tmp_path, *overrides, "dataset.combine=sum").pretrain())
+    assert images.shape == (12, 3, 224, 224) and made.which.max() < 5
+    photos = dataset(tmp_path, "dataset=imagenet", "dataset.num_classes=2").pretrain().take(torch.arange(12))
+    for i, photo in enumerate(photos):
+        plain, digit = stretched(photo, 224), mnist[made.which[i]]
+        largest, total = plain.clone(), plain.long()
+        for top in (33, 100, 168):
+            for left in (33, 100, 168):
+                window = slice(None), slice(top, top + 28), slice(left, left + 28)
+                largest[window] = torch.maximum(plain[window], digit)
+                total[window] += digit
+        assert torch.equal(images[i], largest) and torch.equal(added[i].long(), total.clamp(max=255))
+    order = torch.tensor([7, 0, 7])
+    assert torch.equal(taken(made, order), images[order])
+    again: Any = dataset(tmp_path, *overrides).pretrain()
+    other: Any = dataset(tmp_path, *overrides, "seed=1").pretrain()
+    assert torch.equal(again.which, made.which) and not torch.equal(other.which, made.which)
+
+
+def test_photo_and_digit_are_judged_apart(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    write_photos(tmp_path)
+    made = dataset(tmp_path, "dataset=digit_on_imagenet", "dataset.num_classes=2", "dataset.digits=1")
+    probes: Any = made.probes()
+    assert made.check() == 12 and list(probes) == ["object", "digit"]
+    assert probes["object"].test.labels.tolist() == [0] * 3 + [1] * 3 and probes["object"].num_classes == 2
+    for split, count in (("train", 12), ("test", 6)):
+        by_object, by_digit = (getattr(probe, split) for probe in probes.values())
+        assert torch.equal(taken(by_object), taken(by_digit)) and len(by_digit) == count
+        assert torch.equal(by_digit.labels, by_digit.which * 7 % 10) and len(by_digit.which.unique()) > 1
+    assert made.eval_view == {} and made.pretrain().labels.tolist() == [0] * 6 + [1] * 6
+
+
+# ---- the sheet
+
+
+@pytest.mark.parametrize("name", ["multi_digits", "randbit_mnist", "bits", "scattered_digits"])
+def test_samples_can_be_shown(tmp_path: Path, name: str, cli: Callable[..., Any]) -> None:
+    from PIL import Image
+
+    write_mnist(tmp_path)
+    done = cli("prepare", f"dataset={name}", f"paths.data={tmp_path}", "--show", "sheet.png")
+    assert done.returncode == 0 and "sheet.png shows 8 images" in done.stdout, done.stderr
+    sides = {"multi_digits": (8 * 116, 3 * 116), "randbit_mnist": (8 * 116, 3 * (116 + 20))}
+    sides |= {"bits": (8 * 132, 3 * 20), "scattered_digits": (8 * 124, 3 * 124)}
+    with Image.open("sheet.png") as sheet:
+        assert sheet.size == sides[name]
+        pixels = torch.from_numpy(np.array(sheet))
+    if name == "randbit_mnist":
+        rows = pixels[:, :, 0].unflatten(0, (3, 136))[:, 116:132]  # the bars below images and views
+        assert torch.equal(rows[0], rows[1]) and torch.equal(rows[0], rows[2]) and len(rows.unique()) == 3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU with the CPU")
+def test_a_gpu_makes_the_same_images(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    ids = torch.randperm(TRAIN)
+    for overrides, levels in (
+        (["dataset=multi_digits", "dataset.digits=8"], 0),
+        (["dataset=multi_digits", "dataset.digits=16", "dataset.placement=grid"], 0),
+        (["dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,80]"], 1),  # resizing may round otherwise
+        (["dataset=randbit_mnist", "dataset.bits=60"], 0),
+        (["dataset=bits", "dataset.bits=33"], 0),
+    ):
+        source = dataset(tmp_path, *overrides).pretrain()
+        there = taken(source.to(torch.device("cuda")), ids.cuda())
+        assert there.is_cuda and (there.cpu().int() - taken(source, ids).int()).abs().max() <= levels, overrides
