@@ -98,7 +98,10 @@ def validate(config: Config, here: int) -> None:
         except ValueError as error:
             raise ConfigError(f"negatives.{error}") from error
     views(config), recipe(config), evaluators(config)
-    images = dataset(config).check()
+    made = dataset(config)
+    images = made.check()
+    if made.eval_view and "raw" in config["evaluate"]["baselines"]:
+        raise ConfigError("evaluate.baselines: images of many sizes have no raw pixels; set evaluate.baselines=[init]")
     if size > images:
         name = config["choices"].get("dataset", "dataset")
         raise ConfigError(f"batch_size.size={size} is more than the {images} images of {name}: set {images} or less")

@@ -54,6 +54,8 @@ def test_identity_is_what_the_result_depends_on() -> None:
         ["batch_size.size=64"],
     ):
         assert run_id(configuration.load(same)) == base, same
+    photos = [run_id(configuration.load(["dataset=imagenet", f"dataset.workers={n}"])) for n in (1, 2)]
+    assert photos[0] == photos[1] != run_id(configuration.load(["dataset=imagenet", "dataset.packed=true"]))
     others = [["seed=1"], ["epochs=41"], ["temperature.tau=0.3"], ["batch_size=b32"], ["evaluate.knn.k=5"]]
     identities = {run_id(configuration.load(other)) for other in others}
     assert len(identities | {base}) == len(others) + 1

@@ -111,6 +111,7 @@ class Dataset:
                 f"mean and std must have one value for each of the {channels} channels or the first of them"
             )
         self.root, self.size, self.channels, self.num_classes = Path(root), size, channels, num_classes
+        self.eval_view: dict[str, int] = {}  # further arguments of EvalView, where images have many sizes
 
     def check(self) -> int:
         """The number of images to pre-train on, from the files' headers alone.

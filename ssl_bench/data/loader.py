@@ -5,6 +5,8 @@ each, so no image comes twice in an epoch and the last, incomplete batch is left
 resumed run goes on in the middle of an epoch as if it had not stopped.
 """
 
+import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from ssl_bench.data.views import Draw, Views, sizes
 from ssl_bench.distributed import rank, world
 from ssl_bench.objective.contrast import Batch
 from ssl_bench.seeding import stream
+
+AHEAD = 2  # batches fetched before they are asked for, so that one which takes longer is not waited for
 
 
 class Loader:
@@ -56,12 +60,12 @@ class Loader:
         return self._order[1][first : first + share]
 
     def steps(self, start: int, stop: int) -> Iterator["Step"]:
-        with ThreadPoolExecutor(1, "images") as pool:
-            ahead = self._fetch(pool, start)
+        with ThreadPoolExecutor(1, "images", _use, (self.device,)) as pool:
+            ahead = deque(self._fetch(pool, step) for step in range(start, min(start + AHEAD, stop)))
             for step in range(start, stop):
-                ids, images, labels = ahead.result()
-                if step + 1 < stop:
-                    ahead = self._fetch(pool, step + 1)
+                ids, images, labels = ahead.popleft().result()
+                if step + AHEAD < stop:
+                    ahead.append(self._fetch(pool, step + AHEAD))
                 images = _move(images, self.device)
                 yield Step(ids, labels, images, self._draws(step, images), self.views, self.dtype)
 
@@ -83,7 +87,11 @@ class Loader:
         ids = self.ids(step)
         images, labels = self.images.take(ids), self.images.labels[ids]
         if self.device.type == "cuda" and ids.device.type == "cpu":
-            images = images.pin_memory() if isinstance(images, Tensor) else [image.pin_memory() for image in images]
+            if isinstance(images, Tensor):
+                images = images.pin_memory()
+            else:
+                flat, shapes = flatten(images, pinned=True)
+                images = unflatten(flat.to(self.device, non_blocking=True), shapes)
             ids, labels = (t.pin_memory().to(self.device, non_blocking=True) for t in (ids, labels))
         return ids, images, labels
 
@@ -99,6 +107,28 @@ class Loader:
             uniform = views.uniform(share * world(), self._generator)[mine]
             made.append(views.parameters(uniform, height, width))
         return made
+
+
+def flatten(images: list[Tensor], pinned: bool = False) -> tuple[Tensor, list[tuple[int, ...]]]:
+    """Images [C, h, w] one after another in one buffer, channels last, and the shape [h, w, C] of each.
+
+    One copy takes them all to a device, where many small ones would cost more to start than to carry out.
+    """
+    rows = [image.permute(1, 2, 0) for image in images]  # contiguous where the channels are last in memory
+    flat = torch.empty(sum(image.numel() for image in images), dtype=images[0].dtype, pin_memory=pinned)
+    torch.cat([row.reshape(-1) for row in rows], out=flat)
+    return flat, [tuple(row.shape) for row in rows]
+
+
+def unflatten(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """What :func:`flatten` joined, each a view of the buffer."""
+    parts = flat.split([math.prod(shape) for shape in shapes])
+    return [part.view(shape).permute(2, 0, 1) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _use(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # each thread has a current device, and pinned memory belongs to that one
 
 
 def _move(images: Taken, device: torch.device) -> Taken:

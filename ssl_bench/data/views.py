@@ -19,9 +19,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
 from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_matrix
@@ -30,6 +32,9 @@ TRIES = 10  # boxes tried before the central one, as in torchvision
 CHUNK = (
     2**18
 )  # numbers of a view, per thread, that the CPU works on at a time: a megabyte, so that they stay in its cache
+
+BLOCK = 32  # rows or columns that are blurred at a time where images are cut out one by one
+BUCKET = 128  # pixels by which the sides of images may differ that are padded to one size
 
 OnRows = Callable[..., Tensor]  # (operation, x, rows, *parameters) -> x with the operation done where rows [n] holds
 
@@ -197,8 +202,9 @@ class Views:
         masked=False computes an operation only for the rows it acts on, a few images at a time. None takes the second
         on the CPU and the first elsewhere.
 
-        On the CPU the forms agree to the last bit, and so do apply(images, draw)[rows] and
-        apply(images[rows], draw[rows]); in float64, where the matrix product's order of summation can depend on how its
+        On the CPU the forms agree to the last bit, for images of one size, and so do apply(images, draw)[rows] and
+        apply(images[rows], draw[rows]); images of many sizes are cut out one by one in the second form, which rounds
+        differently (1e-6). In float64, where the matrix product's order of summation can depend on how its
         arguments lie in memory, to 1e-13. Computed in float32, or in float64 if that is `dtype`, whatever autocast
         says. A GPU that is allowed TF32 products rounds weights and intermediate pixels to 11 bits.
         """
@@ -227,11 +233,11 @@ class Views:
         """The first C channels of each image -> [n, C, S, S] in [0, 1], before normalisation."""
         if channels == 0:
             return torch.empty(len(images), 0, self.size, self.size, dtype=dtype, device=images[0].device)
+        each = not isinstance(images, Tensor) and on_rows is _gather  # one by one, reading only what is needed
         if isinstance(images, Tensor):
             x = self._crop(images[:, :channels], draw, dtype)
         else:
-            each = [self._crop(image[None, :channels], draw[i : i + 1], dtype) for i, image in enumerate(images)]
-            x = torch.cat(each)
+            x = (self._crop_each if each else self._crop_padded)([image[:channels] for image in images], draw, dtype)
         grays = self.grayscale > 0 and channels == 3
         if grays and self.grayscale_first:
             x = on_rows(to_gray, x, draw.grayscale)
@@ -247,7 +253,8 @@ class Views:
         if grays and not self.grayscale_first:
             x = on_rows(to_gray, x, draw.grayscale)
         if self.blur > 0:
-            x = on_rows(self._blur, x, draw.blur, draw.sigma)
+            block = BLOCK if each else self.size
+            x = on_rows(partial(self._blur, block=block), x, draw.blur, draw.sigma)
         if self.solarize > 0:
             x = on_rows(_solarize, x, draw.solarize)
         return x
@@ -261,11 +268,39 @@ class Views:
         x = resample(images, rows.div_(255), columns)  # [n, C, S, S]
         return x.clamp_(0, 1) if self.interpolation == "bicubic" else x  # its negative lobes overshoot
 
-    def _blur(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """[n, C, S, S], [n] -> [n, C, S, S]"""
-        weights = blur_matrix(sigma, self.blur_kernel, self.size, x.dtype)  # [n, S, S]
-        x = torch.bmm(x.flatten(1, 2), weights.mT).view_as(x)  # [n, C, S, S], columns blurred
-        return weights[:, None] @ x  # [n, C, S, S], rows blurred
+    def _crop_each(self, images: list[Tensor], draw: Draw, dtype: torch.dtype) -> Tensor:
+        """n of uint8 [C, h, w] -> [n, C, S, S] in [0, 1]; of each image only the box is read."""
+        out = torch.empty(len(images), images[0].shape[0], self.size, self.size, dtype=dtype)
+        boxes = torch.stack([draw.top, draw.left, draw.height, draw.width, draw.flip.long()], 1).tolist()
+        for x, image, (top, left, height, width, flip) in zip(out, images, boxes, strict=True):
+            box = image[None, :, top : top + height, left : left + width]
+            made = _resize(box.to(dtype, memory_format=torch.contiguous_format), x.shape[1:], self.interpolation)[0]
+            torch.div(made.flip(-1) if flip and self.flip > 0 else made, 255, out=x)
+        return out.clamp_(0, 1) if self.interpolation == "bicubic" else out
+
+    def _crop_padded(self, images: list[Tensor], draw: Draw, dtype: torch.dtype) -> Tensor:
+        """The same in few products: images of about one size are padded to a batch, for no box reaches the padding."""
+        groups = _group(images, BUCKET)
+        order = torch.tensor([i for group in groups for i in group]).to(images[0].device, non_blocking=True)  # [n]
+        draws, out, start = draw[order], [], 0
+        for group in groups:
+            size = [max(images[i].shape[side] for i in group) for side in (0, 1, 2)]
+            batch = images[0].new_zeros(len(group), size[1], size[2], size[0]).permute(0, 3, 1, 2)  # [m, C, H, W]
+            for padded, i in zip(batch, group, strict=True):
+                padded[:, : images[i].shape[1], : images[i].shape[2]] = images[i]
+            out.append(self._crop(batch, draws[start : start + len(group)], dtype))  # [m, C, S, S]
+            start += len(group)
+        x = torch.cat(out)
+        return torch.empty_like(x).index_copy_(0, order, x)
+
+    def _blur(self, x: Tensor, sigma: Tensor, block: int) -> Tensor:
+        """[n, C, S, S], [n] -> [n, C, S, S], a block of rows and columns from those that the kernel reaches."""
+        weights, reach = blur_matrix(sigma, self.blur_kernel, self.size, x.dtype), self.blur_kernel // 2  # [n, S, S]
+        starts = range(0, self.size, block)
+        bands = [(slice(i, i + block), slice(max(0, i - reach), i + block + reach)) for i in starts]
+        flat = x.flatten(1, 2)  # [n, C*S, S]
+        x = _join([torch.bmm(flat[:, :, near], weights[:, out, near].mT) for out, near in bands]).view_as(x)
+        return _join([weights[:, None, out, near] @ x[:, :, near] for out, near in bands], 2)  # rows blurred too
 
 
 class Normalize:
@@ -308,16 +343,70 @@ class Normalize:
 
 
 class EvalView:
-    """The image as it is, in [0, 1] and normalised: what evaluation sees."""
+    """What evaluation sees: the image in [0, 1] and normalised, as it is or the centre of it.
 
-    def __init__(self, *, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> None:
+    Args:
+        resize: length to which the short side is resized, antialiased; None leaves the image as it is.
+        size: side of the square that is then cut out of the centre; given together with ``resize``.
+        mean, std: as for `Views`.
+    """
+
+    def __init__(
+        self,
+        *,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        resize: int | None = None,
+        size: int | None = None,
+    ) -> None:
         self.normalize = Normalize(mean, std)
+        _require((resize is None) == (size is None), "resize", "given together with size, or both None", resize)
+        _require(resize is None or resize >= (size or 0) >= 1, "resize", f"at least size ({size})", resize)
+        self.resize, self.size = resize or 0, size
 
-    def __call__(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """uint8 [n, C + E, H, W] -> contiguous [n, C + E, H, W] of `dtype`"""
-        self.normalize.split(images)  # refuses what it cannot normalise
-        x = images.to(_compute_dtype(dtype), memory_format=torch.contiguous_format).div_(255)  # [n, C + E, H, W]
-        return self.normalize(x).to(dtype)
+    def __call__(self, images: Tensor | list[Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
+        """uint8 [n, C + E, H, W] -> contiguous [n, C + E, H, W] of `dtype`; with a size, or n of [C + E, h, w],
+        -> [n, C + E, size, size]."""
+        picture, further = self.normalize.split(images)  # refuses what it cannot normalise
+        compute = _compute_dtype(dtype)
+        if self.size is None:
+            if not isinstance(images, Tensor):
+                raise ValueError("images of many sizes need a resize and a size")
+            x = images.to(compute, memory_format=torch.contiguous_format).div_(255)  # [n, C + E, H, W]
+            return self.normalize(x).to(dtype)
+        x = torch.empty(len(images), picture, self.size, self.size, dtype=compute, device=images[0].device)
+        # A GPU takes images of one size together; on a CPU each one alone stays in its cache.
+        for group in [[i] for i in range(len(images))] if x.device.type == "cpu" else _group(images, 1):
+            same = torch.stack([images[i][:picture] for i in group]).to(compute)  # [m, C, H, W]
+            for i, centre in zip(group, self._centre(same, self.size), strict=True):
+                x[i] = centre
+        x = self.normalize(x.div_(255)).to(dtype)
+        return x if further is None else torch.cat([x, _constants(further, self.size, dtype)], 1)
+
+    def _centre(self, x: Tensor, size: int) -> Tensor:
+        """[m, C, H, W] -> [m, C, size, size], as torchvision's Resize and CenterCrop."""
+        short = min(x.shape[2:])
+        height, width = (self.resize * side // short for side in x.shape[2:])  # the long side rounded down
+        top, left = round((height - size) / 2), round((width - size) / 2)
+        x = x.contiguous(memory_format=torch.contiguous_format)
+        return _resize(x, (height, width), "bilinear")[:, :, top : top + size, left : left + size]
+
+
+def _join(parts: list[Tensor], dim: int = -1) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+def _resize(x: Tensor, size: Sequence[int], interpolation: str) -> Tensor:
+    """[n, C, h, w] -> [n, C, *size], antialiased."""
+    return interpolate(x, tuple(size), mode=interpolation, antialias=True)
+
+
+def _group(images: Tensor | list[Tensor], step: int) -> list[list[int]]:
+    """The places of images, those together whose sides fall into the same multiples of ``step``."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i, image in enumerate(images):
+        groups.setdefault(tuple(-(-side // step) for side in image.shape[1:]), []).append(i)
+    return list(groups.values())
 
 
 def sizes(images: Tensor | list[Tensor]) -> tuple[int | Tensor, int | Tensor]:

@@ -539,7 +539,8 @@ def test_images_of_many_sizes_have_the_views_of_each_alone() -> None:
     views = Views(16, **ON, mean=MEAN, std=STD)
     numbers = Views.uniform(3, generator())
     draw = views.parameters(numbers, *torch.tensor(sizes).unbind(1))
-    x = views.apply(images, draw)
-    for i, (height, width) in enumerate(sizes):
-        alone = views.parameters(numbers[i : i + 1], height, width)
-        assert torch.equal(x[i : i + 1], views.apply(images[i][None], alone))
+    for masked in (False, True):
+        x = views.apply(images, draw, masked=masked)
+        for i, (height, width) in enumerate(sizes):
+            alone = views.apply(images[i][None], views.parameters(numbers[i : i + 1], height, width))
+            torch.testing.assert_close(x[i : i + 1], alone, rtol=0, atol=5e-6)

@@ -1,0 +1,94 @@
+"""The photos of a split in one file: read without opening a file per image, and shrunk to what training needs.
+
+``<split>.jpegs`` holds JPEGs one after another and ``<split>.npz`` their offsets [N+1], labels [N] and heights and
+widths [N, 2]. The index is written last: where it is, all is there.
+"""
+
+from collections.abc import Callable, Iterable
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ssl_bench import files
+from ssl_bench.data.photos import Photos
+from ssl_bench.errors import ConfigError
+
+QUALITY = 90
+CHUNK = 1024  # images encoded before they are written
+
+Track = Callable[[Iterable[list[int]]], Iterable[list[int]]]  # passes chunks on and shows how far it is
+
+
+class Packed(Photos):
+    """A packed split.
+
+    Args:
+        path: of its files, less their endings.
+        workers: threads that decode.
+
+    Raises:
+        ConfigError: they are not there, or do not belong together.
+    """
+
+    def __init__(self, path: Path, workers: int | None) -> None:
+        self.path, index = path.with_name(f"{path.name}.jpegs"), path.with_name(f"{path.name}.npz")
+        try:
+            with np.load(index) as found:
+                self.offsets, labels, self.sizes = found["offsets"], found["labels"], found["sizes"]
+            self._bytes = np.memmap(self.path, dtype=np.uint8, mode="c")  # copy-on-write: nothing writes back
+            if len(self._bytes) != self.offsets[-1] or len(self.offsets) != len(labels) + 1:
+                raise ValueError(f"{self.path.name} is {len(self._bytes)} bytes long, not {self.offsets[-1]}")
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"dataset.packed=true: {error.filename} is missing; make it with the same arguments after "
+                "`ssl-bench prepare`, or set dataset.packed=false"
+            ) from error
+        except (ValueError, KeyError, OSError, EOFError) as error:
+            raise ConfigError(f"dataset.packed=true: {index} is damaged ({error}); remove and prepare it") from error
+        super().__init__(torch.from_numpy(labels), workers)
+
+    def name(self, i: int) -> str:
+        return f"{self.path}[{i}]"
+
+    def encoded(self, i: int) -> Tensor:
+        return torch.from_numpy(self._bytes[self.offsets[i] : self.offsets[i + 1]])
+
+
+def pack(photos: Photos, path: Path, side: int, track: Track) -> None:
+    """Writes photos as JPEGs with a short side of ``side`` at most; those that are smaller keep their size."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lengths: list[int] = []
+    sizes: list[tuple[int, int]] = []
+
+    def fill(file: BinaryIO) -> None:
+        for chunk in track(chunks(len(photos))):
+            for data, size in photos.map(lambda image: encode(image, side), chunk):
+                file.write(data)
+                lengths.append(len(data))
+                sizes.append(size)
+
+    files.write(path.with_name(f"{path.name}.jpegs"), fill)
+    offsets, labels = np.cumsum([0, *lengths]), photos.labels.numpy()
+    index = path.with_name(f"{path.name}.npz")
+    files.write(index, lambda file: np.savez(file, offsets=offsets, labels=labels, sizes=np.array(sizes)))
+
+
+def encode(image: Tensor, side: int) -> tuple[bytes, tuple[int, int]]:
+    """uint8 [3, h, w] -> a JPEG, and its height and width."""
+    from PIL import Image
+
+    photo, out = Image.fromarray(image.permute(1, 2, 0).numpy()), BytesIO()
+    if (short := min(photo.size)) > side:
+        width, height = (length * side // short for length in photo.size)
+        photo = photo.resize((width, height), Image.Resampling.BILINEAR)
+    photo.save(out, "JPEG", quality=QUALITY)
+    return out.getvalue(), (photo.height, photo.width)
+
+
+def chunks(count: int) -> list[list[int]]:
+    """0 .. count - 1 in pieces."""
+    return [list(range(start, min(start + CHUNK, count))) for start in range(0, count, CHUNK)]

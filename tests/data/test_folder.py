@@ -1,0 +1,355 @@
+"""Photos in folders: what is read, what evaluation sees, what is refused; processes and stops do not matter."""
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.v2 import functional as F
+
+from ssl_bench import assemble
+from ssl_bench.config import load
+from ssl_bench.data import photos
+from ssl_bench.data.folder import Folder, FolderDataset
+from ssl_bench.data.loader import Loader, flatten, unflatten
+from ssl_bench.data.packed import Packed, encode
+from ssl_bench.data.shrink import box
+from ssl_bench.data.views import EvalView, Views
+from ssl_bench.errors import ConfigError, RunError
+from tests.conftest import only_run
+
+Train = Callable[..., tuple[int, str]]
+CLASSES = ["n01", "n02", "n03"]
+
+
+def jpeg(seed: int, height: int, width: int, mode: str = "RGB", kind: str = "JPEG") -> bytes:
+    """A smooth random picture, encoded."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (3, 4, 4 if mode == "CMYK" else 3), dtype=np.uint8)
+    picture = Image.frombytes("CMYK", (4, 3), coarse.tobytes()) if mode == "CMYK" else Image.fromarray(coarse)
+    out = BytesIO()
+    picture.convert(mode).resize((width, height), Image.Resampling.BICUBIC).save(out, kind)
+    return out.getvalue()
+
+
+def imagenet(root: Path, train: int = 8, val: int = 3, classes: list[str] = CLASSES) -> Path:
+    """A folder like ImageNet's with some images of each class, of sizes from 24 to 55 pixels."""
+    for split, n in (("train", train), ("val", val)):
+        for c, name in enumerate(classes):
+            folder = root / "imagenet" / split / name
+            folder.mkdir(parents=True)
+            for i in range(n):
+                sides = 24 + (7 * i + 11 * c) % 32, 24 + (13 * i + 5 * c) % 32
+                (folder / f"{name}_{i:04}.JPEG").write_bytes(jpeg(100 * c + i, *sides))
+    return root / "imagenet"
+
+
+def dataset(root: Path, *overrides: str, name: str = "imagenet", classes: int = 3) -> FolderDataset:
+    small = ["dataset.size=16", "dataset.resize=20", f"dataset.num_classes={classes}", "dataset.workers=2"]
+    made = assemble.dataset(load([f"dataset={name}", f"paths.data={root}", *small, *overrides]))
+    assert isinstance(made, FolderDataset)
+    return made
+
+
+def reference(data: bytes) -> Tensor:
+    """Decoded by torchvision, whose wrapper would warn of its end."""
+    return torch.ops.image.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), 3, False)  # type: ignore[no-any-return]
+
+
+def equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+# What is read
+
+
+def test_images_and_labels_are_torchvisions_imagefolders(tmp_path: Path) -> None:
+    from torchvision.datasets import ImageFolder
+
+    root = imagenet(tmp_path)
+    (root / "train" / "n02" / "notes.txt").write_text("not an image")
+    (root / "train" / "list.csv").write_text("not a class")
+    made = dataset(tmp_path)
+    expected = ImageFolder(str(root / "train"))
+    images = made.photos("train")
+    assert made.check() == len(images) == len(expected) == 24 and images.nbytes is None
+    assert images.labels.tolist() == expected.targets
+    assert [images.name(i) for i in range(24)] == [path for path, _ in expected.samples]
+    ids = torch.tensor([23, 0, 9, 9, 4])
+    taken = images.take(ids)
+    assert equal(taken, [reference(Path(expected.samples[i][0]).read_bytes()) for i in ids])
+    for image, i in zip(taken, ids.tolist(), strict=True):
+        by_pillow = torch.from_numpy(np.array(expected[i][0])).permute(2, 0, 1)
+        assert int((image.int() - by_pillow.int()).abs().max()) <= 1
+    assert made.pretrain() is made.split("train") is images and len(made.split("test")) == 9
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("L", "JPEG"), ("CMYK", "JPEG"), ("RGB", "PNG"), ("RGBA", "PNG"), ("P", "PNG"), ("RGB", "WEBP")]
+)
+def test_every_kind_of_image_becomes_rgb(mode: str, kind: str) -> None:
+    data = jpeg(0, 20, 30, mode, kind)
+    image = photos.decode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    with Image.open(BytesIO(data)) as opened:
+        expected = torch.from_numpy(np.array(opened.convert("RGB"))).permute(2, 0, 1)
+    assert image.dtype == torch.uint8 and image.shape == (3, 20, 30)
+    assert float((image.float() - expected.float()).abs().max()) <= 2
+
+
+def test_deep_pngs_and_a_torchvision_without_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = BytesIO()
+    Image.fromarray(np.arange(0, 60000, 1000, dtype=np.uint16).reshape(6, 10)).save(out, "PNG")
+    deep = photos.decode(torch.frombuffer(bytearray(out.getvalue()), dtype=torch.uint8))
+    assert deep[0].flatten().tolist() == [v >> 8 for v in range(0, 60000, 1000)]
+    data = torch.frombuffer(bytearray(jpeg(0, 20, 30)), dtype=torch.uint8)
+    native = photos.decode(data)
+    monkeypatch.setattr(photos, "_native", lambda: None)
+    assert int((photos.decode(data).int() - native.int()).abs().max()) <= 1
+
+
+def test_a_sideways_photo_stays_as_it_is_stored() -> None:
+    picture, exif, out = Image.new("RGB", (30, 20)), Image.Exif(), BytesIO()
+    exif[0x0112] = 6  # orientation: turned by 90 degrees
+    picture.save(out, "JPEG", exif=exif)
+    assert photos.decode(torch.frombuffer(bytearray(out.getvalue()), dtype=torch.uint8)).shape == (3, 20, 30)
+
+
+def test_the_classes_of_imagenet100_are_picked_out(tmp_path: Path) -> None:
+    made = assemble.dataset(load(["dataset=imagenet100", f"paths.data={tmp_path}"]))
+    assert isinstance(made, FolderDataset) and made.list is not None
+    names = made.list.read_text().split()
+    assert len(set(names)) == len(names) == 100 and all(len(n) == 9 and n[0] == "n" for n in names)
+    assert names[:2] == ["n02869837", "n01749939"]
+    imagenet(tmp_path, 1, 1, [*names, "n00000001", "n99999999"])
+    assert made.check() == 100 and made.classes() == sorted(names)
+    assert made.photos("test").name(0).endswith(f"val/{min(names)}/{min(names)}_0000.JPEG")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        ("mv imagenet elsewhere", r"dataset.folder=imagenet: \S*imagenet/train is missing; .*ILSVRC2012_img_train.tar"),
+        ("rm -r imagenet/val", r"imagenet/val is missing; .*val/<class>/; set SSL_BENCH_DATA or paths.data"),
+        ("rm -r imagenet/val/*", r"imagenet/val has no folders, one for each class"),
+        ("mv imagenet/val/n02 imagenet/val/m2", r"the same classes; \S*imagenet/train alone has n02"),
+        ("mkdir imagenet/val/extra", r"the same classes; \S*imagenet/val alone has extra"),
+        ("rm imagenet/train/n03/*", r"imagenet/train/n03 has no images \(.jpeg"),
+        ("rm -r imagenet/*/n03", r"dataset.num_classes=3: \S*train has 2 classes; set dataset.num_classes to 2"),
+    ],
+)
+def test_a_folder_that_is_not_imagenet_is_told(tmp_path: Path, train: Train, spoil: str, told: str) -> None:
+    import re
+
+    imagenet(tmp_path / "data", 2, 1)
+    assert os.system(f"cd {tmp_path}/data && {spoil}") == 0
+    code, printed = train("dataset=imagenet", "paths.data=data", "dataset.num_classes=3", "batch_size=b32", small=False)
+    assert code == 2 and re.search(told, printed), printed
+    assert not Path("outputs").exists()
+
+
+def test_bad_arguments_are_told(tmp_path: Path, train: Train) -> None:
+    imagenet(tmp_path / "data", 2, 1)
+    here = ["dataset=imagenet", "paths.data=data", "dataset.num_classes=3", "batch_size.size=4"]
+    for wrong, told in {
+        "dataset.resize=200": "dataset.resize=200 must be size=224 or more",
+        "dataset.workers=0": "dataset.workers=0 must be 1 or more",
+        "dataset.classes=/none": "dataset.classes: /none cannot be read",
+        "dataset.classes=imagenet100.txt": "train lacks classes of",
+        "dataset.packed=true": "packed/all_256/val.npz is missing; make it with the same arguments",
+        "evaluate.baselines=[raw]": "set evaluate.baselines=[init]",
+    }.items():
+        code, printed = train(*here, wrong, small=False)
+        assert code == 2 and told in printed, printed
+
+
+# Damaged images
+
+
+def test_the_next_image_stands_in_for_a_damaged_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "train" / "n01"
+    folder.mkdir(parents=True)
+    for i in range(2500):
+        (folder / f"{i:04}.JPEG").write_bytes(jpeg(i % 7, 8 + i % 5, 9))
+    (folder / "0010.JPEG").write_text("this is no image")
+    whole = (folder / "2499.JPEG").read_bytes()
+    (folder / "2499.JPEG").write_bytes(whole[: len(whole) // 2])
+    images = Folder(tmp_path / "train", ["n01"], workers=2)
+    with caplog.at_level(logging.WARNING, "ssl_bench"):
+        for _ in range(2):
+            taken = images.take(torch.tensor([10, 11, 2499, 0]))
+            assert torch.equal(taken[0], taken[1]) and torch.equal(taken[2], taken[3])  # the last one's next: the first
+    assert sorted(images.bad) == [10, 2499] and "truncated" in images.bad[2499]
+    assert len(caplog.records) == 2 and any(f"{folder}/0010.JPEG is damaged" in text for text in caplog.messages)
+    (folder / "0500.JPEG").write_bytes(b"")
+    with pytest.raises(RunError, match=r"3 damaged images so far, more than 0\.1% of 2500 \(.*0500\.JPEG\): replace"):
+        images.take(torch.tensor([500]))
+
+
+def test_a_stand_in_is_of_the_same_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = imagenet(tmp_path, train=2)
+    (root / "train" / "n01" / "n01_0001.JPEG").write_bytes(b"")
+    images = dataset(tmp_path).photos("train")
+    monkeypatch.setattr(photos, "BAD", 0.5)
+    assert equal(images.take(torch.tensor([1])), images.take(torch.tensor([0])))
+    (root / "train" / "n01" / "n01_0000.JPEG").write_bytes(b"")
+    with pytest.raises(RunError, match="no other image of its class can"):
+        images.take(torch.tensor([1, 0]))
+
+
+def test_a_run_ends_when_too_much_is_damaged(tmp_path: Path, train: Train) -> None:
+    root = imagenet(tmp_path / "data")
+    for path in (root / "train" / "n02").iterdir():
+        path.write_bytes(b"\xff\xd8 nothing")
+    code, printed = train(*TINY, "max_steps=2")
+    assert code == 1 and "damaged images so far, more than 0.1% of 24" in printed, printed
+
+
+# What training and evaluation see
+
+
+def test_views_of_folders_are_those_of_each_image_alone(tmp_path: Path) -> None:
+    imagenet(tmp_path)
+    images = dataset(tmp_path).photos("train")
+    views = Views(16, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5, interpolation="bicubic")
+    ids = torch.randperm(24, generator=torch.Generator().manual_seed(0))
+    taken = images.take(ids)
+    sizes = torch.tensor([image.shape[1:] for image in taken])
+    draw = views.parameters(views.uniform(24, torch.Generator().manual_seed(1)), *sizes.unbind(1))
+    each = torch.cat([views.apply(image[None], draw[i : i + 1]) for i, image in enumerate(taken)])
+    for masked in (False, True):
+        torch.testing.assert_close(views.apply(taken, draw, masked=masked), each, rtol=0, atol=1e-6)
+    whole = torch.cat([views.apply(taken[rows], draw[rows]) for rows in (slice(0, 5), slice(5, 24))])
+    assert torch.equal(whole, views.apply(taken, draw))
+
+
+def test_packing_keeps_the_picture_and_small_photos_their_size() -> None:
+    image = reference(jpeg(0, 300, 400))
+    data, size = encode(image, 150)
+    expected = F.resize(image, [150, 200], antialias=True).float()
+    assert size == (150, 200) and float((reference(data).float() - expected).abs().mean()) < 1
+    assert encode(image, 301)[1] == (300, 400)
+
+
+@pytest.mark.parametrize(("resize", "size"), [(256, 224), (20, 15), (33, 33)])
+def test_evaluation_sees_torchvisions_centre(resize: int, size: int) -> None:
+    sides = [(375, 500), (500, 333), (224, 224), (61, 40), (375, 500), (257, 300)]
+    images = [reference(jpeg(i, *each)) for i, each in enumerate(sides)]
+    seen = EvalView(resize=resize, size=size, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25))(images)
+    for x, image in zip(seen, images, strict=True):
+        centre = F.center_crop(F.resize(image.float() / 255, [resize], antialias=True), [size])
+        expected = F.normalize(centre, [0.5, 0.4, 0.3], [0.2, 0.3, 0.25])
+        assert float((x - expected).abs().max()) <= 1e-5
+    same = torch.stack([images[0], images[4]])
+    assert torch.equal(EvalView(resize=resize, size=size)(same), EvalView(resize=resize, size=size)(list(same)))
+
+
+def test_a_buffer_gives_the_images_back() -> None:
+    images = [torch.randint(256, (c, h, w), dtype=torch.uint8) for c, h, w in ((3, 5, 7), (3, 4, 4), (5, 1, 9))]
+    images.append(images[0].permute(1, 2, 0).contiguous().permute(2, 0, 1))
+    flat, shapes = flatten(images)
+    assert flat.shape == (5 * 7 * 3 * 2 + 48 + 45,) and equal(unflatten(flat, shapes), images)
+
+
+def test_a_resumed_loader_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    imagenet(tmp_path)
+    images, views = dataset(tmp_path).photos("train"), [Views(16, jitter=(0.4, 0.4, 0.4, 0.1))] * 2
+
+    def steps(start: int) -> list[Any]:
+        loader = Loader(images, views, 5, torch.device("cpu"), 0, torch.float32)
+        return [(step.ids, step.batch()) for step in loader.steps(start, 11)]  # an epoch has four steps
+
+    whole = steps(0)
+    for start in (1, 3, 4, 10):
+        for (ids, batch), (same, again) in zip(whole[start:], steps(start), strict=True):
+            assert torch.equal(ids, same) and equal(batch.views, again.views)
+
+
+# The whole product
+
+TINY = ["dataset=imagenet", "paths.data=data", "dataset.size=16", "dataset.resize=20", "dataset.num_classes=3"]
+TINY += ["dataset.workers=2", "backbone=resnet_digits", "backbone.width=4", "head.out=16", "batch_size.size=8"]
+TINY += ["tracking=off", "log_every=1", "optimizer.lr=0.3", "precision=fp64"]
+
+
+def losses(outputs: str) -> list[float]:
+    rows = map(json.loads, (only_run(Path(outputs)) / "metrics.jsonl").read_text().splitlines())
+    return [row["loss"] for row in rows if "loss" in row]
+
+
+def test_one_and_two_processes_train_alike_on_a_folder(tmp_path: Path, train: Train) -> None:
+    imagenet(tmp_path / "data")
+    judged = ["max_steps=2", "evaluate=[knn,linear]", "evaluate.knn.k=3", "evaluate.linear.epochs=2"]
+    for devices, outputs in ((1, "one"), (2, "two")):
+        code, printed = train(*TINY, *judged, f"paths.outputs={outputs}", f"devices={devices}", small=False)
+        assert code == 0, printed
+    one, two = losses("one"), losses("two")
+    assert len(one) == 2 and one == pytest.approx(two, rel=1e-12)
+    first, second = (json.loads((only_run(Path(o)) / "results.json").read_text()) for o in ("one", "two"))
+    assert first["run_id"] == second["run_id"] and first["metrics"]["knn/top1"] == second["metrics"]["knn/top1"]
+    assert "knn_init/top1" in first["metrics"] and "knn_raw/top1" not in first["metrics"]
+
+
+def test_packed_is_its_own_jpegs(tmp_path: Path, cli: Callable[..., Any], train: Train) -> None:
+    root = imagenet(tmp_path / "data")
+    packed = ["dataset=imagenet", "paths.data=data", "dataset.size=16", "dataset.resize=20", "dataset.num_classes=3"]
+    packed.append("dataset.packed=true")
+    damaged = root / "train" / "n01" / "n01_0000.JPEG"
+    kept = damaged.read_bytes()
+    damaged.write_bytes(b"")
+    wrong = cli("prepare", *packed)
+    assert wrong.returncode == 1 and "more than 0.1% of 24" in wrong.stderr and not list(root.glob("packed/*/train*"))
+    damaged.write_bytes(kept)
+    done = cli("prepare", *packed)
+    assert done.returncode == 0 and "packed/all_20 is ready: 24 images to train on" in done.stdout, done.stderr
+    made = dataset(Path("data"), "dataset.packed=true")
+    images, originals = made.photos("train"), dataset(Path("data")).photos("train")
+    assert isinstance(images, Packed) and made.check() == 24 and torch.equal(images.labels, originals.labels)
+    for i, original in enumerate(originals.take(torch.arange(24))):
+        (image,) = images.take(torch.tensor([i]))
+        height, width = original.shape[1:]
+        scaled = [side * 20 // min(height, width) for side in (height, width)]
+        assert list(image.shape[1:]) == scaled == images.sizes[i].tolist()
+        data, size = encode(original, 20)
+        assert images.encoded(i).numpy().tobytes() == data and list(size) == scaled
+        assert torch.equal(image, reference(data))
+    assert sorted(path.name for path in (root / "packed" / "all_20").iterdir()) == [
+        "train.jpegs", "train.npz", "val.jpegs", "val.npz",
+    ]  # fmt: skip
+    before = (root / "packed" / "all_20" / "train.npz").stat().st_mtime_ns
+    assert cli("prepare", *packed).returncode == 0
+    assert (root / "packed" / "all_20" / "train.npz").stat().st_mtime_ns == before
+    assert train(*TINY, "dataset.packed=true", "max_steps=1", "evaluate=[]", small=False)[0] == 0
+    path = root / "packed" / "all_20" / "train.jpegs"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match=r"train\.npz is damaged \(train\.jpegs is \d+ bytes long, not \d+\)"):
+        dataset(Path("data"), "dataset.packed=true").check()
+    with pytest.raises(ConfigError, match=r"val\.jpegs has 3 classes; set dataset\.num_classes to 3"):
+        dataset(Path("data"), "dataset.packed=true", classes=4).check()
+
+
+def test_imagenet64_is_a_box_filter(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    image = torch.randint(256, (3, 192, 256), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    mean = image.double().view(3, 64, 3, 64, 4).mean((2, 4)).permute(1, 2, 0).numpy()
+    assert np.abs(box(image, 64) - mean).max() <= 1  # Pillow rounds after each of the two directions
+    root = imagenet(tmp_path / "photos")
+    arguments = ["dataset=imagenet64", "dataset.num_classes=3", "paths.data=data"]
+    wrong = cli("prepare", *arguments)
+    assert wrong.returncode == 2 and "data/imagenet/train is missing" in wrong.stderr
+    done = cli("prepare", *arguments, "--source", str(root))
+    assert done.returncode == 0 and "data/imagenet64 is ready: 24 images to train on" in done.stdout, done.stderr
+    images, labels = (np.load(f"data/imagenet64/train_{what}.npy", mmap_mode="r") for what in ("images", "labels"))
+    originals = dataset(tmp_path / "photos").photos("train")
+    assert images.shape == (24, 64, 64, 3) and labels.tolist() == originals.labels.tolist()
+    for array, original in zip(images, originals.take(torch.arange(24)), strict=True):
+        assert np.array_equal(array, box(original, 64))
+    assert np.load("data/imagenet64/test_images.npy").shape == (9, 64, 64, 3)
