@@ -2,18 +2,24 @@
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 
 USAGE = """usage: ssl-bench <command> ...
 
   train      pre-train and evaluate: train [group=option] [key=value], a grid with -m; train --help lists the groups
   evaluate   judge a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]
   status     the runs under outputs/: done, partial, failed
+  mi         the mutual information of Gaussians by a loss: mi -m information=2,4 pairs=64,512 loss=infonce,eqco
+  reproduce  train what a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [scale=smoke] [--dry-run]
+  table      the paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]
+  figure     the same as a picture: figure dcl/fig3 --out fig3.png
   prepare    get a dataset ready: prepare dataset=cifar10 [--source FOLDER]
 """
 
 
 def main() -> None:
     """The console script; exits with the command's code."""
+    run: Callable[[Sequence[str]], int]
     command, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
     # Idle OpenMP threads spin for milliseconds by default, which takes the cores away from other processes; without
     # any spinning small networks wait for their threads to wake up. It has to be said before torch is loaded.
@@ -25,6 +31,14 @@ def main() -> None:
         from ssl_bench.reevaluate import main as run
     elif command == "status":
         from ssl_bench.status import main as run
+    elif command == "mi":
+        from ssl_bench.mi import main as run
+    elif command == "reproduce":
+        from ssl_bench.papers.reproduce import main as run
+    elif command == "table":
+        from ssl_bench.papers.show import main as run
+    elif command == "figure":
+        from ssl_bench.papers.figure import main as run
     elif command == "prepare":
         from ssl_bench.data.prepare import main as run
     elif command in ("--help", "-h", "help"):
