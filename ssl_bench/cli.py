@@ -47,4 +47,10 @@ def main() -> None:
     else:
         print(f"ssl-bench: there is no command {command!r}\n\n{USAGE}", file=sys.stderr, end="")
         sys.exit(2)
-    sys.exit(run(arguments))
+    try:
+        code = run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read what is printed has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,16 @@ def test_a_trained_run_is_judged_again(train: Train, cli: Cli) -> None:
     shutil.rmtree(run / "checkpoints")
     empty = cli("evaluate", str(run))
     assert empty.returncode == 1 and "has no checkpoint yet" in empty.stderr
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    for i in range(3):
+        folder = Path(f"outputs/{i}/0123456789")
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("{}")
+    piped = f"{sys.executable} -m ssl_bench status | true"
+    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
 
 
 def test_help(cli: Cli) -> None:
