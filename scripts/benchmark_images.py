@@ -26,10 +26,11 @@ import torch
 from benchmark_views import environment
 from torch import Tensor, nn
 
+from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.folder import Folder
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.photos import decode
-from ssl_bench.data.views import EvalView, Views
+from ssl_bench.data.views import Views
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE = 224

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ssl_bench.data.arrays import Source, Taken
-from ssl_bench.data.views import Draw, Views, sizes
+from ssl_bench.data.pixels import sizes
+from ssl_bench.data.views import Draw, Views
 from ssl_bench.distributed import rank, world
 from ssl_bench.objective.contrast import Batch
 from ssl_bench.seeding import stream

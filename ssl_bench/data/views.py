@@ -23,9 +23,9 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
+from ssl_bench.data.pixels import Normalize, by_size, compute_dtype, constants, require, resize
 from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_matrix
 
 TRIES = 10  # boxes tried before the central one, as in torchvision
@@ -118,18 +118,18 @@ class Views:
         kernel = 2 * max(1, size // 20) + 1 if blur_kernel is None else blur_kernel
         strengths = (0.0, 0.0, 0.0, 0.0) if jitter is None else tuple(strength * part for part in jitter)
         positive = "a range (low, high) of positive numbers"
-        _require(size >= 1, "size", "a positive number of pixels", size)
-        _require(_is_range(scale, 1), "scale", "a range (low, high) in (0, 1]", scale)
-        _require(_is_range(ratio), "ratio", positive, ratio)
-        _require(interpolation in FILTERS, "interpolation", " or ".join(FILTERS), interpolation)
+        require(size >= 1, "size", "a positive number of pixels", size)
+        require(_is_range(scale, 1), "scale", "a range (low, high) in (0, 1]", scale)
+        require(_is_range(ratio), "ratio", positive, ratio)
+        require(interpolation in FILTERS, "interpolation", " or ".join(FILTERS), interpolation)
         chances = {"flip": flip, "jitter_p": jitter_p, "grayscale": grayscale, "blur": blur, "solarize": solarize}
         for name, p in chances.items():
-            _require(0 <= p <= 1, name, "a probability in [0, 1]", p)
+            require(0 <= p <= 1, name, "a probability in [0, 1]", p)
         expected = "None or four strengths (brightness, contrast, saturation, hue), none negative and hue at most 0.5"
-        _require(len(strengths) == 4 and min(strengths) >= 0 and strengths[HUE] <= 0.5, "jitter", expected, jitter)
-        _require(_is_range(blur_sigma), "blur_sigma", positive, blur_sigma)
+        require(len(strengths) == 4 and min(strengths) >= 0 and strengths[HUE] <= 0.5, "jitter", expected, jitter)
+        require(_is_range(blur_sigma), "blur_sigma", positive, blur_sigma)
         expected = f"an odd number of pixels from 3 to {2 * size - 1} (size {size}, doubled, less 1)"
-        _require(blur == 0 or (kernel % 2 == 1 and 3 <= kernel < 2 * size), "blur_kernel", expected, kernel)
+        require(blur == 0 or (kernel % 2 == 1 and 3 <= kernel < 2 * size), "blur_kernel", expected, kernel)
         self.size, self.interpolation = size, interpolation
         self.scale, self.ratio = tuple(scale), tuple(ratio)
         self.flip, self.grayscale, self.grayscale_first = flip, grayscale, grayscale_first
@@ -212,15 +212,15 @@ class Views:
         device = images[0].device
         with torch.autocast(device.type, enabled=False):
             if masked if masked is not None else device.type != "cpu":
-                out = self.normalize(self._apply(images, picture, draw, _compute_dtype(dtype), _where)).to(dtype)
+                out = self.normalize(self._apply(images, picture, draw, compute_dtype(dtype), _where)).to(dtype)
             else:
                 out = torch.empty(len(images), picture, self.size, self.size, dtype=dtype, device=device)
                 step = max(1, CHUNK * torch.get_num_threads() // max(1, out[:1].numel()))
                 for start in range(0, len(images), step):
                     rows = slice(start, start + step)
-                    x = self._apply(images[rows], picture, draw[rows], _compute_dtype(dtype), _gather)
+                    x = self._apply(images[rows], picture, draw[rows], compute_dtype(dtype), _gather)
                     out[rows] = self.normalize(x)  # [step, C, S, S]
-        return out if further is None else torch.cat([out, _constants(further, self.size, dtype)], 1)
+        return out if further is None else torch.cat([out, constants(further, self.size, dtype)], 1)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """uint8 [n, C, H, W] -> float32 [n, C, S, S]: one random view of each image."""
@@ -274,13 +274,13 @@ class Views:
         boxes = torch.stack([draw.top, draw.left, draw.height, draw.width, draw.flip.long()], 1).tolist()
         for x, image, (top, left, height, width, flip) in zip(out, images, boxes, strict=True):
             box = image[None, :, top : top + height, left : left + width]
-            made = _resize(box.to(dtype, memory_format=torch.contiguous_format), x.shape[1:], self.interpolation)[0]
+            made = resize(box.to(dtype, memory_format=torch.contiguous_format), x.shape[1:], self.interpolation)[0]
             torch.div(made.flip(-1) if flip and self.flip > 0 else made, 255, out=x)
         return out.clamp_(0, 1) if self.interpolation == "bicubic" else out
 
     def _crop_padded(self, images: list[Tensor], draw: Draw, dtype: torch.dtype) -> Tensor:
         """The same in few products: images of about one size are padded to a batch, for no box reaches the padding."""
-        groups = _group(images, BUCKET)
+        groups = by_size(images, BUCKET)
         order = torch.tensor([i for group in groups for i in group]).to(images[0].device, non_blocking=True)  # [n]
         draws, out, start = draw[order], [], 0
         for group in groups:
@@ -303,124 +303,8 @@ class Views:
         return _join([weights[:, None, out, near] @ x[:, :, near] for out, near in bands], 2)  # rows blurred too
 
 
-class Normalize:
-    """(x - mean) / std for x in [0, 1]; with mean and std None, x itself."""
-
-    def __init__(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
-        _require((mean is None) == (std is None), "mean", "given together with std, or both None", mean)
-        self.mean, self.std = None if mean is None else tuple(mean), tuple(std or ())
-        count = 1 if self.mean is None else len(self.mean)
-        _require(count in (0, 1, 3), "mean", "one number for each of 1 or 3 channels", mean)
-        valid = self.mean is None or (len(self.std) == count and all(s > 0 for s in self.std))
-        _require(valid, "std", "positive numbers, as many as mean has", std)
-
-    def split(self, images: Tensor | list[Tensor]) -> tuple[int, Tensor | None]:
-        """The number C of channels that are a picture, and the values [n, E] in {0 .. 255} of those that are constant.
-
-        Raises:
-            ValueError: images of another type or shape, or with fewer channels than mean.
-        """
-        first = images[0]
-        channels = first.shape[0] if first.ndim == 3 else -1
-        picture = channels if self.mean is None else len(self.mean)
-        wanted = (1, 3) if self.mean is None else range(picture, 10**6)
-        if first.dtype != torch.uint8 or channels not in wanted:
-            shape = list(images.shape) if isinstance(images, Tensor) else [len(images), *first.shape]
-            expected = "1 or 3" if self.mean is None else f"{picture} or more"
-            raise ValueError(f"images must be uint8 [n, {expected}, H, W], not {first.dtype} {shape}.")
-        if channels == picture:
-            return picture, None
-        if isinstance(images, Tensor):
-            return picture, images[:, picture:, 0, 0]
-        return picture, torch.stack([image[picture:, 0, 0] for image in images])
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[n, C, h, w] -> [n, C, h, w], in place"""
-        # Plain numbers, one channel at a time: constants on the device would have to be copied there first.
-        for channel, (mean, std) in enumerate(zip(self.mean or (), self.std, strict=True)):
-            x[:, channel].sub_(mean).div_(std)  # [n, h, w]
-        return x
-
-
-class EvalView:
-    """What evaluation sees: the image in [0, 1] and normalised, as it is or the centre of it.
-
-    Args:
-        resize: length to which the short side is resized, antialiased; None leaves the image as it is.
-        size: side of the square that is then cut out of the centre; given together with ``resize``.
-        mean, std: as for `Views`.
-    """
-
-    def __init__(
-        self,
-        *,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        resize: int | None = None,
-        size: int | None = None,
-    ) -> None:
-        self.normalize = Normalize(mean, std)
-        _require((resize is None) == (size is None), "resize", "given together with size, or both None", resize)
-        _require(resize is None or resize >= (size or 0) >= 1, "resize", f"at least size ({size})", resize)
-        self.resize, self.size = resize or 0, size
-
-    def __call__(self, images: Tensor | list[Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
-        """uint8 [n, C + E, H, W] -> contiguous [n, C + E, H, W] of `dtype`; with a size, or n of [C + E, h, w],
-        -> [n, C + E, size, size]."""
-        picture, further = self.normalize.split(images)  # refuses what it cannot normalise
-        compute = _compute_dtype(dtype)
-        if self.size is None:
-            if not isinstance(images, Tensor):
-                raise ValueError("images of many sizes need a resize and a size")
-            x = images.to(compute, memory_format=torch.contiguous_format).div_(255)  # [n, C + E, H, W]
-            return self.normalize(x).to(dtype)
-        x = torch.empty(len(images), picture, self.size, self.size, dtype=compute, device=images[0].device)
-        # A GPU takes images of one size together; on a CPU each one alone stays in its cache.
-        for group in [[i] for i in range(len(images))] if x.device.type == "cpu" else _group(images, 1):
-            same = torch.stack([images[i][:picture] for i in group]).to(compute)  # [m, C, H, W]
-            for i, centre in zip(group, self._centre(same, self.size), strict=True):
-                x[i] = centre
-        x = self.normalize(x.div_(255)).to(dtype)
-        return x if further is None else torch.cat([x, _constants(further, self.size, dtype)], 1)
-
-    def _centre(self, x: Tensor, size: int) -> Tensor:
-        """[m, C, H, W] -> [m, C, size, size], as torchvision's Resize and CenterCrop."""
-        short = min(x.shape[2:])
-        height, width = (self.resize * side // short for side in x.shape[2:])  # the long side rounded down
-        top, left = round((height - size) / 2), round((width - size) / 2)
-        x = x.contiguous(memory_format=torch.contiguous_format)
-        return _resize(x, (height, width), "bilinear")[:, :, top : top + size, left : left + size]
-
-
 def _join(parts: list[Tensor], dim: int = -1) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-
-
-def _resize(x: Tensor, size: Sequence[int], interpolation: str) -> Tensor:
-    """[n, C, h, w] -> [n, C, *size], antialiased."""
-    return interpolate(x, tuple(size), mode=interpolation, antialias=True)
-
-
-def _group(images: Tensor | list[Tensor], step: int) -> list[list[int]]:
-    """The places of images, those together whose sides fall into the same multiples of ``step``."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for i, image in enumerate(images):
-        groups.setdefault(tuple(-(-side // step) for side in image.shape[1:]), []).append(i)
-    return list(groups.values())
-
-
-def sizes(images: Tensor | list[Tensor]) -> tuple[int | Tensor, int | Tensor]:
-    """Height and width of images: of all of them, or [n] each on their device."""
-    if isinstance(images, Tensor):
-        return images.shape[-2], images.shape[-1]
-    device = images[0].device
-    height, width = torch.tensor([image.shape[-2:] for image in images]).to(device, non_blocking=True).unbind(1)
-    return height, width
-
-
-def _constants(values: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """uint8 [n, E] -> [n, E, S, S] in [0, 1]"""
-    return values.to(dtype).div_(255)[..., None, None].expand(-1, -1, size, size)
 
 
 def _solarize(x: Tensor) -> Tensor:
@@ -439,10 +323,6 @@ def _gather(operation: Callable[..., Tensor], x: Tensor, rows: Tensor, *paramete
     return x
 
 
-def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def _spread(uniform: Tensor, bounds: Sequence[float]) -> Tensor:
     """Numbers in [0, 1) -> numbers in [low, high), of the same shape."""
     return uniform * (bounds[1] - bounds[0]) + bounds[0]
@@ -450,8 +330,3 @@ def _spread(uniform: Tensor, bounds: Sequence[float]) -> Tensor:
 
 def _is_range(bounds: Sequence[float], most: float = math.inf) -> bool:
     return len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= most
-
-
-def _require(condition: bool, name: str, expected: str, value: object) -> None:
-    if not condition:
-        raise ValueError(f"{name} must be {expected}, not {value!r}.")

@@ -10,7 +10,7 @@ from torch import nn
 
 from ssl_bench import assemble
 from ssl_bench.data.arrays import Dataset
-from ssl_bench.data.views import EvalView
+from ssl_bench.data.evalview import EvalView
 from ssl_bench.device import Precision
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.subject import Subject

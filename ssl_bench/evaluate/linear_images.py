@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ssl_bench.data.views import Views, sizes
+from ssl_bench.data.pixels import sizes
+from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.evaluate.linear import judged
 from ssl_bench.evaluate.subject import Subject

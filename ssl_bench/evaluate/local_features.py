@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torchvision.transforms.functional import rgb_to_grayscale
 
 from ssl_bench.data import coco
-from ssl_bench.data.views import EvalView
+from ssl_bench.data.evalview import EvalView
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.artifacts import Artifact, Regions

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.arrays import Source, Taken
-from ssl_bench.data.views import Views, sizes
+from ssl_bench.data.pixels import sizes
+from ssl_bench.data.views import Views
 from ssl_bench.distributed import gather, rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.evaluate.artifacts import Artifact

@@ -15,9 +15,9 @@ from ssl_bench.config import load
 from ssl_bench.data.arrays import Dataset, Images, Source
 from ssl_bench.data.bits import WithBits, binary
 from ssl_bench.data.digit_on_imagenet import stretched
+from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.multi_digits import Canvases, scaled
-from ssl_bench.data.views import EvalView
 from ssl_bench.errors import ConfigError
 from ssl_bench.models.supervised import Supervised
 from ssl_bench.objective.contrast import Batch

@@ -18,11 +18,12 @@ from torchvision.transforms.v2 import functional as F
 from ssl_bench import assemble
 from ssl_bench.config import load
 from ssl_bench.data import photos
+from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.folder import Folder, FolderDataset
 from ssl_bench.data.loader import Loader, flatten, unflatten
 from ssl_bench.data.packed import Packed, encode
 from ssl_bench.data.shrink import box
-from ssl_bench.data.views import EvalView, Views
+from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, RunError
 from tests.conftest import only_run
 

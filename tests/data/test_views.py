@@ -25,8 +25,9 @@ from torchvision.transforms import ColorJitter, GaussianBlur, InterpolationMode,
 from torchvision.transforms import functional as F
 
 from ssl_bench.data.color import shift_hue
+from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.resample import blur_matrix
-from ssl_bench.data.views import Draw, EvalView, Views
+from ssl_bench.data.views import Draw, Views
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 AUGMENT = Path(__file__).parents[2] / "conf" / "augment"
