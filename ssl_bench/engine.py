@@ -7,6 +7,7 @@ import contextlib
 import copy
 import logging
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +155,7 @@ class Run:
             self.scaler.scale(loss).backward()
         else:
             rows = [slice(i, i + self.chunk) for i in range(0, len(images.ids), self.chunk)]
-            chunks = lambda: map(images.batch, rows)  # noqa: E731
-            scale = self.scaler.scale
+            chunks, scale = partial(map, images.batch, rows), self.scaler.scale
             loss, found = chunked.backward(self.method, chunks, progress, diagnostics, self._autocast, scale)
             average_gradients(self.method)
         if self.snr is not None:
@@ -225,9 +225,9 @@ class Run:
     def _average_local_statistics(self) -> None:
         """Where each rank has its own batch statistics, what is kept and judged is their mean."""
         if world() > 1 and self.method.norm != "sync":
-            for buffer in self.method.buffers():
-                if buffer.is_floating_point():
-                    all_sum(buffer).div_(world())
+            norms = (m for m in self.method.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+            for buffer in (b for norm in norms for b in norm.buffers() if b.is_floating_point()):
+                all_sum(buffer).div_(world())
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.started
