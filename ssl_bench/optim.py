@@ -18,9 +18,10 @@ class Recipe:
     Args:
         lr: at a global batch of ``base_batch`` images.
         rule: how it follows the batch size N: ``linear`` N / base_batch, ``sqrt`` sqrt(N / base_batch), ``none``.
-        schedule: after the warm-up ``cosine`` to ``final_lr``, ``step`` (a tenth at each milestone), ``constant``.
+        schedule: after the warm-up ``cosine`` or ``linear`` to ``final_lr``, ``step`` (a tenth at each milestone) or
+            ``constant``.
         milestones: in (0, 1], fractions of the whole training.
-        final_lr: fraction of the scaled rate at the end of ``cosine``.
+        final_lr: fraction of the scaled rate at the end of ``cosine`` and ``linear``.
         warmup_epochs: linear from ``warmup_start`` (a fraction of the scaled rate) up to the scaled rate.
         weight_decay: not applied to biases and norm parameters.
     """
@@ -30,7 +31,7 @@ class Recipe:
         lr: float,
         rule: Literal["linear", "sqrt", "none"],
         base_batch: int,
-        schedule: Literal["cosine", "step", "constant"],
+        schedule: Literal["cosine", "linear", "step", "constant"],
         milestones: tuple[float, ...],
         final_lr: float,
         warmup_epochs: float,
@@ -61,9 +62,10 @@ class Recipe:
         """What the scaled rate is multiplied by at ``progress`` in [0, 1], with a warm-up up to ``warmup``."""
         if progress < warmup:
             return self.warmup_start + (1 - self.warmup_start) * progress / warmup
-        if self.schedule == "cosine":
+        if self.schedule in ("cosine", "linear"):
             along = (progress - warmup) / (1 - warmup) if warmup < 1 else 1.0
-            return self.final_lr + (1 - self.final_lr) * (1 + math.cos(math.pi * along)) / 2
+            left = 1 - along if self.schedule == "linear" else (1 + math.cos(math.pi * along)) / 2
+            return self.final_lr + (1 - self.final_lr) * left
         if self.schedule == "step":
             return float(0.1 ** sum(progress >= m for m in self.milestones))
         return 1.0

@@ -53,6 +53,8 @@ def test_schedules() -> None:
     for p in (0.1, 0.3, 0.55, 1.0):
         expected = 0.1 + 0.9 * (1 + math.cos(math.pi * (p - 0.1) / 0.9)) / 2
         assert cosine.factor(p, 0.1) == pytest.approx(expected, rel=1e-12)
+    linear = recipe("optimizer.schedule=linear", "optimizer.final_lr=0.1")
+    assert [linear.factor(p, 0.2) for p in (0.1, 0.2, 0.6, 1.0)] == pytest.approx([0.5, 1.0, 0.55, 0.1])
     step = recipe("optimizer.schedule=step", "optimizer.milestones=[0.6,0.8]")
     assert [step.factor(p, 0) for p in (0, 0.59, 0.6, 0.79, 0.8, 1)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
     constant = recipe("optimizer.schedule=constant")

@@ -21,7 +21,7 @@ from ssl_bench.evaluate.subject import Subject
 
 
 class LinearOnImages:
-    """Test accuracy (top1, top5) of a linear classifier on the backbone, trained by SGD on random crops and flips.
+    """Test accuracy (top1, top5) of a linear classifier on the backbone, trained on random crops and flips.
 
     The last epoch's classifier is tested, never the best one. Each batch is divided over the ranks and the gradients
     are added up, so that any number of ranks trains the same classifier. Raw pixels have no network to run on crops:
@@ -30,9 +30,11 @@ class LinearOnImages:
     Args:
         size ... std: of the views, as in `ssl_bench.data.views.Views`.
         epochs, batch_size: of the training; the batch size is that of all ranks together.
-        lr, momentum, nesterov, weight_decay: of the SGD. The rate is not scaled by the batch size.
-        schedule: ``step``: the rate times ``gamma`` after each of the epochs ``milestones``; ``cosine``: to 0 over the
-            training, from step to step; ``constant``.
+        optimizer: ``sgd`` or ``adam``.
+        lr, weight_decay: of the optimizer. The rate is not scaled by the batch size.
+        momentum, nesterov: of SGD.
+        schedule: ``step``: the rate times ``gamma`` after each of the epochs ``milestones``; ``cosine`` and ``linear``
+            to 0 over the training, from step to step; ``constant``.
         init_std: of the initial weights; 0 starts from zero.
         layers: None: one classifier, on the backbone's features. Names of parts of the backbone (layer1 ... of a
             ResNet): one on each, trained side by side on the same views (OpenSelfSup's multi-head), on the part's map
@@ -54,11 +56,12 @@ class LinearOnImages:
         grayscale: float = 0.0,
         epochs: int = 100,
         batch_size: int = 256,
+        optimizer: Literal["sgd", "adam"] = "sgd",
         lr: float = 30.0,
         momentum: float = 0.9,
         nesterov: bool = False,
         weight_decay: float = 0.0,
-        schedule: Literal["step", "cosine", "constant"] = "step",
+        schedule: Literal["step", "cosine", "linear", "constant"] = "step",
         milestones: Sequence[int] = (60, 80),
         gamma: float = 0.1,
         init_std: float = 0.01,
@@ -83,6 +86,7 @@ class LinearOnImages:
         )
         self.epochs, self.batch_size = epochs, batch_size
         self.lr, self.momentum, self.nesterov, self.weight_decay = lr, momentum, nesterov, weight_decay
+        self.optimizer = optimizer
         self.schedule, self.milestones, self.gamma, self.init_std = schedule, list(milestones), gamma, init_std
         self.layers, self.cells, self.per_class = layers, cells, per_class
 
@@ -106,8 +110,12 @@ class LinearOnImages:
             bias = torch.zeros(subject.num_classes, device=device, requires_grad=True)
             heads[name] = weight.to(device).requires_grad_(), bias, Standard(x, self.layers is not None)
         parameters = [p for weight, bias, _ in heads.values() for p in (weight, bias)]
-        options = {"weight_decay": self.weight_decay, "nesterov": self.nesterov}
-        optimizer = torch.optim.SGD(parameters, self.lr, self.momentum, **options)  # type: ignore[arg-type]
+        optimizer: torch.optim.Optimizer
+        if self.optimizer == "adam":
+            optimizer = torch.optim.Adam(parameters, self.lr, weight_decay=self.weight_decay)
+        else:
+            options = {"weight_decay": self.weight_decay, "nesterov": self.nesterov}
+            optimizer = torch.optim.SGD(parameters, self.lr, self.momentum, **options)  # type: ignore[arg-type]
         steps, step = self.epochs * math.ceil(len(labels) / self.batch_size), 0
         for epoch in range(self.epochs):
             for batch in torch.randperm(len(labels), generator=generator).split(self.batch_size):
@@ -130,6 +138,8 @@ class LinearOnImages:
     def _factor(self, epoch: int, progress: float) -> float:
         if self.schedule == "cosine":
             return (1 + math.cos(math.pi * progress)) / 2
+        if self.schedule == "linear":
+            return 1 - progress
         return self.gamma ** sum(epoch >= m for m in self.milestones) if self.schedule == "step" else 1.0
 
     def _views(self, subject: Subject, batch: Tensor, generator: torch.Generator) -> Tensor:

@@ -282,7 +282,27 @@ def scaled(images: Tensor) -> Tensor:
     return images.float() / 255
 
 
-def test_cosine_and_constant_rates() -> None:
-    cosine, constant, step = (LinearOnImages(4, schedule=s)._factor for s in ("cosine", "constant", "step"))  # type: ignore[arg-type]
+def test_rates() -> None:
+    names = ("cosine", "linear", "constant", "step")
+    cosine, linear, constant, step = (LinearOnImages(4, schedule=s)._factor for s in names)  # type: ignore[arg-type]
     assert [cosine(0, p) for p in (0, 0.5, 1)] == pytest.approx([1, 0.5, 0])
+    assert [linear(0, p) for p in (0, 0.25, 1)] == pytest.approx([1, 0.75, 0])
     assert constant(99, 0.9) == 1 and [step(e, 0) for e in (59, 60, 80)] == pytest.approx([1, 0.1, 0.01])
+
+
+def test_adam_trains_as_torchs_own() -> None:
+    data = blobs(59, 0.5, 0)  # with as many images in each class the gradient of the bias would be rounding alone
+    subject = Subject(Stages(), data, data, num_classes=CLASSES, view=scaled, device="cpu", seed=0)
+    settings: dict[str, Any] = {"flip": 0, "scale": (1, 1), "ratio": (1, 1), "epochs": 3, "batch_size": 59}
+    probe = LinearOnImages(4, optimizer="adam", lr=0.1, schedule="linear", init_std=0.0, weight_decay=0.1, **settings)
+    weight, bias, _ = probe._fit(subject)[""]
+    x = subject.embed(probe._views(subject, torch.arange(59), torch.Generator()))["backbone"].double()
+    parameters = [torch.zeros(*shape, dtype=torch.float64, requires_grad=True) for shape in (weight.shape, bias.shape)]
+    optimizer = torch.optim.Adam(parameters, weight_decay=0.1)
+    for step in range(3):
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / 3)
+        optimizer.zero_grad()
+        F.cross_entropy(F.linear(x, *parameters), data.labels).backward()
+        optimizer.step()
+    torch.testing.assert_close(weight.double(), parameters[0].detach(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(bias.double(), parameters[1].detach(), atol=1e-5, rtol=1e-4)

@@ -196,14 +196,14 @@ def test_an_interrupted_reproduction_goes_on_with_what_is_missing(tiny: None, ca
 
 
 def test_smoke_trains_on_generated_images_and_leaves_none(capsys: Output) -> None:
-    arguments = ["intriguing/fig7", "col=5", "row=*0.05", "scale=smoke", "paths.outputs=results"]
+    arguments = ["intriguing/fig7_mnist", "col=5", "row=*0.05", "scale=smoke", "paths.outputs=results"]
     assert reproduce.main(arguments) == 0
     out = capsys.readouterr().out
     assert "1 runs to go" in out and "1 trained, 0 done before, 0 failed" in out and " h of pre-training" not in out
     (path,) = Path("results").glob("smoke/*/results.json")
     config = json.loads(path.read_text())["config"]
     assert config["scale"] == "smoke" and config["max_steps"] == 2 and not Path("results/.smoke").exists()
-    assert all(c["n"] == 0 for c in entries(capsys, "intriguing/fig7", "paths.outputs=results"))
+    assert all(c["n"] == 0 for c in entries(capsys, "intriguing/fig7_mnist", "paths.outputs=results"))
 
 
 @pytest.mark.parametrize("dataset", ["stl10", "imagenet100", "digit_on_imagenet", "multi_digits", "randbit_imagenet"])

@@ -21,7 +21,7 @@ FIGURES = (
     "dcl/fig1 dcl/fig3a dcl/fig3b dcl/fig4 eqco/fig1 eqco/fig2a eqco/fig2b eqco/fig3 eqco/fig4 macl/fig2 macl/fig3"
 )
 FIGURES += " less/fig1a less/fig1b less/fig1c less/fig2a less/fig2b less/fig3a less/fig3b less/fig4a less/fig4b"
-FIGURES += " " + " ".join(f"intriguing/fig{n}" for n in ("3", "4", "6a", "6b", "7", "A1", "A2", "B1", "B2", "B3"))
+FIGURES += " " + " ".join(f"intriguing/fig{n}" for n in ("3", "4", "6a", "6b", "7_mnist", "A1", "A2", "B1", "B2", "B3"))
 COUNTS = {"dcl": range(1, 5), "eqco": range(1, 10), "macl": range(1, 5), "intriguing": (2, 3, 4, "A1", "A2", "A3")}
 
 
