@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ssl_bench.build import build
+from ssl_bench.build import build, wants
 from ssl_bench.data.arrays import Dataset
 from ssl_bench.data.views import Views
 from ssl_bench.device import Precision, check_devices
@@ -50,7 +50,7 @@ def method(config: Config) -> Method:
     """
     backbone = build(config["backbone"], "backbone")
     head = build(config["head"], "head", inputs=backbone.num_features)
-    framework = build(config["framework"], "framework", backbone=backbone, head=head)
+    framework = build(config["framework"], "framework", backbone=backbone, head=head, **_instances(config, "framework"))
     chosen = config["choices"]
     if isinstance(framework, Method):  # with an objective of its own
         for group in OBJECTIVE:
@@ -61,12 +61,17 @@ def method(config: Config) -> Method:
     for group in OBJECTIVE:
         if config[group] is None:
             raise ConfigError(f"{group}=null: framework={chosen.get('framework')} needs one: set {group} to an option")
-    negatives, temperature, loss = (build(config[group], group) for group in OBJECTIVE)
+    negatives, temperature, loss = (build(config[group], group, **_instances(config, group)) for group in OBJECTIVE)
     tiled = {"auto": None, "dense": False, "tiled": True}[config["cosines"]]
     try:
         return Contrastive(framework, negatives, temperature, loss, config["reduction"], tiled, len(views(config)))
     except Unmet as unmet:
         raise ConfigError(f"{unmet.group}={chosen.get(unmet.group)} {unmet}") from unmet
+
+
+def _instances(config: Config, group: str) -> dict[str, int]:
+    """The number of images to pre-train on, for a part that asks for ``instances``: it keeps something for each."""
+    return {"instances": dataset(config).check()} if wants(config[group], group, "instances") else {}
 
 
 def evaluators(config: Config) -> dict[str, Any]:

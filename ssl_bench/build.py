@@ -29,18 +29,11 @@ def build(node: Mapping[str, Any], key: str, /, **extra: Any) -> Any:
             constructor refuses with a ``ValueError``.
     """
     arguments = {k: copy.deepcopy(v) for k, v in node.items() if k != "_target_"}
-    path = node.get("_target_")
-    if not isinstance(path, str) or not path.startswith(TRUSTED):
-        raise ConfigError(f"{key}._target_={path}: set it to a class under {', '.join(t[:-1] for t in TRUSTED)}")
-    module, _, name = path.rpartition(".")
-    try:
-        target = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{key}._target_={path}: there is no such class ({error})") from error
+    target = _target(node, key)
     parameters, hints = _signature(target)
     for argument, value in arguments.items():
         if argument not in parameters:
-            raise ConfigError(f"{key}.{argument}: {name} has no such argument{near(argument, parameters)}")
+            raise ConfigError(f"{key}.{argument}: {target.__name__} has no such argument{near(argument, parameters)}")
         arguments[argument] = _fit(value, hints.get(argument, Any), f"{key}.{argument}")
     required = (p.name for p in parameters.values() if p.default is p.empty and p.name not in extra)
     for missing in (argument for argument in required if argument not in arguments):
@@ -50,6 +43,22 @@ def build(node: Mapping[str, Any], key: str, /, **extra: Any) -> Any:
     except ValueError as error:
         named = re.match(r"\w+", str(error))  # a constructor's sentence begins with the argument that it is about
         raise ConfigError(f"{key}{'.' if named and named[0] in parameters else ': '}{error}") from error
+
+
+def wants(node: Mapping[str, Any], key: str, argument: str) -> bool:
+    """Whether what a node describes has an argument of that name."""
+    return argument in _signature(_target(node, key))[0]
+
+
+def _target(node: Mapping[str, Any], key: str) -> Any:
+    path = node.get("_target_")
+    if not isinstance(path, str) or not path.startswith(TRUSTED):
+        raise ConfigError(f"{key}._target_={path}: set it to a class under {', '.join(t[:-1] for t in TRUSTED)}")
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{key}._target_={path}: there is no such class ({error})") from error
 
 
 def _signature(target: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
