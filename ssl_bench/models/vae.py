@@ -1,0 +1,149 @@
+"""A variational autoencoder: the generative control that contrastive methods are measured against.
+
+L = mean over the views and images of  -log p(x | z) + beta KL(q(z | x) || N(0, 1)),   z = m + s e,  e ~ N(0, 1)
+-log p(x | z) = sum over channels and pixels of  softplus(y) - x y,   y = decoder(z)
+KL = sum over latents of  (m^2 + s^2 - 1 - log s^2) / 2
+
+Kingma and Welling, Auto-Encoding Variational Bayes (arXiv 1312.6114), equations 10 and 24, in nats per image. The paper
+that has it as a control (Intriguing Properties of Contrastive Losses, arXiv 2011.02803, section 4.4) says only that its
+size is that of the other models. Each view is its own target, so that as many images are seen as by the other methods.
+
+A pixel in [0, 1] is the probability of a Bernoulli variable. Added bits are just that, and the values of a picture are
+brought back from their normalisation, so that one likelihood serves every dataset and no variance has to be chosen.
+
+V views   B images on this rank   W ranks   L latents   C channels
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from ssl_bench.distributed import global_mean, rank, world
+from ssl_bench.errors import ConfigError
+from ssl_bench.models.siamese import Encoder
+from ssl_bench.objective.contrast import Batch
+from ssl_bench.objective.draws import Draws
+from ssl_bench.objective.method import Method, Outputs
+
+
+class GaussianEncoder(Encoder):
+    """Backbone and a linear map to the mean and the log-variance of the latents; evaluators judge the mean."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """[B, C, H, W] -> ``backbone`` [B, L], the mean, and ``projection`` [B, 2 L], it and the log-variance."""
+        moments = self.head(self.backbone(x))
+        return {"backbone": moments.chunk(2, 1)[0], "projection": moments}
+
+
+class Decoder(nn.Module):
+    """Transposed convolutions from a map of at most 4 x 4, each doubling the side, to the logits of an image.
+
+    Args:
+        latents: width of the latents.
+        width: channels before the last convolution; twice as many for each halving of the side, at most 512.
+        channels, size: of the image; where ``size`` is no 2^n times the first side, the rest is cut off.
+    """
+
+    def __init__(self, latents: int, width: int, channels: int, size: int) -> None:
+        super().__init__()
+        stages = 1
+        while (side := -(-size // 2**stages)) > 4:
+            stages += 1
+        widths = [min(512, width * 2**i) for i in reversed(range(stages))]
+        layers: list[nn.Module] = [nn.Linear(latents, widths[0] * side * side, bias=False)]
+        layers += [nn.Unflatten(1, (widths[0], side, side))]
+        for inputs, outputs in pairwise([*widths, channels]):
+            # 4 is even: every pixel is reached by as many weights, and no pattern of the stride is left in the image.
+            layers += [nn.BatchNorm2d(inputs), nn.ReLU(inplace=True)]
+            layers += [nn.ConvTranspose2d(inputs, outputs, 4, 2, 1, bias=len(layers) > 3 * stages)]
+        self.layers, self.size = nn.Sequential(*layers), size
+
+    def forward(self, z: Tensor) -> Tensor:  # [n, L] -> [n, C, size, size]
+        return self.layers(z)[..., : self.size, : self.size]  # type: ignore[no-any-return]
+
+
+class VAE(Method):
+    """Both views, each encoded, sampled once and decoded.
+
+    Args:
+        backbone: the network that is judged, by the mean of the latents.
+        head: linear, to twice as many numbers as there are latents.
+        width, channels, size: of the decoder, see there.
+        mean, std: of the views' normalisation, for as many channels as they have.
+        beta: weight of the divergence (Higgins et al. 2017); 1: the evidence lower bound.
+        seed: of e, which is drawn for the global batch of each step.
+        norm: batch statistics over all ranks (``sync``) or each rank's own (``local``).
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        width: int,
+        channels: int,
+        size: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        beta: float,
+        seed: int,
+        norm: Literal["sync", "local"] = "sync",
+    ) -> None:
+        super().__init__()
+        outputs = head.num_features
+        if outputs % 2:  # type: ignore[operator]
+            raise ConfigError(
+                f"head.out={outputs}: set head.out to an even number, a mean and a log-variance per latent"
+            )
+        for name, value in {"width": width, "size": size}.items():
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        if beta < 0:
+            raise ValueError(f"beta={beta} must not be negative")
+        self.encoder, self.beta, self.norm = GaussianEncoder(backbone, head), beta, norm
+        self.decoder = Decoder(outputs // 2, width, channels, size)  # type: ignore[operator]
+        further = channels - len(mean)  # bits are never normalised
+        for name, values in {"shift": [*mean] + [0.0] * further, "scale": [*std] + [1.0] * further}.items():
+            self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)
+        self.draws = Draws("reparameterisation", seed)
+
+    def networks(self) -> list[nn.Module]:
+        return [self.encoder, self.decoder]
+
+    def trained(self, batch: Batch) -> Outputs:
+        views = batch.views[:2]
+        return {"moments": self.encoder(torch.cat(views))["projection"].unflatten(0, (len(views), -1))}
+
+    def followed(self, batch: Batch) -> Outputs:
+        """The ``target`` of each view, [V, B, C, H, W] in [0, 1]."""
+        return {"target": torch.stack(batch.views[:2]) * self.scale + self.shift}
+
+    def objective(
+        self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        moments = (
+            outputs["moments"].double() if outputs["moments"].dtype == torch.float64 else outputs["moments"].float()
+        )
+        mean, log_variance = moments.chunk(2, 2)  # [V, B, L] each
+        z = mean + (log_variance / 2).exp() * self._noise(mean)
+        logits = self.decoder(z.flatten(0, 1)).unflatten(0, z.shape[:2])  # [V, B, C, H, W]
+        logits = logits.to(moments.dtype)
+        target = outputs["target"]
+        reconstruction = (softplus(logits) - target * logits).sum((2, 3, 4))  # [V, B]
+        divergence = (mean.square() + log_variance.exp() - 1 - log_variance).sum(2) / 2  # [V, B]
+        loss = (reconstruction + self.beta * divergence).mean()
+        if not diagnostics:
+            return loss, {}
+        told = {"vae/reconstruction": reconstruction, "vae/kl": divergence}
+        return loss, {name: global_mean(value.detach().flatten()) for name, value in told.items()}
+
+    def _noise(self, like: Tensor) -> Tensor:
+        """This rank's rows of e for the global batch, [V, B, L]."""
+        views, share, latents = like.shape
+        generator = self.draws.generator(like.device)
+        # In float32, so that a run in float64 has the same numbers.
+        noise = torch.randn(views, share * world(), latents, generator=generator, device=like.device)
+        return noise[:, rank() * share : (rank() + 1) * share].to(like.dtype)
