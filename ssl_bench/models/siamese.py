@@ -108,17 +108,17 @@ class Siamese(Framework):
         return {"key": self._keys(views)}
 
     def embed(self, outputs: Outputs, ids: Tensor) -> Embedded:
-        z = _full(outputs["z"])
+        z = full_precision(outputs["z"])
         if len(z) > 2:  # each of the first two with every other view
             unit = normalize(z, dim=-1)
             pairs = [(anchor, view) for anchor in range(2) for view in range(len(z)) if view != anchor]
             anchor, positive = map(list, zip(*pairs, strict=True))
             return Embedded(unit[anchor], unit[positive], z[anchor], ids, own=unit[anchor])
         anchors = 2 if self.symmetric else 1
-        raw = _full(outputs["prediction"]) if self.predictor is not None else z[:anchors]
+        raw = full_precision(outputs["prediction"]) if self.predictor is not None else z[:anchors]
         q = normalize(raw, dim=-1)
         if self.target is not None:
-            keys = normalize(_full(outputs["key"]), dim=-1)
+            keys = normalize(full_precision(outputs["key"]), dim=-1)
             p = keys.flip(0) if self.symmetric else keys
         else:
             unit = q if self.predictor is None and self.symmetric else normalize(z, dim=-1)
@@ -150,6 +150,6 @@ class Siamese(Framework):
         torch._foreach_lerp_(k, q, 1 - momentum)
 
 
-def _full(x: Tensor) -> Tensor:
+def full_precision(x: Tensor) -> Tensor:
     """Unit vectors are never made in half precision."""
     return x if x.dtype == torch.float64 else x.float()
