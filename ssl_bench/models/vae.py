@@ -24,7 +24,8 @@ from torch.nn.functional import softplus
 
 from ssl_bench.distributed import global_mean, rank, world
 from ssl_bench.errors import ConfigError
-from ssl_bench.models.siamese import Encoder
+from ssl_bench.models.heads import MLP
+from ssl_bench.models.siamese import Encoder, full_precision
 from ssl_bench.objective.contrast import Batch
 from ssl_bench.objective.draws import Draws
 from ssl_bench.objective.method import Method, Outputs
@@ -69,6 +70,8 @@ class Decoder(nn.Module):
 class VAE(Method):
     """Both views, each encoded, sampled once and decoded.
 
+    In a batch that goes in chunks, the decoder still sees all of it at once.
+
     Args:
         backbone: the network that is judged, by the mean of the latents.
         head: linear, to twice as many numbers as there are latents.
@@ -82,7 +85,7 @@ class VAE(Method):
     def __init__(
         self,
         backbone: nn.Module,
-        head: nn.Module,
+        head: MLP,
         width: int,
         channels: int,
         size: int,
@@ -93,8 +96,10 @@ class VAE(Method):
         norm: Literal["sync", "local"] = "sync",
     ) -> None:
         super().__init__()
+        self.shift: Tensor
+        self.scale: Tensor
         outputs = head.num_features
-        if outputs % 2:  # type: ignore[operator]
+        if outputs % 2:
             raise ConfigError(
                 f"head.out={outputs}: set head.out to an even number, a mean and a log-variance per latent"
             )
@@ -104,7 +109,7 @@ class VAE(Method):
         if beta < 0:
             raise ValueError(f"beta={beta} must not be negative")
         self.encoder, self.beta, self.norm = GaussianEncoder(backbone, head), beta, norm
-        self.decoder = Decoder(outputs // 2, width, channels, size)  # type: ignore[operator]
+        self.decoder = Decoder(outputs // 2, width, channels, size)
         further = channels - len(mean)  # bits are never normalised
         for name, values in {"shift": [*mean] + [0.0] * further, "scale": [*std] + [1.0] * further}.items():
             self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)
@@ -130,8 +135,7 @@ class VAE(Method):
         mean, log_variance = moments.chunk(2, 2)  # [V, B, L] each
         z = mean + (log_variance / 2).exp() * self._noise(mean)
         logits = self.decoder(z.flatten(0, 1)).unflatten(0, z.shape[:2])  # [V, B, C, H, W]
-        logits = logits.to(moments.dtype)
-        target = outputs["target"]
+        logits, target = full_precision(logits), outputs["target"]
         reconstruction = (softplus(logits) - target * logits).sum((2, 3, 4))  # [V, B]
         divergence = (mean.square() + log_variance.exp() - 1 - log_variance).sum(2) / 2  # [V, B]
         loss = (reconstruction + self.beta * divergence).mean()

@@ -1,0 +1,213 @@
+"""Methods that tell images apart: their losses against naive loops and closed forms, ranks against one, resume."""
+
+import copy
+import math
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from ssl_bench import assemble
+from ssl_bench.config import load
+from ssl_bench.errors import ConfigError
+from ssl_bench.models.exemplar import Exemplar
+from ssl_bench.models.heads import MLP
+from ssl_bench.models.inv_spread import InvSpread
+from ssl_bench.objective.contrast import Batch
+from ssl_bench.objective.method import Method
+from tests.models.training import batches, trained
+from tests.ranks import on_two_ranks
+
+WIDTH, INSTANCES = 5, 24
+
+
+def batch_of(views: Tensor) -> Batch:
+    """Views [2, B, ...] of images 0 to B - 1."""
+    return Batch([*views], torch.arange(views.shape[1]), torch.full(views.shape[1:2], -1))
+
+
+def random_views(images: int) -> Batch:
+    views = torch.randn(2, images, 1, 3, 3, generator=torch.Generator().manual_seed(1)).double()
+    views[1] += views[0]
+    return batch_of(views)
+
+
+def spread(z: Tensor, tau: float) -> Tensor:
+    """The loss of vectors [2, B, D] as they are."""
+    found: Tensor = InvSpread(nn.Identity(), nn.Identity(), tau, "sync")(batch_of(z), 0.0)[0]
+    return found
+
+
+# ---- Inv. Spread
+
+
+def naive(z: Tensor, tau: float) -> Tensor:
+    """The formula, term by term; the columns are constants."""
+    x = normalize(z, dim=2).flatten(0, 1)
+    constant, n = x.detach(), len(x)
+    total = torch.zeros((), dtype=z.dtype)
+    for i in range(n):
+        p = (i + n // 2) % n
+        e = [((x[i] * constant[j]).sum() / tau).exp() for j in range(n)]
+        every = torch.stack([e[k] for k in range(n) if k != i]).sum()
+        total = total - (e[p] / every).log()
+        for j in range(n):
+            if j not in (i, p):
+                total = total - (1 - e[j] / every).log()
+    return total / n
+
+
+@pytest.mark.parametrize(("images", "tau"), [(2, 0.5), (5, 0.1), (7, 0.3)])
+def test_inv_spread_is_its_formula(images: int, tau: float) -> None:
+    z = torch.randn(2, images, WIDTH, generator=torch.Generator().manual_seed(images), dtype=torch.float64)
+    z.requires_grad_()
+    found, expected = spread(z, tau), naive(z, tau)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    mine, theirs = (torch.autograd.grad(loss, z)[0] for loss in (found, expected))
+    torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("cosine", [-1.0, -0.3, 0.0, 0.9, 1.0])
+def test_inv_spread_of_two_images(cosine: float) -> None:
+    """Both views alike: with d = exp((c - 1) / tau), L = 3 log(1 + 2 d) - 2 log(1 + d)."""
+    tau = 0.2
+    z = torch.tensor([[1.0, 0.0], [cosine, math.sqrt(1 - cosine**2)]], dtype=torch.float64).expand(2, 2, 2)
+    d = math.exp((cosine - 1) / tau)
+    assert float(spread(z, tau)) == pytest.approx(3 * math.log1p(2 * d) - 2 * math.log1p(d), rel=1e-12)
+
+
+@pytest.mark.parametrize("tau", [0.01, 0.07, 1.0])
+@pytest.mark.parametrize("kind", ["negative is the anchor", "all alike", "positive opposite", "two at once"])
+def test_inv_spread_at_cosines_of_one(kind: str, tau: float) -> None:
+    """In single precision, against decimals of 120 digits; with a naive log(1 - P) half of these are infinite."""
+    angles = {
+        "negative is the anchor": [[0.0, 0.0, 1.5], [math.pi, 2.0, 1.5]],
+        "all alike": [[0.3, 0.3, 0.3], [0.3, 0.3, 0.3]],
+        "positive opposite": [[0.0, 1.0, 2.0], [math.pi, 1.0 + math.pi, 2.0 + math.pi]],
+        "two at once": [[0.0, 0.0, 0.0], [math.pi, math.pi, 1.0]],
+    }[kind]
+    angle = torch.tensor(angles)
+    z = torch.stack([angle.cos(), angle.sin()], 2).requires_grad_()
+    loss = spread(z, tau)
+    (gradient,) = torch.autograd.grad(loss, z)
+    assert loss.isfinite() and gradient.isfinite().all()
+    x = normalize(z.detach(), dim=2).flatten(0, 1)
+    cosines = (x @ x.T).tolist()
+    with localcontext() as context:
+        context.prec = 120
+        total = Decimal(0)
+        for i, row in enumerate(cosines):
+            e = [(Decimal(c) / Decimal(tau)).exp() for c in row]
+            every = sum((e[k] for k in range(6) if k != i), Decimal(0))
+            total -= (e[(i + 3) % 6] / every).ln()
+            total -= sum(((1 - e[j] / every).ln() for j in range(6) if j not in (i, (i + 3) % 6)), Decimal(0))
+        expected = float(total / 6)
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_only_the_row_has_a_gradient() -> None:
+    """A step along the gradient of view 1 alone is that of its own rows: those of view 2 do not know of it."""
+    z = torch.randn(2, 4, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    (together,) = torch.autograd.grad(spread(z, 0.2), z)
+    first = z.detach().clone().requires_grad_()
+    mixed = torch.stack([first[0], z.detach()[1]])
+    (alone,) = torch.autograd.grad(spread(mixed, 0.2), first)
+    torch.testing.assert_close(alone[0], together[0], rtol=1e-12, atol=1e-15)
+    assert not alone[1].any()
+
+
+def test_inv_spread_refuses_what_cannot_be() -> None:
+    method = assemble.method(load(["framework=inv_spread"]))
+    with pytest.raises(ConfigError, match=r"batch_size.size=1: inv_spread needs other images"):
+        method.facts(1)
+    with pytest.raises(ConfigError, match=r"framework.tau=0.0 must be positive"):
+        assemble.method(load(["framework=inv_spread", "framework.tau=0"]))
+
+
+# ---- Exemplar
+
+
+def test_exemplar_is_a_classifier_of_images() -> None:
+    torch.manual_seed(0)
+    method = exemplar(norm=False)
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randperm(INSTANCES, generator=generator)[:6]
+    views = torch.randn(2, 6, 1, 3, 3, generator=generator, dtype=torch.float64)
+    loss, told = method(Batch([*views], ids, ids), 0.0, True)
+    weight = method.classifier.weight
+    assert weight.shape == (INSTANCES, WIDTH)
+    values, right = [], 0
+    for v in range(2):
+        for b in range(6):
+            z = method.encoder(views[v, b : b + 1])["projection"][0]
+            scores = torch.stack([(w * z).sum() for w in weight])
+            values.append(scores.exp().sum().log() - scores[ids[b]])
+            right += int(scores.argmax()) == int(ids[b])
+    expected = torch.stack(values).mean()
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+    assert float(told["train/top1"]) == pytest.approx(right / 12)
+    parameters = list(method.parameters())
+    for mine, theirs in zip(*(torch.autograd.grad(each, parameters) for each in (loss, expected)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-14)
+
+
+def test_exemplar_has_a_vector_for_every_image_of_the_dataset() -> None:
+    method = assemble.method(load(["framework=exemplar"]))
+    assert isinstance(method, Exemplar) and method.classifier.weight.shape == (1347, 128)
+    assert "classifier.weight" in method.state_dict() and not any(
+        "classifier" in n for n in method.encoder.state_dict()
+    )
+
+
+@pytest.mark.parametrize("framework", ["inv_spread", "exemplar"])
+def test_they_have_objectives_of_their_own(framework: str) -> None:
+    for group in ("loss=infonce", "negatives=in_batch", "temperature=fixed"):
+        with pytest.raises(ConfigError, match=f"{group}: framework={framework} has no {group.split('=')[0]}"):
+            assemble.method(load([f"framework={framework}", group]))
+
+
+# ---- ranks and resume
+
+
+def network(norm: bool) -> tuple[nn.Module, MLP]:
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(9, 12), *([nn.BatchNorm1d(12)] if norm else []), nn.Tanh())
+    return backbone, MLP(12, 1, None, WIDTH, norm=False, final_norm="none")
+
+
+def exemplar(norm: bool = True) -> Exemplar:
+    return Exemplar(*network(norm), INSTANCES, "sync").double()
+
+
+def inv_spread() -> InvSpread:
+    return InvSpread(*network(True), 0.2, "sync").double()
+
+
+MAKERS: dict[str, Callable[[], Method]] = {"exemplar": exemplar, "inv_spread": inv_spread}
+
+
+def _all(rank: int | None = None) -> dict[str, Tensor]:
+    return {name: trained(make(), batches(random_views(INSTANCES), 3)) for name, make in MAKERS.items()}
+
+
+def test_two_ranks_train_as_one() -> None:
+    alone = _all()
+    for found in on_two_ranks(_all):
+        for name, weights in found.items():
+            torch.testing.assert_close(weights, alone[name], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_resumed_training_is_the_same_to_the_bit(name: str) -> None:
+    steps = batches(random_views(INSTANCES), 3)
+    expected = trained(MAKERS[name](), steps)
+    first = MAKERS[name]()
+    state: dict[str, Any] = {}
+    trained(first, steps[:1], state)
+    again = MAKERS[name]()
+    again.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert torch.equal(trained(again, steps[1:], state), expected)
