@@ -7,8 +7,8 @@ L = mean over i of  -log P_ip - sum over j not in {i, p} of log(1 - P_ij),   p t
 The sum in P has the positive. As in the authors' code, x_j and x_k are constants: the gradient goes through row i only.
 
 With l the logits of row i and u = log sum_j exp(l_j) - l_p the log-odds against the positive, -log P_ip = softplus(u).
-The nearest negative m can have all of P: -log(1 - P_im) is softplus(l_m - log of the sum of the others). P of every other
-one is at most 1/2, where log1p(-P) is exact.
+The nearest negative m can have all of P: -log(1 - P_im) is softplus(l_m - log of the sum of the rest). Any other P_ij is
+at most 1/2, where log1p(-P) is exact.
 
 B images on this rank   N of all ranks   D width
 """
