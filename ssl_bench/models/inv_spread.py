@@ -1,5 +1,5 @@
 """Invariance and spreading (Ye et al., Unsupervised Embedding Learning via Invariant and Spreading Instance Feature,
-arXiv 1904.03436, equations 6 to 9): an image is recognised as itself, and no other image as it.
+arXiv 1904.03436): an image is recognised as itself, and no other image as it.
 
 P_ij = exp(x_i . x_j / tau) / sum over k != i of exp(x_i . x_k / tau),   i, j, k of the 2 N unit vectors of both views
 L = mean over i of  -log P_ip - sum over j not in {i, p} of log(1 - P_ij),   p the other view of i
@@ -7,8 +7,8 @@ L = mean over i of  -log P_ip - sum over j not in {i, p} of log(1 - P_ij),   p t
 The sum in P has the positive. As in the authors' code, x_j and x_k are constants: the gradient goes through row i only.
 
 With l the logits of row i and u = log sum_j exp(l_j) - l_p the log-odds against the positive, -log P_ip = softplus(u).
-The nearest negative m can have all of P: -log(1 - P_im) is softplus(l_m - log of the sum of the rest). Any other P_ij is
-at most 1/2, where log1p(-P) is exact.
+The nearest negative m can have all of P: -log(1 - P_im) is softplus(l_m - log of the sum of the rest). Any other P_ij
+is at most 1/2, where log1p(-P) is exact.
 
 B images on this rank   N of all ranks   D width
 """

@@ -4,7 +4,7 @@ L = mean over the views and images of  -log p(x | z) + beta KL(q(z | x) || N(0, 
 -log p(x | z) = sum over channels and pixels of  softplus(y) - x y,   y = decoder(z)
 KL = sum over latents of  (m^2 + s^2 - 1 - log s^2) / 2
 
-Kingma and Welling, Auto-Encoding Variational Bayes (arXiv 1312.6114), equations 10 and 24, in nats per image. The paper
+Kingma and Welling, Auto-Encoding Variational Bayes (arXiv 1312.6114), equation 10, in nats per image. The paper
 that has it as a control (Intriguing Properties of Contrastive Losses, arXiv 2011.02803, section 4.4) says only that its
 size is that of the other models. Each view is its own target, so that as many images are seen as by the other methods.
 
