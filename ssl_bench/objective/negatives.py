@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.distributed import gather, rank, world
+from ssl_bench.objective.candidates import Pool
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.draws import Draws, without_replacement
+from ssl_bench.objective.memory import Memory
 
 
 class Negatives(nn.Module):
@@ -101,27 +103,39 @@ class RandomK(Negatives):
         return self.pool.bank(e)
 
     def select(self, contrast: Contrast) -> Contrast:
-        views, share = contrast.pos.shape
-        images, device = share * world(), contrast.pos.device
-        pool = self.pool.count(images)
-        k = min(self.k, pool)
-        if k == pool:
-            return contrast
-        keep = 2 * k <= pool  # name the chosen or the rest, whichever are fewer
-        n = k if keep else pool - k
-        own = torch.arange(
-            rank() * share, (rank() + 1) * share, dtype=torch.int32, device=device
-        )  # [B] where the anchor's image stands
-        index = []
-        for view in range(views):
-            # Drawn for the global batch and cut: the same for any number of ranks.
-            drawn = without_replacement(1 if self.shared else images, pool, n, self.draws.generator(device, view))
-            places = drawn.expand(images, -1)[own].int()  # [B, n] in [0, pool)
-            for gap in (own, own + images) if self.views == "all" else (own,):
-                places += places >= gap[:, None]  # step over the image's own keys
-            index.append(places)
-        chosen = torch.stack(index)  # [V, B, n]
-        return contrast.pick(chosen) if keep else contrast.drop(chosen)
+        share = contrast.pos.shape[1]
+        images = share * world()
+        # Where the anchor's own keys stand: [B] in the first view, and in the second.
+        own = torch.arange(rank() * share, (rank() + 1) * share, dtype=torch.int32, device=contrast.pos.device)
+        places = [own, own + images] if self.views == "all" else [own]
+        return _chosen(contrast, self.k, self.pool.count(images), places, self.draws, self.shared)
+
+
+def _chosen(contrast: Contrast, k: int, pool: int, own: list[Tensor], draws: Draws, shared: bool = False) -> Contrast:
+    """With k of each anchor's ``pool`` candidates, uniform without replacement, as its only negatives.
+
+    Args:
+        own: the places [B] that are no negatives of an anchor, in ascending order.
+        shared: one draw for all anchors instead of one each.
+    """
+    views, share = contrast.pos.shape
+    images, device = share * world(), contrast.pos.device
+    k = min(k, pool)
+    if k == pool:
+        return contrast
+    keep = 2 * k <= pool  # name the chosen or the rest, whichever are fewer
+    n = k if keep else pool - k
+    mine = slice(rank() * share, (rank() + 1) * share)
+    index = []
+    for view in range(views):
+        # Drawn for the global batch and cut: the same for any number of ranks.
+        drawn = without_replacement(1 if shared else images, pool, n, draws.generator(device, view))
+        places = drawn.expand(images, -1)[mine].int()  # [B, n] in [0, pool)
+        for gap in own:
+            places = places + (places >= gap[:, None])  # step over the image's own keys
+        index.append(places)
+    chosen = torch.stack(index)  # [V, B, n]
+    return contrast.pick(chosen) if keep else contrast.drop(chosen)
 
 
 class Queue(Negatives):
@@ -163,6 +177,47 @@ class Queue(Negatives):
             places = (self.place + torch.arange(len(fresh), device=fresh.device)) % self.k
             self.keys.index_copy_(0, places, fresh)
             self.place.add_(len(fresh)).remainder_(self.k)
+
+
+class MemoryBank(Negatives):
+    """One key for each training image, the average of those that were made of it (Wu et al. 2018; PIRL).
+
+    The anchor's own image is never a negative. The keys of a batch enter after the step, as
+    :meth:`ssl_bench.objective.memory.Memory.update` says.
+
+    Args:
+        k: of the other images for each anchor, drawn uniformly without replacement at every step; None: all of them.
+        momentum: of the average, the share of what is there.
+        dim: width D of a key.
+        instances: images to pre-train on.
+        seed: of the first keys and of the draws, which are the same on any number of ranks.
+    """
+
+    gives = frozenset({"negatives", "aligned"})
+    ids: Tensor
+
+    def __init__(self, k: int | None, momentum: float, dim: int, instances: int, seed: int) -> None:
+        super().__init__()
+        others = instances - 1
+        if k is not None and not 1 <= k <= others:
+            raise ValueError(f"k={k} must be from 1 to the {others} other images, or null for all of them")
+        self.k, self.others, self.draws = k or others, others, Draws("memory_bank", seed)
+        self.memory = Memory(instances, dim, momentum, seed)
+        self.register_buffer("ids", torch.arange(instances), persistent=False)
+
+    def count(self, images: int) -> int:
+        return self.k
+
+    def bank(self, e: Embedded) -> Bank:
+        return Bank(self.memory.vectors, self.ids)
+
+    def select(self, contrast: Contrast) -> Contrast:
+        pool = contrast.candidates
+        assert isinstance(pool, Pool) and pool.own is not None
+        return _chosen(contrast, self.k, self.others, [pool.own[0]], self.draws)
+
+    def update(self, e: Embedded) -> None:
+        self.memory.update(e.ids, e.keys)
 
 
 class NoNegatives(Negatives):

@@ -1,0 +1,84 @@
+"""A memory of one vector for every training image, and what a batch can ask of it (Wu et al. 2018, "Unsupervised
+feature learning via non-parametric instance discrimination", arXiv 1805.01978).
+
+    v_i <- unit(m v_i + (1 - m) f_i)        after each step, for the images i of the batch
+
+N images of the dataset   R queries on this rank   D width
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from ssl_bench.distributed import gather
+from ssl_bench.objective.candidates import Pool
+from ssl_bench.objective.draws import Draws
+
+
+class Memory(nn.Module):
+    """The whole of it on every rank; no gradient reaches it.
+
+    At the start the vectors are uniform in a cube, as in the official code, made unit here.
+
+    Args:
+        instances: N.
+        dim: D.
+        momentum: m in [0, 1], the share of the old vector.
+        seed: of the first vectors, which are the same on all ranks.
+    """
+
+    vectors: Tensor
+
+    def __init__(self, instances: int, dim: int, momentum: float, seed: int) -> None:
+        super().__init__()
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"momentum={momentum} must be in [0, 1]")
+        self.instances, self.momentum = instances, momentum
+        self._keep(normalize(self._start(dim, seed), dim=1))
+
+    def _start(self, dim: int, seed: int) -> Tensor:
+        side = math.sqrt(3 / dim)
+        generator = Draws("memory", seed).generator(torch.device("cpu"))
+        return torch.empty(self.instances, dim).uniform_(-side, side, generator=generator)
+
+    def _keep(self, vectors: Tensor) -> None:
+        self.register_buffer("vectors", vectors)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The vectors of the images ``ids`` [R]: [R, D]."""
+        return self.vectors[ids]
+
+    def lse(self, q: Tensor, tau: Tensor) -> Tensor:
+        """log sum_i exp(q . v_i / tau) over all N images for ``q`` [R, D]: [R]. Many cosines are never stored."""
+        return self._lse(self.vectors, q, tau)
+
+    def cosines(self, q: Tensor, index: Tensor) -> Tensor:
+        """Of ``q`` [R, D] with the vectors of the images ``index`` [R, m]: [R, m]."""
+        return self._cosines(q, index)
+
+    @staticmethod
+    def _lse(vectors: Tensor, q: Tensor, tau: Tensor) -> Tensor:
+        return Pool(q[None], vectors, None).lse(tau)[0][0]
+
+    def _cosines(self, q: Tensor, places: Tensor) -> Tensor:
+        return (self.vectors[places] @ q[:, :, None])[..., 0]
+
+    @torch.no_grad()
+    def update(self, ids: Tensor, fresh: Tensor) -> None:
+        """Takes in what every rank found of its images.
+
+        Args:
+            ids: [B], no image twice on any rank.
+            fresh: [V, B, D] unit vectors of V views, taken one after the other, the last one first: the order in which
+                the backward passes of CLD's code do it.
+        """
+        ids, fresh = self._places(gather(ids)), gather(fresh, dim=1)
+        for view in fresh.flip(0):
+            moved = self.momentum * self.vectors[ids] + (1 - self.momentum) * view
+            self.vectors.index_copy_(0, ids, normalize(moved, dim=1))
+
+    def _places(self, ids: Tensor) -> Tensor:
+        """Where the vectors of images are kept."""
+        return ids

@@ -1,0 +1,219 @@
+"""The memory of one vector per image: naive loops in double precision, whole and spread over two processes."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from ssl_bench.distributed import rank, world
+from ssl_bench.objective.contrast import Contrast, Embedded
+from ssl_bench.objective.memory import Memory
+from ssl_bench.objective.negatives import MemoryBank
+from ssl_bench.objective.shards import Shards, memory
+from tests.objective.test_negatives import assert_uniform
+from tests.ranks import on_two_ranks
+
+IMAGES, DIM, SHARE, VIEWS = 11, 4, 6, 2
+TAU = torch.tensor(0.3)
+
+
+def unit(*shape: int, seed: int) -> Tensor:
+    made = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normalize(made, dim=-1)
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    """Ids [6] and vectors [2, 6, 4] of a global batch."""
+    ids = torch.randperm(IMAGES, generator=torch.Generator().manual_seed(step))[:SHARE]
+    return ids, unit(VIEWS, SHARE, DIM, seed=50 + step)
+
+
+def mine(size: int = SHARE) -> slice:
+    return slice(rank() * size // world(), (rank() + 1) * size // world())
+
+
+def test_it_starts_with_unit_vectors_in_every_direction() -> None:
+    vectors = Memory(2000, 16, 0.5, 5).vectors
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(2000))
+    assert float(vectors.mean(0).abs().max()) < 0.03 and float(vectors.square().mean(0).sub(1 / 16).abs().max()) < 0.01
+    assert torch.equal(vectors, Memory(2000, 16, 0.5, 5).vectors)
+    assert not torch.equal(vectors, Memory(2000, 16, 0.5, 6).vectors)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 1.0])
+def test_vectors_move_towards_what_comes(momentum: float) -> None:
+    """Of two views the second first: the order in which the backward passes of CLD's code update."""
+    kept = Memory(IMAGES, DIM, momentum, 0).double()
+    expected = [[float(x) for x in row] for row in kept.vectors]
+    for step in range(5):
+        ids, fresh = batch(step)
+        kept.update(ids, fresh)
+        for v in (1, 0):
+            for b, i in enumerate(ids.tolist()):
+                moved = [
+                    momentum * old + (1 - momentum) * float(new)
+                    for old, new in zip(expected[i], fresh[v, b], strict=True)
+                ]
+                length = sum(x * x for x in moved) ** 0.5
+                expected[i] = [x / length for x in moved]
+        torch.testing.assert_close(kept.vectors, torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=1e-14)
+
+
+# ---- as negatives
+
+
+def met(negatives: MemoryBank, ids: Tensor, tiled: bool = False) -> list[list[list[int]]]:
+    """[V][B]: the images that the anchor is contrasted with; keys are one-hot and anchors count up."""
+    q = torch.arange(IMAGES, dtype=torch.float64).expand(VIEWS, len(ids), -1)
+    e = Embedded(q, q, q, ids)
+    contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled))
+    cosines, valid = contrast.neg
+    valid = torch.ones_like(cosines, dtype=torch.bool) if valid is None else valid.expand(cosines.shape)
+    lse = cosines.masked_fill(~valid, -torch.inf).logsumexp(-1)
+    torch.testing.assert_close(contrast.lse(torch.tensor(1.0)), lse, rtol=1e-12, atol=1e-12)
+    assert torch.equal(contrast.count.expand(lse.shape).long(), valid.sum(-1))
+    of_views = [zip(*pair, strict=True) for pair in zip(cosines, valid, strict=True)]
+    return [[sorted(int(c) for c in row[ok]) for row, ok in pairs] for pairs in of_views]
+
+
+def one_hot(k: int | None, seed: int = 0) -> MemoryBank:
+    negatives = MemoryBank(k, 0.5, IMAGES, IMAGES, seed).double()
+    negatives.memory.vectors.copy_(torch.eye(IMAGES))
+    return negatives
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+def test_every_other_image_is_a_negative(tiled: bool) -> None:
+    ids = torch.tensor([3, 0, 10])
+    for of_view in met(one_hot(None), ids, tiled):
+        assert of_view == [[i for i in range(IMAGES) if i != own] for own in ids]
+    assert one_hot(None).count(3) == IMAGES - 1
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("k", [1, 4, 5, 7, 10])
+def test_k_of_the_other_images_are(k: int, tiled: bool) -> None:
+    negatives, ids = one_hot(k), torch.tensor([3, 0, 10])
+    assert negatives.count(3) == k
+    for _ in range(5):
+        for of_view in met(negatives, ids, tiled):
+            for own, images in zip(ids.tolist(), of_view, strict=True):
+                assert len(set(images)) == len(images) == k and own not in images
+        negatives.draws.step += 1
+
+
+def test_they_are_drawn_uniformly() -> None:
+    negatives, subsets = one_hot(2), []
+    for step in range(250):
+        negatives.draws.step = step
+        for of_view in met(negatives, torch.tensor([3, 0, 10])):
+            for own, images in zip((3, 0, 10), of_view, strict=True):
+                subsets.append(tuple(i - (i > own) for i in images))
+    assert_uniform(subsets, IMAGES - 1, 2)
+
+
+@pytest.mark.parametrize("k", [0, 11, 12])
+def test_as_many_as_there_are_other_images(k: int) -> None:
+    with pytest.raises(ValueError, match=f"k={k} must be from 1 to the 10 other images, or null for all of them"):
+        MemoryBank(k, 0.5, 4, IMAGES, 0)
+
+
+def test_a_momentum_outside_0_and_1_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"momentum=1.5 must be in \[0, 1\]"):
+        MemoryBank(None, 1.5, 4, IMAGES, 0)
+
+
+def test_it_goes_on_bit_by_bit_from_its_state() -> None:
+    kept, again = (MemoryBank(3, 0.5, DIM, IMAGES, 0).double() for _ in range(2))
+    for step in range(6):
+        ids, fresh = batch(step)
+        if step == 3:
+            again.load_state_dict(kept.state_dict())
+        for each in (kept, again) if step >= 3 else (kept,):
+            each.update(Embedded(fresh, fresh, fresh, ids))
+            each.draws.step += 1
+    assert torch.equal(kept.memory.vectors, again.memory.vectors)
+    kept.memory.vectors.copy_(unit(IMAGES, DIM, seed=1))
+    again.memory.vectors.copy_(unit(IMAGES, DIM, seed=1))
+    ids, fresh = batch(9)
+    e = Embedded(fresh, fresh, fresh, ids)
+    lse = [each.select(Contrast.of(e, each.bank(e))).lse(TAU) for each in (kept, again)]
+    assert torch.equal(*lse)
+
+
+# ---- two processes
+
+
+def _bank() -> Tensor:
+    """The memory of a bank after a few steps of which this rank has a part."""
+    negatives = MemoryBank(None, 0.5, DIM, IMAGES, 0).double()
+    for step in range(4):
+        ids, fresh = batch(step)
+        p = fresh[:, mine()]
+        negatives.update(Embedded(p, p, p, ids[mine()]))
+    return negatives.memory.vectors
+
+
+def _answers(sharded: bool) -> dict[str, Tensor]:
+    """What a memory says after some steps, and the gradient of the mean over all queries."""
+    kept = memory(IMAGES, DIM, 0.5, 0, sharded).double()
+    for step in range(4):
+        ids, fresh = batch(step)
+        kept.update(ids[mine()], fresh[:, mine()])
+    index = torch.randint(IMAGES, (SHARE, 9), generator=torch.Generator().manual_seed(2))[mine()]
+    ids, fresh = batch(7)
+    answers = {"rows": kept.rows(ids[mine()])}
+    for name in ("lse", "cosines"):
+        q = fresh[0, mine()].clone().requires_grad_()
+        found = kept.lse(q, TAU) if name == "lse" else kept.cosines(q, index)
+        found.square().mean().backward()
+        assert q.grad is not None
+        answers |= {name: found.detach(), f"{name}_gradient": q.grad}
+    return answers
+
+
+def _both(rank: int) -> dict[str, Any]:
+    sharded = memory(IMAGES, DIM, 0.5, 0, True)
+    assert isinstance(sharded, Shards) and type(memory(IMAGES, DIM, 0.5, 0, "auto")) is Memory
+    for step in range(3):
+        ids, fresh = batch(step)
+        sharded.update(ids[mine()], fresh[:, mine()].float())
+    sharded.collect()
+    return {"bank": _bank(), "sharded": _answers(True), "whole": _answers(False), "state": sharded.state_dict()}
+
+
+def test_two_processes_are_as_one_whole_or_spread() -> None:
+    bank, alone = _bank(), _answers(True)  # on one process it is whole
+    ranks = on_two_ranks(_both)
+    assert all(torch.equal(found["bank"], bank) for found in ranks)
+    for kind in ("whole", "sharded"):
+        first, second = (found[kind] for found in ranks)
+        for name, expected in alone.items():
+            joined = torch.cat([first[name], second[name]])
+            # A rank's own mean is over half of the queries, hence its gradient twice that of the mean over all.
+            joined = joined / 2 if "gradient" in name else joined
+            torch.testing.assert_close(joined, expected, rtol=1e-13, atol=1e-14, msg=f"{kind} {name}")
+
+
+def test_a_checkpoint_of_shards_is_that_of_the_whole() -> None:
+    whole = Memory(IMAGES, DIM, 0.5, 0)
+    for step in range(3):
+        ids, fresh = batch(step)
+        whole.update(ids, fresh.float())
+    state = on_two_ranks(_both)[0]["state"]
+    assert list(state) == ["vectors"] and torch.equal(state["vectors"], whole.vectors)
+    for found in on_two_ranks(_loaded):
+        assert torch.equal(found, whole.vectors[:3])
+
+
+def _loaded(rank: int) -> Tensor:
+    sharded = Shards(IMAGES, DIM, 0.5, 1)
+    whole = Memory(IMAGES, DIM, 0.5, 0)
+    for step in range(3):
+        ids, fresh = batch(step)
+        whole.update(ids[mine()], fresh[:, mine()].float())
+    sharded.load_state_dict(whole.state_dict())
+    ids = torch.arange(3)
+    return sharded.rows(ids)
