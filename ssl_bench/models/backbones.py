@@ -6,9 +6,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.build import near
+
 
 def timm_backbone(
-    name: str, in_channels: int, stem: Literal["imagenet", "cifar"] = "imagenet", zero_init_residual: bool | None = None
+    name: str,
+    in_channels: int,
+    stem: Literal["imagenet", "cifar"] = "imagenet",
+    zero_init_residual: bool | None = None,
+    size: int | None = None,
 ) -> nn.Module:
     """A network of timm without its classifier.
 
@@ -17,19 +23,25 @@ def timm_backbone(
         in_channels: channels of the images.
         stem: ``cifar`` puts a 3 x 3 convolution of stride 1 in place of a ResNet's 7 x 7 one and drops the max-pool.
         zero_init_residual: start each residual block's last BN at scale 0; None: timm's default.
+        size: height and width of the images, for networks that are made for one size (ViT, Swin); None: timm's default.
 
     Raises:
         ValueError: no such network, or one without the stem that would be replaced.
     """
     import timm  # heavy: only where it is used
 
+    if not timm.is_model(name):
+        raise ValueError(
+            f"name={name}: timm has no such network{near(name, timm.list_models())}; see timm.list_models()"
+        )
     options: dict[str, Any] = {} if zero_init_residual is None else {"zero_init_last": zero_init_residual}
+    if size is not None and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
+        options["img_size"] = size
     try:
         model: nn.Module = timm.create_model(name, num_classes=0, in_chans=in_channels, **options)
-    except RuntimeError as error:  # timm's answer to an unknown name
-        raise ValueError(f"name={name}: {error}; `timm.list_models()` has the names") from error
     except TypeError as error:
         raise ValueError(f"name={name} does not take zero_init_residual: set it to null") from error
+    model.num_features = model.head_hidden_size  # of what comes out: some have a layer more before the classifier
     if stem == "cifar":
         conv = getattr(model, "conv1", None)
         if not isinstance(conv, nn.Conv2d) or not hasattr(model, "maxpool"):
@@ -37,6 +49,29 @@ def timm_backbone(
         model.conv1 = nn.Conv2d(in_channels, conv.out_channels, 3, 1, 1, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
         model.maxpool = nn.Identity()
+    return model
+
+
+def wide_resnet50(width: int, in_channels: int, zero_init_residual: bool) -> nn.Module:
+    """timm's ResNet-50 with ``width`` times the channels in every layer, the stem and the features included.
+
+    The 2x and 4x of SimCLR (Chen et al., arXiv 2002.05709, figure 7) and of tables after it; not the "wide ResNet" of
+    Zagoruyko and Komodakis, which widens the 3 x 3 convolutions only.
+    """
+    import timm  # heavy: only where it is used
+
+    if width < 1:
+        raise ValueError(f"width={width} must be at least 1")
+    stem = 64 * width
+    options: dict[str, Any] = {"channels": tuple(stem * 2**i for i in range(4)), "zero_init_last": zero_init_residual}
+    model: nn.Module = timm.create_model("resnet50", num_classes=0, in_chans=in_channels, **options)
+    # timm's stem always has 64 channels: it and what reads it are made anew.
+    first = model.get_submodule("layer1.0")
+    model.conv1, model.bn1 = nn.Conv2d(in_channels, stem, 7, 2, 3, bias=False), nn.BatchNorm2d(stem)
+    first.conv1 = nn.Conv2d(stem, stem, 1, bias=False)
+    first.get_submodule("downsample")[0] = nn.Conv2d(stem, 4 * stem, 1, bias=False)  # type: ignore[operator]
+    for conv in (model.conv1, first.conv1, first.get_submodule("downsample.0")):
+        nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")  # type: ignore[arg-type]
     return model
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ssl_bench.build import build
-from ssl_bench.models.backbones import DigitsResNet, timm_backbone
+from ssl_bench.models.backbones import DigitsResNet, timm_backbone, wide_resnet50
 from ssl_bench.models.heads import MLP
 from ssl_bench.models.norm import synchronise
 from ssl_bench.models.siamese import Siamese
@@ -47,9 +47,29 @@ def test_resnets(name: str, stem: str, size: int, features: int, parameters: int
     assert maps[0].shape[-1] == size // halved
 
 
-def test_any_network_of_timm_and_any_number_of_channels() -> None:
-    model = timm_backbone("vit_tiny_patch16_224", 5)
-    assert model(torch.zeros(1, 5, 224, 224)).shape == (1, model.num_features)
+@pytest.mark.parametrize(("width", "millions"), [(1, 24), (2, 94), (4, 375)])
+def test_wide_resnets(width: int, millions: int) -> None:
+    """SimCLR's table 6 has 24, 94 and 375 million. Of the 1x, 9,408 weights read the image and 53,120 are of BNs."""
+    with torch.device("meta"):
+        model = wide_resnet50(width, 3, True)
+        assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 2048 * width) and model.num_features == 2048 * width
+    count = sum(p.numel() for p in model.parameters())
+    assert count == (23_508_032 - 9_408 - 53_120) * width**2 + (9_408 + 53_120) * width
+    assert round(count / 1e6) == millions
+    assert {m.out_channels % (64 * width) for m in model.modules() if isinstance(m, nn.Conv2d)} == {0}
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "mobilenetv3_small_050", "resnet18"])
+@pytest.mark.parametrize("size", [32, 64])
+def test_any_network_of_timm_at_any_size_and_number_of_channels(name: str, size: int) -> None:
+    """Some are made for one size of image, and some have a layer after the one that timm counts the features of."""
+    model = timm_backbone(name, 5, size=size).eval()
+    assert model(torch.zeros(2, 5, size, size)).shape == (2, model.num_features)
+
+
+def test_networks_of_timm_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"name=vit_tiny_patch16_244: .* \(did you mean vit_tiny_patch16_224\?\)"):
+        timm_backbone("vit_tiny_patch16_244", 3)
     with pytest.raises(ValueError, match="stem=cifar is for ResNets"):
         timm_backbone("vit_tiny_patch16_224", 3, "cifar")
     with pytest.raises(ValueError, match="set it to null"):
