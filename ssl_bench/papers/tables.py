@@ -4,7 +4,8 @@ A file has ``paper``, ``title``, ``cite``, ``recipes`` (lists of overrides to re
 matrix: its own overrides (``set``), those of a row and those of a column together are a cell's, the later one winning
 where two say the same key. In its YAML
 
-set          overrides of ``ssl-bench train``; lists in the list are flattened
+set          overrides of ``ssl-bench train``; lists in the list are flattened; ``~temperature`` takes back what was set
+             of a group before
 metric       what fills a cell; ``{column}`` is the column's name; ``name@50`` is the value at epoch 50. A row with
              several numbers has ``metrics``, by their names in the paper
 values       in a row: a number per column, or several such lists by the names of ``metrics``. A number alone has the
@@ -264,10 +265,20 @@ def _flat(overrides: Any) -> list[str]:
 
 
 def merge(*parts: Sequence[str]) -> list[str]:
-    """The overrides in order, each key once: the last one that sets it stays, at its own place."""
-    last = {o.split("=", 1)[0]: o for part in parts for o in part}
-    listed = dict.fromkeys(o for part in parts for o in part)
-    return [o for o in listed if last[o.split("=", 1)[0]] == o]
+    """The overrides in order, each key once: the last one that sets it stays, at its own place.
+
+    ``~temperature`` takes back what was set of a group before it.
+    """
+    kept: dict[str, str] = {}
+    for override in (o for part in parts for o in part):
+        if override.startswith("~"):
+            kept = {key: o for key, o in kept.items() if key.split(".")[0] != override[1:]}
+            continue
+        key = override.split("=", 1)[0]
+        if kept.get(key) != override:
+            kept.pop(key, None)
+            kept[key] = override
+    return list(kept.values())
 
 
 def _known(node: Any, keys: set[str], where: str) -> None:

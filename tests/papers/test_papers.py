@@ -199,7 +199,22 @@ def test_hours_are_those_of_the_published_throughput() -> None:
     assert hours is not None and abs(hours - 8.55) < 0.01  # 308 s an epoch
     assert abs((cost.hours(base | moco) or 0) / hours - 4 / 6) < 1e-9
     assert abs((cost.hours(base | byol) or 0) / hours - 8 / 6) < 1e-9
+    wide = [simclr | {"choices": imagenet | {"backbone": f"resnet50_x{w}"}} for w in (2, 4)]
+    # Multiplications of a ResNet-50 without its classifier: 4,087 million, of which 118 in the first convolution.
+    for w, found in zip((2, 4), map(cost.hours, wide), strict=True):
+        assert found is not None and abs(found / hours - (3969 * w**2 + 118 * w) / 4087) < 0.005
+    choices = {"dataset": "randbit_mnist", "backbone": "conv_n"}
+    digits = base | {"augment": view | {"size": 28}, "framework": {}}
+    conv_n, vae = (cost.hours(digits | {"choices": choices | {"framework": name}}) for name in ("simclr", "vae"))
+    assert conv_n is not None and vae is not None and 4 < vae / conv_n < 6  # its decoder is the larger part
     assert cost.hours(simclr | {"choices": {"dataset": "mine", "backbone": "resnet50"}}) is None
+
+
+def test_a_later_override_takes_the_place_of_an_earlier_one_and_a_group_can_be_taken_back() -> None:
+    earlier = ["framework=simclr", "temperature=macl_a", "temperature.tau=0.07", "head.out=64"]
+    assert tables.merge(earlier, ["head.out=8"], ["head.out=64"]) == earlier
+    assert tables.merge(earlier, ["~temperature", "framework=vae"]) == ["head.out=64", "framework=vae"]
+    assert tables.merge(["~temperature"], earlier) == earlier
 
 
 def test_a_file_that_is_wrong_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
