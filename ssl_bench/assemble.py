@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ssl_bench.build import build, wants
+from ssl_bench.build import build, target, wants
 from ssl_bench.data.arrays import Dataset
 from ssl_bench.data.views import Views
 from ssl_bench.device import Precision, check_devices
@@ -23,18 +23,21 @@ def dataset(config: Config) -> Dataset:
 
 
 def views(config: Config) -> list[Views]:
-    """How each view of an image is made: two alike, or by name in the order given, ``count`` of each."""
-    node = config["augment"]
+    """How each view of an image is made: as many alike as the framework takes, or by name, ``count`` of each."""
+    node, kind = config["augment"], target(config["framework"], "framework")
     if "_target_" in node:
-        return [build(node, "augment")] * 2
+        return [build(node, "augment")] * kind.views
     made = []
     for name, crop in node.items():
         if not isinstance(crop, dict) or not isinstance(count := crop.get("count"), int) or count < 1:
             raise ConfigError(f"augment.{name}: set augment.{name}.count to a number of views, 1 or more")
         made += [build({k: v for k, v in crop.items() if k != "count"}, f"augment.{name}")] * count
-    if len(made) < 2:
-        raise ConfigError("augment makes one view of an image: set the counts to two views or more")
-    return made
+    if len(made) < kind.views:
+        name = config["choices"].get("framework")
+        raise ConfigError(
+            f"augment makes {len(made)} of the {kind.views} views that framework={name} takes: raise the counts"
+        )
+    return made[: kind.views] if issubclass(kind, Method) else made
 
 
 def recipe(config: Config) -> Recipe:
@@ -98,14 +101,16 @@ def validate(config: Config, here: int) -> None:
         )
     Precision.of(config["precision"], torch.cuda.is_available())
     with torch.random.fork_rng(devices=[]):
+        made = method(config)
         try:
-            method(config).facts(size)
+            made.facts(size)
         except ValueError as error:
-            raise ConfigError(f"negatives.{error}") from error
+            group = "negatives" if isinstance(made, Contrastive) else "framework"
+            raise ConfigError(f"{group}.{error}") from error
     views(config), recipe(config), evaluators(config)
-    made = dataset(config)
-    images = made.check()
-    if made.eval_view and "raw" in config["evaluate"]["baselines"]:
+    data = dataset(config)
+    images = data.check()
+    if data.eval_view and "raw" in config["evaluate"]["baselines"]:
         raise ConfigError("evaluate.baselines: images of many sizes have no raw pixels; set evaluate.baselines=[init]")
     if size > images:
         name = config["choices"].get("dataset", "dataset")

@@ -29,17 +29,17 @@ def build(node: Mapping[str, Any], key: str, /, **extra: Any) -> Any:
             constructor refuses with a ``ValueError``.
     """
     arguments = {k: copy.deepcopy(v) for k, v in node.items() if k != "_target_"}
-    target = _target(node, key)
-    parameters, hints = _signature(target)
+    kind = target(node, key)
+    parameters, hints = _signature(kind)
     for argument, value in arguments.items():
         if argument not in parameters:
-            raise ConfigError(f"{key}.{argument}: {target.__name__} has no such argument{near(argument, parameters)}")
+            raise ConfigError(f"{key}.{argument}: {kind.__name__} has no such argument{near(argument, parameters)}")
         arguments[argument] = _fit(value, hints.get(argument, Any), f"{key}.{argument}")
     required = (p.name for p in parameters.values() if p.default is p.empty and p.name not in extra)
     for missing in (argument for argument in required if argument not in arguments):
         raise ConfigError(f"{key}.{missing} is missing: set {key}.{missing}")
     try:
-        return target(**arguments, **extra)
+        return kind(**arguments, **extra)
     except ValueError as error:
         named = re.match(r"\w+", str(error))  # a constructor's sentence begins with the argument that it is about
         raise ConfigError(f"{key}{'.' if named and named[0] in parameters else ': '}{error}") from error
@@ -47,10 +47,11 @@ def build(node: Mapping[str, Any], key: str, /, **extra: Any) -> Any:
 
 def wants(node: Mapping[str, Any], key: str, argument: str) -> bool:
     """Whether what a node describes has an argument of that name."""
-    return argument in _signature(_target(node, key))[0]
+    return argument in _signature(target(node, key))[0]
 
 
-def _target(node: Mapping[str, Any], key: str) -> Any:
+def target(node: Mapping[str, Any], key: str) -> Any:
+    """The class, or function, that a node names."""
     path = node.get("_target_")
     if not isinstance(path, str) or not path.startswith(TRUSTED):
         raise ConfigError(f"{key}._target_={path}: set it to a class under {', '.join(t[:-1] for t in TRUSTED)}")
@@ -112,6 +113,8 @@ def _say(hint: Any) -> str:
     names = {int: "an integer", float: "a number", str: "a name", bool: "true or false", type(None): "null"}
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join(_say(option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(typing.get_args(hint))
     if typing.get_origin(hint) is tuple and (...) not in typing.get_args(hint):
         return f"a list of {len(typing.get_args(hint))} values"
     return names.get(hint, "a list")

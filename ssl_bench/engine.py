@@ -191,6 +191,7 @@ class Run:
     def _save(self) -> None:
         """Writes the checkpoint of this step, unless the loss was not finite on the way to it."""
         self._average_local_statistics()
+        self.method.collect()
         mine = {"rng": rng_state(), "meter": self.meter.state.tolist()}
         ranks: list[Any] = [mine]
         if world() > 1:
@@ -270,7 +271,8 @@ class Run:
             "lr": self.lr,
             "parameters": sum(p.numel() for p in self.encoder.parameters()),
         }
-        negatives, choice = self.facts.get("negatives_per_anchor"), self.config["choices"].get("negatives")
+        negatives, chosen = self.facts.get("negatives_per_anchor"), self.config["choices"]
+        choice = chosen.get("negatives", chosen.get("framework"))  # where a framework brings its own
         if negatives is not None:
             say = "negatives per anchor: %d (%s, %d images over %d ranks, %d on each)"
             log.info(say, negatives, choice, size, world(), share)

@@ -30,7 +30,7 @@ def judge(
     """
     probes = dataset.probes()
     view = EvalView(mean=config["dataset"]["mean"], std=config["dataset"]["std"], **dataset.eval_view)
-    augment = assemble.views(config)
+    augment = (assemble.views(config) * 2)[:2]  # a pair, also where training takes one view
     metrics: dict[str, float] = {}
     artifacts: dict[str, Artifact] = {}
     for (name, probe), (suffix, network) in itertools.product(probes.items(), networks.items()):

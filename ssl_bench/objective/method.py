@@ -4,7 +4,7 @@ V anchor views   B images on this rank   D width
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.draws import Draws
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import Negatives
+from ssl_bench.objective.shards import Shards
 from ssl_bench.objective.temperature import Temperature
 
 Norm = Literal["sync", "shuffle", "local"]
@@ -29,10 +30,12 @@ class Method(nn.Module):
     Attributes:
         encoder: maps views [B, channels, H, W] to ``{"backbone": [B, F], "projection": [B, D]}``; it is what is judged.
         norm: batch statistics over all ranks (``sync``) or each rank's own (``local``, ``shuffle``).
+        views: of an image that it takes.
     """
 
     encoder: nn.Module
     norm: Norm
+    views: ClassVar[int] = 2
 
     def networks(self) -> list[nn.Module]:
         """What can be compiled."""
@@ -61,6 +64,12 @@ class Method(nn.Module):
             if isinstance(module, Draws):
                 module.step += 1
 
+    def collect(self) -> None:
+        """Called on every rank before one of them saves the state: what is spread over the ranks comes together."""
+        for module in self.modules():
+            if isinstance(module, Shards):
+                module.collect()
+
     def facts(self, images: int) -> dict[str, Any]:
         """What a run at a global batch of ``images`` amounts to, for its record.
 
@@ -77,10 +86,12 @@ class Framework(nn.Module):
         encoder, norm: as in :class:`Method`.
         gives: what negatives and losses may need of it: ``both_views`` (keys of both views), ``two_views`` (the anchors
             of the two views are each other's positives).
+        views: of an image that it takes, at least.
     """
 
     encoder: nn.Module
     norm: Norm
+    views: ClassVar[int] = 2
     gives: frozenset[str]
 
     def trained(self, batch: Batch) -> Outputs:

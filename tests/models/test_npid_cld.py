@@ -1,0 +1,337 @@
+"""NPID, NPID + CLD and MoCo + CLD: against plain loops in double precision, two processes, chunks, and from a state."""
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from ssl_bench import assemble, chunked
+from ssl_bench.config import load
+from ssl_bench.distributed import average_gradients, parallel, rank, world
+from ssl_bench.errors import ConfigError
+from ssl_bench.models.cld import NPIDCLD, CrossLevel, MoCoCLD
+from ssl_bench.models.heads import MLP
+from ssl_bench.models.norm import synchronise
+from ssl_bench.models.npid import NPID
+from ssl_bench.objective.contrast import Batch
+from ssl_bench.objective.kmeans import kmeans
+from ssl_bench.objective.memory import Memory
+from tests.conftest import only_run
+from tests.ranks import on_two_ranks
+from tests.test_run import losses
+
+IMAGES, INSTANCES, DIM = 8, 30, 5
+NPID_: dict[str, Any] = {"instances": INSTANCES, "tau": 0.1, "memory_momentum": 0.5, "seed": 0, "norm": "sync"}
+CLD: dict[str, Any] = {"clusters": 3, "cld_tau": 0.2, "weight": 0.7, "iterations": 5}
+
+
+class Backbone(nn.Sequential):
+    num_features = 12
+
+
+def parts(norm: bool = True) -> dict[str, Any]:
+    torch.manual_seed(0)
+    norms = [nn.BatchNorm1d(12)] if norm else []
+    backbone = Backbone(nn.Flatten(), nn.Linear(9, 12), *norms, nn.Tanh())
+    return {"backbone": backbone, "head": MLP(12, 1, None, DIM, norm=False, final_norm="none")}
+
+
+def npid(noise: int = 0, sharded: bool = False, norm: bool = True) -> Any:
+    return NPID(**parts(norm), noise=noise, sharded=sharded, **NPID_).double()
+
+
+def npid_cld(noise: int = 0, sharded: bool = False, norm: bool = True) -> Any:
+    return NPIDCLD(**parts(norm), noise=noise, sharded=sharded, **NPID_, **CLD).double()
+
+
+def moco_cld(k: int = 11, norm: bool = True) -> Any:
+    return MoCoCLD(**parts(norm), momentum=0.9, k=k, tau=0.1, seed=0, norm="sync", **CLD).double()
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "npid": npid,
+    "npid noise": functools.partial(npid, noise=7),
+    "npid_cld": npid_cld,
+    "npid_cld noise": functools.partial(npid_cld, noise=7),
+    "moco_cld": moco_cld,
+    "moco_cld small queue": functools.partial(moco_cld, k=3),
+}
+
+
+def batches(steps: int) -> Iterator[Batch]:
+    """This rank's share of each step's images, with more views than any method takes."""
+    generator = torch.Generator().manual_seed(3)
+    share = IMAGES // world()
+    mine = slice(rank() * share, (rank() + 1) * share)
+    for _ in range(steps):
+        views = torch.randn(3, IMAGES, 1, 3, 3, generator=generator, dtype=torch.float64)
+        views[1:] += views[0]
+        ids = torch.randperm(INSTANCES, generator=generator)[:IMAGES]
+        yield Batch([*views[:, mine]], ids[mine], torch.full((share,), -1))
+
+
+def trained(method: Any, steps: int = 6) -> dict[str, Tensor]:
+    """Everything that a checkpoint has, after some steps of SGD, and the losses of this rank."""
+    if world() > 1:
+        synchronise(method, torch.device("cpu"))
+    network = parallel(method, torch.device("cpu"))
+    optimizer, losses = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9), []
+    for batch in batches(steps):
+        optimizer.zero_grad()
+        loss, _ = network(batch, 0.0, True)
+        loss.backward()
+        losses.append(loss.detach())
+        optimizer.step()
+        method.after_step(0.0)
+    method.collect()
+    state = {name: value for name, value in method.state_dict().items() if isinstance(value, Tensor)}
+    return state | {"losses": torch.stack(losses)}
+
+
+# ---- losses
+
+
+def dot(a: Any, b: Any) -> float:
+    return sum(float(x) * float(y) for x, y in zip(a, b, strict=True))
+
+
+def outputs_of(method: Any, batch: Batch) -> dict[str, Tensor]:
+    outputs = method.trained(batch) | method.followed(batch)
+    return {name: value.detach() for name, value in outputs.items()}
+
+
+@pytest.mark.parametrize("make", [npid, npid_cld])
+def test_npid_is_the_softmax_over_all_images(make: Callable[..., Any]) -> None:
+    method = make()
+    (batch,) = batches(1)
+    outputs = outputs_of(method, batch)
+    loss, found = NPID.objective(method, outputs, batch, 0.0, True)
+    vectors = method.get_submodule("encoder.memory").vectors
+    each, positives = [], []
+    for view in normalize(outputs["z"], dim=-1):
+        for f, i in zip(view, batch.ids.tolist(), strict=True):
+            logits = [dot(f, v) / 0.1 for v in vectors]
+            each.append(math.log(sum(map(math.exp, logits))) - logits[i])
+            positives.append(logits[i] * 0.1)
+    assert len(each) == method.views * IMAGES
+    assert float(loss) == pytest.approx(sum(each) / len(each), rel=1e-12)
+    assert float(found["positive"]) == pytest.approx(sum(positives) / len(each), rel=1e-12)
+    assert float(found["npc/mean"]) == pytest.approx(sum(1 - math.exp(-x) for x in each) / len(each), rel=1e-9)
+
+
+@pytest.mark.parametrize("make", [npid, npid_cld])
+def test_nce_tells_the_image_from_noise_with_the_z_of_the_first_batch(make: Callable[..., Any]) -> None:
+    method, m = make(noise=7), 7
+    z = 0.0
+    for step, batch in enumerate(batches(3)):
+        outputs = outputs_of(method, batch)
+        loss, _ = NPID.objective(method, outputs, batch, 0.0, False)
+        vectors, f = method.get_submodule("encoder.memory").vectors, normalize(outputs["z"], dim=-1).flatten(0, 1)
+        drawn = method._drawn(len(f))
+        ids = batch.ids.tolist() * method.views
+        scores = [[math.exp(dot(f[r], vectors[j]) / 0.1) for j in [ids[r], *drawn[r].tolist()]] for r in range(len(f))]
+        if step == 0:
+            z = INSTANCES * sum(map(sum, scores)) / (len(f) * (m + 1))
+        expected = 0.0
+        for own, *noise in scores:
+            expected -= math.log(own / z / (own / z + m / INSTANCES))
+            expected -= sum(math.log(m / INSTANCES / (p / z + m / INSTANCES)) for p in noise)
+        assert float(loss) == pytest.approx(expected / len(f), rel=1e-12)
+        method.after_step(0.0)
+    assert math.exp(float(method.log_z)) == pytest.approx(z, rel=1e-12)
+
+
+def test_noise_is_drawn_from_all_images_anew_for_each_view_query_and_step() -> None:
+    method = npid_cld(noise=200)
+    first = method._drawn(2 * IMAGES)
+    assert first.shape == (2 * IMAGES, 200) and set(first.flatten().tolist()) == set(range(INSTANCES))
+    assert len({tuple(row) for row in first.tolist()}) == 2 * IMAGES
+    assert torch.equal(first, method._drawn(2 * IMAGES))
+    method.draws.step += 1
+    assert not torch.equal(first, method._drawn(2 * IMAGES))
+
+
+def cross_level(group: Tensor) -> float:
+    """The term before its weight, by loops."""
+    u, total = normalize(group, dim=-1), 0.0
+    for v, w in ((0, 1), (1, 0)):
+        labels, means = kmeans(u[w], CLD["clusters"], CLD["iterations"])
+        for one, label in zip(u[v], labels.tolist(), strict=True):
+            logits = [dot(one, mean) / CLD["cld_tau"] for mean in means]
+            total += math.log(sum(map(math.exp, logits))) - logits[label]
+    return total / (2 * u.shape[1])
+
+
+@pytest.mark.parametrize("name", ["npid_cld", "moco_cld"])
+def test_cld_finds_the_cluster_of_the_other_view(name: str) -> None:
+    method = METHODS[name]()
+    (batch,) = batches(1)
+    outputs = outputs_of(method, batch)
+    loss, found = method.objective(outputs, batch, 0.0, True)
+    if name == "npid_cld":
+        instance = NPID.objective(method, outputs, batch, 0.0, False)[0]
+    else:
+        keys = [*method.queue.keys]
+        q, key = normalize(outputs["z"], dim=-1), normalize(outputs["key"], dim=-1)[0]
+        each = []
+        for view in q:
+            for one, positive in zip(view, key, strict=True):
+                logits = [dot(one, k) / 0.1 for k in [positive, *keys]]
+                each.append(math.log(sum(map(math.exp, logits))) - logits[0])
+        instance = torch.tensor(sum(each) / len(each), dtype=torch.float64)
+    expected = cross_level(outputs["group"])
+    assert float(found["cld/loss"]) == pytest.approx(expected, rel=1e-12)
+    assert float(loss) == pytest.approx(float(instance) + 0.7 * expected, rel=1e-9)
+    assert 0 <= float(found["cld/top1"]) <= 1
+
+
+def test_the_gradient_of_cld_is_its_slope() -> None:
+    term = CrossLevel(12, DIM, 3, 0.2, 0.7, 5).double()
+    generator = torch.Generator().manual_seed(1)
+    group = torch.randn(2, IMAGES, DIM, generator=generator, dtype=torch.float64).requires_grad_()
+    (gradient,) = torch.autograd.grad(term(group)[0], group)
+    step = 1e-6
+    for place in range(0, group.numel(), 7):
+        ends = []
+        for sign in (1, -1):
+            near = group.detach().clone()
+            near.view(-1)[place] += sign * step
+            ends.append(float(term(near)[0]))
+        assert float(gradient.view(-1)[place]) == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-7)
+
+
+def test_mocos_key_is_the_third_views_and_enters_the_queue_once() -> None:
+    method = moco_cld()
+    (batch,) = batches(1)
+    target = method.get_submodule("moco.target")
+    expected = normalize(target(batch.views[2])["projection"], dim=-1)
+    loss, _ = method(batch, 0.0)
+    loss.backward()
+    assert all(p.grad is None for p in target.parameters())
+    method.after_step(0.0)
+    torch.testing.assert_close(method.get_submodule("queue").keys[:IMAGES], expected)
+    assert int(method.get_submodule("queue").place) == IMAGES
+
+
+def test_no_gradient_reaches_the_memory_and_both_views_enter_it() -> None:
+    method, expected = npid_cld(), Memory(INSTANCES, DIM, 0.5, 0).double()
+    (batch,) = batches(1)
+    f = normalize(outputs_of(method, batch)["z"], dim=-1)
+    method(batch, 0.0)[0].backward()
+    kept = method.get_submodule("encoder.memory")
+    assert not kept.vectors.requires_grad and torch.equal(kept.vectors, expected.vectors)
+    method.after_step(0.0)
+    expected.update(batch.ids, f)
+    torch.testing.assert_close(kept.vectors, expected.vectors)
+
+
+# ---- ranks, chunks, states
+
+
+def _ranks(rank: int) -> dict[str, dict[str, Tensor]]:
+    spread = {name: functools.partial(make, sharded=True) for name, make in METHODS.items() if "moco" not in name}
+    both = METHODS | {f"{name} spread": make for name, make in spread.items()}
+    return {name: trained(make()) for name, make in both.items()}
+
+
+def test_two_ranks_train_as_one() -> None:
+    first, second = on_two_ranks(_ranks)
+    alone = {name: trained(make()) for name, make in METHODS.items()}
+    worst = 0.0
+    for name, found in first.items():
+        expected = alone[name.removesuffix(" spread")]
+        own = (found.pop("losses") + second[name].pop("losses")) / 2
+        torch.testing.assert_close(own, expected["losses"], rtol=1e-12, atol=1e-13, msg=name)
+        assert found.keys() == expected.keys() - {"losses"}
+        for key, value in found.items():
+            if value.is_floating_point() and value.numel():
+                worst = max(worst, float((value - expected[key]).norm() / expected[key].norm().clamp(min=1e-3)))
+            torch.testing.assert_close(value, expected[key], rtol=1e-11, atol=1e-12, msg=f"{name} {key}")
+    print(f"{len(first)} methods, largest relative difference of a tensor {worst:.1e}")
+    assert worst < 1e-12
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_chunks_give_the_gradient_of_the_batch(name: str) -> None:
+    method, whole = (METHODS[name](norm=False) for _ in range(2))
+    optimizer = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9)
+    for batch in batches(3):
+        rows = [slice(i, i + 2) for i in range(0, IMAGES, 2)]
+
+        def chunks(batch: Batch = batch, rows: list[slice] = rows) -> Iterator[Batch]:
+            return (Batch([v[r] for v in batch.views], batch.ids[r], batch.labels[r]) for r in rows)
+
+        optimizer.zero_grad()
+        chunked.backward(method, chunks, 0.0, True, contextlib.nullcontext, lambda loss: loss)
+        average_gradients(method)
+        optimizer.step()
+        method.after_step(0.0)
+    expected = trained(whole, 3)
+    for key, value in method.state_dict().items():
+        if isinstance(value, Tensor):
+            torch.testing.assert_close(value, expected[key], rtol=1e-11, atol=1e-12)
+
+
+SETTINGS: dict[str, list[str]] = {
+    "npid": ["framework.noise=9"],
+    "npid_cld": ["framework.clusters=8"],
+    "moco_cld": ["framework.clusters=8", "framework.k=100"],
+}
+
+
+@pytest.mark.parametrize("framework", SETTINGS)
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(framework: str, train: Callable[..., Any]) -> None:
+    run = [f"framework={framework}", *SETTINGS[framework], "batch_size=b128", "epochs=2", "checkpoint.every=1"]
+    assert train(*run)[0] == 0
+    folder, outputs = only_run() / "checkpoints", Path("outputs")
+    expected, expected_losses = _state(folder / "last.pt"), losses(outputs)
+    (folder / "previous.pt").rename(folder / "last.pt")  # as if it had been stopped after the first epoch
+    (folder.parent / "results.json").unlink()
+    code, printed = train(*run)
+    assert code == 0 and "resuming at step 10 of 20" in printed
+    found = _state(folder / "last.pt")
+    assert expected.keys() == found.keys() and losses(outputs) == expected_losses
+    assert all(torch.equal(found[k], v) if isinstance(v, Tensor) else found[k] == v for k, v in expected.items())
+
+
+def _state(path: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(path, weights_only=True)["method"]
+    return state
+
+
+@pytest.mark.parametrize(("framework", "views"), [("npid", 1), ("npid_cld", 2), ("moco_cld", 3), ("simclr", 2)])
+def test_as_many_views_are_made_as_a_method_takes(framework: str, views: int) -> None:
+    assert len(assemble.views(load([f"framework={framework}"]))) == views
+    wide = load([f"framework={framework}", "augment=multicrop_cifar"])
+    assert len(assemble.views(wide)) == (8 if framework == "simclr" else views)
+    if views > 1:
+        wide["augment"] = {"large": wide["augment"]["large"] | {"count": 1}}
+        with pytest.raises(ConfigError, match=f"augment makes 1 of the {views} views that framework={framework} takes"):
+            assemble.views(wide)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["framework=npid_cld"], "framework.clusters=128 is more than a batch of 64 images: set 64 or less"),
+        (["framework=moco_cld", "framework.clusters=0"], "framework.clusters=0 must be at least 1"),
+        (["framework=npid", "framework.noise=-1"], "framework.noise=-1 must be 0, for the softmax, or a number"),
+        (["framework=npid", "framework.memory_momentum=2"], r"framework.memory_momentum=2.0 must be in \[0, 1\]"),
+        (["framework=npid", "framework.sharded=no_way"], "set framework.sharded to true or false or auto"),
+        (
+            ["framework=npid", "negatives=queue"],
+            "negatives=queue: framework=npid has no negatives: leave negatives out",
+        ),
+        (["negatives=memory_bank", "negatives.k=1347"], "negatives.k=1347 must be from 1 to the 1346 other images"),
+    ],
+)
+def test_what_cannot_work_is_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        assemble.validate(load(overrides), 1)

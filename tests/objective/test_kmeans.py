@@ -1,0 +1,62 @@
+"""k-means against plain loops, with its gradient by finite differences."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from ssl_bench.objective.kmeans import kmeans
+
+
+def points(n: int, dim: int = 3, seed: int = 0) -> Tensor:
+    made = torch.randn(n, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normalize(made, dim=1)
+
+
+def naive(x: list[list[float]], clusters: int, iterations: int) -> tuple[list[int], list[list[float]]]:
+    means = [list(row) for row in x[:clusters]]
+    labels: list[int] = []
+    for _ in range(iterations):
+        labels = []
+        for row in x:
+            distances = [sum((a - b) ** 2 for a, b in zip(row, mean, strict=True)) for mean in means]
+            labels.append(distances.index(min(distances)))
+        for c in range(clusters):
+            members = [row for row, label in zip(x, labels, strict=True) if label == c]
+            means[c] = [sum(row[d] for row in members) / max(1, len(members)) for d in range(len(x[0]))]
+    return labels, means
+
+
+@pytest.mark.parametrize(("clusters", "iterations"), [(1, 1), (4, 1), (4, 5), (9, 5), (20, 3)])
+@pytest.mark.parametrize("seed", range(3))
+def test_labels_and_means_are_those_of_a_loop(clusters: int, iterations: int, seed: int) -> None:
+    x = points(20, seed=seed)
+    labels, means = kmeans(x, clusters, iterations)
+    expected_labels, expected = naive(x.tolist(), clusters, iterations)
+    assert labels.tolist() == expected_labels
+    torch.testing.assert_close(means, torch.tensor(expected, dtype=x.dtype), rtol=1e-13, atol=1e-14)
+    if clusters < 10:
+        assert float(means.norm(dim=1).min()) < 0.999  # not made unit
+
+
+def test_a_cluster_without_points_is_at_the_origin() -> None:
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.8, 0.6]])  # the first of two equal centres takes what is near both
+    labels, means = kmeans(x, 2, 1)
+    assert labels.tolist() == [0, 0, 0] and means[1].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(means[0], x.mean(0))
+
+
+def test_the_gradient_goes_through_the_last_means() -> None:
+    x = points(12).requires_grad_()
+    weights = points(4, seed=5)
+    labels = kmeans(x, 4, 5)[0]
+    gradient = torch.autograd.grad((kmeans(x, 4, 5)[1] * weights).sum(), x)[0]
+    step = 1e-6
+    for place in range(x.numel()):
+        moved = []
+        for sign in (1, -1):
+            near = x.detach().clone()
+            near.view(-1)[place] += sign * step
+            assert torch.equal(kmeans(near, 4, 5)[0], labels)  # no point changes sides
+            moved.append(float((kmeans(near, 4, 5)[1] * weights).sum()))
+        assert float(gradient.view(-1)[place]) == pytest.approx((moved[0] - moved[1]) / (2 * step), abs=1e-8)
