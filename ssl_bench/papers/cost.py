@@ -6,7 +6,7 @@ RATE is what a published ResNet-50 does: 8,322 images of 224 pixels a second on 
 DeepLearningExamples), 24.3 GFLOP each, forward and backward. Other networks are taken to reach the same FLOP rate,
 which is within a factor of two; data loading is taken not to be the limit. Passes count views that are trained as one
 and views that only go through a momentum network as a third, the share of the forward pass: SimCLR 2, MoCo 4/3, BYOL
-8/3.
+8/3. NPID has one view, MoCo with CLD two and the average's third.
 
 A ResNet-50 of w times the channels has 0.971 w^2 + 0.029 w times the FLOPs: its first convolution, 2.9% of them, reads
 three channels whatever w is.
@@ -32,6 +32,8 @@ VIEW = {
 # GFLOP that a VAE's decoder adds at a side of 32: 2.1 million products in each of two inner convolutions, 0.13 for each
 # channel in the last one and 0.26 in the linear map before them, a product being 2 FLOP forward and 4 backward.
 DECODER = 0.03
+# Views that are trained and views that only the average sees, where a framework takes other than two views.
+VIEWS = {"npid": (1, 0), "moco_cld": (2, 1)}
 IMAGES = {
     "scattered_digits": 1347,
     "mnist": 60_000,
@@ -70,6 +72,9 @@ def _passes(config: Mapping[str, Any], side: int) -> float:
     augment, framework = config["augment"], config["framework"]
     crops = [augment | {"count": 2}] if "_target_" in augment else list(augment.values())
     areas = [(crop["count"], (crop["size"] / side) ** 2) for crop in crops]
+    if (chosen := config["choices"].get("framework")) in VIEWS:
+        trained, followed = VIEWS[chosen]
+        return float((trained + followed / 3) * areas[0][1])
     total = sum(count * area for count, area in areas)
     if framework.get("momentum") is None:
         return float(total)

@@ -207,6 +207,9 @@ def test_hours_are_those_of_the_published_throughput() -> None:
     digits = base | {"augment": view | {"size": 28}, "framework": {}}
     conv_n, vae = (cost.hours(digits | {"choices": choices | {"framework": name}}) for name in ("simclr", "vae"))
     assert conv_n is not None and vae is not None and 4 < vae / conv_n < 6  # its decoder is the larger part
+    for name, views in {"npid": 1, "moco_cld": 7 / 3}.items():
+        own = cost.hours(base | {"framework": {"momentum": 0.999}, "choices": imagenet | {"framework": name}})
+        assert abs((own or 0) / hours - views / 2) < 1e-9
     assert cost.hours(simclr | {"choices": {"dataset": "mine", "backbone": "resnet50"}}) is None
 
 
