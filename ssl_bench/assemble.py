@@ -10,6 +10,7 @@ from ssl_bench.data.arrays import Dataset
 from ssl_bench.data.views import Views
 from ssl_bench.device import Precision, check_devices
 from ssl_bench.errors import ConfigError
+from ssl_bench.evaluate.knn_memory import MemoryKNN
 from ssl_bench.objective.method import Contrastive, Method, Unmet
 from ssl_bench.optim import Recipe
 
@@ -107,7 +108,13 @@ def validate(config: Config, here: int) -> None:
         except ValueError as error:
             group = "negatives" if isinstance(made, Contrastive) else "framework"
             raise ConfigError(f"{group}.{error}") from error
-    views(config), recipe(config), evaluators(config)
+    views(config), recipe(config)
+    for name, evaluator in evaluators(config).items():
+        if isinstance(evaluator, MemoryKNN) and not hasattr(made.encoder, "memory"):
+            framework = config["choices"].get("framework")
+            raise ConfigError(
+                f"evaluate.{name}: framework={framework} remembers no images: set framework to npid or npid_cld"
+            )
     data = dataset(config)
     images = data.check()
     if data.eval_view and "raw" in config["evaluate"]["baselines"]:

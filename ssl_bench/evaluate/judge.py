@@ -44,6 +44,7 @@ def judge(
             seed=config["seed"],
             autocast=precision.autocast,
             augment=augment,
+            pretrain=dataset.pretrain,
         )
         for evaluator, judging in assemble.evaluators(config).items():
             prefix = f"{evaluator}{suffix}/{name}/" if name else f"{evaluator}{suffix}/"

@@ -72,6 +72,7 @@ class Subject:
         batch_size: images per forward of one rank.
         autocast: type for mixed precision of the forward; None computes as the network is.
         augment: how each view of an image was made in training, the global crops first; empty: not known.
+        pretrain: opens the images that the network was trained on; None: not known.
     """
 
     def __init__(
@@ -87,13 +88,14 @@ class Subject:
         batch_size: int = 512,
         autocast: torch.dtype | None = None,
         augment: Sequence[Views] = (),
+        pretrain: Callable[[], Source] | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         self.network, self.view = network, view
         self.train, self.test = train, test
         self.num_classes, self.seed, self.batch_size, self.autocast = num_classes, seed, batch_size, autocast
-        self.device, self.augment = torch.device(device), augment
+        self.device, self.augment, self.pretrain = torch.device(device), augment, pretrain
         self._features: dict[SplitName, dict[str, Tensor]] = {}
 
     def split(self, name: SplitName) -> Source:

@@ -82,8 +82,8 @@ def test_every_format_shows_paper_ours_difference_and_what_is_missing(capsys: Ou
     assert len(commands) == 4 and "batch_size=b256" not in " ".join(" ".join(c) for c in commands)
     assert commands[0][:3] == ["ssl-bench", "train", "-m"] and commands[0][-1] == "seed=0,1,2,3,4"
     assert commands[0][3:-1] == list(cell(column="32").overrides)
-    assert show.main(["dcl/table2", "col=NPID", "--format", "md"]) == 0
-    assert "needs npid" in capsys.readouterr().out
+    assert show.main(["eqco/table8", "--format", "md"]) == 0
+    assert "needs detection" in capsys.readouterr().out
 
 
 def test_reduced_and_smoke_runs_never_fill_a_cell(capsys: Output) -> None:

@@ -1,0 +1,80 @@
+"""kNN in a memory: the votes of a plain search, unlabelled images aside, and by name through a whole run."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ssl_bench import assemble
+from ssl_bench.config import load
+from ssl_bench.data.arrays import Images
+from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.evaluate.knn import knn_predict
+from ssl_bench.evaluate.knn_memory import MemoryKNN
+from ssl_bench.evaluate.subject import Subject
+from ssl_bench.objective.memory import Memory
+from ssl_bench.objective.shards import Shards
+from tests.conftest import only_run
+
+
+class Network(nn.Module):
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self.memory = memory
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"backbone": x.flatten(1), "projection": x.flatten(1)[:, :4] - 0.5}
+
+
+def images(n: int, labels: Tensor, seed: int) -> Images:
+    generator = torch.Generator().manual_seed(seed)
+    return Images([torch.randint(0, 256, (n, 1, 3, 3), generator=generator, dtype=torch.uint8)], labels)
+
+
+def subject(network: nn.Module | None, trained_on: Tensor) -> Subject:
+    return Subject(
+        network,
+        images(5, torch.arange(5) % 3, 1),
+        images(40, torch.arange(40) % 3, 2),
+        num_classes=3,
+        view=lambda x: x.float() / 255,
+        device="cpu",
+        seed=0,
+        pretrain=lambda: images(len(trained_on), trained_on, 3),
+    )
+
+
+def test_only_labelled_images_vote() -> None:
+    memory, labels = Memory(60, 4, 0.5, 0), torch.arange(60) % 4 - 1  # every fourth has none
+    judged = subject(Network(memory), labels)
+    found = dict(MemoryKNN(7, 0.1).run(judged))
+    queries, known = judged.features("test")["projection"], labels >= 0
+    votes = knn_predict(queries, memory.vectors[known], labels[known], k=7, temperature=0.1, num_classes=3)
+    assert found == {"top1": pytest.approx(float((votes[:, 0] == torch.arange(40) % 3).double().mean()))}
+    assert list(MemoryKNN(7, 0.1).run(subject(None, labels))) == []
+    with pytest.raises(ValueError, match="k must be in"):
+        list(MemoryKNN(46, 0.1).run(judged))
+
+
+def test_what_cannot_be_searched_is_refused() -> None:
+    labels = torch.zeros(60, dtype=torch.int64)
+    with pytest.raises(RunError, match=r"set framework.sharded=false"):
+        list(MemoryKNN(7, 0.1).run(subject(Network(Shards(60, 4, 0.5, 0)), labels)))
+    with pytest.raises(RunError, match="one label for each training image"):
+        list(MemoryKNN(7, 0.1).run(subject(Network(Memory(60, 4, 0.5, 0)), labels[:, None].expand(-1, 3))))
+    with pytest.raises(ConfigError, match=r"evaluate.knn_memory: framework=simclr remembers no images: set framework"):
+        assemble.validate(load(["evaluate=knn_memory"]), 1)
+
+
+def test_a_run_tells_its_curve(train: Callable[..., Any]) -> None:
+    run = ["framework=npid", "max_steps=42", "evaluate=knn_memory", "evaluate.every=1", "evaluate.baselines=[init,raw]"]
+    code, printed = train(*run)
+    assert code == 0, printed
+    rows = map(json.loads, (only_run() / "metrics.jsonl").read_text().splitlines())
+    curve = [row["knn_memory/top1"] for row in rows if "knn_memory/top1" in row]
+    metrics = json.loads((only_run() / "results.json").read_text())["metrics"]
+    assert len(curve) == 2 and metrics["knn_memory/top1"] == curve[-1]
+    assert abs(metrics["knn_memory_init/top1"] - 0.1) < 0.06 and "knn_memory_raw/top1" not in metrics
