@@ -286,23 +286,45 @@ SETTINGS: dict[str, list[str]] = {
 }
 
 
+def _back_to_the_first_epoch(outputs: Path) -> None:
+    """As if a finished run had been stopped there."""
+    folder = only_run(outputs)
+    (folder / "checkpoints" / "previous.pt").rename(folder / "checkpoints" / "last.pt")
+    (folder / "results.json").unlink()
+
+
 @pytest.mark.parametrize("framework", SETTINGS)
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(framework: str, train: Callable[..., Any]) -> None:
     run = [f"framework={framework}", *SETTINGS[framework], "batch_size=b128", "epochs=2", "checkpoint.every=1"]
     assert train(*run)[0] == 0
-    folder, outputs = only_run() / "checkpoints", Path("outputs")
-    expected, expected_losses = _state(folder / "last.pt"), losses(outputs)
-    (folder / "previous.pt").rename(folder / "last.pt")  # as if it had been stopped after the first epoch
-    (folder.parent / "results.json").unlink()
+    outputs = Path("outputs")
+    expected, expected_losses = _state(outputs), losses(outputs)
+    _back_to_the_first_epoch(outputs)
     code, printed = train(*run)
     assert code == 0 and "resuming at step 10 of 20" in printed
-    found = _state(folder / "last.pt")
+    found = _state(outputs)
     assert expected.keys() == found.keys() and losses(outputs) == expected_losses
     assert all(torch.equal(found[k], v) if isinstance(v, Tensor) else found[k] == v for k, v in expected.items())
 
 
-def _state(path: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(path, weights_only=True)["method"]
+def test_what_two_ranks_kept_in_shares_one_goes_on_with(train: Callable[..., Any]) -> None:
+    run = ["framework=npid_cld", "framework.clusters=8", "framework.sharded=true", "batch_size=b128", "epochs=2"]
+    run += ["checkpoint.every=1", "precision=fp64"]
+    assert train(*run, "paths.outputs=one")[0] == 0
+    assert train(*run, "paths.outputs=two", "devices=2")[0] == 0
+    one, two = Path("one"), Path("two")
+    both = _state(two)
+    _back_to_the_first_epoch(two)
+    assert train(*run, "paths.outputs=two")[0] == 0
+    expected, on = _state(one), _state(two)
+    assert expected["encoder.memory.vectors"].shape == (1347, 16)
+    for key in (k for k, v in expected.items() if isinstance(v, Tensor) and v.is_floating_point()):
+        for found in (both, on):
+            torch.testing.assert_close(found[key], expected[key], rtol=1e-9, atol=1e-11, msg=key)
+
+
+def _state(outputs: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(only_run(outputs) / "checkpoints" / "last.pt", weights_only=True)["method"]
     return state
 
 
