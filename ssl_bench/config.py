@@ -14,6 +14,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import MISSING, OmegaConf
 
+from ssl_bench import tracking
 from ssl_bench.build import near, one_of
 from ssl_bench.errors import ConfigError
 
@@ -145,6 +146,7 @@ def check(config: Mapping[str, Any]) -> None:
     one_of("cosines", config["cosines"], ("auto", "dense", "tiled"))
     one_of("images_on", config["images_on"], ("auto", "device", "host"))
     one_of("tracking.mode", config["tracking"]["mode"], ("offline", "online", "off"))
+    tracking.check(config)
     decay = config["diagnostics"]["gradient_snr"]
     if decay is not None and not 0 < decay < 1:
         raise ConfigError(f"diagnostics.gradient_snr={decay}: set a decay between 0 and 1, such as 0.99, or null")

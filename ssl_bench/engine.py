@@ -85,8 +85,9 @@ class Run:
         """
         with Interrupt() as interrupt:
             self._resume()
-            tracker = Tracker(self.folder, self.config, self.run_id, self.step) if rank() == 0 else None
             self._introduce()
+            known = self.folder, self.config, self.run_id, self.step, self.facts
+            tracker = Tracker(*known) if rank() == 0 else None
             try:
                 if self.step < self.last_step:
                     self._train(interrupt, tracker)
@@ -100,9 +101,9 @@ class Run:
                     tracker.row(self.step, {"epoch": self.step / self.per_epoch, **metrics}, pictures)
                     tracker.finish(metrics, 0)
                 return metrics
-            except BaseException:
+            except BaseException as error:
                 if tracker is not None:
-                    tracker.finish({}, 1)
+                    tracker.finish({}, 128 + error.number if isinstance(error, Interrupted) else 1)
                 raise
 
     # ---- training
