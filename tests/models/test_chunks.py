@@ -1,0 +1,53 @@
+"""Methods with an objective of their own on a batch that goes in chunks: the gradient of the whole batch."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ssl_bench import chunked
+from ssl_bench.models.exemplar import Exemplar
+from ssl_bench.models.heads import MLP
+from ssl_bench.models.inv_spread import InvSpread
+from ssl_bench.models.vae import VAE
+from ssl_bench.objective.contrast import Batch
+from ssl_bench.objective.method import Method
+
+IMAGES, SIZE = 8, 6
+
+
+def networks() -> tuple[nn.Module, MLP]:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(SIZE**2, 7), nn.Tanh()), MLP(7, 1, None, 6, False, "none")
+
+
+MAKERS: dict[str, Callable[[], Method]] = {
+    "exemplar": lambda: Exemplar(*networks(), IMAGES, "sync"),
+    "inv_spread": lambda: InvSpread(*networks(), 0.2, "sync"),
+    "vae": lambda: VAE(*networks(), 2, 1, SIZE, (0.0,), (1.0,), 1.0, "once", 0),
+}
+
+
+def gradients(method: Method, chunk: int | None) -> list[Tensor]:
+    pixels = torch.rand(2, IMAGES, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(1)).double()
+
+    def parts() -> Iterator[Batch]:
+        for rows in torch.arange(IMAGES).split(chunk or IMAGES):
+            yield Batch([view[rows] for view in pixels], rows, torch.full_like(rows, -1))
+
+    if chunk is None:
+        method(next(parts()), 0.0)[0].backward()
+    else:
+        chunked.backward(method, parts, 0.0, True, contextlib.nullcontext, lambda loss: loss)
+    return [p.grad for p in method.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_chunks_give_the_gradient_of_the_batch(name: str) -> None:
+    """Nothing before the outputs has batch statistics here; the VAE's decoder sees the whole batch."""
+    whole, parts = (gradients(MAKERS[name]().double(), chunk) for chunk in (None, 2))
+    assert len(whole) == len(parts) == len(list(MAKERS[name]().parameters()))
+    for expected, found in zip(whole, parts, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
