@@ -68,6 +68,7 @@ class Config:
     reduction: str = MISSING
     cosines: str = MISSING
     devices: int = MISSING
+    runs_per_gpu: int = MISSING
     images_on: str = MISSING
     log_every: int = MISSING
     timeout: int = MISSING
@@ -129,6 +130,7 @@ def check(config: Mapping[str, Any]) -> None:
         ConfigError: naming the key and what to set.
     """
     least = {"batch_size.size": (config["batch_size"]["size"], 2), "devices": (config["devices"], 1)}
+    least |= {"runs_per_gpu": (config["runs_per_gpu"], 1)}
     least |= {"epochs": (config["epochs"], 1)}
     least |= {"log_every": (config["log_every"], 1), "timeout": (config["timeout"], 1), "seed": (config["seed"], 0)}
     least |= {"checkpoint.every": (config["checkpoint"]["every"], 1)}

@@ -1,12 +1,12 @@
 """The device of a process and the number formats it computes in."""
 
-import os
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from ssl_bench.errors import ConfigError
+from ssl_bench.places import available_cores
 
 CUDA_12 = 'pip install "torch<2.15" torchvision --index-url <PyTorch\'s wheel index>/cu126'
 
@@ -51,11 +51,6 @@ def refuse_architecture(name: str, capability: tuple[int, int], built_for: list[
         f"{name} has compute capability {capability[0]}.{capability[1]}, and torch {torch.__version__} was built for "
         f"{', '.join(built_for)}: install one that was built for it (Volta: `{CUDA_12}`)"
     )
-
-
-def available_cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def local_device(local_rank: int) -> torch.device:

@@ -80,7 +80,9 @@ def broadcast_object(value: Any) -> Any:
 
 
 def leave() -> None:
-    """Leaves the process group that this process joined."""
+    """Leaves the process group that this process joined, if it did."""
+    if not active():
+        return
     # In torch 2.6 gloo's threads may still be about to free a tensor, for which they need the interpreter's lock, which
     # the group's destructor holds while it waits for them.
     time.sleep(0.1)

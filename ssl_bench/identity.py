@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 # These say where and how a run is carried out. They are left out of its identity, so that it can be moved and resumed.
-VOLATILE = {"name", "choices", "devices", "images_on", "cosines", "log_every", "timeout"}
+VOLATILE = {"name", "choices", "devices", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
 VOLATILE |= {"checkpoint", "paths", "tracking"}
 VOLATILE_IN = {"dataset": {"workers"}}  # keys of a group
 

@@ -1,4 +1,4 @@
-"""Stopping on SIGTERM or SIGINT at a step that all ranks agree on."""
+"""Stopping on SIGTERM, SIGINT or SIGUSR2 (Slurm's warning before the time is up) at a step that all ranks agree on."""
 
 import signal
 from types import FrameType
@@ -20,7 +20,7 @@ class Interrupted(Exception):
 
 
 class Interrupt:
-    """Watches the two signals while it is active, as a context manager.
+    """Watches the three signals while it is active, as a context manager.
 
     A step is never cut short: the ranks vote after each step, and the vote of one step is counted during the next, so
     that nobody waits for it. Outside the steps, where ``at_once`` is set, a signal raises :class:`Interrupted`.
@@ -34,7 +34,7 @@ class Interrupt:
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupt":
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
             self._former[number] = signal.signal(number, self._note)
         return self
 

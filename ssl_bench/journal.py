@@ -17,8 +17,11 @@ class _File(logging.FileHandler):
 
 
 @contextlib.contextmanager
-def journal(folder: Path | None) -> Iterator[None]:
-    """Sends the package's messages to the terminal and to ``train.log`` in ``folder``; None: nowhere (other ranks)."""
+def journal(folder: Path | None, quiet: bool = False) -> Iterator[None]:
+    """Sends the package's messages to ``train.log`` in ``folder`` and, unless ``quiet``, to the terminal.
+
+    None: nowhere (other ranks).
+    """
     if folder is None:
         log.setLevel(logging.ERROR)
         yield
@@ -29,7 +32,7 @@ def journal(folder: Path | None) -> Iterator[None]:
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.setLevel(logging.INFO)
     log.propagate = False
-    log.handlers[:] = [console, file]
+    log.handlers[:] = [file] if quiet else [console, file]
     try:
         yield
     finally:

@@ -4,9 +4,9 @@ All three end in :func:`_cell`, which gives an outcome as plain data: ``{"state"
 ``{"state": "interrupted", "signal": ...}`` or ``{"state": "failed", "reason": ..., "code": ..., "detail": ...}``.
 """
 
-import ctypes
 import datetime
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -18,22 +18,31 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ssl_bench.device import available_cores, local_device
+from ssl_bench.device import local_device
 from ssl_bench.distributed import broadcast_object, leave, rank, world
 from ssl_bench.engine import Run
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.interrupt import Interrupted
 from ssl_bench.journal import journal
+from ssl_bench.nodes import nodes
+from ssl_bench.places import available_cores
+from ssl_bench.processes import die_with
 
 Outcome = dict[str, Any]
-STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+# How ranks end that were told to stop: by themselves, or because they were not listening yet.
+STOPPED = {code: n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2) for code in (128 + n, -n)}
 
 
-def launch(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
-    """Carries out one validated run on ``devices`` processes and waits for it."""
-    if config["devices"] == 1:
+def launch(config: dict[str, Any], run_id: str, folder: Path, apart: bool = False) -> Outcome:
+    """Carries out one validated run on ``devices`` processes and waits for it.
+
+    Args:
+        apart: never in this process, whose memory and environment other runs share, and without a word on the terminal,
+            which they share too.
+    """
+    if config["devices"] == 1 and not apart:
         return _cell(config, run_id, folder, local_device(0))
-    return _elastic(config, run_id, folder)
+    return _elastic(config, run_id, folder, apart)
 
 
 def alone(work: Callable[[], Any], folder: Path) -> Outcome:
@@ -41,31 +50,33 @@ def alone(work: Callable[[], Any], folder: Path) -> Outcome:
     return _attempt(work, folder, torch.device("cpu"))
 
 
-def join(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
-    """Carries out a run as a rank of an outer torchrun; rank 0 decides for all whether it is done already."""
-    _die_with(os.getppid())
+def join(config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False) -> Outcome:
+    """Carries out a run as one of its ranks; rank 0 decides for all whether it is done already."""
+    die_with(os.getppid())
     device = _enter(config, int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     try:
         if broadcast_object((folder / "results.json").exists() if rank() == 0 else None):
             return {"state": "done before"}
-        return _cell(config, run_id, folder, device)
+        return _cell(config, run_id, folder, device, quiet)
     finally:
         leave()
 
 
-def _cell(config: dict[str, Any], run_id: str, folder: Path, device: torch.device) -> Outcome:
+def _cell(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
     """One rank's part."""
-    return _attempt(lambda: Run(config, run_id, folder, device)(), folder, device)
+    return _attempt(lambda: Run(config, run_id, folder, device)(), folder, device, quiet)
 
 
-def _attempt(work: Callable[[], Any], folder: Path, device: torch.device) -> Outcome:
+def _attempt(work: Callable[[], Any], folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
     """What was foreseen becomes an outcome; anything else is a defect and keeps its traceback."""
-    with journal(folder if rank() == 0 else None):
+    with journal(folder if rank() == 0 else None, quiet):
         try:
             return {"state": "done", "metrics": work()}
         except Interrupted as stop:
             return {"state": "interrupted", "signal": stop.number}
         except (ConfigError, RunError) as error:
+            if world() > 1 and isinstance(error.__cause__, torch.OutOfMemoryError):
+                raise  # of this rank alone: the others wait
             return _failed(str(error), 2 if isinstance(error, ConfigError) else 1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
@@ -88,6 +99,8 @@ def _enter(config: dict[str, Any], local_rank: int, local_world: int) -> torch.d
     device = local_device(local_rank)
     if device.type == "cpu":
         torch.set_num_threads(max(1, available_cores() // local_world))
+    if config["devices"] == 1:
+        return device
     timeout = datetime.timedelta(seconds=config["timeout"])
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timeout, device_id=device if device.type == "cuda" else None)
@@ -97,7 +110,7 @@ def _enter(config: dict[str, Any], local_rank: int, local_world: int) -> torch.d
 # ---- ranks that are started here
 
 
-def _elastic(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
+def _elastic(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> Outcome:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -105,49 +118,50 @@ def _elastic(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
     for name in logging.root.manager.loggerDict:  # each has a level of its own
         if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what failed is said once, below
+    multiprocessing.set_start_method("spawn", force=True)  # joblib's workers have one that ranks would not know
+    team = nodes()
     settings = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=config["devices"],
+        min_nodes=team.count,
+        max_nodes=team.count,
+        nproc_per_node=team.share(config["devices"]),
         run_id=run_id,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        rdzv_backend="c10d" if team.count == 1 else "static",  # which takes the nodes in their order
+        rdzv_endpoint=team.meeting,
+        rdzv_configs={"rank": team.mine, "timeout": config["timeout"]},
         max_restarts=0,
         monitor_interval=0.1,
         start_method="spawn",
     )
+    former = signal.signal(signal.SIGUSR2, _stop)
     try:
-        outcomes = elastic_launch(settings, _rank)(config, run_id, folder, os.getpid())
+        outcomes = elastic_launch(settings, _rank)(config, run_id, folder, quiet, os.getpid())
         return outcomes[0]  # type: ignore[no-any-return]
     except SignalException as stop:
         return {"state": "interrupted", "signal": int(stop.sigval)}
     except ChildFailedError as error:
         number, failure = error.get_first_failure()
         if failure.exitcode in STOPPED:  # somebody stopped the ranks, not us
-            return {"state": "interrupted", "signal": failure.exitcode - 128}
+            return {"state": "interrupted", "signal": int(STOPPED[failure.exitcode])}
         told: Any = failure.message  # a sentence, or what an exception left behind
         message = str(told["extraInfo"]["py_callstack"] if isinstance(told, dict) else told).strip()
         return _failed(f"rank {number} failed: {message.splitlines()[-1]}", 1, message)
-
-
-def _rank(config: dict[str, Any], run_id: str, folder: Path, parent: int) -> Outcome:
-    """The entry of a rank that was started here."""
-    _die_with(parent)
-    device = _enter(config, int(os.environ["LOCAL_RANK"]), config["devices"])
-    try:
-        outcome = _cell(config, run_id, folder, device)
     finally:
-        leave()
+        signal.signal(signal.SIGUSR2, former)
+
+
+def _stop(number: int, frame: Any) -> None:
+    """Elastic's own handlers do the same for the signals that it knows: the ranks get it too and have time to save."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+
+    raise SignalException(signal.Signals(number).name, signal.Signals(number))
+
+
+def _rank(config: dict[str, Any], run_id: str, folder: Path, quiet: bool, parent: int) -> Outcome:
+    """The entry of a rank that was started here."""
+    die_with(parent)
+    outcome = join(config, run_id, folder, quiet)
     if outcome["state"] == "interrupted":
         # A rank that returns waits until its result is fetched; one that was told to stop has nobody to fetch it.
         sys.stdout.flush()
         os._exit(128 + outcome["signal"])
     return outcome
-
-
-def _die_with(parent: int) -> None:
-    """Makes the kernel end this process when its parent is gone, however that ended (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)  # it ended before the line above

@@ -34,3 +34,10 @@ def report(folder: Path) -> None:
     print(f"{results['seconds']:.0f} s, {folder}")
     if "evaluate" in results["config"]:
         print(f"look at it again: ssl-bench evaluate {folder}")
+
+
+def headline(folder: Path) -> str:
+    """A finished run in a line."""
+    results: dict[str, Any] = files.read_json(folder / "results.json")
+    top1 = [f"{k} {100 * v:.1f}%" for k, v in results["metrics"].items() if k in ("knn/top1", "linear/top1")]
+    return ", ".join([*top1, f"{results['seconds']:.0f} s", str(folder)])

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ssl_bench.data.arrays import Source
-from ssl_bench.device import available_cores
 from ssl_bench.errors import RunError
+from ssl_bench.places import available_cores
 
 log = logging.getLogger("ssl_bench")
 T = TypeVar("T")
