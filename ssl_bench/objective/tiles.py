@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 PANEL = 2**21  # cosines at a time: 8 MB in float32, which stay in a CPU's cache and fill a GPU
+ROWS = 32  # anchors at a time, at least, where all candidates are read for them: of a million, reading is what costs
 # Reading a chosen key costs about as much as this many cosines of a matrix product (float32, D = 128, CPU).
 READ = 36
 
@@ -53,7 +54,7 @@ class _Pooled(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, keys: Tensor, tau: Tensor, wide: Tensor | None, own: Any, drop: Any) -> Any:
         ctx.own, ctx.drop = own, drop
         lse, second = q.new_empty(len(q)), q.new_empty(len(q) if wide is not None else 0)
-        for rows in _panels(len(q), len(keys)):
+        for rows in _panels(len(q), len(keys), ROWS):
             cosines = _cosines(q, keys, own, drop, rows)
             if wide is not None:
                 torch.logsumexp(cosines / _column(wide, rows), 1, out=second[rows])
@@ -67,7 +68,7 @@ class _Pooled(torch.autograd.Function):
         q, keys, tau, lse = ctx.saved_tensors
         by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
         weight = grads[0] / tau  # [R]
-        for rows in _panels(len(q), len(keys)):
+        for rows in _panels(len(q), len(keys), ROWS):
             share = _cosines(q, keys, ctx.own, ctx.drop, rows).div_(_column(tau, rows)).sub_(lse[rows, None]).exp_()
             share.mul_(weight[rows, None])
             torch.mm(share, keys, out=by_q[rows])
@@ -110,8 +111,8 @@ class _Picked(torch.autograd.Function):
         return by_q, by_keys, _by_tau(ctx, q, by_q, tau), None, None
 
 
-def _panels(anchors: int, width: int) -> Iterator[slice]:
-    height = max(1, PANEL // max(1, width))
+def _panels(anchors: int, width: int, least: int = 1) -> Iterator[slice]:
+    height = max(least, PANEL // max(1, width))
     for start in range(0, anchors, height):
         yield slice(start, min(anchors, start + height))
 

@@ -74,6 +74,15 @@ def same(found: Tensor, expected: Tensor) -> None:
 @pytest.fixture(autouse=True)
 def several_panels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "PANEL", PANEL)
+    monkeypatch.setattr(tiles, "ROWS", 1)
+
+
+def test_of_very_many_candidates_a_panel_still_has_several_anchors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "ROWS", 4)
+    taken, x = [], leaves(True)
+    monkeypatch.setattr(tiles, "_cosines", lambda *a, f=tiles._cosines: taken.append(a[-1]) or f(*a))  # type: ignore[func-returns-value]
+    x.contrast("all", True, True).lse(x.tau)
+    assert [rows.stop - rows.start for rows in taken[:-1]] == [4] * (len(taken) - 1) and PANEL // C < 4
 
 
 def test_the_choices_take_both_ways_to_the_keys() -> None:
