@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.types import RunMode
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench import config as configuration
-from ssl_bench import files, grid
+from ssl_bench import files, grid, tracking
 from ssl_bench.claim import Claim
 from ssl_bench.errors import ConfigError
 from ssl_bench.identity import run_dir, run_id
@@ -23,7 +20,7 @@ from ssl_bench.report import headline, report
 
 Outcome = dict[str, Any]
 Check = Callable[[dict[str, Any]], None]
-Work = Callable[[dict[str, Any], str, Path], Any]  # configuration, identity, directory
+Work = Callable[[dict[str, Any]], dict[str, float]]  # metrics of a configuration
 
 
 class Cell:
@@ -35,9 +32,9 @@ class Cell:
         work: what it does, in this process; None: it pre-trains and evaluates on ``devices``.
     """
 
-    def __init__(self, cfg: DictConfig, settings: Any, check: Check, work: Work | None) -> None:
+    def __init__(self, cfg: Any, settings: Any, check: Check, work: Work | None) -> None:
         self.cfg, self.check, self.work = cfg, check, work
-        self.grid = settings.mode == RunMode.MULTIRUN
+        self.grid = settings.mode.name == "MULTIRUN"
         self.overrides, self.choices = list(settings.overrides.task), dict(settings.runtime.choices)
         self.launcher = self.choices["hydra/launcher"] if self.grid else "basic"
         self.jobs = settings.launcher.n_jobs if self.launcher == "local" else 1
@@ -54,8 +51,8 @@ class Cell:
         """
         try:
             outcome = self._carry_out(wait)
-        except (ConfigError, OmegaConfBaseException) as error:
-            outcome = {"state": "failed", "reason": configuration.explain(error), "code": 2}
+        except ConfigError as error:
+            outcome = {"state": "failed", "reason": str(error), "code": 2}
         if outcome["state"] == "interrupted":
             outcome["code"] = 128 + outcome["signal"]
             name = signal.Signals(outcome["signal"]).name
@@ -77,6 +74,8 @@ class Cell:
                     "a grid cannot run under torchrun, where every rank would sweep: use devices=N instead"
                 )
             self.config["devices"] = int(os.environ["WORLD_SIZE"])
+        if self.grid and tracking.agent():
+            raise ConfigError("a grid cannot run under a W&B agent, which starts a cell at a time: leave -m out")
         self.check(self.config)
         self.identity, self.folder = run_id(self.config), run_dir(self.config)
         self.results = self.folder / "results.json"
@@ -138,15 +137,16 @@ class Cell:
     def _launch(self) -> Outcome:
         from ssl_bench import launch
 
-        work = self.work
-        if work is not None:
-            return launch.alone(lambda: work(self.config, self.identity, self.folder), self.folder)
+        if self.work is not None:
+            return launch.alone(self.work, self.config, self.identity, self.folder)
         if self.torchrun:
             return launch.join(self.config, self.identity, self.folder)
         return launch.launch(self.config, self.identity, self.folder, apart=self._placed())
 
     def _conclude(self, outcome: Outcome) -> Outcome:
         """Shows how the run ended, and keeps the reason if it failed."""
+        if outcome["state"] == "done before" and self.work is None:
+            tracking.show_agent(self.config, self.identity, self.folder)
         if outcome["state"] in ("done", "done before") and self.quiet:
             print(f"[{self.number + 1}] {outcome['state']}: {headline(self.folder)}", flush=True)
         elif outcome["state"] in ("done", "done before"):

@@ -10,6 +10,7 @@ USAGE = """usage: ssl-bench <command> ...
   evaluate   judge a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]
   status     the runs under outputs/: done, partial, failed
   mi         the mutual information of Gaussians by a loss: mi -m information=2,4 pairs=64,512 loss=infonce,eqco
+  weight     how hard a loss pulls the positive: weight -m k=256,1024 temperature.tau=0.1,0.2 loss=infonce,dcl
   reproduce  train what a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [scale=smoke] [--dry-run]
   table      the paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]
   figure     the same as a picture: figure dcl/fig3 --out fig3.png
@@ -33,6 +34,8 @@ def main() -> None:
         from ssl_bench.status import main as run
     elif command == "mi":
         from ssl_bench.mi import main as run
+    elif command == "weight":
+        from ssl_bench.weight import main as run
     elif command == "reproduce":
         from ssl_bench.papers.reproduce import main as run
     elif command == "table":

@@ -13,10 +13,12 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench import tracking
 from ssl_bench.build import near, one_of
 from ssl_bench.errors import ConfigError
+from ssl_bench.places import jobs
 
 PRECISIONS = ("auto", "fp32", "fp16", "bf16", "fp64")
 SCALES = ("full", "reduced", "smoke")
@@ -91,6 +93,7 @@ class Config:
 
 ConfigStore.instance().store("schema", Config)
 OmegaConf.register_new_resolver("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
+OmegaConf.register_new_resolver("jobs", jobs, replace=True)  # ${jobs:${devices},${runs_per_gpu}}
 
 
 def directory() -> Path:
@@ -100,8 +103,15 @@ def directory() -> Path:
 
 
 def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
-    """A composed configuration as a plain dict without interpolations, with the option chosen in each group."""
-    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    """A composed configuration as a plain dict without interpolations, with the option chosen in each group.
+
+    Raises:
+        ConfigError: an interpolation leads nowhere, or a value is missing.
+    """
+    try:
+        config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise ConfigError(explain(error)) from error
     config["choices"] = {k: v for k, v in sorted(choices.items()) if v is not None and "/" not in k and k != "local"}
     return config
 

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import logging
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from ssl_bench.data.loader import Loader, Step
 from ssl_bench.device import Precision, move
 from ssl_bench.distributed import all_sum, average_gradients, parallel, rank, world
 from ssl_bench.environment import environment, peak_memory
-from ssl_bench.estimate import seconds_per_step
+from ssl_bench.errors import RunError
+from ssl_bench.estimate import out_of_memory, step_cost
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.judge import judge
 from ssl_bench.interrupt import Interrupt, Interrupted
@@ -74,7 +76,7 @@ class Run:
         self.last_step = min(self.steps, config["max_steps"] or self.steps)
         self.warmup = self.recipe.warmup_epochs / config["epochs"]
         self.meter = Meter(device)
-        self.step, self.seconds = 0, 0.0
+        self.step, self.seconds, self.per_image = 0, 0.0, 0.0
 
     def __call__(self) -> dict[str, float]:
         """Trains from where the last checkpoint left off, evaluates and writes ``results.json``; gives its metrics.
@@ -90,7 +92,8 @@ class Run:
             tracker = Tracker(*known) if rank() == 0 else None
             try:
                 if self.step < self.last_step:
-                    self._train(interrupt, tracker)
+                    with self._memory():
+                        self._train(interrupt, tracker)
                 interrupt.at_once = True  # everything is saved: an evaluation need not be waited for
                 if interrupt.number:
                     raise Interrupted(interrupt.number)
@@ -283,9 +286,22 @@ class Run:
         log.info("parameters: %s, %s on %s", f"{self.facts['parameters']:,}", self.precision.name, self.device)
         if self.step < self.last_step:
             left = self.last_step - self.step
-            seconds = seconds_per_step(self.method, self.loader, share, self.precision) * left
+            seconds, self.per_image = step_cost(self.method, self.loader, share, self.precision)
+            seconds *= left
             self.facts["estimated_seconds"] = round(seconds, 1)
             log.info("%d steps to go, %d an epoch: about %s", left, self.per_epoch, clock(seconds))
+
+    @contextlib.contextmanager
+    def _memory(self) -> Iterator[None]:
+        """Says what would fit where a step does not."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            free, total = torch.cuda.mem_get_info(self.device)
+            peak = torch.cuda.max_memory_allocated(self.device)
+            spare = torch.cuda.memory_reserved(self.device) - sum(p.nbytes for p in self.method.parameters()) * 4
+            size = self.chunk * world() if self.chunk is not None else self.loader.batch_size
+            raise RunError(out_of_memory(size, world(), peak, total, free + spare, self.per_image)) from error
 
     def _place(self, images: Source) -> Source:
         """The training images in the device's memory, if they are to be there and fit beside the training."""

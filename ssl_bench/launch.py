@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +19,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ssl_bench import files
 from ssl_bench.device import local_device
 from ssl_bench.distributed import broadcast_object, leave, rank, world
 from ssl_bench.engine import Run
+from ssl_bench.environment import environment
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.interrupt import Interrupted
 from ssl_bench.journal import journal
@@ -45,9 +48,19 @@ def launch(config: dict[str, Any], run_id: str, folder: Path, apart: bool = Fals
     return _elastic(config, run_id, folder, apart)
 
 
-def alone(work: Callable[[], Any], folder: Path) -> Outcome:
-    """Carries out something else than a training, in this process."""
-    return _attempt(work, folder, torch.device("cpu"))
+def alone(work: Callable[[dict[str, Any]], Any], config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
+    """Carries out something else than a training, in this process, and writes ``results.json``."""
+
+    def keep() -> dict[str, float]:
+        started = time.monotonic()
+        metrics: dict[str, float] = work(config)
+        results = {"run_id": run_id, "name": config["name"], "config": config, "metrics": metrics}
+        results |= {"environment": environment(device), "seconds": round(time.monotonic() - started, 3)}
+        files.write_json(folder / "results.json", results)
+        return metrics
+
+    device = torch.device("cpu")
+    return _attempt(keep, folder, device)
 
 
 def join(config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False) -> Outcome:

@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from omegaconf import OmegaConf
-
 
 class Place:
     """GPUs or cores for one run, as a context manager that waits until there are some.
@@ -89,9 +87,6 @@ def jobs(devices: int, runs_per_gpu: int) -> int:
     """How many runs of so many devices this machine carries out at once."""
     gpus = len(visible_gpus())
     return max(1, (gpus * runs_per_gpu if gpus else available_cores()) // devices)
-
-
-OmegaConf.register_new_resolver("jobs", jobs, replace=True)  # ${jobs:${devices},${runs_per_gpu}}
 
 
 def _folder() -> Path:

@@ -101,7 +101,7 @@ class Tracker:
                 run.mark_preempting()
             run.finish(exit_code=exit_code)
 
-        if self._wandb is not None or summary or _agent():
+        if self._wandb is not None or summary or agent():
             self._view(end)
 
     def _view(self, act: Callable[[Any], None]) -> None:
@@ -123,7 +123,7 @@ class Tracker:
         settings, choices = self.config["tracking"], self.config["choices"]
         place = {"project": settings["project"], "entity": settings["entity"], "id": self.run_id}
         run = wandb.init(
-            **({} if _agent() else place),
+            **({} if agent() else place),
             mode=settings["mode"],
             dir=self.folder.resolve(),  # W&B's own process may be in another folder
             name="-".join(str(choices[g]) for g in ("dataset", "framework", "loss") if g in choices)
@@ -160,7 +160,7 @@ def check(config: Mapping[str, Any]) -> None:
 
 def show_agent(config: Mapping[str, Any], run_id: str, folder: Path) -> None:
     """Under an agent of a W&B sweep: shows it a finished run from its files; elsewhere nothing is done."""
-    if _agent():
+    if agent():
         results = files.read_json(folder / "results.json")
         Tracker(folder, config, run_id, None, results["facts"]).finish(results["metrics"], 0)
 
@@ -186,7 +186,7 @@ def shown_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[st
     return flat
 
 
-def _agent() -> bool:
+def agent() -> bool:
     """Whether an agent of a W&B sweep has started this run; it says in the environment which one of W&B's it is."""
     return "WANDB_SWEEP_ID" in os.environ
 

@@ -35,8 +35,8 @@ def main(
         arguments: Hydra's, without the command.
         primary: the configuration to compose.
         check: raises ConfigError for values that cannot be meant.
-        run: what a cell does, in this process, given its configuration, identity and directory; None: it pre-trains and
-            evaluates on ``devices``.
+        run: gives a cell's metrics from its configuration, in this process; None: it pre-trains and evaluates on
+            ``devices``.
 
     Returns:
         0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:

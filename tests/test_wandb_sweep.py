@@ -22,13 +22,6 @@ from tests.conftest import SMALL, only_run
 from tests.test_tracking import legs, pick, records, summary, wandb_config
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
-SHOW = """
-import json, pathlib, sys
-from ssl_bench.tracking import show_agent
-folder = pathlib.Path(sys.argv[1])
-results = json.loads((folder / "results.json").read_text())
-show_agent(results["config"], results["run_id"], folder)
-"""
 Run = Callable[[str, dict[str, Any], list[str]], list[str]]
 
 
@@ -102,7 +95,7 @@ def test_the_metric_arrives_in_the_run_that_the_agent_names(sweep: dict[str, Any
     # The same cell in another run of the sweep: it is done, and its metric is told from its files.
     before = {name: (folder / name).stat().st_mtime_ns for name in ("results.json", "metrics.jsonl")}
     time.sleep(1)  # W&B names its directories by the second
-    agent_run("theirs02", cell, ["${env}", sys.executable, "-c", SHOW, str(folder)])
+    agent_run("theirs02", cell, command)
     assert {name: (folder / name).stat().st_mtime_ns for name in before} == before
     found = records(legs(folder)[1])
     (run,) = pick(found, "run")

@@ -8,6 +8,7 @@ every cell; where it changes what is computed, the runs are recorded with ``scal
 from __future__ import annotations
 
 import fnmatch
+import importlib
 import shlex
 import shutil
 import sys
@@ -217,11 +218,8 @@ def _carry_out(asked: Asked, job: Job, data: Path) -> int:
     if asked.scale() == "smoke" and job.command == "train":
         smoke.write(job.config, data)
     print(f"\n{'; '.join(job.cells)}\n{job.say()}", flush=True)
-    if job.command == "mi":
-        from ssl_bench.mi import main as run
-    else:
-        from ssl_bench.train import main as run
-    return run(job.arguments())
+    code: int = importlib.import_module(f"ssl_bench.{job.command}").main(job.arguments())
+    return code
 
 
 def _data(asked: Asked) -> Path:

@@ -26,8 +26,8 @@ EVALUATORS = {
 
 def overrides(config: Mapping[str, Any], data: Path) -> list[str]:
     """What makes the run of a composed configuration small, with its images under ``data``."""
-    if "epochs" not in config:  # the toy of ssl-bench mi
-        return ["name=smoke", "steps=2", "evaluations=2"]
+    if "epochs" not in config:  # the toys
+        return ["name=smoke", *(["steps=2", "evaluations=2"] if "steps" in config else [])]
     small = ["name=smoke", "scale=smoke", f"paths.data={data}", "max_steps=2", "precision=fp32", "tracking=off"]
     small += [f"batch_size.size={BATCH}", "batch_size.chunk=null", "evaluate.every=0"]
     dataset, kind = config["dataset"], _kind(config)

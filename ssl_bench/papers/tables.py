@@ -13,7 +13,7 @@ values       in a row: a number per column, or several such lists by the names o
 columns      overrides by name, or a list of names for which ``each`` has the overrides, ``{column}`` being the name
 seeds, note  of the table, a row or a cell
 missing      what a row, a column or a cell needs that this package does not have
-command      train (default) | mi | none: nothing is run
+command      train (default) | mi | weight | none: nothing is run
 x, y         of a figure: label and unit of the axes; the columns' names, or their ``x``, are the places
 
 and a value can be ``{is: NUMBER, provenance:, note:, set:, missing:}``.
@@ -34,7 +34,7 @@ from ssl_bench.build import near
 from ssl_bench.errors import ConfigError
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
-COMMANDS = ("train", "mi", "none")
+COMMANDS = ("train", "mi", "weight", "none")
 PAPER = {"paper", "title", "cite", "recipes", "tables"}
 TABLE = {
     *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing", "command"),
