@@ -29,7 +29,7 @@ SelectTypeParameters=CR_Core
 SchedulerType=sched/builtin
 SchedulerParameters=batch_sched_delay=1,sched_interval=1
 JobRequeue=1
-KillWait=5
+KillWait=30
 MpiDefault=none
 ReturnToService=2
 StateSaveLocation={folder}/state

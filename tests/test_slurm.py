@@ -77,3 +77,20 @@ def test_cells_of_several_ranks_are_started_by_their_task() -> None:
     (results,) = Path("outputs").glob("*/*/results.json")
     assert files.read_json(results)["facts"]["ranks"] == 2
     assert os.path.exists(results.parent / "checkpoints" / "last.pt")
+
+
+def test_the_batch_script_saves_and_requeues_a_run_of_torchruns_ranks() -> None:
+    script = Path(__file__).parent.parent / "scripts" / "slurm_torchrun.sh"
+    options = ["--parsable", "--gpus-per-node=0", "--cpus-per-task=2", "--output=slurm.out", "--time=60"]
+    environment = os.environ | {"RANKS_PER_NODE": "2", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["sbatch", *options, str(script), *SMALL, "precision=fp64", "epochs=12"]
+    job = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
+    outputs = Path("outputs")
+    slurm.until(lambda: any(len(rows(path.parent)) > 20 for path in outputs.glob("*/*/metrics.jsonl")), 120)
+    slurm.told("scancel", "--batch", "--signal=USR2", job)
+    slurm.until(lambda: "Restarts=1 " in slurm.told("scontrol", "show", "job", job), 60)
+    slurm.until(lambda: "JobState=COMPLETED" in slurm.told("scontrol", "show", "job", job), 200)
+    (results,) = outputs.glob("*/*/results.json")
+    assert files.read_json(results)["facts"]["ranks"] == 2
+    assert [row["step"] for row in rows(results.parent) if "loss" in row] == list(range(1, 253))
+    assert "resuming at step" in (results.parent / "train.log").read_text()

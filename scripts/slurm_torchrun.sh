@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# One run on the GPUs of several nodes by torchrun, for clusters where `hydra/launcher=slurm` does not fit:
+#   sbatch --partition=gpu --nodes=2 scripts/slurm_torchrun.sh dataset=imagenet framework=moco_v2 batch_size=b1024
+# Five minutes before the time is up the ranks are told to save their state, and the job goes back into the queue. It goes on
+# from there, as it does after a node has failed. Without GPUs set RANKS_PER_NODE.
+#SBATCH --job-name=ssl_bench
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=64
+#SBATCH --time=24:00:00
+#SBATCH --signal=B:USR2@300
+#SBATCH --requeue
+#SBATCH --open-mode=append
+set -u
+
+first=$(scontrol show hostnames "${SLURM_JOB_NODELIST:?start this script with sbatch}" | head -n 1)
+export MASTER_ADDR=$first MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export RANKS_PER_NODE=${RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:?there are no GPUs: set RANKS_PER_NODE}}
+
+# The step is signalled and not srun, which would kill it.
+trap 'scancel --signal=TERM "$SLURM_JOB_ID.0"; wait $!; exec scontrol requeue "$SLURM_JOB_ID"' USR2
+
+# shellcheck disable=SC2016  # the variables are each task's own
+srun --kill-on-bad-exit=1 bash -c '
+    exec torchrun --nnodes="$SLURM_JOB_NUM_NODES" --node-rank="$SLURM_NODEID" --nproc-per-node="$RANKS_PER_NODE" \
+        --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" -m ssl_bench train "$@"' bash "$@" &
+wait $!
