@@ -1,102 +1,321 @@
-"""``ssl-bench status``: the runs under ``outputs/``, from their files alone."""
+"""``ssl-bench status [OUTPUTS] [--watch | --json | --failed]``: every run and grid, from the files alone.
+
+``--json`` prints a list of objects, one for each cell:
+
+    folder, run_id          of the run; null where a cell of a grid has none
+    state                   done, running, waiting, partial or failed
+    cell                    what sets it apart from the others of its folder
+    overrides               in its grid; null for a run by itself
+    epoch, epochs           how far it is, and where it ends
+    images_per_second       of its last row of metrics
+    eta_seconds             until it is done, of a running one
+    best                    {metric: value}: a finished run's result, else the best on the way; accuracies in [0, 1]
+    host, pid               of a running one's process
+    reason                  why it failed, else ""
+"""
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import operator
+import shlex
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import yaml
-
-from ssl_bench import files
 from ssl_bench.identity import VOLATILE
+from ssl_bench.progress import clock
+from ssl_bench.survey import Cell, Survey
+
+COLOURS = {"done": "green", "running": "cyan", "waiting": "dim", "partial": "yellow", "failed": "red"}
+URGENT = ("running", "failed", "partial", "waiting", "done")  # what is shown first where there is little room
+TELLING = ("dataset", "framework", "loss", "negatives", "temperature", "batch_size")  # groups that say most of a run
+PAUSE = 2.0  # seconds between two looks
+GAP = 2  # blank characters between two columns
 
 
-@dataclass(frozen=True)
-class State:
-    """What the files of a run directory say. ``state`` is done, partial or failed."""
-
-    folder: Path
-    state: str
-    detail: str
-    config: dict[str, Any]
-
-
-def runs(outputs: Path) -> Iterator[State]:
-    """Every run directory under ``outputs``, by name and then in the order of their start."""
-    folders = [path.parent for path in outputs.glob("**/config.yaml") if "wandb" not in path.parts]
-    for folder in sorted(folders, key=lambda f: (f.parent, (f / "config.yaml").stat().st_mtime)):
-        try:
-            config = yaml.safe_load((folder / "config.yaml").read_text())
-        except (OSError, yaml.YAMLError):
-            continue
-        if not isinstance(config, dict) or "choices" not in config:
-            continue
-        results, failure = files.read_json(folder / "results.json"), files.read_json(folder / "failed.json")
-        if results is not None:
-            top1 = [f"{k} {100 * v:.1f}%" for k, v in results["metrics"].items() if k in ("knn/top1", "linear/top1")]
-            yield State(folder, "done", ", ".join(top1), config)
-        elif failure is not None:
-            yield State(folder, "failed", failure["reason"], config)
-        else:
-            yield State(folder, "partial", f"epoch {_epoch(folder):.1f} of {config['epochs']}", config)
+def main(arguments: Sequence[str]) -> int:
+    """Prints a table of the runs; 0, or 2 where there is no such folder."""
+    parser = argparse.ArgumentParser("ssl-bench status", description="The runs and grids under a results folder.")
+    parser.add_argument("outputs", nargs="?", default="outputs", type=Path, help="default: outputs")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--watch", action="store_true", help="look again every two seconds, until Ctrl-C")
+    ways.add_argument("--json", action="store_true", help="a list of objects, one for each cell")
+    ways.add_argument("--failed", action="store_true", help="the commands that try again what has failed")
+    asked = parser.parse_args(arguments)
+    if not asked.outputs.is_dir():
+        print(f"ssl-bench: there is no folder {asked.outputs}: give the one that paths.outputs named", file=sys.stderr)
+        return 2
+    survey = Survey(asked.outputs)
+    if asked.watch:
+        return _watch(survey)
+    cells, left = survey.look(time.time())
+    if asked.json:
+        print(json.dumps([_record(cell, name) for cell, name in zip(cells, names(cells), strict=True)], indent=2))
+    elif asked.failed:
+        _again([cell for cell in cells if cell.state == "failed"])
+    else:
+        _show(survey.outputs, cells, left)
+    return 0
 
 
-def _epoch(folder: Path) -> float:
-    """The epoch of the last whole row of metrics."""
-    try:
-        for line in reversed((folder / "metrics.jsonl").read_text().splitlines()):
-            try:
-                return float(json.loads(line)["epoch"])
-            except (ValueError, KeyError):
-                continue
-    except OSError:
-        pass
-    return 0.0
+def _record(cell: Cell, name: str) -> dict[str, Any]:
+    run, owner = cell.run, cell.run.owner if cell.run and cell.state == "running" else None
+    return {
+        "folder": str(run.folder) if run else None,
+        "run_id": run.folder.name if run else None,
+        "state": cell.state,
+        "cell": name,
+        "overrides": cell.overrides,
+        "epoch": run.journal.epoch if run else None,
+        "epochs": run.end if run else None,
+        "images_per_second": run.journal.speed if run else None,
+        "eta_seconds": cell.left,
+        "best": cell.best,
+        "host": owner.host if owner else None,
+        "pid": owner.pid if owner else None,
+        "reason": cell.reason,
+    }
 
 
-def cells(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """Each configuration by what sets it apart from the others: the option of a group where that says it, else keys."""
-    groups = [{str(k): str(v) for k, v in config["choices"].items()} for config in configs]
-    by_group = {g for g in {k for group in groups for k in group} if len({str(group.get(g)) for group in groups}) > 1}
-    keys = [_flat({k: v for k, v in config.items() if k not in VOLATILE | by_group}) for config in configs]
-    by_key = {k for k in {k for flat in keys for k in flat} if len({flat.get(k) for flat in keys}) > 1}
-    return [
-        " ".join(
-            [f"{g}={group[g]}" for g in sorted(by_group & group.keys())]
-            + [f"{k}={flat[k]}" for k in sorted(by_key & flat.keys())]
-        )
-        or " ".join(group.get(g, "") for g in ("dataset", "framework", "loss", "negatives"))  # nothing to tell apart
-        for group, flat in zip(groups, keys, strict=True)
-    ]
+def _again(failed: Sequence[Cell]) -> None:
+    for command in dict.fromkeys(cell.command for cell in failed if cell.command):
+        print(command)
+    for cell in failed:
+        if cell.run and not cell.command:
+            print(f"ssl-bench: nobody kept the command of {cell.run.folder}: give it again by hand", file=sys.stderr)
+
+
+# ---- what the cells are called
+
+
+def names(found: Sequence[Cell]) -> list[str]:
+    """Each run by what sets it apart from the others of its folder, each other cell by overrides that not all have."""
+    folders: dict[Path, list[Cell]] = {}
+    named: dict[Path, str] = {}
+    for cell in found:
+        if cell.run:
+            folders.setdefault(cell.run.folder.parent, []).append(cell)
+    for some in folders.values():
+        words = [word for cell in some for word in shlex.split(cell.command or "")[2:]]
+        asked = {word.split("=")[0].lstrip("+") for word in words if "=" in word}
+        runs = [cell.run for cell in some if cell.run]
+        named |= zip((run.folder for run in runs), cells([run.config for run in runs], asked), strict=True)
+    grids = [overrides for cell in found if not cell.run and cell.grid for overrides in cell.grid.cells]
+    shared = set[str]().union(*grids).intersection(*grids)
+
+    def by_overrides(overrides: list[str]) -> str:
+        return " ".join([o for o in overrides if o not in shared] or overrides)
+
+    return [named[cell.run.folder] if cell.run else by_overrides(cell.overrides or []) for cell in found]
+
+
+def cells(configs: Sequence[dict[str, Any]], asked: Collection[str] = ()) -> list[str]:
+    """Each configuration by what sets it apart from the others: the options of groups, then keys.
+
+    Much follows from something else, as the number of epochs from the dataset: it is told only if it was ``asked`` for,
+    or if two configurations would be called the same without it.
+    """
+    groups = [{str(k): _said(v) for k, v in config["choices"].items()} for config in configs]
+    flat = [_flat({k: v for k, v in config.items() if k not in VOLATILE}) for config in configs]
+    ways = [(key, groups) for key in _keys(groups)] + [(key, flat) for key in _keys(flat)]
+    ways.sort(key=lambda way: (way[0] not in asked, way[1] is flat, *_telling(way[0])))
+    told, classes = set(), [0] * len(configs)  # configurations of a class have the same name so far
+    for key, nodes in ways:
+        values = [node.get(key) for node in nodes]
+        numbers: dict[Any, int] = {}
+        finer = [numbers.setdefault(pair, len(numbers)) for pair in zip(classes, values, strict=True)]
+        if max(finer, default=0) > max(classes, default=0) or (key in asked and len(set(values)) > 1):
+            told.add((key, nodes is groups))
+            classes = finer
+    described = []
+    for chosen, keys in zip(groups, flat, strict=True):
+        parts = [f"{group}={chosen[group]}" for group in sorted(chosen) if (group, True) in told]
+        parts += [f"{key}={keys[key]}" for key in sorted(keys) if (key, False) in told]
+        described.append(" ".join(parts or [chosen[group] for group in TELLING if group in chosen]))
+    return described
+
+
+def _telling(key: str) -> tuple[int, int, str]:
+    """What is told first."""
+    group = key.partition(".")[0]
+    return key.count("."), TELLING.index(group) if group in TELLING else len(TELLING), key
+
+
+def _keys(nodes: Sequence[dict[str, str]]) -> set[str]:
+    return {key for node in nodes for key in node}
 
 
 def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, str]:
     flat: dict[str, str] = {}
     for key, value in node.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": str(value)}
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": _said(value)}
     return flat
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Prints a table of the runs; 0, or 2 where there is no such folder."""
-    parser = argparse.ArgumentParser("ssl-bench status", description="The runs under a results folder.")
-    parser.add_argument("outputs", nargs="?", default="outputs", type=Path, help="default: outputs")
-    outputs: Path = parser.parse_args(arguments).outputs
-    if not outputs.is_dir():
-        print(f"ssl-bench: there is no folder {outputs}: give the one that paths.outputs named")
-        return 2
-    from rich.console import Console
-    from rich.table import Column, Table
+def _said(value: Any) -> str:
+    """A value as an override has it."""
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
+
+
+# ---- how they are shown
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table; its text may be folded to a width of ``fold``, if that is given."""
+
+    name: str
+    texts: list[str]
+    right: bool = False
+    fold: int | None = None
+
+    @property
+    def width(self) -> int:
+        natural = max(map(len, [self.name, *self.texts]))
+        return natural if self.fold is None else min(natural, self.fold)
+
+
+def _columns(outputs: Path, found: Sequence[Cell], called: Sequence[str]) -> list[Column]:
+    """All columns that have something to say."""
+    best = dict.fromkeys(metric for cell in found for metric in cell.best)
+    columns = [
+        Column("run", [str(cell.run.folder.relative_to(outputs)) if cell.run else "" for cell in found]),
+        Column("cell", list(called), fold=28),
+        Column("state", [_state(cell) for cell in found]),
+        Column("epoch", [_epoch(cell) for cell in found], right=True),
+        Column("images/s", [_speed(cell) for cell in found], right=True),
+        Column("ETA", [clock(cell.left) if cell.left is not None else "" for cell in found], right=True),
+        *(Column(name.removesuffix("/top1"), [_value(name, cell) for cell in found], right=True) for name in best),
+        Column("reason", [cell.reason for cell in found], fold=40),
+    ]
+    return [column for column in columns if any(column.texts)]
+
+
+def _state(cell: Cell) -> str:
+    owner = cell.run.owner if cell.run else None
+    elsewhere = cell.state == "running" and owner is not None and owner.host != socket.gethostname()
+    return f"running on {owner.host}" if owner and elsewhere else cell.state
+
+
+def _epoch(cell: Cell) -> str:
+    epoch, end = (cell.run.journal.epoch, cell.run.end) if cell.run else (None, None)
+    if end is None:
+        return "" if epoch is None else f"{epoch:.1f}"
+    return f"{epoch or 0.0:.1f}/{end:.0f}" if float(end).is_integer() else f"{epoch or 0.0:.2g}/{end:.2g}"
+
+
+def _speed(cell: Cell) -> str:
+    speed = cell.run.journal.speed if cell.run else None
+    return "" if speed is None else f"{speed:.0f}" if speed >= 100 else f"{speed:.1f}"
+
+
+def _value(metric: str, cell: Cell) -> str:
+    value = cell.best.get(metric)
+    return "" if value is None else f"{100 * value:.1f}%" if metric.endswith("/top1") else f"{value:.4g}"
+
+
+def _fitting(columns: list[Column], width: int) -> list[Column]:
+    """The columns that fit beside each other: the least needed go first."""
+    usual = ("run", "cell", "state", "epoch", "images/s", "ETA", "reason")
+    metrics = [column.name for column in columns if column.name not in usual]
+    for name in ("reason", "run", *reversed(metrics[1:]), "images/s", "ETA", *metrics[:1]):
+        if sum(column.width + GAP for column in columns) - GAP <= width:
+            break
+        columns = [column for column in columns if column.name != name]
+    return columns
+
+
+def view(
+    outputs: Path,
+    found: Sequence[Cell],
+    called: Sequence[str],
+    left: float | None,
+    width: int | None = None,
+    rows: int | None = None,
+) -> Any:
+    """What is printed, for rich.
+
+    Args:
+        called: the names of the cells.
+        left: seconds until all are done, if that is known.
+        width: of the terminal, in characters; None: everything has room.
+        rows: how many cells to show, the most urgent ones; None: all.
+    """
+    from rich.console import Group
+    from rich.table import Table
     from rich.text import Text
 
-    found = list(runs(outputs))
-    table = Table(Column("run", no_wrap=True), "state", "cell", "result", box=None, pad_edge=False)
-    colours = {"done": "green", "partial": "yellow", "failed": "red"}
-    for run, cell in zip(found, cells([run.config for run in found]), strict=True):
-        state = Text(run.state, colours[run.state])
-        table.add_row(str(run.folder.relative_to(outputs)), state, Text(cell), Text(run.detail))
-    Console(highlight=False).print(table)
-    print(", ".join(f"{sum(run.state == state for run in found)} {state}" for state in colours))
-    return 0
+    urgent = sorted(range(len(found)), key=lambda index: URGENT.index(found[index].state))
+    shown = sorted(urgent[:rows])
+    some = [found[index] for index in shown]
+    columns = _columns(outputs, some, [called[index] for index in shown])
+    fitting = columns if width is None else _fitting(columns, width)
+    homes = {cell.run.folder.parent for cell in some if cell.run}
+    if len(homes) > 1 and "run" not in {column.name for column in fitting}:
+        places = [f"{cell.run.folder.parent.name}: " if cell.run else "" for cell in some]
+        fitting = [
+            replace(c, texts=list(map(operator.add, places, c.texts))) if c.name == "cell" else c for c in fitting
+        ]
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for column in fitting:
+        side: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(Text(column.name), justify=side, no_wrap=column.fold is None, overflow="fold")
+    for number, cell in enumerate(some):
+        styles = {"state": COLOURS[cell.state], "reason": COLOURS["failed"]}
+        table.add_row(*(Text(column.texts[number], styles.get(column.name, "")) for column in fitting))
+    parts: list[Any] = [table if some else Text(f"there are no runs under {outputs} yet"), ""]
+    hidden = Counter(found[index].state for index in urgent[len(shown) :])
+    if hidden:
+        parts.append(Text(f"and {sum(hidden.values())} more: {_counted(hidden, ())}"))
+    if "reason" not in {column.name for column in fitting}:
+        for index in shown:
+            if found[index].reason:
+                parts.append(Text.assemble((called[index], "bold"), ": ", (found[index].reason, COLOURS["failed"])))
+    to_go = f"; about {clock(left)} to go" if left is not None else ""
+    parts.append(Text(f"{_counted(Counter(cell.state for cell in found), ('done', 'partial', 'failed'))}{to_go}"))
+    return Group(*parts)
+
+
+def _counted(counts: Counter[str], always: Sequence[str]) -> str:
+    return ", ".join(f"{counts[state]} {state}" for state in COLOURS if counts[state] or state in always)
+
+
+def _show(outputs: Path, found: Sequence[Cell], left: float | None) -> None:
+    """On a terminal as much as fits beside each other; else everything, a line for each cell."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(view(outputs, found, names(found), left, console.width))
+        return
+    wide = Console(width=2**16, color_system=None, highlight=False)
+    with wide.capture() as captured:
+        wide.print(view(outputs, found, names(found), left))
+    print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n")
+
+
+def _watch(survey: Survey) -> int:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    try:
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            while True:
+                found, left = survey.look(time.time())
+                called, rows = names(found), min(len(found), console.height)
+                while True:  # so that the counts below the table stay in sight
+                    shown = view(survey.outputs, found, called, left, console.width, rows)
+                    over = len(console.render_lines(shown)) - (console.height - 1)
+                    if over <= 0 or rows == 0:
+                        break
+                    rows -= max(1, over // 2)
+                live.update(shown, refresh=True)
+                time.sleep(PAUSE)
+    except KeyboardInterrupt:
+        return 0

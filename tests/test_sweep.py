@@ -60,18 +60,6 @@ def test_an_experiment_is_a_grid_and_the_command_line_beats_it(train: Train, tmp
     assert all(r["choices"]["experiment"] == "taus" for r in runs)
 
 
-def test_status_tells_how_far_a_partial_run_is(train: Train, cli: Cli) -> None:
-    assert train("max_steps=21")[0] == 0
-    run = only_run()
-    (run / "results.json").unlink()
-    with open(run / "metrics.jsonl", "a") as file:
-        file.write('{"step": 22, "epo')  # cut short by a crash
-    status = cli("status")
-    assert "epoch 1.0 of 40" in " ".join(status.stdout.split()) and "0 done, 1 partial, 0 failed" in status.stdout
-    missing = cli("status", "nowhere")
-    assert missing.returncode == 2 and "there is no folder nowhere" in missing.stdout
-
-
 def test_a_trained_run_is_judged_again(train: Train, cli: Cli) -> None:
     assert train("max_steps=3", "evaluate=knn", "evaluate.baselines=[init,raw]")[0] == 0
     run = only_run()
