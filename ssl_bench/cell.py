@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -36,6 +37,9 @@ class Cell:
         self.cfg, self.check, self.work = cfg, check, work
         self.grid = settings.mode.name == "MULTIRUN"
         self.overrides, self.choices = list(settings.overrides.task), dict(settings.runtime.choices)
+        folders = [source.path for source in settings.runtime.config_sources if source.provider == "command-line"]
+        flags = [word for folder in folders for word in ("--config-dir", folder)]
+        self.command = shlex.join(["ssl-bench", settings.job.config_name, *flags, *self.overrides])
         self.launcher = self.choices["hydra/launcher"] if self.grid else "basic"
         self.jobs = settings.launcher.n_jobs if self.launcher == "local" else 1
         self.number = settings.job.num if self.grid else 0
@@ -128,6 +132,7 @@ class Cell:
     def _begin(self) -> None:
         try:
             (self.folder / "failed.json").unlink(missing_ok=True)
+            files.write_text(self.folder / "command.txt", self.command + "\n")
             files.write_text(self.folder / "config.yaml", yaml.safe_dump(self.config, sort_keys=False))
         except OSError as error:
             raise ConfigError(unwritable(error)) from error

@@ -8,7 +8,7 @@ USAGE = """usage: ssl-bench <command> ...
 
   train      pre-train and evaluate: train [group=option] [key=value], a grid with -m; train --help lists the groups
   evaluate   judge a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]
-  status     the runs under outputs/: done, partial, failed
+  status     every run and grid under outputs/: status [OUTPUTS] [--watch | --json | --failed]
   mi         the mutual information of Gaussians by a loss: mi -m information=2,4 pairs=64,512 loss=infonce,eqco
   weight     how hard a loss pulls the positive: weight -m k=256,1024 temperature.tau=0.1,0.2 loss=infonce,dcl
   reproduce  train what a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [scale=smoke] [--dry-run]

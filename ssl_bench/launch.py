@@ -89,18 +89,29 @@ def _attempt(work: Callable[[], Any], folder: Path, device: torch.device, quiet:
             return {"state": "interrupted", "signal": stop.number}
         except (ConfigError, RunError) as error:
             if world() > 1 and isinstance(error.__cause__, torch.OutOfMemoryError):
-                raise  # of this rank alone: the others wait
+                raise  # this rank's alone: the others wait, and it must end visibly
             return _failed(str(error), 2 if isinstance(error, ConfigError) else 1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             return _failed(f"{where}{error.strerror or error}; once that is put right, the same command resumes", 1)
         except torch.OutOfMemoryError as error:
+            if world() > 1:
+                raise
             reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
             return _failed(f"{reason} Set a smaller batch_size.size or more devices", 1)
         except Exception as error:
+            if world() > 1 and _lost(error):
+                why = str(error).splitlines()[0]
+                return _failed(f"rank {rank()} has lost the others ({why}); the same command resumes", 1)
             if world() > 1:
-                raise  # the other ranks wait: this one must end visibly
+                raise
             return _failed(f"{type(error).__name__}: {error}", 1, traceback.format_exc())
+
+
+def _lost(error: Exception) -> bool:
+    """Whether a collective failed because another rank is gone. Gloo has no class of error for that."""
+    signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
+    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)
 
 
 def _failed(reason: str, code: int, detail: str = "") -> Outcome:
