@@ -9,7 +9,7 @@ from typing import Any
 # These say where and how a run is carried out. They are left out of its identity, so that it can be moved and resumed.
 VOLATILE = {"name", "choices", "devices", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
 VOLATILE |= {"checkpoint", "paths", "tracking"}
-VOLATILE_IN = {"dataset": {"workers"}}  # keys of a group
+VOLATILE_IN = {"dataset": {"workers"}, "framework": {"sharded"}}  # keys of a group
 
 
 def run_id(config: Mapping[str, Any]) -> str:

@@ -44,7 +44,7 @@ def test_runs_side_by_side_are_those_one_after_another(cli: Cli) -> None:
     assert both.returncode == 1, both.stdout + both.stderr
     assert "4 cells: 2 trained, 0 done before, 2 failed" in both.stdout
     failures = [line for line in both.stdout.splitlines() if line.startswith("  failed: ")]
-    assert len(failures) == 2 and all("optimizer.lr=1e38" in f and "not finite" in f for f in failures)
+    assert len(failures) == 2 and all("optimizer.lr=1e+38" in f and "not finite" in f for f in failures)
     again = cli("train", *grid, *LOCAL, "paths.outputs=both")
     assert again.returncode == 1 and "4 cells: 0 trained, 2 done before, 2 failed" in again.stdout
     assert cli("train", *grid, "paths.outputs=one").returncode == 1
@@ -61,9 +61,8 @@ def test_a_run_that_is_killed_takes_nobody_with_it() -> None:
         try:
             wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
             wait_for(results)  # the short one is done, so that the process of a training is that of the long one
-            trainings = [p for p in descendants(grid.pid) if "spawn_main" in p[1] and "--multiprocessing-fork" in p[1]]
-            assert len(trainings) == 1
-            os.kill(trainings[0][0], signal.SIGKILL)
+            wait_for(lambda: len(trainings(grid.pid)) == 1)
+            os.kill(trainings(grid.pid)[0], signal.SIGKILL)
             printed, _ = grid.communicate(timeout=100)
         finally:
             grid.kill()
@@ -147,6 +146,11 @@ def wait_for(found: Callable[[], Any], seconds: float = 60) -> Any:
         assert time.monotonic() < end
         time.sleep(0.1)
     return what
+
+
+def trainings(grid: int) -> list[int]:
+    """The processes that a grid trains in."""
+    return [pid for pid, command in descendants(grid) if "spawn_main" in command and "fork" in command]
 
 
 def descendants(pid: int) -> list[tuple[int, str]]:
