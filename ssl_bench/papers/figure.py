@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,6 @@ def _panel(axis: Any, table: Table, filled: Sequence[Filled]) -> None:
     places = {each.cell.x: each.cell.column for each in filled if each.cell.x is not None}
     axis.set_xticks(list(places), list(places.values()))
     axis.minorticks_off()
-    axis.set(
-        xlabel=table.x, ylabel=table.y, title=f"{table.name}: {table.title}" if len(table.title) < 60 else table.name
-    )
+    axis.set(xlabel=table.x, ylabel=table.y)
+    axis.set_title("\n".join([table.name, *textwrap.wrap(table.title, 60)]), fontsize="medium")
     axis.legend(frameon=False)

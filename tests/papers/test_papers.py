@@ -1,6 +1,7 @@
 """The papers as data: they are read and checked, cells compose, and their numbers are those that were transcribed."""
 
 import itertools
+import itertools
 import json
 import math
 import os
@@ -263,3 +264,16 @@ def test_what_was_measured_of_eqcos_table_9_is_the_papers() -> None:
     papers = {(cell.row, cell.column, cell.metric): cell.paper for cell in TABLES["eqco/table9"].cells}
     assert ours.keys() == papers.keys() and len(ours) == 40
     assert sum(abs(ours[cell] - (number or math.nan)) < 0.15 for cell, number in papers.items()) >= 38
+
+
+def test_what_was_measured_of_randbit_mnist_is_the_notebooks() -> None:
+    """Within 5 points without bits and within 15 where accuracy falls, at chance where it is, falling with the bits."""
+    measured = json.loads((Path(tables.__file__).parent / "measured" / "intriguing_fig7_mnist.json").read_text())
+    ours = {(cell["row"], cell["column"]): cell["value"] for cell in measured["cells"]}
+    papers = {(c.row, c.column): c.paper for c in TABLES["intriguing/fig7_mnist"].cells if c.paper is not None}
+    assert ours.keys() == papers.keys() and len(ours) == 15
+    for (row, bits), paper in papers.items():
+        assert abs(ours[row, bits] - paper) < (5 if bits == "0" or paper < 15 else 15)
+    for row in {row for row, _ in papers}:
+        curve = [ours[row, bits] for bits in ("0", "5", "10", "15", "20")]
+        assert all(later < earlier or earlier < 12 for earlier, later in itertools.pairwise(curve))
