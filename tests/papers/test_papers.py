@@ -1,7 +1,6 @@
 """The papers as data: they are read and checked, cells compose, and their numbers are those that were transcribed."""
 
 import itertools
-import itertools
 import json
 import math
 import os
