@@ -2,7 +2,8 @@
 
 ``ssl-bench reproduce dcl/table1 row='CIFAR-10*' col=256 seed=0,1 devices=8 --dry-run``. Whatever else is given goes to
 every cell; where it changes what is computed, the runs are recorded with ``scale=reduced`` and fill no cell.
-``scale=smoke`` tries every cell with two steps on generated images.
+``scale=smoke`` tries every cell with two steps on generated images. With ``hydra/launcher=local`` or ``slurm`` cells
+are carried out at once, each by its own command.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import fnmatch
 import importlib
 import shlex
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ssl_bench import places
 from ssl_bench.build import near
 from ssl_bench.errors import ConfigError
 from ssl_bench.identity import VOLATILE, run_id
@@ -31,6 +35,7 @@ USAGE = """usage: ssl-bench reproduce TABLE [row=PATTERN] [col=PATTERN] [seed=0,
   scale=smoke   two steps of every cell on generated images
   --dry-run     print the commands and train nothing
 """
+SUBMITTED = 32  # commands that wait for jobs of Slurm, each a process of its own
 PLACE = {"row", "col", "column", "seed", "scale"}  # arguments that are not passed on as they are
 
 
@@ -100,8 +105,13 @@ class Asked:
 
     def scale(self) -> str:
         """full, unless something else is asked for or what is computed is changed."""
-        changed = [o for o in self.overrides if o.split("=")[0].split(".")[0].lstrip("+~") not in VOLATILE]
+        groups = [o.split("=")[0].split(".")[0].lstrip("+~") for o in self.overrides]
+        changed = [group for group in groups if group not in VOLATILE and group.split("/")[0] != "hydra"]
         return self.places.get("scale", "reduced" if changed else "full")
+
+    def launcher(self) -> str:
+        given = [o.split("=", 1)[1] for o in self.overrides if o.startswith("hydra/launcher=")]
+        return given[-1] if given else "basic"
 
 
 @dataclass
@@ -139,6 +149,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         asked = Asked.read(arguments, ("--dry-run", "--all"))
         chosen = asked.tables()
+        if asked.scale() == "smoke" and asked.launcher() != "basic":
+            raise ConfigError("scale=smoke makes the images of each cell before it: leave hydra/launcher out")
         jobs = plan(asked, chosen)
     except ConfigError as error:
         print(f"ssl-bench: {error}", file=sys.stderr)
@@ -149,7 +161,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     data = _data(asked)
     try:
-        return max([_carry_out(asked, job, data) for job in todo], default=0)
+        codes = [_carry_out(asked, job, data) for job in todo] if asked.launcher() == "basic" else _at_once(asked, todo)
+        return max(codes, default=0)
     finally:
         if asked.scale() == "smoke":
             shutil.rmtree(data, ignore_errors=True)
@@ -220,6 +233,25 @@ def _carry_out(asked: Asked, job: Job, data: Path) -> int:
     print(f"\n{'; '.join(job.cells)}\n{job.say()}", flush=True)
     code: int = importlib.import_module(f"ssl_bench.{job.command}").main(job.arguments())
     return code
+
+
+def _at_once(asked: Asked, todo: Sequence[Job]) -> list[int]:
+    """As many commands at a time as this machine has places for runs; on Slurm its queue does the rest."""
+
+    def carry_out(job: Job) -> int:
+        print(f"{'; '.join(job.cells)}\n{job.say()}", flush=True)
+        return subprocess.run(
+            [sys.executable, "-m", "ssl_bench", job.command, *job.arguments()], check=False
+        ).returncode
+
+    config = todo[0].config if todo else {}
+    limit = (
+        SUBMITTED
+        if asked.launcher() == "slurm"
+        else places.jobs(config.get("devices", 1), config.get("runs_per_gpu", 1))
+    )
+    with ThreadPoolExecutor(limit) as pool:
+        return list(pool.map(carry_out, todo))
 
 
 def _data(asked: Asked) -> Path:

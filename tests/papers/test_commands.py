@@ -195,6 +195,17 @@ def test_an_interrupted_reproduction_goes_on_with_what_is_missing(tiny: None, ca
     assert [c["n"] for c in filled] == [2, 0] and 0 < filled[0]["mean"] < 100 and filled[0]["paper"] == 50.0
 
 
+def test_cells_are_carried_out_at_once_by_a_launcher(tiny: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert reproduce.main(["tiny/table1", "seed=0", "hydra/launcher=local"]) == 0
+    out = capfd.readouterr().out
+    assert "runs count as scale=reduced" not in out and out.count("1 cells: 1 trained") == 2
+    assert len(list(Path("outputs").glob("*/*/results.json"))) == 2
+    assert reproduce.main(["tiny/table1", "seed=0", "hydra/launcher=local"]) == 0
+    assert "0 runs to go in 0 cells" in capfd.readouterr().out
+    assert reproduce.main(["tiny/table1", "scale=smoke", "hydra/launcher=local"]) == 2
+    assert "leave hydra/launcher out" in capfd.readouterr().err
+
+
 def test_smoke_trains_on_generated_images_and_leaves_none(capsys: Output) -> None:
     arguments = ["intriguing/fig7_mnist", "col=5", "row=*0.05", "scale=smoke", "paths.outputs=results"]
     assert reproduce.main(arguments) == 0
