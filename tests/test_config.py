@@ -79,11 +79,11 @@ def test_identity_is_what_the_result_depends_on() -> None:
         (["precision=fp16"], "precision=fp16 needs a GPU: set precision to fp32 or bf16"),
         (
             ["optimizer.schedule=cosin"],
-            "set optimizer.schedule to one of cosine, step, constant (did you mean cosine?)",
+            "set optimizer.schedule to one of cosine, linear, step, constant (did you mean cosine?)",
         ),
         (["+loss.alpha=2"], "loss.alpha: InfoNCE has no such argument"),
         (["loss._target_=os.system"], "loss._target_=os.system: set it to a class under ssl_bench"),
-        (["backbone=timm", "backbone.name=resnet19"], "backbone.name=resnet19: Unknown model"),
+        (["backbone=timm", "backbone.name=resnet19"], "timm has no such network (did you mean resnet18?)"),
         (["augment.scale=[2,3]"], "augment.scale must be"),
         (["-m", "experiment=a,b"], "experiment=a,b: each experiment has its own grid"),
         (["seed=["], "seed=[: cannot be read"),

@@ -176,12 +176,12 @@ def test_a_rank_that_dies_ends_the_run(cli: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_what_nobody_foresaw_is_shown_once_with_its_traceback(cli: Callable[..., Any], devices: int) -> None:
-    """A transformer for 224 px, given 20."""
-    unfit = ["backbone=timm", "backbone.name=vit_tiny_patch16_224", f"devices={devices}"]
+    """A network that halves images five times, given 20 pixels."""
+    unfit = ["backbone=timm", "backbone.name=vgg11", f"devices={devices}"]
     done = cli("train", *SMALL[1:], *unfit)
     assert done.returncode == 1
-    assert done.stderr.count("Traceback") == 1 and "AssertionError" in done.stderr.splitlines()[-1]
-    assert "Input height (20)" in json.loads((only_run() / "failed.json").read_text())["reason"]
+    assert done.stderr.count("Traceback") == 1 and "RuntimeError" in done.stderr.splitlines()[-1]
+    assert "Output size is too small" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(train: Train) -> None:
