@@ -14,7 +14,12 @@ from ssl_bench import files
 from tests import slurm
 from tests.conftest import SMALL
 
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing())]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing()),
+    pytest.mark.xdist_group("slurm"),  # one cluster
+    pytest.mark.timeout(500),
+]
 GRID = ["optimizer.lr=0.1,0.3", "seed=0,1", "epochs=12"]  # 252 steps
 LAUNCHER = ["hydra/launcher=slurm", "hydra.launcher.timeout_min=30", "hydra.launcher.signal_delay_s=30"]
 LAUNCHER += [f"hydra.launcher.{o}" for o in ("gpus_per_node=null", "cpus_per_task=1", "array_parallelism=2")]
