@@ -80,7 +80,8 @@ def main(
         return _refuse(configuration.explain(error, overrides))
     except ConfigError as error:
         return _refuse(str(error))
-    except KeyboardInterrupt:  # before a run was there to save itself
+    except KeyboardInterrupt:  # where there is no run that saves itself
+        print("interrupted; the same command does what is missing", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # whoever read what is printed has had enough
         return 1

@@ -161,7 +161,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     data = _data(asked)
     try:
-        codes = [_carry_out(asked, job, data) for job in todo] if asked.launcher() == "basic" else _at_once(asked, todo)
+        codes = _at_once(asked, todo) if asked.launcher() != "basic" else _one_by_one(asked, todo, data)
         return max(codes, default=0)
     finally:
         if asked.scale() == "smoke":
@@ -225,6 +225,15 @@ def _introduce(asked: Asked, jobs: Sequence[Job]) -> list[Job]:
     price = f", about {hours:.1f} h of pre-training on 8 V100" if asked.scale() == "full" else ""
     print(f"{count} runs to go in {len(todo)} cells{price if count else ''}", flush=True)
     return todo
+
+
+def _one_by_one(asked: Asked, todo: Sequence[Job], data: Path) -> list[int]:
+    codes: list[int] = []
+    for job in todo:
+        codes.append(_carry_out(asked, job, data))
+        if codes[-1] > 128:  # stopped by a signal
+            break
+    return codes
 
 
 def _carry_out(asked: Asked, job: Job, data: Path) -> int:

@@ -4,6 +4,10 @@ import csv
 import io
 import json
 import shlex
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,6 +197,19 @@ def test_an_interrupted_reproduction_goes_on_with_what_is_missing(tiny: None, ca
     assert "0 runs to go in 0 cells" in capsys.readouterr().out
     filled = entries(capsys, "tiny/table1", "row=digits")
     assert [c["n"] for c in filled] == [2, 0] and 0 < filled[0]["mean"] < 100 and filled[0]["paper"] == 50.0
+
+
+def test_a_signal_stops_the_whole_reproduction() -> None:
+    command = [sys.executable, "-m", "ssl_bench", "reproduce", "eqco/table9", "row=MI 2 *"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
+        assert started.stdout is not None
+        for line in started.stdout:
+            if line.startswith("run "):  # the first of eight
+                break
+        time.sleep(0.5)
+        started.send_signal(signal.SIGINT)
+        printed = started.stdout.read()
+        assert started.wait(60) == 130 and "interrupted" in printed and "run " not in printed, printed
 
 
 def test_cells_are_carried_out_at_once_by_a_launcher(tiny: None, capfd: pytest.CaptureFixture[str]) -> None:
