@@ -241,6 +241,9 @@ def _carry_out(asked: Asked, job: Job, data: Path) -> int:
         smoke.write(job.config, data)
     print(f"\n{'; '.join(job.cells)}\n{job.say()}", flush=True)
     code: int = importlib.import_module(f"ssl_bench.{job.command}").main(job.arguments())
+    if asked.scale() == "smoke":  # a thousand networks that nobody goes on with
+        for folder in asked.outputs().glob("smoke/*/checkpoints"):
+            shutil.rmtree(folder)
     return code
 
 

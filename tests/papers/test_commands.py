@@ -231,6 +231,7 @@ def test_smoke_trains_on_generated_images_and_leaves_none(capsys: Output) -> Non
     (path,) = Path("results").glob("smoke/*/results.json")
     config = json.loads(path.read_text())["config"]
     assert config["scale"] == "smoke" and config["max_steps"] == 2 and not Path("results/.smoke").exists()
+    assert not (path.parent / "checkpoints").exists()
     assert all(c["n"] == 0 for c in entries(capsys, "intriguing/fig7_mnist", "paths.outputs=results"))
 
 
