@@ -15,7 +15,7 @@ from PIL import Image
 from ssl_bench import plots
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram
 from tests.conftest import only_run
-from tests.test_tracking import records
+from tests.test_tracking import legs, records
 
 Train = Callable[..., tuple[int, str]]
 GEOMETRY = "evaluate=[geometry,npc,projections]"
@@ -135,7 +135,7 @@ def test_a_run_leaves_its_pictures(train: Train) -> None:
     with Image.open(folder / "figures" / "curves.png") as picture:
         assert picture.size[0] == 1440
     # W&B has the same pictures, in the row of the results.
-    last = [record.history.item for record in records(folder) if record.HasField("history")][-1]
+    last = [record.history.item for record in records(legs(folder)[0]) if record.HasField("history")][-1]
     given = {"@".join([item.key, *item.nested_key]).strip("@"): json.loads(item.value_json) for item in last}
     shown = [key.split("@")[0] for key, value in given.items() if value == "image-file"]
     assert {name.removeprefix("figures/").replace("/", "-") for name in shown} == {"curves", *stems}
