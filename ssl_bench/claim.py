@@ -10,6 +10,7 @@ seconds, and one that has not changed for a minute and a half, by the clock of w
 owner that was given up in this way, having been suspended say, ends as soon as it finds the next number.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -91,7 +92,8 @@ class Claim:
         self._released.set()
         if finished:
             shutil.rmtree(self.folder, ignore_errors=True)
-        else:
+            return
+        with contextlib.suppress(OSError):  # on a full disk the end of this process says the same
             files.write_json(self.folder / str(self.number), {"released": True})
 
     def _make(self, number: int) -> bool:

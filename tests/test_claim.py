@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from ssl_bench.claim import Claim, Owner, owner
 
@@ -24,6 +26,19 @@ if not results.exists():
     results.write_text("{}")
     with open(log, "a") as file: file.write("end\\n")
 claim.release(results.exists())
+"""
+# Wants a hundred runs, each at the same moment as everybody else, and keeps what it gets.
+RACER = """
+import sys, time
+from pathlib import Path
+from ssl_bench.claim import Claim
+begin, got = float(sys.argv[1]), []
+for number in range(100):
+    claim = Claim(Path(f"run{number}"))
+    while time.time() < begin + 0.02 * number: pass
+    if claim.take() is None: got.append(number)
+print(*got, flush=True)
+sys.stdin.read()
 """
 HOLDER = """
 import time
@@ -53,6 +68,16 @@ def test_of_twenty_that_start_at_once_one_does_the_work() -> None:
             assert process.wait(60) == 0
     assert Path("log").read_text().split() == ["begin", "end"]
     assert not Path("run/claims").exists()
+
+
+def test_a_run_that_many_want_at_the_same_moment_is_ones() -> None:
+    begin = str(time.time() + 1.5)  # when all have been started
+    options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    racers = [subprocess.Popen([sys.executable, "-c", RACER, begin], **options) for _ in range(6)]
+    got = [int(number) for racer in racers if racer.stdout for number in racer.stdout.readline().split()]
+    for racer in racers:
+        racer.communicate()
+    assert sorted(got) == list(range(100))
 
 
 def test_who_is_killed_loses_the_run_at_once() -> None:
@@ -120,3 +145,11 @@ def test_status_compares_the_last_touch_with_the_clock() -> None:
     assert found is not None and found.host == "node7"
     os.utime(path, (time.time() - 200, time.time() - 200))
     assert owner(Path("run")) is None
+
+
+def test_a_disk_that_is_full_does_not_hide_how_a_run_ended() -> None:
+    claim = Claim(Path("run"))
+    assert claim.take() is None
+    shutil.rmtree("run")
+    Path("run").touch()  # nothing can be written below it
+    claim.release(finished=False)

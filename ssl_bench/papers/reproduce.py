@@ -163,6 +163,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         codes = _at_once(asked, todo) if asked.launcher() != "basic" else _one_by_one(asked, todo, data)
         return max(codes, default=0)
+    except OSError as error:  # such as a full disk, met by the images of a smoke run
+        print(f"ssl-bench: {error.filename or asked.outputs()}: {error.strerror}", file=sys.stderr)
+        return 1
     finally:
         if asked.scale() == "smoke":
             shutil.rmtree(data, ignore_errors=True)
