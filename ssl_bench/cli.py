@@ -31,7 +31,7 @@ def main() -> None:
     elif command == "evaluate":
         from ssl_bench.reevaluate import main as run
     elif command == "status":
-        from ssl_bench.status import main as run
+        from ssl_bench.status.show import main as run
     elif command == "mi":
         from ssl_bench.mi import main as run
     elif command == "weight":

@@ -57,7 +57,7 @@ def test_the_objective_imports_torch_the_collectives_and_the_random_streams_only
     ("module", "absent"),
     [
         ("ssl_bench.cli", {"torch", "hydra", "rich"}),
-        ("ssl_bench.status", {"torch", "hydra"}),
+        ("ssl_bench.status.show", {"torch", "hydra"}),
         ("ssl_bench.papers.show", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
         ("ssl_bench.papers.figure", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
         ("ssl_bench.papers.reproduce", {"torch", "hydra", "rich", "wandb"}),

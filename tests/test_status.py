@@ -22,8 +22,9 @@ import yaml
 from rich.console import Console
 
 from ssl_bench.claim import Claim
-from ssl_bench.status import cells, names, view
-from ssl_bench.survey import Cell, Survey
+from ssl_bench.status.names import cells, names
+from ssl_bench.status.show import view
+from ssl_bench.status.survey import Cell, Survey
 from tests.conftest import SMALL, only_run
 
 Cli = Callable[..., Any]

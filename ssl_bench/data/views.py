@@ -29,10 +29,7 @@ from ssl_bench.data.pixels import Normalize, by_size, compute_dtype, constants, 
 from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_matrix
 
 TRIES = 10  # boxes tried before the central one, as in torchvision
-CHUNK = (
-    2**18
-)  # numbers of a view, per thread, that the CPU works on at a time: a megabyte, so that they stay in its cache
-
+CHUNK = 2**18  # numbers of a view, per thread, that the CPU works on at a time: a megabyte, which stays in its cache
 BLOCK = 32  # rows or columns that are blurred at a time where images are cut out one by one
 BUCKET = 128  # pixels by which the sides of images may differ that are padded to one size
 
@@ -49,9 +46,7 @@ class Draw:
     width: Tensor  # int64 [n]
     flip: Tensor  # bool [n]
     jitter: Tensor  # bool [n], whether the four parts below act
-    order: (
-        Tensor  # int64 [n, 4], a permutation: the part (brightness, contrast, saturation, hue) done first, second, ...
-    )
+    order: Tensor  # int64 [n, 4], permutations: which of brightness, contrast, saturation, hue comes first, second, ...
     strength: Tensor  # float32 [n, 4]: factors of brightness, contrast and saturation, then the turn of the hue
     grayscale: Tensor  # bool [n]
     blur: Tensor  # bool [n]

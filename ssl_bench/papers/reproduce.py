@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,8 +175,8 @@ def plan(asked: Asked, chosen: Sequence[Table]) -> list[Job]:
     """What each cell that is asked for needs, cells of the same runs together."""
     jobs: dict[tuple[str, ...], Job] = {}
     finished = {run.identity for run in runs.finished(asked.outputs())}
-    for table in chosen:
-        for cell in asked.cells(table):
+    for table, cells in [(table, asked.cells(table)) for table in chosen]:
+        for cell in _shown(cells, table.name):
             name = f"{table.name} {cell.row} | {cell.column}"
             if not cell.runs:
                 reason = f"needs {cell.missing}" if cell.missing else "nothing to run"
@@ -188,6 +188,15 @@ def plan(asked: Asked, chosen: Sequence[Table]) -> list[Job]:
             if name not in jobs[key].cells:
                 jobs[key].cells.append(name)
     return list(jobs.values())
+
+
+def _shown(cells: Sequence[Cell], name: str) -> Iterable[Cell]:
+    """Says on a terminal which table is being looked at: Hydra takes a tenth of a second to compose a cell."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(cells, name, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _job(asked: Asked, cell: Cell, finished: set[str]) -> Job:

@@ -15,8 +15,8 @@ import yaml
 
 from ssl_bench import claim, files
 from ssl_bench.claim import Owner
-from ssl_bench.follow import Cache, Journal, accuracies, number
-from ssl_bench.sweeps import Grid, read_grid
+from ssl_bench.status.follow import Cache, Journal, accuracies, number
+from ssl_bench.status.sweeps import Grid, read_grid
 
 
 class Run:
