@@ -22,6 +22,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from ssl_bench import files
+from ssl_bench.report import compare
 
 WORDS = {"done": "trained", "done before": "done before", "failed": "failed"}
 started: Path | None = None  # the folder of the grid that this process has started
@@ -53,7 +54,7 @@ KEPT = ("folder", "reason", "code")
 
 
 def summary(sweep: Path) -> int:
-    """Says how a grid went, each cell that is not done by what sets it apart; gives the exit code."""
+    """Says how a grid went, each cell by what sets it apart, and how well; gives the exit code."""
     cells: list[list[str]] = files.read_json(sweep / "grid.json")["cells"]
     found = [files.read_json(sweep / "cells" / f"{number}.json") for number in range(len(cells))]
     lost: dict[str, Any] = {"state": "failed", "reason": "its process ended without a word", "code": 1}
@@ -63,8 +64,15 @@ def summary(sweep: Path) -> int:
     counts += [f"{states.count(s)} {s}" for s in ("interrupted", "held") if s in states]
     print(f"{len(cells)} cells: {', '.join(counts)}")
     shared = set.intersection(*(set(cell) for cell in cells))
+    finished: dict[str, list[Path]] = {}  # of one name: the seeds of a cell
     for cell, outcome in zip(cells, outcomes, strict=True):
+        apart = [override for override in cell if override not in shared]
         if outcome["state"] in ("failed", "held"):
-            print(f"  {outcome['state']}: {' '.join(o for o in cell if o not in shared)}: {outcome['reason']}")
+            print(f"  {outcome['state']}: {' '.join(apart)}: {outcome['reason']}")
+        elif outcome["state"] in ("done", "done before"):
+            name = " ".join(override for override in apart if not override.startswith("seed="))
+            finished.setdefault(name, []).append(Path(outcome["folder"]))
+    if len(cells) > 1:
+        compare(finished)
     stopped = [outcome["code"] for outcome in outcomes if outcome["state"] == "interrupted"]
     return stopped[0] if stopped else 1 if {"failed", "held"} & set(states) else 0

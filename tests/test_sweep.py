@@ -47,6 +47,22 @@ def test_an_interrupted_grid_goes_on_where_it_stopped(train: Train) -> None:
     assert "3 cells: 2 trained, 1 done before, 0 failed" in printed
 
 
+def test_a_grid_ends_with_the_mean_over_the_seeds_of_each_cell(train: Train) -> None:
+    code, printed = train(
+        "-m", "max_steps=1", "temperature.tau=0.1,0.2", "seed=0,1", "evaluate=knn", "evaluate.baselines=[init]"
+    )
+    rows = [
+        [part.strip() for part in line.split("│")[1:-1]] for line in printed.splitlines() if "│ temperature" in line
+    ]
+    assert code == 0 and [row[:2] for row in rows] == [["temperature.tau=0.1", "2"], ["temperature.tau=0.2", "2"]]
+    for row in rows:
+        tau = float(row[0].split("=")[1])
+        runs = [json.loads(path.read_text()) for path in Path("outputs").glob("*/*/results.json")]
+        for name, said in zip(("knn/top1", "knn_init/top1"), row[2:], strict=True):
+            a, b = (100 * run["metrics"][name] for run in runs if run["config"]["temperature"]["tau"] == tau)
+            assert said == f"{(a + b) / 2:.1f} ± {abs(a - b) / 2**0.5:.1f}%"
+
+
 def test_an_experiment_is_a_grid_and_the_command_line_beats_it(train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     experiment = {"name": "taus", "hydra": {"mode": "MULTIRUN", "sweeper": {"params": {"temperature.tau": "0.1,0.2"}}}}
