@@ -5,7 +5,8 @@ The loss depends on the networks through their outputs alone. A first pass compu
 nothing else; the objective on all of them gives the gradient of each output; a second pass computes each chunk again
 and takes its outputs' gradients on to the weights. For networks without batch statistics that is the gradient of the
 whole batch at once. With them, statistics are over a chunk (of all ranks, under norm=sync) instead of over the batch:
-another network function, the same in both passes.
+another network function, the same in both passes. Chunk c of n has every n-th image of each rank from the c-th on: the
+same images of the global batch for any number of ranks, whose slices of it are contiguous.
 """
 
 import contextlib
@@ -22,7 +23,9 @@ Autocast = Callable[[], contextlib.AbstractContextManager[None]]
 
 def backward(
     method: Method,
-    chunks: Callable[[], Iterator[Batch]],
+    part: Callable[[slice], Batch],
+    images: int,
+    chunk: int,
     progress: float,
     diagnostics: bool,
     autocast: Autocast,
@@ -32,7 +35,9 @@ def backward(
 
     Args:
         method: what is trained.
-        chunks: the parts of the batch, each of the same images and views whenever it is called.
+        part: gives some of the images of this rank's batch, with the same views whenever it is called.
+        images: how many it has.
+        chunk: how many of them a pass may take, a divisor of ``images``.
         progress, diagnostics: as for the method's forward.
         autocast: a context for what the networks compute.
         scale: of the loss, before its gradient is taken.
@@ -40,29 +45,35 @@ def backward(
     Returns:
         The loss [] and the diagnostics.
     """
+    every = images // chunk
+    rows = [slice(first, None, every) for first in range(every)]
     trained, constant, parts, randomness = [], [], [], []
     with torch.no_grad():
-        for batch in chunks():
+        for batch in map(part, rows):
             randomness.append(_rng_state(batch.ids.device))
             with autocast():
                 with _unmoved_statistics(method):
                     trained.append(method.trained(batch))
                 constant.append(method.followed(batch))
             parts.append(Batch([], batch.ids, batch.labels))
-    leaves = {name: torch.cat([t[name] for t in trained], 1).requires_grad_() for name in trained[0]}
-    fixed = {name: torch.cat([c[name] for c in constant], 1) for name in constant[0]}
-    whole = Batch([], torch.cat([p.ids for p in parts]), torch.cat([p.labels for p in parts]))
+    leaves = {name: _joined([t[name] for t in trained], 1).requires_grad_() for name in trained[0]}
+    fixed = {name: _joined([c[name] for c in constant], 1) for name in constant[0]}
+    whole = Batch([], _joined([p.ids for p in parts], 0), _joined([p.labels for p in parts], 0))
     loss, found = method.objective(leaves | fixed, whole, progress, diagnostics)
     scale(loss).backward()  # type: ignore[no-untyped-call]
     used = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
-    row = 0
-    for batch, state in zip(chunks(), randomness, strict=True):
+    for mine, state in zip(rows, randomness, strict=True):
+        batch = part(mine)
         _set_rng_state(batch.ids.device, state)
         with autocast():
             outputs = method.trained(batch)
-        rows = slice(row, row := row + len(batch.ids))
-        torch.autograd.backward([outputs[name] for name in used], [grad[:, rows] for grad in used.values()])
+        torch.autograd.backward([outputs[name] for name in used], [grad[:, mine] for grad in used.values()])
     return loss.detach(), found
+
+
+def _joined(parts: list[Tensor], dim: int) -> Tensor:
+    """What the chunks have, in the order of the batch along ``dim``."""
+    return torch.stack(parts, dim + 1).flatten(dim, dim + 1)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ import copy
 import logging
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ class Run:
         self.last_step = min(self.steps, config["max_steps"] or self.steps)
         self.warmup = self.recipe.warmup_epochs / config["epochs"]
         self.meter = Meter(device)
-        self.step, self.seconds, self.per_image = 0, 0.0, 0.0
+        self.step, self.judged, self.seconds, self.per_image = 0, 0, 0.0, 0.0
 
     def __call__(self) -> dict[str, float]:
         """Trains from where the last checkpoint left off, evaluates and writes ``results.json``; gives its metrics.
@@ -114,12 +113,13 @@ class Run:
     def _train(self, interrupt: Interrupt, tracker: Tracker | None) -> None:
         every = self.config["log_every"]
         save_every = self.config["checkpoint"]["every"] * self.per_epoch
-        judge_every = self.config["evaluate"]["every"] * self.per_epoch
         if self.config["compile"]:
+            torch._dynamo.reset()  # what it compiled for runs before this one counts towards its limit
             for part in self.method.networks():
                 part.compile()  # in place: the names in the checkpoint stay
         network = parallel(self.method, self.device) if self.chunk is None else self.method
         self.method.train()
+        self._judge(tracker)  # where a signal came first
         since, before = time.monotonic(), self.step
         with Progress(self.last_step, self.step, self.per_epoch, self.config["epochs"], shown=rank() == 0) as progress:
             for images in self.loader.steps(self.step, self.last_step):
@@ -142,11 +142,20 @@ class Run:
                     self._save()
                 if stop:
                     raise Interrupted(stop)
-                if judge_every and self.step % judge_every == 0 and self.step < self.last_step:
-                    metrics, _ = self._evaluate(baselines=False)
-                    if tracker is not None:
-                        tracker.row(self.step, {"epoch": self.step / self.per_epoch, **metrics})
+                if self._judge(tracker):
+                    self._save()
                     since, before = time.monotonic(), self.step
+
+    def _judge(self, tracker: Tracker | None) -> bool:
+        """Evaluates on the way, where that is due at this step and not done yet; gives whether it did."""
+        every = self.config["evaluate"]["every"] * self.per_epoch
+        if not every or self.step % every or self.step in (0, self.judged, self.last_step):
+            return False
+        metrics, _ = self._evaluate(baselines=False)
+        if tracker is not None:
+            tracker.row(self.step, {"epoch": self.step / self.per_epoch, **metrics})
+        self.judged = self.step
+        return True
 
     def _one_step(self, network: nn.Module, images: Step, diagnostics: bool) -> dict[str, Tensor]:
         lr, progress = self._lr(self.step), self.step / self.steps
@@ -158,9 +167,10 @@ class Run:
                 loss, found = network(images.batch(), progress, diagnostics)
             self.scaler.scale(loss).backward()
         else:
-            rows = [slice(i, i + self.chunk) for i in range(0, len(images.ids), self.chunk)]
-            chunks, scale = partial(map, images.batch, rows), self.scaler.scale
-            loss, found = chunked.backward(self.method, chunks, progress, diagnostics, self._autocast, scale)
+            part, share, scale = images.batch, len(images.ids), self.scaler.scale
+            loss, found = chunked.backward(
+                self.method, part, share, self.chunk, progress, diagnostics, self._autocast, scale
+            )
             average_gradients(self.method)
         if self.snr is not None:
             self.scaler.unscale_(self.optimizer)
@@ -194,9 +204,9 @@ class Run:
 
     def _save(self) -> None:
         """Writes the checkpoint of this step, unless the loss was not finite on the way to it."""
-        self._average_local_statistics()
         self.method.collect()
         mine = {"rng": rng_state(), "meter": self.meter.state.tolist()}
+        mine["statistics"] = [buffer.cpu() for buffer in self._local_statistics()]
         ranks: list[Any] = [mine]
         if world() > 1:
             ranks = [None] * world()
@@ -205,34 +215,50 @@ class Run:
             if bad >= 0:
                 refuse_bad_loss(int(bad), self._lr(int(bad)), tau)
         if rank() == 0:
-            state = {"run_id": self.run_id, "step": self.step, "seconds": self._elapsed(), "ranks": ranks}
-            for name, part in self._stateful().items():
-                state[name] = part.state_dict()
-            checkpoint.save(self.folder / "checkpoints", state)
+            state = {"run_id": self.run_id, "step": self.step, "judged": self.judged, "ranks": ranks}
+            state["seconds"] = self._elapsed()
+        with self._mean_statistics():
+            if rank() == 0:
+                state |= {name: part.state_dict() for name, part in self._stateful().items()}
+                checkpoint.save(self.folder / "checkpoints", state)
 
     def _resume(self) -> None:
         state = checkpoint.load(self.folder / "checkpoints", self.run_id)
         if state is None:
             return
         for name, part in self._stateful().items():
-            part.load_state_dict(state[name])
-        self.step, self.seconds = state["step"], state["seconds"]
+            if state[name] or name != "scaler":  # one that was not scaled has nothing to say to one that is
+                part.load_state_dict(state[name])
+        self.step, self.judged, self.seconds = state["step"], state["judged"], state["seconds"]
         ranks = state["ranks"]
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])
             self.meter.state.copy_(torch.tensor(ranks[rank()]["meter"]))
+            for buffer, own in zip(self._local_statistics(), ranks[rank()]["statistics"], strict=True):
+                buffer.copy_(own)
         log.info("resuming at step %d of %d (epoch %d)", self.step, self.last_step, self.step // self.per_epoch)
 
     def _stateful(self) -> dict[str, Any]:
         parts = {"method": self.method, "optimizer": self.optimizer, "scaler": self.scaler}
         return parts if self.snr is None else parts | {"snr": self.snr}
 
-    def _average_local_statistics(self) -> None:
-        """Where each rank has its own batch statistics, what is kept and judged is their mean."""
-        if world() > 1 and self.method.norm != "sync":
-            norms = (m for m in self.method.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
-            for buffer in (b for norm in norms for b in norm.buffers() if b.is_floating_point()):
-                all_sum(buffer).div_(world())
+    def _local_statistics(self) -> list[Tensor]:
+        """Running averages that each rank has of its own."""
+        if world() == 1 or self.method.norm == "sync":
+            return []
+        norms = (m for m in self.method.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+        return [buffer for norm in norms for buffer in norm.buffers() if buffer.is_floating_point()]
+
+    @contextlib.contextmanager
+    def _mean_statistics(self) -> Iterator[None]:
+        """What is kept and judged is the mean of the ranks, each of which then goes on with its own."""
+        buffers = self._local_statistics()
+        own = [buffer.clone() for buffer in buffers]
+        for buffer in buffers:
+            all_sum(buffer).div_(world())
+        yield
+        for buffer, kept in zip(buffers, own, strict=True):
+            buffer.copy_(kept)
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.started
@@ -242,13 +268,13 @@ class Run:
     def _evaluate(self, baselines: bool) -> tuple[dict[str, float], dict[str, Artifact]]:
         """What :func:`judge` says of the network as it is, and of the baselines; nothing of the training is touched."""
         kept = rng_state()
-        self._average_local_statistics()
         networks: dict[str, nn.Module | None] = {"": self.encoder}
         if baselines and self.initial is not None:
             networks["_init"] = move(self.initial, self.device)
         if baselines and "raw" in self.config["evaluate"]["baselines"]:
             networks["_raw"] = None
-        judged = judge(self.config, self.dataset, networks, self.device, self.precision)
+        with self._mean_statistics():
+            judged = judge(self.config, self.dataset, networks, self.device, self.precision)
         set_rng_state(kept)
         return judged
 
@@ -283,6 +309,8 @@ class Run:
             if negatives > len(self.loader.images):
                 log.warning("that is more than the %d images: some are there twice or more", len(self.loader.images))
         log.info("lr after scaling: %.6g (%s rule from %g)", self.lr, self.recipe.rule, self.recipe.base_lr)
+        if self.recipe.warmup_epochs >= self.config["epochs"]:
+            log.warning("the rate rises to the end: optimizer.warmup_epochs is not less than epochs")
         log.info("parameters: %s, %s on %s", f"{self.facts['parameters']:,}", self.precision.name, self.device)
         if self.step < self.last_step:
             left = self.last_step - self.step

@@ -52,7 +52,7 @@ def out_of_memory(size: int, ranks: int, peak: float, total: float, free: float,
         return f"{said}; set a smaller batch_size.chunk or batch_size.size, or more devices"
     return (
         f"{said}, and an image takes about {per_image / mib:.0f} MiB in a step; set "
-        f"batch_size.chunk={fitting[-1] * ranks}, which gives the same gradient, or more devices"
+        f"batch_size.chunk={fitting[-1] * ranks}, whose gradient differs by batch statistics only, or more devices"
     )
 
 

@@ -5,6 +5,7 @@ All three end in :func:`_cell`, which gives an outcome as plain data: ``{"state"
 """
 
 import datetime
+import gc
 import logging
 import multiprocessing
 import os
@@ -68,30 +69,42 @@ def join(config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False)
     die_with(os.getppid())
     device = _enter(config, int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     try:
-        if broadcast_object((folder / "results.json").exists() if rank() == 0 else None):
-            return {"state": "done before"}
-        return _cell(config, run_id, folder, device, quiet)
-    finally:
-        leave()
+        done = broadcast_object((folder / "results.json").exists() if rank() == 0 else None)
+        outcome: Outcome = {"state": "done before"} if done else _cell(config, run_id, folder, device, quiet)
+    except BaseException:
+        if device.type == "cpu":  # NCCL would wait there for the other ranks, which may never come
+            leave()
+        raise
+    leave()
+    return outcome
 
 
 def _cell(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
     """One rank's part."""
-    return _attempt(lambda: Run(config, run_id, folder, device)(), folder, device, quiet)
+    try:
+        return _attempt(lambda: Run(config, run_id, folder, device)(), folder, device, quiet)
+    finally:
+        if device.type == "cuda":  # so that the next run of this process finds the memory free
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def _attempt(work: Callable[[], Any], folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
     """What was foreseen becomes an outcome; anything else is a defect and keeps its traceback."""
+    # Where gloo tells the others at once that a rank has left, NCCL does not: there only a rank's death does.
+    unheard = world() > 1 and device.type == "cuda"
     with journal(folder if rank() == 0 else None, quiet):
         try:
             return {"state": "done", "metrics": work()}
         except Interrupted as stop:
             return {"state": "interrupted", "signal": stop.number}
         except (ConfigError, RunError) as error:
-            if world() > 1 and isinstance(error.__cause__, torch.OutOfMemoryError):
+            if (world() > 1 and isinstance(error.__cause__, torch.OutOfMemoryError)) or unheard:
                 raise  # this rank's alone: the others wait, and it must end visibly
             return _failed(str(error), 2 if isinstance(error, ConfigError) else 1)
         except OSError as error:
+            if unheard:
+                raise
             where = f"{error.filename}: " if error.filename else ""
             return _failed(f"{where}{error.strerror or error}; once that is put right, the same command resumes", 1)
         except torch.OutOfMemoryError as error:
@@ -121,8 +134,7 @@ def _failed(reason: str, code: int, detail: str = "") -> Outcome:
 def _enter(config: dict[str, Any], local_rank: int, local_world: int) -> torch.device:
     """Joins the process group as a rank of this machine."""
     device = local_device(local_rank)
-    if device.type == "cpu":
-        torch.set_num_threads(max(1, available_cores() // local_world))
+    torch.set_num_threads(max(1, available_cores() // local_world))
     if config["devices"] == 1:
         return device
     timeout = datetime.timedelta(seconds=config["timeout"])

@@ -21,22 +21,25 @@ class GradientSNR:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], decay: float) -> None:
-        self.parameters, self.decay, self.steps = [p for p in parameters if p.requires_grad], decay, 0
+        self.parameters, self.decay = [p for p in parameters if p.requires_grad], decay
         self.first = [torch.zeros_like(p) for p in self.parameters]
         self.second = [torch.zeros_like(p) for p in self.parameters]
+        self.steps = torch.zeros((), dtype=torch.int64, device=self.first[0].device)
 
     @torch.no_grad()
     def add(self) -> None:
-        """Takes in the gradients of a step."""
+        """Takes in the gradients of a step, unless one is not finite: then the loss scaler skips the step as well."""
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
-        torch._foreach_lerp_(self.first, gradients, 1 - self.decay)
-        torch._foreach_lerp_(self.second, torch._foreach_mul(gradients, gradients), 1 - self.decay)
-        self.steps += 1
+        finite = torch.stack([gradient.isfinite().all() for gradient in gradients]).all()
+        for moments, found in ((self.first, gradients), (self.second, torch._foreach_mul(gradients, gradients))):
+            new = [torch.where(finite, value, moment) for value, moment in zip(found, moments, strict=True)]
+            torch._foreach_lerp_(moments, new, 1 - self.decay)
+        self.steps += finite
 
     @torch.no_grad()
     def read(self) -> dict[str, Tensor]:
         """Mean and standard deviation of the ratio over all weights; one without any variance counts as 0."""
-        bias = 1 - self.decay**self.steps
+        bias = 1 - self.decay ** self.steps.double()
         m = torch.cat([m.flatten() for m in self.first]) / bias
         v = torch.cat([v.flatten() for v in self.second]) / bias
         variance = v - m.square()
@@ -49,6 +52,6 @@ class GradientSNR:
         return {"steps": self.steps, "first": self.first, "second": self.second}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = state["steps"]
+        self.steps.copy_(torch.as_tensor(state["steps"]))
         for mine, theirs in zip([*self.first, *self.second], [*state["first"], *state["second"]], strict=True):
             mine.copy_(theirs)

@@ -143,9 +143,16 @@ def test_kill_minus_9_and_start_again_gives_the_same_bits(train: Train, devices:
     assert losses(Path("whole")) == losses(Path("killed"))
 
 
-@pytest.mark.parametrize(("devices", "number"), [(1, signal.SIGINT), (1, signal.SIGTERM), (2, signal.SIGTERM)])
-def test_a_signal_saves_the_step_and_says_how_to_go_on(train: Train, devices: int, number: signal.Signals) -> None:
-    run = ["epochs=4", "batch_size=b128", f"devices={devices}"]
+@pytest.mark.parametrize(
+    ("devices", "number", "framework"),
+    [(1, signal.SIGINT, "simclr"), (1, signal.SIGTERM, "simclr"), (2, signal.SIGTERM, "moco_v2")],
+)
+def test_a_signal_saves_the_step_and_says_how_to_go_on(
+    train: Train, devices: int, number: signal.Signals, framework: str
+) -> None:
+    """Of MoCo each rank has batch statistics of its own, which go on as they were."""
+    run = ["epochs=4", "batch_size=b128", f"devices={devices}", f"framework={framework}"]
+    run += ["negatives.k=100"] if framework == "moco_v2" else []
     process = start(*run, "paths.outputs=stopped")
     family = when_at(process, Path("stopped"), 5)
     process.send_signal(number)
@@ -158,6 +165,18 @@ def test_a_signal_saves_the_step_and_says_how_to_go_on(train: Train, devices: in
     assert train(*run, "paths.outputs=stopped")[0] == 0
     assert train(*run, "paths.outputs=whole")[0] == 0
     assert identical(parameters(Path("whole")), parameters(Path("stopped")))
+
+
+def test_a_signal_where_an_evaluation_is_due_loses_no_point_of_the_curve(train: Train) -> None:
+    run = ["epochs=20", "batch_size.size=1200", "evaluate=knn", "evaluate.every=1"]  # a step, an epoch, an evaluation
+    process = start(*run)
+    when_at(process, Path("outputs"), 6)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert train(*run)[0] == 0
+    rows = map(json.loads, (only_run() / "metrics.jsonl").read_text().splitlines())
+    assert [row["epoch"] for row in rows if "knn/top1" in row] == [float(epoch) for epoch in range(1, 21)]
 
 
 def test_a_rank_that_dies_ends_the_run(cli: Callable[..., Any]) -> None:

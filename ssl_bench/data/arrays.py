@@ -61,7 +61,12 @@ class Images(Source):
 
     def to(self, device: torch.device) -> "Images":
         """The whole split in the memory of ``device``."""
-        return Images([torch.cat([part.to(device) for part in self.parts])], self.labels.to(device))
+        count, *shape = len(self.labels), *self.parts[0].shape[1:]
+        images = torch.empty(count, *shape, dtype=torch.uint8, device=device, memory_format=torch.channels_last)
+        start = 0
+        for part in self.parts:
+            images[start : (start := start + len(part))] = part  # never a second copy there
+        return Images([images], self.labels.to(device))
 
     def take(self, ids: Tensor) -> Tensor:
         """Images ``ids`` [n] as uint8 [n, C, H, W], channels last in memory."""

@@ -148,7 +148,7 @@ class Views:
 
     def parameters(self, uniform: Tensor, height: int | Tensor, width: int | Tensor) -> Draw:
         """From numbers [n, 36] in [0, 1) the parameters for n images of height x width (of all of them, or [n])."""
-        height, width = (torch.as_tensor(side, device=uniform.device).view(-1, 1) for side in (height, width))
+        height, width = (_column(side, uniform.device) for side in (height, width))
         # Boxes as in RandomResizedCrop: area and log ratio uniform, rounded, and the first of ten tries that fits.
         area = _spread(uniform[:, :TRIES], self.scale) * (height * width)  # [n, 10]
         ratio = _spread(uniform[:, TRIES : 2 * TRIES], [math.log(r) for r in self.ratio]).exp_()  # [n, 10]
@@ -236,15 +236,14 @@ class Views:
         grays = self.grayscale > 0 and channels == 3
         if grays and self.grayscale_first:
             x = on_rows(to_gray, x, draw.grayscale)
-        if self.jitter_p > 0:
-            strength = draw.strength.to(dtype).gather(1, draw.order)  # [n, 4], in the order of application
-            for slot in range(4):
-                part, amount = draw.order[:, slot], strength[:, slot]  # [n], [n]
-                if max(self.jitter[:3]) > 0:
-                    blended = draw.jitter & (part <= SATURATION if channels == 3 else part < SATURATION)  # [n]
-                    x = on_rows(blend, x, blended, amount, part)
-                if self.jitter[HUE] > 0 and channels == 3:
-                    x = on_rows(shift_hue, x, draw.jitter & (part == HUE), amount)
+        if self.jitter_p > 0 and self.jitter[HUE] > 0 and channels == 3:
+            # What each image has before its hue, then the hue of all, which costs most, then what they have after it.
+            first = torch.arange(4, device=x.device) < (draw.order == HUE).byte().argmax(1, keepdim=True)  # [n, 4]
+            x = self._blend(x, draw, first, range(3), on_rows)
+            x = on_rows(shift_hue, x, draw.jitter, draw.strength[:, HUE].to(dtype))
+            x = self._blend(x, draw, ~first, range(1, 4), on_rows)
+        elif self.jitter_p > 0:
+            x = self._blend(x, draw, torch.ones_like(draw.order, dtype=torch.bool), range(4), on_rows)
         if grays and not self.grayscale_first:
             x = on_rows(to_gray, x, draw.grayscale)
         if self.blur > 0:
@@ -252,6 +251,17 @@ class Views:
             x = on_rows(partial(self._blur, block=block), x, draw.blur, draw.sigma)
         if self.solarize > 0:
             x = on_rows(_solarize, x, draw.solarize)
+        return x
+
+    def _blend(self, x: Tensor, draw: Draw, chosen: Tensor, slots: range, on_rows: OnRows) -> Tensor:
+        """Brightness, contrast and saturation where they are ``chosen`` [n, 4] in a slot of the order of each image."""
+        if max(self.jitter[:3]) == 0:
+            return x
+        known = draw.order <= SATURATION if x.shape[1] == 3 else draw.order < SATURATION  # [n, 4]
+        chosen = chosen & known & draw.jitter[:, None]
+        strength = draw.strength.to(x.dtype).gather(1, draw.order)  # [n, 4], in the order of application
+        for slot in slots:
+            x = on_rows(blend, x, chosen[:, slot], strength[:, slot], draw.order[:, slot])
         return x
 
     def _crop(self, images: Tensor, draw: Draw, dtype: torch.dtype) -> Tensor:
@@ -316,6 +326,11 @@ def _gather(operation: Callable[..., Tensor], x: Tensor, rows: Tensor, *paramete
     if len(index) > 0:
         x[index] = operation(x[index], *(parameter[index] for parameter in parameters))  # [m, C, S, S]
     return x
+
+
+def _column(side: int | Tensor, device: torch.device) -> Tensor:
+    """[1, 1] or [n, 1]; a number is filled in by the device, for a copy of it would wait for what the device does."""
+    return side.to(device).view(-1, 1) if isinstance(side, Tensor) else torch.full((1, 1), side, device=device)
 
 
 def _spread(uniform: Tensor, bounds: Sequence[float]) -> Tensor:

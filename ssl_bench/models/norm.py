@@ -18,21 +18,22 @@ class GlobalBatchNorm(nn.BatchNorm1d):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or world() == 1:
             return super().forward(input)
-        dims = [d for d in range(input.ndim) if d != 1]
-        var, mean = torch.var_mean(input, dims, correction=0)  # [C]
+        x = input if input.dtype == torch.float64 else input.float()  # statistics are never of half precision
+        dims = [d for d in range(x.ndim) if d != 1]
+        var, mean = torch.var_mean(x, dims, correction=0)  # [C]
         means, variances = gather(torch.stack([mean, var])[None]).unbind(1)  # [W, C] each, one collective
         mean = means.mean(0)
         # Equal shares: the variance within the ranks and that between them. No difference of large squares.
         var = variances.mean(0) + (means - mean).square().mean(0)
         if self.track_running_stats:
-            n = world() * input.numel() / input.shape[1]
+            n = world() * x.numel() / x.shape[1]
             with torch.no_grad():
                 self.running_mean.lerp_(mean, self.momentum)  # type: ignore[union-attr, arg-type]
                 self.running_var.lerp_(var * (n / (n - 1)), self.momentum)  # type: ignore[union-attr, arg-type]
                 self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
-        shape = [1, -1] + [1] * (input.ndim - 2)
+        shape = [1, -1] + [1] * (x.ndim - 2)
         scale = torch.rsqrt(var + self.eps) * self.weight
-        return (input - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
+        return ((x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)).to(input.dtype)
 
 
 def synchronise(model: nn.Module, device: torch.device) -> nn.Module:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ssl_bench.distributed import gather
+from ssl_bench.distributed import gather, world
 from ssl_bench.models.siamese import Encoder
 from ssl_bench.objective.contrast import Batch
 from ssl_bench.objective.method import Method, Outputs
@@ -44,7 +44,7 @@ class Supervised(Method):
         counts = batch.labels if batch.labels.ndim == 2 else None  # [B, C]
         labelled = batch.labels >= 0 if counts is None else counts.sum(1) > 0  # [B]
         # The mean is over the labelled images of all ranks, of which each may have another number.
-        known = gather(labelled.to(flat.dtype).mean()[None]).mean().clamp(min=1 / len(flat))
+        known = gather(labelled.to(flat.dtype).mean()[None]).mean().clamp(min=1 / (len(flat) * world()))
         if counts is None:
             labels = batch.labels.repeat(len(logits))  # [V B]
             loss = cross_entropy(flat, labels, ignore_index=-1, reduction="sum")

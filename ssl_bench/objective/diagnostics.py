@@ -28,7 +28,7 @@ def diagnose(contrast: Contrast, tau: Tensor, loss: Loss) -> dict[str, Tensor]:
         if contrast.has_negatives:
             npc = _all(contrast.log_odds(tau).sigmoid())  # [V, N]
             values |= {"npc/mean": npc.mean(), "npc/std": npc.std(correction=0)}
-            values["npc/cv"] = values["npc/std"] / values["npc/mean"]
+            values["npc/cv"] = values["npc/std"] / values["npc/mean"].clamp(min=torch.finfo(npc.dtype).tiny)
             bins = (npc.nan_to_num(0) * BINS).long().clamp_(max=BINS - 1).flatten()
             values["npc/histogram"] = torch.zeros(BINS, device=npc.device).index_add_(
                 0, bins, torch.full_like(bins, 1 / len(bins), dtype=torch.float32)

@@ -27,8 +27,8 @@ class Draws(nn.Module):
         self.step = state["step"]
 
 
-def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator) -> Tensor:
-    """``k`` different integers in [0, pool) for each row, uniform, in no particular order: [rows, k].
+def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator, kept: slice = slice(None)) -> Tensor:
+    """``k`` different integers in [0, pool) for each of the ``kept`` rows, uniform, in no particular order: [kept, k].
 
     Few are the first different values of a longer sequence drawn with replacement, at a cost that does not depend on
     the pool; the sequence is too short once in 10^20 rows, which ends in an index out of range. Many are the places of
@@ -36,14 +36,14 @@ def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator
     """
     device = generator.device
     if 2 * k > pool:
-        return torch.rand(rows, pool, generator=generator, device=device).topk(k, sorted=False).indices
+        return torch.rand(rows, pool, generator=generator, device=device)[kept].topk(k, sorted=False).indices
     # Draws until the k-th new value: a sum of geometric variables of success (pool - i) / pool.
     new = [(pool - i) / pool for i in range(k)]
     mean, spread = sum(1 / p for p in new), math.sqrt(sum((1 - p) / p**2 for p in new))
     length = math.ceil(mean + 10 * spread) + 32
     high, low = pool.bit_length(), length.bit_length()
     dtype = torch.int32 if high + low < 31 else torch.int64  # a value and its place in one number
-    drawn = torch.randint(pool, (rows, length), generator=generator, device=device, dtype=dtype)
+    drawn = torch.randint(pool, (rows, length), generator=generator, device=device, dtype=dtype)[kept]
     order = _sort(drawn << low | torch.arange(length, dtype=dtype, device=device))  # by value, then by place
     again = (order[:, 1:] >> low) == (order[:, :-1] >> low)
     order = (order & ((1 << low) - 1)) << high | order >> low

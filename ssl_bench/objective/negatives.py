@@ -129,8 +129,9 @@ def _chosen(contrast: Contrast, k: int, pool: int, own: list[Tensor], draws: Dra
     index = []
     for view in range(views):
         # Drawn for the global batch and cut: the same for any number of ranks.
-        drawn = without_replacement(1 if shared else images, pool, n, draws.generator(device, view))
-        places = drawn.expand(images, -1)[mine].int()  # [B, n] in [0, pool)
+        rows, kept = (1, slice(None)) if shared else (images, mine)
+        drawn = without_replacement(rows, pool, n, draws.generator(device, view), kept)
+        places = drawn.expand(share, -1).int()  # [B, n] in [0, pool)
         for gap in own:
             places = places + (places >= gap[:, None])  # step over the image's own keys
         index.append(places)

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PANEL = 2**21  # cosines at a time: 8 MB in float32, which stay in a CPU's cache and fill a GPU
+PANEL = 2**21  # cosines at a time: 8 MB in float32, which stay in a CPU's cache
+WIDE_PANEL = 2**24  # the same on a GPU, which a few large products keep busier than many small ones
 ROWS = 32  # anchors at a time, at least, where all candidates are read for them: of a million, reading is what costs
 # Reading a chosen key costs about as much as this many cosines of a matrix product (float32, D = 128, CPU).
 READ = 36
@@ -54,7 +55,7 @@ class _Pooled(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, keys: Tensor, tau: Tensor, wide: Tensor | None, own: Any, drop: Any) -> Any:
         ctx.own, ctx.drop = own, drop
         lse, second = q.new_empty(len(q)), q.new_empty(len(q) if wide is not None else 0)
-        for rows in _panels(len(q), len(keys), ROWS):
+        for rows in _panels(q, len(keys), ROWS):
             cosines = _cosines(q, keys, own, drop, rows)
             if wide is not None:
                 torch.logsumexp(cosines / _column(wide, rows), 1, out=second[rows])
@@ -68,7 +69,7 @@ class _Pooled(torch.autograd.Function):
         q, keys, tau, lse = ctx.saved_tensors
         by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
         weight = grads[0] / tau  # [R]
-        for rows in _panels(len(q), len(keys), ROWS):
+        for rows in _panels(q, len(keys), ROWS):
             share = _cosines(q, keys, ctx.own, ctx.drop, rows).div_(_column(tau, rows)).sub_(lse[rows, None]).exp_()
             share.mul_(weight[rows, None])
             torch.mm(share, keys, out=by_q[rows])
@@ -111,15 +112,15 @@ class _Picked(torch.autograd.Function):
         return by_q, by_keys, _by_tau(ctx, q, by_q, tau), None, None
 
 
-def _panels(anchors: int, width: int, least: int = 1) -> Iterator[slice]:
-    height = max(least, PANEL // max(1, width))
-    for start in range(0, anchors, height):
-        yield slice(start, min(anchors, start + height))
+def _panels(q: Tensor, width: int, least: int = 1) -> Iterator[slice]:
+    height = max(least, (WIDE_PANEL if q.is_cuda else PANEL) // max(1, width))
+    for start in range(0, len(q), height):
+        yield slice(start, min(len(q), start + height))
 
 
 def _picked_panels(q: Tensor, keys: Tensor, index: Tensor) -> Iterator[slice]:
     # Where keys are read one by one a panel holds K x D numbers per anchor, else C.
-    return _panels(len(q), index.shape[1] * q.shape[1] if _reads(keys, index) else len(keys))
+    return _panels(q, index.shape[1] * q.shape[1] if _reads(keys, index) else len(keys))
 
 
 def _reads(keys: Tensor, index: Tensor) -> bool:

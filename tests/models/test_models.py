@@ -1,6 +1,7 @@
 """Shapes, initial values and batch statistics of the networks; anchors, positives and the moving average."""
 
 import copy
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -361,12 +362,12 @@ def test_shuffled_keys_come_back_to_their_images() -> None:
 LABELS = torch.tensor([2, -1, 0, 1, -1, -1, -1, 2])  # three known on the first of two ranks, one on the second
 
 
-def _supervised(rank: int | None = None) -> dict[str, Tensor]:
+def _supervised(rank: int | None = None, labels: Tensor = LABELS, views: int = 2) -> dict[str, Tensor]:
     torch.manual_seed(0)
     method = Supervised(Flat(), MLP(6, 1, None, 3, norm=False, final_norm="none")).double()
     rows = slice(None) if rank is None else slice(4 * rank, 4 * rank + 4)
     batch = _batch(8, rows)
-    loss, told = method(Batch(batch.views, batch.ids, LABELS[rows]), 0.5, True)
+    loss, told = method(Batch(batch.views[:views], batch.ids, labels[rows]), 0.5, True)
     loss.backward()
     found = {name: p.grad for name, p in method.named_parameters() if p.grad is not None}
     return found | {"loss": loss.detach(), "top1": told["train/top1"]}
@@ -393,11 +394,14 @@ def test_supervised_is_the_mean_over_both_views_of_the_labelled_images() -> None
 
 def test_supervised_on_ranks_with_unequal_numbers_of_labels() -> None:
     """As DistributedDataParallel averages, every labelled image counts the same; all ranks tell the same accuracy."""
-    alone, ranks = _supervised(), on_two_ranks(_supervised)
-    for name, value in alone.items():
-        found = torch.stack([rank[name] for rank in ranks])
-        torch.testing.assert_close(found.mean(0), value, rtol=1e-12, atol=1e-14)
-        assert name != "top1" or torch.equal(found[0], found[1])
+    single = {"labels": torch.tensor([-1] * 7 + [2]), "views": 1}
+    for settings in ({}, single):
+        supervised: Any = functools.partial(_supervised, **settings)
+        alone, ranks = supervised(), on_two_ranks(supervised)
+        for name, value in alone.items():
+            found = torch.stack([rank[name] for rank in ranks])
+            torch.testing.assert_close(found.mean(0), value, rtol=1e-12, atol=1e-14)
+            assert name != "top1" or torch.equal(found[0], found[1])
 
 
 def test_supervised_without_any_label_is_zero() -> None:
@@ -441,6 +445,23 @@ def test_global_batch_statistics_are_those_of_one_process() -> None:
     torch.testing.assert_close(torch.cat([r["y"] for r in ranks]), alone["y"], rtol=1e-11, atol=1e-11)
     # Each rank's loss is a mean over half of the rows, so the gradient of a row is twice that of the global mean.
     torch.testing.assert_close(torch.cat([r["x"] for r in ranks]) / 2, alone["x"], rtol=1e-11, atol=1e-13)
+
+
+def _half_norm(rank: int) -> dict[str, Tensor]:
+    x = torch.randn(8, 3, 2, 2, generator=torch.Generator().manual_seed(0)) + 30
+    norm: Any = synchronise(nn.Sequential(nn.BatchNorm2d(3)), torch.device("cpu"))
+    y = norm(x.bfloat16()[4 * rank : 4 * rank + 4])
+    return {"y": y, "mean": norm[0].running_mean}
+
+
+def test_global_batch_statistics_of_half_precision_are_taken_in_full() -> None:
+    x = (torch.randn(8, 3, 2, 2, generator=torch.Generator().manual_seed(0)) + 30).bfloat16().double()
+    ranks = on_two_ranks(_half_norm)
+    unit = (x - x.mean((0, 2, 3), keepdim=True)) / (x.var((0, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
+    y = torch.cat([rank["y"] for rank in ranks])
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.double(), unit, rtol=2**-8, atol=1e-4)  # one rounding, of the result
+    torch.testing.assert_close(ranks[0]["mean"].double(), x.mean((0, 2, 3)) / 10, rtol=1e-6, atol=0)
 
 
 def test_a_norm_that_cannot_be_made_global_is_refused() -> None:

@@ -24,6 +24,7 @@ from ssl_bench.objective.contrast import Batch
 from ssl_bench.objective.kmeans import kmeans
 from ssl_bench.objective.memory import Memory
 from tests.conftest import only_run
+from tests.models.training import some
 from tests.ranks import on_two_ranks
 from tests.test_run import losses
 
@@ -263,13 +264,9 @@ def test_chunks_give_the_gradient_of_the_batch(name: str) -> None:
     method, whole = (METHODS[name](norm=False) for _ in range(2))
     optimizer = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9)
     for batch in batches(3):
-        rows = [slice(i, i + 2) for i in range(0, IMAGES, 2)]
-
-        def chunks(batch: Batch = batch, rows: list[slice] = rows) -> Iterator[Batch]:
-            return (Batch([v[r] for v in batch.views], batch.ids[r], batch.labels[r]) for r in rows)
-
         optimizer.zero_grad()
-        chunked.backward(method, chunks, 0.0, True, contextlib.nullcontext, lambda loss: loss)
+        part = functools.partial(some, batch)
+        chunked.backward(method, part, IMAGES, 2, 0.0, True, contextlib.nullcontext, lambda loss: loss)
         average_gradients(method)
         optimizer.step()
         method.after_step(0.0)

@@ -22,6 +22,11 @@ def batches(images: Batch, steps: int) -> list[Batch]:
     return made
 
 
+def some(batch: Batch, rows: slice) -> Batch:
+    """Some of a batch's images."""
+    return Batch([view[rows] for view in batch.views], batch.ids[rows], batch.labels[rows])
+
+
 def trained(method: Method, steps: list[Batch], state: dict[str, Any] | None = None) -> Tensor:
     """All weights after the steps, by SGD with momentum; its state is taken from ``state`` and left there."""
     if world() > 1:

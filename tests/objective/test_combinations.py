@@ -24,6 +24,7 @@ from ssl_bench.objective.contrast import Batch
 from ssl_bench.objective.losses import align_uniform, dclw
 from ssl_bench.objective.method import Contrastive, Method, Unmet
 from ssl_bench.objective.temperature import Fixed, MACLa
+from tests.models.training import some
 from tests.ranks import on_two_ranks
 
 IMAGES, SIZE = 8, 8
@@ -244,22 +245,20 @@ def test_the_comparison_notices(mutation: str) -> None:
 def _chunked(method: Contrastive, chunk: int) -> Tensor:
     optimizer = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9)
     for batch in batches(3):
-        rows = [slice(i, i + chunk) for i in range(0, len(batch.ids), chunk)]
-
-        def parts(batch: Batch = batch, rows: list[slice] = rows) -> Iterator[Batch]:
-            return (Batch([v[r] for v in batch.views], batch.ids[r], batch.labels[r]) for r in rows)
-
         optimizer.zero_grad()
-        chunked.backward(method, parts, 0.0, True, contextlib.nullcontext, lambda loss: loss)
+        part = functools.partial(some, batch)
+        chunked.backward(method, part, len(batch.ids), chunk, 0.0, True, contextlib.nullcontext, lambda loss: loss)
         average_gradients(method)
         optimizer.step()
         method.after_step(0.0)
     return weights(method)
 
 
-def _chunked_on_a_rank(rank: int) -> Tensor:
-    method = method_of("dclw", "random_k", {"k": 3}, norm=False)
+def _chunked_on_a_rank(norm: bool, rank: int) -> Tensor:
+    method = method_of("dclw", "random_k", {"k": 3}, norm=norm)
     assert method is not None
+    if norm:
+        synchronise(method, torch.device("cpu"))
     return _chunked(method, 2)
 
 
@@ -271,11 +270,13 @@ def test_chunks_give_the_gradient_of_the_batch(loss: str) -> None:
             torch.testing.assert_close(_chunked(pair[0], 2), trained(pair[1], 3), rtol=1e-12, atol=1e-13)
 
 
-def test_chunks_on_two_ranks_give_the_gradient_of_the_batch() -> None:
-    method = method_of("dclw", "random_k", {"k": 3}, norm=False)
+@pytest.mark.parametrize("norm", [False, True])
+def test_chunks_on_two_ranks_give_the_gradient_of_one(norm: bool) -> None:
+    """Without batch statistics that of the whole batch; with them, that of chunks of the same images."""
+    method = method_of("dclw", "random_k", {"k": 3}, norm=norm)
     assert method is not None
-    expected = trained(method, 3)
-    for found in on_two_ranks(_chunked_on_a_rank):
+    expected = _chunked(method, 4) if norm else trained(method, 3)
+    for found in on_two_ranks(functools.partial(_chunked_on_a_rank, norm)):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
@@ -286,14 +287,15 @@ def test_chunks_move_running_statistics_once_and_repeat_dropout() -> None:
     parts = build(option("negatives", "in_batch"), "negatives"), build(option("loss", "infonce"), "loss")
     method = Contrastive(framework, parts[0], Fixed(0.2), parts[1]).double()
     (batch,) = batches(1)
-    halves = [Batch([v[r] for v in batch.views], batch.ids[r], batch.labels[r]) for r in (slice(4), slice(4, 8))]
+    halves = [some(batch, rows) for rows in (slice(0, None, 2), slice(1, None, 2))]
     seen: list[Tensor] = []
     backbone[3].register_forward_hook(lambda *x: seen.append(x[2].detach() != 0))
     linear, norm = backbone[1], backbone[2]
     once = copy.deepcopy(norm)
     for half in halves:
         once(linear(torch.cat(half.views).flatten(1)))
-    chunked.backward(method, lambda: iter(halves), 0.0, False, contextlib.nullcontext, lambda loss: loss)
+    part = functools.partial(some, batch)
+    chunked.backward(method, part, 8, 4, 0.0, False, contextlib.nullcontext, lambda loss: loss)
     torch.testing.assert_close(norm.running_mean, once.running_mean)
     torch.testing.assert_close(norm.running_var, once.running_var)
     assert torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3]) and not torch.equal(seen[0], seen[1])

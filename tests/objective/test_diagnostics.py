@@ -203,6 +203,17 @@ def test_snr_is_of_bias_corrected_moments(steps: int) -> None:
     assert float(found["gradient_snr/std"]) == pytest.approx(ratio.std(), rel=1e-10)
 
 
+def test_snr_leaves_out_a_step_that_the_loss_scaler_skips() -> None:
+    gradients = draw(20, 6) + torch.arange(6)
+    overflown = gradients.clone()
+    overflown[0, 1], overflown[7, 5] = torch.inf, torch.nan
+    found, snr = follow(overflown, 0.9)
+    expected, _ = follow(gradients[[i for i in range(20) if i not in (0, 7)]], 0.9)
+    assert int(snr.steps) == 18
+    for name, value in expected.items():
+        assert float(found[name]) == pytest.approx(float(value), rel=1e-12)
+
+
 @pytest.mark.parametrize("decay", [0.9, 0.999])
 def test_snr_of_an_alternating_gradient_vanishes_as_the_decay_nears_one(decay: float) -> None:
     """m = (1 - b) / (1 + b) of alternate signs, v = 1."""

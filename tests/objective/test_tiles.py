@@ -88,7 +88,8 @@ def test_of_very_many_candidates_a_panel_still_has_several_anchors(monkeypatch: 
 def test_the_choices_take_both_ways_to_the_keys() -> None:
     keys = torch.zeros(C, D)
     assert tiles._reads(keys, places(FEW)[0]) and not tiles._reads(keys, places(MANY)[0])
-    assert len(list(tiles._panels(V * B, C))) == 5 and len(list(tiles._panels(V * B, FEW * D))) == 5
+    anchors = torch.zeros(V * B, D)
+    assert len(list(tiles._panels(anchors, C))) == 5 and len(list(tiles._panels(anchors, FEW * D))) == 5
 
 
 @pytest.mark.parametrize("choice", CHOICES)
