@@ -1,16 +1,22 @@
 """The parts of a run from its configuration, and the refusal of parts that do not fit together."""
 
+import itertools
 import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from ssl_bench.build import build, target, wants
 from ssl_bench.data.arrays import Dataset
+from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.device import Precision, check_devices
 from ssl_bench.errors import ConfigError
-from ssl_bench.evaluate.knn_memory import MemoryKNN
+from ssl_bench.evaluate.subject import Subject
 from ssl_bench.objective.method import Contrastive, Method, Unmet
 from ssl_bench.optim import Recipe
 
@@ -84,8 +90,38 @@ def evaluators(config: Config) -> dict[str, Any]:
     return {name: build(node, f"evaluate.{name}") for name, node in nodes.items()}
 
 
+def subjects(
+    config: Config,
+    dataset: Dataset,
+    networks: Mapping[str, nn.Module | None],
+    device: torch.device,
+    precision: Precision,
+) -> Iterator[tuple[str, Subject]]:
+    """What is judged, with what stands between an evaluator and a metric: ``<suffix>/[<probe>/]``.
+
+    Args:
+        networks: by their suffix; None judges raw pixels.
+    """
+    view = EvalView(mean=config["dataset"]["mean"], std=config["dataset"]["std"], **dataset.eval_view)
+    augment = (views(config) * 2)[:2]  # a pair, also where training takes one view
+    for (name, probe), (suffix, network) in itertools.product(dataset.probes().items(), networks.items()):
+        subject = Subject(
+            network,
+            probe.train,
+            probe.test,
+            num_classes=probe.num_classes,
+            view=partial(view, dtype=precision.weights),
+            device=device,
+            seed=config["seed"],
+            autocast=precision.autocast,
+            augment=augment,
+            pretrain=dataset.pretrain,
+        )
+        yield f"{suffix}/{name}/" if name else f"{suffix}/", subject
+
+
 def validate(config: Config, here: int) -> None:
-    """Makes everything once without data or device, so that what cannot work is refused before anything is touched.
+    """Makes everything once without images or device, so that what cannot work is refused before anything is touched.
 
     Args:
         here: how many of the ``devices`` processes are on this machine.
@@ -100,7 +136,7 @@ def validate(config: Config, here: int) -> None:
             f"batch_size.size={size} cannot be split over devices={devices}: set batch_size.size to a multiple of "
             f"{devices}, such as {math.ceil(size / devices) * devices}, or devices to a divisor of {size}"
         )
-    Precision.of(config["precision"], torch.cuda.is_available())
+    precision = Precision.of(config["precision"], torch.cuda.is_available())
     with torch.random.fork_rng(devices=[]):
         made = method(config)
         try:
@@ -109,12 +145,7 @@ def validate(config: Config, here: int) -> None:
             group = "negatives" if isinstance(made, Contrastive) else "framework"
             raise ConfigError(f"{group}.{error}") from error
     views(config), recipe(config)
-    for name, evaluator in evaluators(config).items():
-        if isinstance(evaluator, MemoryKNN) and not hasattr(made.encoder, "memory"):
-            framework = config["choices"].get("framework")
-            raise ConfigError(
-                f"evaluate.{name}: framework={framework} remembers no images: set framework to npid or npid_cld"
-            )
+    checks = {name: each.check for name, each in evaluators(config).items() if hasattr(each, "check")}
     data = dataset(config)
     images = data.check()
     if data.eval_view and "raw" in config["evaluate"]["baselines"]:
@@ -122,3 +153,15 @@ def validate(config: Config, here: int) -> None:
     if size > images:
         name = config["choices"].get("dataset", "dataset")
         raise ConfigError(f"batch_size.size={size} is more than the {images} images of {name}: set {images} or less")
+    for _, subject in subjects(config, data, {"": made.encoder}, torch.device("cpu"), precision) if checks else ():
+        for name, check in checks.items():
+            try:
+                check(subject)
+            except ValueError as error:
+                raise ConfigError(_about(config["evaluate"][name], f"evaluate.{name}", error)) from error
+
+
+def _about(node: Config, key: str, error: ValueError) -> str:
+    """An error with the key before it, down to the argument that its sentence begins with."""
+    named = re.match(r"\w+", str(error))
+    return f"{key}{'.' if named and wants(node, key, named[0]) else ': '}{error}"

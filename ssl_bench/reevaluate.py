@@ -97,6 +97,8 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, fl
         raise RunError(f"{folder} has no checkpoint yet: start its training")
     device = local_device(0)
     precision = Precision.of(config["precision"], device.type == "cuda")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config["tf32"]  # as the run had it
+    torch.backends.cudnn.benchmark = True
     seed_everything(config["seed"])
     method = assemble.method(config).to(precision.weights)
     networks: dict[str, torch.nn.Module | None] = {"": method.encoder}

@@ -89,6 +89,21 @@ def test_identity_is_what_the_result_depends_on() -> None:
         (["seed=["], "seed=[: cannot be read"),
         (["evaluate.every=x"], "evaluate.every=x: set a number of epochs, or 0"),
         (["name=../up"], "name='../up': set name to a folder name"),
+        (
+            ["evaluate.knn.k=2000"],
+            "evaluate.knn.k must be in [1, 1347], the number of bank entries, not 2000: set such",
+        ),
+        (["evaluate.knn.k=0"], "evaluate.knn.k must be in [1, 1347], the number of bank entries, not 0"),
+        (
+            ["evaluate=npc", "evaluate.npc.batch_sizes=[32,2048]"],
+            "evaluate.npc.batch_sizes must be at most 1347, the images of the train split, not 2048: leave",
+        ),
+        (
+            ["evaluate=linear_opensel"],
+            "evaluate.linear_opensel.layers: the backbone has no layer1; set layers to some of stem, stages",
+        ),
+        (["dataset=bits", "evaluate=knn"], "evaluate.knn: train labels must lie in [0, 0), found -1 to -1: unlabelled"),
+        (["dataset=bits", "evaluate=geometry"], "evaluate.geometry: test labels must lie in [0, 0)"),
         (["paths.outputs=/proc/nowhere"], "set paths.outputs to a folder that can be written"),
     ],
 )

@@ -67,6 +67,9 @@ class Geometry:
             raise ValueError(f"silhouette_samples must be at least 2, not {silhouette_samples}")
         self.features, self.t, self.gamma, self.silhouette_samples = features, t, gamma, silhouette_samples
 
+    def check(self, subject: Subject) -> None:
+        subject.labels("test")
+
     def run(self, subject: Subject) -> Iterator[tuple[str, float | Artifact]]:
         labels, found = subject.labels("test"), subject.features("test").get(self.features)
         if found is None:

@@ -1,8 +1,6 @@
 """All evaluators of a configuration on the networks of a run."""
 
-import itertools
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,10 +8,8 @@ from torch import nn
 
 from ssl_bench import assemble
 from ssl_bench.data.arrays import Dataset
-from ssl_bench.data.evalview import EvalView
 from ssl_bench.device import Precision
 from ssl_bench.evaluate.artifacts import Artifact
-from ssl_bench.evaluate.subject import Subject
 
 
 def judge(
@@ -28,29 +24,13 @@ def judge(
     Artifacts, what evaluators found that is no number, are apart under names of the same form. Every rank takes part
     and has all of them.
     """
-    probes = dataset.probes()
-    view = EvalView(mean=config["dataset"]["mean"], std=config["dataset"]["std"], **dataset.eval_view)
-    augment = (assemble.views(config) * 2)[:2]  # a pair, also where training takes one view
     metrics: dict[str, float] = {}
     artifacts: dict[str, Artifact] = {}
-    for (name, probe), (suffix, network) in itertools.product(probes.items(), networks.items()):
-        subject = Subject(
-            network,
-            probe.train,
-            probe.test,
-            num_classes=probe.num_classes,
-            view=partial(view, dtype=precision.weights),
-            device=device,
-            seed=config["seed"],
-            autocast=precision.autocast,
-            augment=augment,
-            pretrain=dataset.pretrain,
-        )
+    for place, subject in assemble.subjects(config, dataset, networks, device, precision):
         for evaluator, judging in assemble.evaluators(config).items():
-            prefix = f"{evaluator}{suffix}/{name}/" if name else f"{evaluator}{suffix}/"
             for metric, value in judging.run(subject):
                 if isinstance(value, Artifact):
-                    artifacts[f"{prefix}{metric}"] = value
+                    artifacts[f"{evaluator}{place}{metric}"] = value
                 else:
-                    metrics[f"{prefix}{metric}"] = value
+                    metrics[f"{evaluator}{place}{metric}"] = value
     return metrics, artifacts

@@ -49,7 +49,7 @@ def knn_predict(
     Raises:
         ValueError: if k, temperature or a label is out of range.
     """
-    _check(bank, bank_labels, k, temperature, num_classes)
+    check_votes(bank_labels, k, temperature, num_classes)
     query_block, bank_block = blocks or BLOCKS.get(queries.device.type, BLOCKS["cpu"])
     return rank_classes(nearest(queries, bank, k, query_block, bank_block), bank_labels, k, temperature, num_classes)
 
@@ -96,15 +96,16 @@ def _products(entries: Tensor, queries: Tensor) -> Tensor:
     On CPU as a 1 x 1 convolution, which oneDNN computes with AVX-512 wherever the processor has it; the matrix product
     goes to MKL, which on AMD processors stays at AVX2 and takes 2.4 times as long.
     """
-    if entries.device.type == "cpu" and torch.backends.mkldnn.is_available():
+    if entries.device.type == "cpu" and torch.backends.mkldnn.is_available() and len(queries):
         pixels = entries[None, None].permute(0, 3, 1, 2)  # [1, D, 1, m], channels last
         return F.conv2d(pixels, queries[:, :, None, None])[0, :, 0].T.contiguous()  # channels last again: no copy
-    allowed = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")  # TF32 would round the cosines to 11 bits
+    # The switch that runs set: torch refuses to read one of its switches where another has said something else.
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False  # TF32 would round the cosines to 11 bits
     try:
         return entries @ queries.T
     finally:
-        torch.set_float32_matmul_precision(allowed)
+        torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
 def _keys(cosines: Tensor, index: Tensor) -> Tensor:
@@ -119,9 +120,11 @@ def _cosines_of(keys: Tensor) -> Tensor:
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32).double()
 
 
-def _check(bank: Tensor, bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> None:
-    if not 1 <= k <= len(bank):
-        raise ValueError(f"k must be in [1, {len(bank)}], the number of bank entries, not {k}: set a smaller k")
+def check_votes(bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> None:
+    """Raises ValueError unless k neighbours can be found in the bank and vote."""
+    count = len(bank_labels)
+    if not 1 <= k <= count:
+        raise ValueError(f"k must be in [1, {count}], the number of bank entries, not {k}: set such a k")
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0, not {temperature}")
     if bank_labels.min() < 0 or bank_labels.max() >= num_classes:
@@ -149,13 +152,17 @@ class KNN:
         if not self.k or not self.temperature:
             raise ValueError("k and temperature must not be empty lists")
 
+    def check(self, subject: Subject) -> None:
+        bank_labels, _ = subject.labels("train"), subject.labels("test")
+        for k, temperature in itertools.product(self.k, self.temperature):
+            check_votes(bank_labels, k, temperature, subject.num_classes)
+
     def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
+        self.check(subject)
         bank_labels, labels = subject.labels("train"), subject.labels("test")
         mine, pairs = slice(rank(), None, world()), list(itertools.product(self.k, self.temperature))
         for name, bank in subject.features("train").items():
             queries = subject.features("test")[name][mine]
-            for k, temperature in pairs:
-                _check(bank, bank_labels, k, temperature, subject.num_classes)
             keys = nearest(queries, bank, max(self.k), *BLOCKS.get(queries.device.type, BLOCKS["cpu"]))
             prefix = "" if name == "backbone" else f"{name}_"
             for place, (k, temperature) in enumerate(pairs):

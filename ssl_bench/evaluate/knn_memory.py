@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from ssl_bench.distributed import rank, world
 from ssl_bench.errors import RunError
-from ssl_bench.evaluate.knn import knn_predict, scores
+from ssl_bench.evaluate.knn import check_votes, knn_predict, scores
 from ssl_bench.evaluate.subject import Subject
+from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.shards import Shards
 
 
@@ -15,7 +16,7 @@ class MemoryKNN:
     """Accuracy of the projections of the test images among the remembered vectors of the labelled training images.
 
     Yields top1 and, with more than five classes, top5; nothing for raw pixels. At initialisation vectors are random.
-    Raises RunError for a memory that is spread over ranks, ValueError if k exceeds the labelled images.
+    Raises RunError for a memory that is spread over ranks, ValueError for none and if k exceeds the labelled images.
 
     Args:
         k, temperature: of the votes, as in :class:`ssl_bench.evaluate.knn.KNN`.
@@ -24,23 +25,30 @@ class MemoryKNN:
     def __init__(self, k: int, temperature: float) -> None:
         self.k, self.temperature = k, temperature
 
+    def check(self, subject: Subject) -> None:
+        if not isinstance(getattr(subject.network, "memory", None), Memory):
+            raise ValueError("the framework remembers no images: set framework to npid or npid_cld")
+        assert subject.pretrain is not None
+        known = subject.pretrain().labels
+        if known.ndim > 1:
+            raise ValueError("each training image needs one label: set dataset to one that has it")
+        subject.labels("test")
+        check_votes(known[known >= 0], self.k, self.temperature, subject.num_classes)
+
     def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
         if subject.network is None:
             return
-        memory = subject.network.get_submodule("memory")
+        self.check(subject)
+        memory: Memory = subject.network.get_submodule("memory")  # type: ignore[assignment]
         if isinstance(memory, Shards):
             raise RunError("evaluate=knn_memory needs the memory whole on every rank: set framework.sharded=false")
         assert subject.pretrain is not None
         known, labels = subject.pretrain().labels.to(subject.device), subject.labels("test")
-        if known.ndim > 1:
-            raise RunError(
-                "evaluate=knn_memory needs one label for each training image: set dataset to one that has it"
-            )
         labelled = known >= 0
         mine = slice(rank(), None, world())
         ranking = knn_predict(
             subject.features("test")["projection"][mine],
-            memory.vectors[labelled].float(),  # type: ignore[index, operator]
+            memory.vectors[labelled].float(),
             known[labelled],
             k=self.k,
             temperature=self.temperature,

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from ssl_bench.evaluate.subject import Subject
 
+COLUMNS = 256  # of the features, gathered at a time for their statistics
+
 
 def fit_linear(
     features: Tensor,
@@ -33,6 +35,7 @@ def fit_linear(
     momentum: float,
     weight_decay: float | Sequence[float],
     generator: torch.Generator,
+    fitted: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Minimises the cross-entropy by SGD with momentum and cosine decay, from zero, once per learning rate.
 
@@ -41,30 +44,34 @@ def fit_linear(
     Images are columns of the logits because a softmax over a dimension of ten is vectorised only if it is not the last.
 
     Args:
-        features: [N, D] floating point; labels: [N] in [0, num_classes), on the same device.
+        features: [N, D] floating point; labels: [N] in [0, num_classes), on the same device. They can be most of what
+            its memory holds, so no copy of them is kept.
         weight_decay: on the weight, not on the bias; one for all or one for each.
         generator: CPU generator of the order of the images.
+        fitted: int64 [n], the images to fit on; None: all.
 
     Returns:
         Weight [L, C, D] and bias [L, C] for the features as they were given.
     """
-    std, mean = torch.std_mean(features, dim=0, correction=0)
+    device, kind = features.device, features.dtype
+    fitted = torch.arange(len(features), device=device) if fitted is None else fitted
+    each = (torch.std_mean(some[fitted], dim=0, correction=0) for some in features.split(COLUMNS, dim=1))
+    std, mean = map(torch.cat, zip(*each, strict=True))  # [D], [D]
     # A dimension that never varies in training says nothing, and its rounding noise must not be blown up.
     scale = torch.where(std > 1e-5 * std.max(), 1 / std, 0)  # [D]
-    x = (features - mean).mul_(scale)
-    rows, width = len(lrs) * num_classes, x.shape[1]
-    weight, bias = x.new_zeros(rows, width), x.new_zeros(rows, 1)
+    rows, width = len(lrs) * num_classes, features.shape[1]
+    weight, bias = features.new_zeros(rows, width), features.new_zeros(rows, 1)
     weight_momentum, bias_momentum = torch.zeros_like(weight), torch.zeros_like(bias)
-    lr = torch.tensor(lrs, dtype=x.dtype, device=x.device).repeat_interleave(num_classes)[:, None]  # [L * C, 1]
-    classes = torch.arange(num_classes, device=x.device)[:, None]
+    lr = torch.tensor(lrs, dtype=kind, device=device).repeat_interleave(num_classes)[:, None]  # [L * C, 1]
+    classes = torch.arange(num_classes, device=device)[:, None]
     decays = [weight_decay] * len(lrs) if isinstance(weight_decay, float | int) else list(weight_decay)
-    decayed = torch.tensor(decays, dtype=x.dtype, device=x.device).repeat_interleave(num_classes)[:, None]  # [L * C, 1]
-    steps, step = epochs * math.ceil(len(x) / batch_size), 0
+    decayed = torch.tensor(decays, dtype=kind, device=device).repeat_interleave(num_classes)[:, None]  # [L * C, 1]
+    steps, step = epochs * math.ceil(len(fitted) / batch_size), 0
     for _ in range(epochs):
-        order = torch.randperm(len(x), generator=generator).to(x.device)
+        order = fitted[torch.randperm(len(fitted), generator=generator).to(device)]
         for batch in order.split(batch_size):
-            images = x.index_select(0, batch)  # [B, D]; half the time of x[batch]
-            is_class = (labels.index_select(0, batch) == classes).to(x.dtype)  # [C, B]
+            images = features.index_select(0, batch).sub_(mean).mul_(scale)  # [B, D]; half the time of features[batch]
+            is_class = (labels.index_select(0, batch) == classes).to(kind)  # [C, B]
             logits = torch.addmm(bias, weight, images.T).view(len(lrs), num_classes, len(batch))
             gradient = logits.softmax(1).sub_(is_class).view(rows, len(batch))
             weight_momentum.addmm_(gradient, images, beta=momentum, alpha=1 / len(batch))
@@ -135,10 +142,14 @@ class LinearProbe:
             raise ValueError(f"weight_decay must be one or more decays, none negative, not {weight_decay}")
         self.features, self.per_class = features, per_class
 
-    def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
-        labels, test_labels = subject.labels("train"), subject.labels("test")
-        if len(labels) < 2:
+    def check(self, subject: Subject) -> None:
+        subject.labels("test")
+        if len(subject.labels("train")) < 2:
             raise ValueError("the train split must have at least 2 images: one to fit on and one to hold out")
+
+    def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
+        self.check(subject)
+        labels, test_labels = subject.labels("train"), subject.labels("test")
         name = self.features if self.features in subject.features("train") else "backbone"
         features = subject.features("train")[name]
         grid = list(itertools.product(self.lrs, self.decays))
@@ -146,8 +157,8 @@ class LinearProbe:
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
         held_out, fitted = order.tensor_split([math.ceil(len(labels) / 10)])
         weight, bias = fit_linear(
-            features[fitted],
-            labels[fitted],
+            features,
+            labels,
             [lr for lr, _ in grid],
             num_classes=subject.num_classes,
             epochs=self.epochs,
@@ -155,6 +166,7 @@ class LinearProbe:
             momentum=self.momentum,
             weight_decay=[decay for _, decay in grid],
             generator=generator,
+            fitted=fitted,
         )
         held_out_top1 = accuracy(features[held_out], labels[held_out], weight, bias)
         best = held_out_top1.index(max(held_out_top1))

@@ -6,7 +6,6 @@ forward pass over the train split per epoch; `linear.py` is the one to use where
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Literal
 
 import torch
@@ -17,7 +16,7 @@ from ssl_bench.data.pixels import sizes
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.evaluate.linear import judged
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.subject import Subject, parts, tapped
 
 
 class LinearOnImages:
@@ -28,7 +27,7 @@ class LinearOnImages:
     nothing is yielded for them.
 
     Args:
-        size ... std: of the views, as in `ssl_bench.data.views.Views`.
+        size ... std, jitter_p: of the views, as in `ssl_bench.data.views.Views`.
         epochs, batch_size: of the training; the batch size is that of all ranks together.
         optimizer: ``sgd`` or ``adam``.
         lr, weight_decay: of the optimizer. The rate is not scaled by the batch size.
@@ -53,6 +52,7 @@ class LinearOnImages:
         interpolation: str = "bilinear",
         flip: float = 0.5,
         jitter: Sequence[float] | None = None,
+        jitter_p: float = 0.8,
         grayscale: float = 0.0,
         epochs: int = 100,
         batch_size: int = 256,
@@ -80,6 +80,7 @@ class LinearOnImages:
             interpolation=interpolation,
             flip=flip,
             jitter=jitter,
+            jitter_p=jitter_p,
             grayscale=grayscale,
             mean=mean,
             std=std,
@@ -90,9 +91,15 @@ class LinearOnImages:
         self.schedule, self.milestones, self.gamma, self.init_std = schedule, list(milestones), gamma, init_std
         self.layers, self.cells, self.per_class = layers, cells, per_class
 
+    def check(self, subject: Subject) -> None:
+        subject.labels("train"), subject.labels("test")
+        if self.layers is not None:
+            parts(self._backbone(subject), self.layers)
+
     def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
         if subject.network is None:
             return
+        self.check(subject)
         for name, (weight, bias, norm) in self._fit(subject).items():
             logits = F.linear(norm(self._all(subject, name)), weight, bias)
             prefix = "" if self.layers is None else f"{name}_"
@@ -148,26 +155,24 @@ class LinearOnImages:
         if len(batch[mine]) == 0:  # the last batch can have fewer images than there are ranks
             return uniform[:0]
         images = subject.load(subject.train, batch[mine])
-        return self.views.apply(images, self.views.parameters(uniform[mine].to(subject.device), *sizes(images)))
+        uniform = uniform[mine].to(subject.device, non_blocking=True)
+        return self.views.apply(images, self.views.parameters(uniform, *sizes(images)))
 
     def _features(self, subject: Subject, views: Tensor) -> dict[str, Tensor]:
         """What each classifier sees of views [n, C, S, S]: [n, D] by the name of its layer."""
         if self.layers is None:
             return {"": subject.embed(views)["backbone"]}
-        backbone: nn.Module = getattr(subject.network, "backbone", None) or subject.network  # type: ignore[assignment]
-        found: dict[str, Tensor] = {}
-
-        def keep(name: str, _: nn.Module, __: object, output: Tensor) -> None:
-            side = max(1, math.isqrt(self.cells // output.shape[1]))
-            found[name] = F.adaptive_avg_pool2d(output.float(), min(side, output.shape[-1])).flatten(1)
-
-        hooks = [backbone.get_submodule(name).register_forward_hook(partial(keep, name)) for name in self.layers]
-        try:
+        with tapped(self._backbone(subject), self.layers, self._averaged) as found:
             subject.embed(views)
-        finally:
-            for hook in hooks:
-                hook.remove()
         return found
+
+    def _averaged(self, output: Tensor) -> Tensor:
+        side = max(1, math.isqrt(self.cells // output.shape[1]))
+        return F.adaptive_avg_pool2d(output.float(), min(side, output.shape[-1])).flatten(1)
+
+    @staticmethod
+    def _backbone(subject: Subject) -> nn.Module:
+        return getattr(subject.network, "backbone", None) or subject.network  # type: ignore[return-value]
 
     def _first(self, subject: Subject) -> dict[str, Tensor]:
         """What each classifier sees of one image, [1, D]."""

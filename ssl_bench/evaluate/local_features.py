@@ -9,7 +9,7 @@ Shapes: P photos, K cluster counts, S side of a photo, g side of a feature map, 
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from ssl_bench.data.evalview import EvalView
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.artifacts import Artifact, Regions
-from ssl_bench.evaluate.subject import Subject, frozen
+from ssl_bench.evaluate.subject import Subject, frozen, parts, tapped
 
 KEY = "evaluate.local_features"
 PHOTOS = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
@@ -92,6 +92,9 @@ class LocalFeatures:
         self.grid, self.patch, self.n_init = grid, patch, n_init
         self.reference, self.reference_weights = reference, reference_weights
 
+    def check(self, subject: Subject) -> None:
+        parts(self._backbone(subject), self.layers), self._paths()
+
     def run(self, subject: Subject) -> Iterator[tuple[str, float | Artifact]]:
         if subject.network is None:
             return
@@ -133,9 +136,7 @@ class LocalFeatures:
 
     def _regions(self, subject: Subject, paths: Sequence[Path]) -> dict[str, NDArray[np.uint8]]:
         """Cluster of every location by row, [P, K, g, g], on every rank."""
-        network = subject.network
-        if not isinstance(backbone := getattr(network, "backbone", None), nn.Module):
-            raise ConfigError(f"evaluate=local_features judges a backbone, which {type(network).__name__} has not")
+        backbone = self._backbone(subject)
         wanted = subject.load(subject.test, torch.zeros(1, dtype=torch.int64))[0].shape[0]
         if wanted != self.channels:
             raise ConfigError(
@@ -164,6 +165,13 @@ class LocalFeatures:
                 for j, k in enumerate(self.clusters if mine else []):
                     found[row][i, j] = torch.from_numpy(clustered(x, k, subject.seed, self.n_init))
         return {row: all_sum(maps).cpu().numpy() for row, maps in found.items()}
+
+    @staticmethod
+    def _backbone(subject: Subject) -> nn.Module:
+        if not isinstance(backbone := getattr(subject.network, "backbone", None), nn.Module):
+            name = type(subject.network).__name__
+            raise ConfigError(f"evaluate=local_features judges a backbone, which {name} has not")
+        return backbone
 
     def _open(self, path: Path) -> Tensor:
         """uint8 [1, 3, S, S]"""
@@ -204,25 +212,6 @@ def feature_maps(backbone: nn.Module, layers: Sequence[str], view: Tensor, grid:
             x = F.adaptive_avg_pool2d(x, grid)
         maps[layer] = F.normalize(x[0].float(), dim=0).permute(1, 2, 0)
     return maps
-
-
-@contextmanager
-def tapped(backbone: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """What the named modules give in the forward passes meanwhile."""
-    seen: dict[str, Any] = {}
-    handles = []
-    try:
-        for layer in layers:
-            try:
-                module = backbone.get_submodule(layer)
-            except AttributeError as error:
-                have = ", ".join(name for name, _ in backbone.named_children())
-                raise ConfigError(f"{KEY}.layers: the backbone has no {layer}; set layers to some of {have}") from error
-            handles.append(module.register_forward_hook(lambda _, __, out, layer=layer: seen.update({layer: out})))
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def patches(pixels: Tensor, side: int) -> Tensor:

@@ -49,16 +49,19 @@ class NPC:
             raise ValueError(f"tau must be above 0, not {tau}")
         self.batch_sizes, self.batches, self.tau, self.bins = sorted(set(batch_sizes)), batches, tau, bins
 
-    def run(self, subject: Subject) -> Iterator[tuple[str, float | Artifact]]:
-        if subject.network is None:
-            return
+    def check(self, subject: Subject) -> None:
         if not subject.augment:
             raise ValueError("augment must say how views are made: the multiplier is that of two views of an image")
         if self.batch_sizes[-1] > len(subject.train):
             raise ValueError(
                 f"batch_sizes must be at most {len(subject.train)}, the images of the train split, "
-                f"not {self.batch_sizes[-1]}: set evaluate.npc.batch_sizes"
+                f"not {self.batch_sizes[-1]}: leave the larger ones out"
             )
+
+    def run(self, subject: Subject) -> Iterator[tuple[str, float | Artifact]]:
+        if subject.network is None:
+            return
+        self.check(subject)
         means, cvs, counts = [], [], {}
         for size in self.batch_sizes:
             q = torch.cat([self._multipliers(subject, size, i) for i in range(self.batches)]).cpu()

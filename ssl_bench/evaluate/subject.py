@@ -3,7 +3,8 @@
 An evaluator is a class whose constructor takes its settings and whose ``run(subject)`` yields ``(name, value)`` pairs;
 a value is a number, or an artifact where one number does not say it. It runs on every rank together and gives the same
 numbers on any number of ranks. The caller adds the prefix, so one evaluator serves the trained network, the randomly
-initialised one and the raw pixels.
+initialised one and the raw pixels. It may also have a ``check(subject)``, which looks at no image and raises ValueError
+where it could not run, so that this is told before the training; the sentence begins with the setting that is wrong.
 
 Shapes: N images of a split, n images of a batch, C channels, D backbone width, P projection width.
 """
@@ -11,7 +12,7 @@ Shapes: N images of a split, n images of a batch, C channels, D backbone width, 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Literal, Protocol
 
 import torch
@@ -56,6 +57,39 @@ def frozen(network: nn.Module) -> Iterator[None]:
 
 def _state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return chain(network.named_parameters(), network.named_buffers())
+
+
+def parts(backbone: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
+    """The modules of those names. Raises ValueError if there is none."""
+    modules = dict(backbone.named_modules(remove_duplicate=False))
+    for layer in layers:
+        if layer not in modules:
+            have = ", ".join(name for name, _ in backbone.named_children())
+            raise ValueError(f"layers: the backbone has no {layer}; set layers to some of {have}")
+    return [modules[layer] for layer in layers]
+
+
+@contextmanager
+def tapped(
+    backbone: nn.Module, layers: Sequence[str], keep: Callable[[Any], Any] = lambda output: output
+) -> Iterator[dict[str, Any]]:
+    """``keep`` of what the named modules give in the forward passes meanwhile, which are not compiled.
+
+    A network that was compiled before would not call hooks that are added now.
+    """
+    seen: dict[str, Any] = {}
+
+    def hook(layer: str, _: nn.Module, __: object, output: Any) -> None:
+        seen[layer] = keep(output)
+
+    modules = zip(layers, parts(backbone, layers), strict=True)
+    handles = [module.register_forward_hook(partial(hook, layer)) for layer, module in modules]
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 class Subject:
@@ -107,7 +141,7 @@ class Subject:
         if labels.min() < 0 or labels.max() >= self.num_classes:
             raise ValueError(
                 f"{name} labels must lie in [0, {self.num_classes}), found {int(labels.min())} to {int(labels.max())}: "
-                "unlabelled images (-1) cannot be evaluated on, set the labelled split"
+                "unlabelled images (-1) cannot be judged on, set dataset to one with labels"
             )
         return labels.to(self.device)
 
@@ -148,7 +182,8 @@ class Subject:
 
         def views(augment: Views, uniform: Tensor, rows: Tensor) -> Tensor:
             images = self.load(self.split(name), ids[rows])
-            return augment.apply(images, augment.parameters(uniform[rows].to(self.device), *sizes(images)))
+            uniform = uniform[rows].to(self.device, non_blocking=True)
+            return augment.apply(images, augment.parameters(uniform, *sizes(images)))
 
         made = [partial(views, augment, augment.uniform(len(ids), generator)) for augment in self.augment[:2]]
         both = [self._sharded(len(ids), view) for view in made]
@@ -184,7 +219,8 @@ class Subject:
     @staticmethod
     def _join(padded: Tensor, ends: list[int]) -> Tensor:
         """The ranks' shards, padded to equal length, as one tensor in the split's order."""
-        if world() == 1:
-            return padded
-        shards = gather(padded).split(len(padded))
-        return torch.cat([shard[: ends[r + 1] - ends[r]] for r, shard in enumerate(shards)])
+        rows, joined = len(padded), gather(padded)
+        for r, (first, last) in enumerate(pairwise(ends)):
+            if first < r * rows:  # moved up in place: a second copy of all can be more than there is memory for
+                joined[first:last] = joined[r * rows :][: last - first].clone()
+        return joined[: ends[-1]]

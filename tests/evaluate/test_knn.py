@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.arrays import Images
-from ssl_bench.evaluate.knn import KNN, knn_predict
+from ssl_bench.evaluate.knn import KNN, _products, knn_predict
 from ssl_bench.evaluate.subject import Subject
 
 CLASSES = 7
@@ -96,6 +97,21 @@ def test_extreme_temperature_and_zero_features_give_a_ranking() -> None:
     queries, bank = torch.cat([torch.zeros(1, 16), exact(3, 0)]), torch.cat([torch.zeros(1, 16), exact(50, 1)])
     ranking = knn_predict(queries, bank, labels_of(51, 0), k=51, temperature=1e-4, num_classes=CLASSES)
     assert torch.equal(ranking.sort(1).values, torch.arange(CLASSES).expand(4, -1))
+
+
+def test_a_rank_without_queries_ranks_none() -> None:
+    bank, labels = exact(1000, 1), labels_of(1000, 2)
+    for blocks in (None, (7, 64)):
+        settings: dict[str, Any] = {"k": 20, "temperature": 0.1, "num_classes": CLASSES, "blocks": blocks}
+        assert knn_predict(bank[:0], bank, labels, **settings).shape == (0, CLASSES)
+
+
+def test_one_run_after_another_has_its_own_tf32(tf32: Callable[[bool], None]) -> None:
+    for allowed in (True, False, True):
+        tf32(allowed)
+        assert _products(torch.ones(3, 4), torch.ones(0, 4)).shape == (3, 0)  # by the matrix product, on a CPU too
+        assert torch.backends.cuda.matmul.allow_tf32 == allowed
+        assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
 
 
 class Largest(TorchDispatchMode):

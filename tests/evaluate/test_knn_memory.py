@@ -63,10 +63,12 @@ def test_what_cannot_be_searched_is_refused() -> None:
     labels = torch.zeros(60, dtype=torch.int64)
     with pytest.raises(RunError, match=r"set framework.sharded=false"):
         list(MemoryKNN(7, 0.1).run(subject(Network(Shards(60, 4, 0.5, 0)), labels)))
-    with pytest.raises(RunError, match="one label for each training image"):
+    with pytest.raises(ValueError, match="each training image needs one label"):
         list(MemoryKNN(7, 0.1).run(subject(Network(Memory(60, 4, 0.5, 0)), labels[:, None].expand(-1, 3))))
-    with pytest.raises(ConfigError, match=r"evaluate.knn_memory: framework=simclr remembers no images: set framework"):
+    with pytest.raises(ConfigError, match=r"evaluate.knn_memory: the framework remembers no images: set framework"):
         assemble.validate(load(["evaluate=knn_memory"]), 1)
+    with pytest.raises(ConfigError, match=r"evaluate.knn_memory.k must be in \[1, 1347\]"):
+        assemble.validate(load(["evaluate=knn_memory", "framework=npid", "evaluate.knn_memory.k=1348"]), 1)
 
 
 def test_a_run_tells_its_curve(train: Callable[..., Any]) -> None:

@@ -11,6 +11,8 @@ import yaml
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
+from ssl_bench import assemble
+from ssl_bench.config import load
 from ssl_bench.data.arrays import Images
 from ssl_bench.evaluate.linear import LinearProbe, accuracy, fit_linear
 from ssl_bench.evaluate.linear_images import LinearOnImages
@@ -94,6 +96,21 @@ def test_a_dimension_that_never_varies_is_ignored() -> None:
     torch.testing.assert_close(weight[:, :, :-1], expected[0])
     torch.testing.assert_close(bias, expected[1])
     assert not weight[:, :, -1].any()
+
+
+def test_some_of_the_images_are_fitted_on_as_if_they_were_all() -> None:
+    x, y = data(width=600)  # more columns than are gathered at a time
+    for features in (x, x.float()):
+        some = torch.randperm(len(x), generator=torch.Generator().manual_seed(2))[:150]
+        before = features.clone()
+        found, expected = fit(features, y, [0.1, 0.3], fitted=some), fit(features[some], y[some], [0.1, 0.3])
+        for each, other in zip(found, expected, strict=True):
+            assert torch.equal(each, other)
+        assert torch.equal(features, before)
+        std, mean = torch.std_mean(features, dim=0, correction=0)
+        scale = 1 / std
+        standard = fit((features - mean) * scale, y, [0.1])[0] * scale
+        torch.testing.assert_close(fit(features, y, [0.1])[0], standard, rtol=1e-3, atol=1e-6)
 
 
 def test_accuracy_counts_every_image_once() -> None:
@@ -223,6 +240,7 @@ def test_configuration_names_every_setting(name: str) -> None:
     node = yaml.safe_load((Path(__file__).parents[2] / f"conf/evaluate/{name}.yaml").read_text())[name]
     assert node.pop("_target_") == f"{target.__module__}.{target.__name__}"
     defaults = {key: value.default for key, value in inspect.signature(target).parameters.items()}
+    defaults.pop("jitter_p", None)  # of a jitter that it has not
     assert list(node) == list(defaults)
     for key, value in node.items():
         given = tuple(value) if isinstance(value, list) else value
@@ -276,6 +294,37 @@ def test_a_classifier_on_each_stage() -> None:
     x = F.adaptive_avg_pool2d(scaled(blobs(400, 0.5, 0).parts[0]), 2).flatten(1)
     torch.testing.assert_close(norm.mean, x.mean(0), atol=0.02, rtol=0)
     torch.testing.assert_close(norm.var, x.var(0), atol=0.01, rtol=0.2)
+
+
+def test_a_compiled_network_is_tapped_too() -> None:
+    def subject(compiled: bool) -> Subject:
+        network, train, test = Stages(), blobs(100, 0.5, 0), blobs(50, 0.5, 1)
+        if compiled:
+            network.compile(backend="eager")
+        judged = Subject(network, train, test, num_classes=CLASSES, view=scaled, device="cpu", seed=0)
+        judged.features("test")  # as other evaluators do before
+        return judged
+
+    probe = LinearOnImages(4, flip=0, layers=["first", "second"], epochs=2, batch_size=50, lr=0.1)
+    plain, compiled = subject(False), subject(True)
+    metrics = dict(probe.run(compiled))
+    assert metrics == dict(probe.run(plain)) and list(metrics) == ["first_top1", "second_top1"]
+    assert compiled.network is not None and compiled.network._compiled_call_impl is not None
+
+
+def test_every_image_is_jittered_where_the_recipe_says_so() -> None:
+    for name, chance in {"linear_opensel": 1.0, "linear_macl": 0.8}.items():
+        (probe,) = assemble.evaluators(load([f"evaluate={name}"])).values()
+        assert probe.views.jitter_p == chance
+        draw = probe.views.parameters(probe.views.uniform(1000, torch.Generator().manual_seed(0)), 32, 32)
+        assert float(draw.jitter.double().mean()) == pytest.approx(chance, abs=0.05 if chance < 1 else 0)
+
+
+def test_layers_that_the_backbone_has_not_are_refused() -> None:
+    subject = imaged(blobs(20, 1, 0), blobs(20, 1, 1))
+    LinearOnImages(4, layers=["norm"]).check(subject)
+    with pytest.raises(ValueError, match="layers: the backbone has no layer1; set layers to some of norm"):
+        next(LinearOnImages(4, layers=["norm", "layer1"]).run(subject))
 
 
 def scaled(images: Tensor) -> Tensor:

@@ -136,7 +136,9 @@ def test_feature_maps_are_unit_vectors_and_no_larger_than_asked() -> None:
     for x in maps.values():
         torch.testing.assert_close(x.norm(dim=2), torch.ones(x.shape[:2]))
     assert backbone.training and not backbone.first._forward_hooks
-    with pytest.raises(ConfigError, match="no third; set layers to some of first, second, norm"):
+    with pytest.raises(
+        ValueError, match="layers: the backbone has no third; set layers to some of first, second, norm"
+    ):
         feature_maps(backbone, ["third"], view, 6)
     with pytest.raises(ConfigError, match="gives no feature map"):
         feature_maps(nn.Sequential(nn.Flatten()), ["0"], view, 6)
@@ -183,6 +185,20 @@ def test_a_network_of_grey_images_sees_grey_photos(tmp_path: Path) -> None:
     assert set(found) == {"0", "1", "2"}
     with pytest.raises(ConfigError, match="photos of 3 channels and the network 1"):
         dict(evaluator(tmp_path / "images", None).run(subject(1)))
+
+
+def test_what_it_needs_is_known_before_the_training(tmp_path: Path) -> None:
+    images, annotations = photos(tmp_path)
+    evaluator(images, annotations).check(subject())
+    with pytest.raises(ValueError, match="layers: the backbone has no third; set layers to some of first, second"):
+        evaluator(images, annotations, layers=["third"]).check(subject())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="has no photos"):
+        evaluator(tmp_path / "empty", None).check(subject())
+    with pytest.raises(ConfigError, match="judges a backbone, which Backbone has not"):
+        given = subject()
+        given.network = Backbone()
+        evaluator(images, annotations).check(given)
 
 
 def test_raw_pixels_add_nothing(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_refusals(change: dict[str, Any], message: str) -> None:
 
 
 def test_what_the_data_cannot_give_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"batch_sizes must be at most 70.*set evaluate\.npc\.batch_sizes"):
+    with pytest.raises(ValueError, match=r"batch_sizes must be at most 70.*not 71: leave the larger ones out"):
         next(NPC(batch_sizes=[71]).run(subject(Halves())))
     with pytest.raises(ValueError, match="augment must say how views are made"):
         next(NPC().run(subject(Halves(), augment=())))

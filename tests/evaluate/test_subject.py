@@ -181,6 +181,7 @@ def measure() -> dict[str, Any]:
         "on_images": list(on_images.run(given)),
         "classifier": on_images._fit(given)[""][:2],
         "one": subject(Net(), split(1), split(1)).features("test"),
+        "equal": subject(Net(), split(8), split(1)).features("train"),
     }
 
 
@@ -192,7 +193,7 @@ def test_two_ranks_measure_what_one_does() -> None:
     alone, ranks = measure(), on_two_ranks(_rank_measure)
     assert [alone["images"], *(measured["images"] for measured in ranks)] == [34, 10 + 6, 11 + 7]
     for measured in ranks:
-        for name in ("features", "one", "classifier"):
+        for name in ("features", "one", "equal", "classifier"):
             torch.testing.assert_close(measured[name], alone[name], rtol=1e-5, atol=1e-5)
         for name in ("knn", "linear", "on_images"):
             assert measured[name] == alone[name]

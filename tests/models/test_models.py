@@ -394,9 +394,8 @@ def test_supervised_is_the_mean_over_both_views_of_the_labelled_images() -> None
 
 def test_supervised_on_ranks_with_unequal_numbers_of_labels() -> None:
     """As DistributedDataParallel averages, every labelled image counts the same; all ranks tell the same accuracy."""
-    single = {"labels": torch.tensor([-1] * 7 + [2]), "views": 1}
-    for settings in ({}, single):
-        supervised: Any = functools.partial(_supervised, **settings)
+    single = functools.partial(_supervised, labels=torch.tensor([-1] * 7 + [2]), views=1)
+    for supervised in (_supervised, single):
         alone, ranks = supervised(), on_two_ranks(supervised)
         for name, value in alone.items():
             found = torch.stack([rank[name] for rank in ranks])
