@@ -93,8 +93,10 @@ def parallel(module: nn.Module, device: torch.device) -> nn.Module:
     """``module`` with its parameter gradients averaged over ranks."""
     if world() == 1:
         return module
-    # Batch statistics are global already, or meant to be local: buffers are never sent in the forward.
+    # Every rank made the same weights, from the seed or a checkpoint; batch statistics are global already, or meant to
+    # be local. So nothing is sent before the training or in a forward.
     known = inspect.signature(DistributedDataParallel).parameters
-    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch renamed it
-    options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True, "static_graph": True}
+    # torch 2.6 has one switch for both, by another name.
+    never = {"forward_sync_buffers", "init_sync"} & set(known) or {"broadcast_buffers"}
+    options: dict[str, Any] = dict.fromkeys(never, False) | {"gradient_as_bucket_view": True, "static_graph": True}
     return DistributedDataParallel(module, [device.index] if device.type == "cuda" else None, **options)

@@ -357,7 +357,7 @@ def test_nothing_with_labels_is_measured_on_bits_alone(train: Callable[..., tupl
     assert code == 0, told
     assert json.loads((only_run() / "results.json").read_text())["metrics"] == {}
     code, told = train(*cell, "evaluate=linear", small=False)
-    assert code != 0 and "unlabelled images (-1) cannot be evaluated on" in told
+    assert code == 2 and "unlabelled images (-1) cannot be judged on, set dataset to one with labels" in told
 
 
 def test_randbit_trains_end_to_end(tmp_path: Path, train: Callable[..., tuple[int, str]]) -> None:

@@ -83,6 +83,18 @@ def test_numbers_that_belong_together() -> None:
         assert tau and cell.paper == round(k * math.exp(-2 / tau) / (1 + k * math.exp(-2 / tau)), 4)
 
 
+def test_settings_that_the_papers_or_their_codes_state() -> None:
+    every = [cell for table in TABLES.values() for cell in table.cells]
+    decoupled = [set(c.overrides) for c in every if "loss=decoupled_nt_xent" in c.overrides]
+    assert decoupled and all({"loss.form=official", "loss.scale=1000.0"} <= own for own in decoupled)
+    assert all("epochs=2000" in c.overrides for name, t in TABLES.items() if name.startswith("less/") for c in t.cells)
+    assert TABLES["less/fig4a"].rows() == ["ReLIC"] and TABLES["less/fig4b"].rows() == ["SimCLR"]
+    assert [c.runs for c in cells("eqco/fig2b", "SimCLR + EqCo, alpha 4096")] == [False, False, False, True]
+    assert all("reduction=sum" in c.overrides for c in cells("eqco/fig2b"))
+    small = [c for name, t in TABLES.items() if name.startswith("dcl/") for c in t.cells if "knn" in c.metric]
+    assert {len(c.seeds) for c in small} == {5}
+
+
 def test_every_option_that_a_cell_names_exists() -> None:
     folder = config.directory()
     groups = {entry.name for entry in folder.iterdir() if entry.is_dir()}
