@@ -26,7 +26,8 @@ def parameters(outputs: Path) -> State:
     """Everything that the last checkpoint says of the networks and the optimiser."""
     state = torch.load(only_run(outputs) / "checkpoints" / "last.pt", weights_only=True)
     moments = {f"optimizer.{i}": s["momentum_buffer"] for i, s in state["optimizer"]["state"].items()}
-    return {**state["method"], **moments}
+    tensors = {name: value for name, value in state["method"].items() if isinstance(value, torch.Tensor)}
+    return {**tensors, **moments}
 
 
 def losses(outputs: Path) -> list[float]:
