@@ -209,7 +209,9 @@ def test_a_signal_stops_the_whole_reproduction() -> None:
         time.sleep(0.5)
         started.send_signal(signal.SIGINT)
         printed = started.stdout.read()
-        assert started.wait(60) == 130 and "interrupted" in printed and "run " not in printed, printed
+        # Where the signal met code that Python runs from a string, Python ends by it: for a shell 130 as well.
+        assert started.wait(60) in (130, -signal.SIGINT), printed
+        assert "interrupted" in printed and "run " not in printed, printed
 
 
 def test_cells_are_carried_out_at_once_by_a_launcher(tiny: None, capfd: pytest.CaptureFixture[str]) -> None:
