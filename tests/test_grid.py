@@ -56,7 +56,9 @@ def test_runs_side_by_side_are_those_one_after_another(cli: Cli) -> None:
 
 
 def test_a_run_that_is_killed_takes_nobody_with_it() -> None:
-    command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "-m", *LOCAL, "epochs=40,2", "seed=0"]
+    # Long enough that it is never killed at its end: elastic's agent waits for ever for a process that dies while it waits
+    # to hand over its result.
+    command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "-m", *LOCAL, "epochs=4000,2", "seed=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
         try:
             wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
