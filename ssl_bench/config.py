@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ssl_bench import tracking
 from ssl_bench.build import near, one_of
 from ssl_bench.errors import ConfigError
-from ssl_bench.places import jobs
+from ssl_bench.sweep.places import jobs
 
 PRECISIONS = ("auto", "fp32", "fp16", "bf16", "fp64")
 SCALES = ("full", "reduced", "smoke")

@@ -28,9 +28,9 @@ from ssl_bench.environment import environment
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.interrupt import Interrupted
 from ssl_bench.journal import journal
-from ssl_bench.nodes import nodes
-from ssl_bench.places import available_cores
-from ssl_bench.processes import die_with
+from ssl_bench.sweep.nodes import nodes
+from ssl_bench.sweep.places import available_cores
+from ssl_bench.sweep.processes import die_with
 
 Outcome = dict[str, Any]
 # How ranks end that were told to stop: by themselves, or because they were not listening yet.

@@ -18,9 +18,9 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench import config as configuration
-from ssl_bench import grid, processes
-from ssl_bench.cell import Cell, Check, Outcome, Work, unwritable
 from ssl_bench.errors import ConfigError
+from ssl_bench.sweep import grid, processes
+from ssl_bench.sweep.cell import Cell, Check, Outcome, Work, unwritable
 
 
 def main(

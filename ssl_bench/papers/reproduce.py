@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import places
 from ssl_bench.build import near
 from ssl_bench.errors import ConfigError
 from ssl_bench.identity import VOLATILE, run_id
 from ssl_bench.papers import cost, runs, smoke, tables
 from ssl_bench.papers.tables import Cell, Table
+from ssl_bench.sweep import places
 
 USAGE = """usage: ssl-bench reproduce TABLE [row=PATTERN] [col=PATTERN] [seed=0,1] [key=value ...] [--dry-run]
        ssl-bench reproduce PAPER --all

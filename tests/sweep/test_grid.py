@@ -21,7 +21,7 @@ LOCAL = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
 # Takes a place and says what it got.
 HOLDER = """
 import os, sys, time
-from ssl_bench.places import Place
+from ssl_bench.sweep.places import Place
 with Place(*map(int, sys.argv[1:4])):
     print(os.environ.get("CUDA_VISIBLE_DEVICES"), sorted(os.sched_getaffinity(0)), flush=True)
     time.sleep(60)
@@ -56,8 +56,8 @@ def test_runs_side_by_side_are_those_one_after_another(cli: Cli) -> None:
 
 
 def test_a_run_that_is_killed_takes_nobody_with_it() -> None:
-    # Long enough that it is never killed at its end: elastic's agent waits for ever for a process that dies while it waits
-    # to hand over its result.
+    # So long that it is not killed at its end: elastic's agent never notices a process that dies while it waits for its
+    # result to be fetched.
     command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "-m", *LOCAL, "epochs=4000,2", "seed=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
         try:

@@ -12,12 +12,13 @@ from typing import Any
 import yaml
 
 from ssl_bench import config as configuration
-from ssl_bench import files, grid, tracking
-from ssl_bench.claim import Claim
+from ssl_bench import files, tracking
 from ssl_bench.errors import ConfigError
 from ssl_bench.identity import run_dir, run_id
-from ssl_bench.places import Place
 from ssl_bench.report import headline, report
+from ssl_bench.sweep import grid
+from ssl_bench.sweep.claim import Claim
+from ssl_bench.sweep.places import Place
 
 Outcome = dict[str, Any]
 Check = Callable[[dict[str, Any]], None]
@@ -87,7 +88,7 @@ class Cell:
         return self._run(wait) | {"folder": str(self.folder)}
 
     def _run(self, wait: bool) -> Outcome:
-        from ssl_bench.nodes import nodes
+        from ssl_bench.sweep.nodes import nodes
 
         # Where the ranks have more than one parent, rank 0 tells them all whether there is anything to do.
         several = self.torchrun or nodes().count > 1
