@@ -19,7 +19,7 @@ from ssl_bench import assemble, checkpoint, chunked, files, plots
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader, Step
 from ssl_bench.device import Precision, move
-from ssl_bench.distributed import all_sum, average_gradients, parallel, rank, world
+from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.environment import environment, peak_memory
 from ssl_bench.errors import RunError
 from ssl_bench.estimate import out_of_memory, step_cost
@@ -27,7 +27,7 @@ from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.judge import judge
 from ssl_bench.interrupt import Interrupt, Interrupted
 from ssl_bench.meter import Meter, refuse_bad_loss
-from ssl_bench.models.norm import synchronise
+from ssl_bench.models.norm import OwnStatistics, synchronise
 from ssl_bench.progress import Progress, clock
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
 from ssl_bench.snr import GradientSNR
@@ -59,6 +59,7 @@ class Run:
         if world() > 1 and self.method.norm == "sync":
             synchronise(self.method, device)
         move(self.method, device)
+        self.statistics = OwnStatistics(self.method, self.method.norm)
         self.recipe = assemble.recipe(config)
         self.lr = self.recipe.scaled_lr(config["batch_size"]["size"])
         self.optimizer = self.recipe.optimizer(self.method)
@@ -206,7 +207,7 @@ class Run:
         """Writes the checkpoint of this step, unless the loss was not finite on the way to it."""
         self.method.collect()
         mine = {"rng": rng_state(), "meter": self.meter.state.tolist()}
-        mine["statistics"] = [buffer.cpu() for buffer in self._local_statistics()]
+        mine["statistics"] = self.statistics.read()
         ranks: list[Any] = [mine]
         if world() > 1:
             ranks = [None] * world()
@@ -217,7 +218,7 @@ class Run:
         if rank() == 0:
             state = {"run_id": self.run_id, "step": self.step, "judged": self.judged, "ranks": ranks}
             state["seconds"] = self._elapsed()
-        with self._mean_statistics():
+        with self.statistics.averaged():
             if rank() == 0:
                 state |= {name: part.state_dict() for name, part in self._stateful().items()}
                 checkpoint.save(self.folder / "checkpoints", state)
@@ -234,31 +235,12 @@ class Run:
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])
             self.meter.state.copy_(torch.tensor(ranks[rank()]["meter"]))
-            for buffer, own in zip(self._local_statistics(), ranks[rank()]["statistics"], strict=True):
-                buffer.copy_(own)
+            self.statistics.write(ranks[rank()]["statistics"])
         log.info("resuming at step %d of %d (epoch %d)", self.step, self.last_step, self.step // self.per_epoch)
 
     def _stateful(self) -> dict[str, Any]:
         parts = {"method": self.method, "optimizer": self.optimizer, "scaler": self.scaler}
         return parts if self.snr is None else parts | {"snr": self.snr}
-
-    def _local_statistics(self) -> list[Tensor]:
-        """Running averages that each rank has of its own."""
-        if world() == 1 or self.method.norm == "sync":
-            return []
-        norms = (m for m in self.method.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
-        return [buffer for norm in norms for buffer in norm.buffers() if buffer.is_floating_point()]
-
-    @contextlib.contextmanager
-    def _mean_statistics(self) -> Iterator[None]:
-        """What is kept and judged is the mean of the ranks, each of which then goes on with its own."""
-        buffers = self._local_statistics()
-        own = [buffer.clone() for buffer in buffers]
-        for buffer in buffers:
-            all_sum(buffer).div_(world())
-        yield
-        for buffer, kept in zip(buffers, own, strict=True):
-            buffer.copy_(kept)
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.started
@@ -273,7 +255,7 @@ class Run:
             networks["_init"] = move(self.initial, self.device)
         if baselines and "raw" in self.config["evaluate"]["baselines"]:
             networks["_raw"] = None
-        with self._mean_statistics():
+        with self.statistics.averaged():
             judged = judge(self.config, self.dataset, networks, self.device, self.precision)
         set_rng_state(kept)
         return judged

@@ -1,9 +1,13 @@
-"""Batch normalisation with statistics over all ranks, on any device."""
+"""Batch normalisation over ranks, on any device: statistics of the global batch, or of each rank its own."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from ssl_bench.distributed import gather, world
+from ssl_bench.distributed import all_sum, gather, world
 
 
 class GlobalBatchNorm(nn.BatchNorm1d):
@@ -42,7 +46,7 @@ def synchronise(model: nn.Module, device: torch.device) -> nn.Module:
     Raises:
         ValueError: a BN of another class, which neither of the two can stand in for.
     """
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     for other in (m for m in norms if type(m) not in (nn.BatchNorm1d, nn.BatchNorm2d)):
         raise ValueError(f"{type(other).__name__} cannot be made global: set norm to local")
     if device.type == "cuda":
@@ -50,3 +54,34 @@ def synchronise(model: nn.Module, device: torch.device) -> nn.Module:
     for module in norms:
         module.__class__ = GlobalBatchNorm
     return model
+
+
+class OwnStatistics:
+    """Running averages that differ between ranks; none where there is one rank, or where ``norm`` makes them global.
+
+    Args:
+        module: what is trained, on its device.
+        norm: ``sync``, ``shuffle`` or ``local``.
+    """
+
+    def __init__(self, module: nn.Module, norm: str) -> None:
+        norms = [m for m in module.modules() if isinstance(m, _BatchNorm)] if world() > 1 and norm != "sync" else []
+        self._buffers = [buffer for norm_ in norms for buffer in norm_.buffers() if buffer.is_floating_point()]
+
+    def read(self) -> list[Tensor]:
+        """This rank's, copied to the CPU."""
+        return [buffer.to("cpu", copy=True) for buffer in self._buffers]
+
+    def write(self, kept: Sequence[Tensor]) -> None:
+        """What :meth:`read` gave."""
+        for buffer, value in zip(self._buffers, kept, strict=True):
+            buffer.copy_(value)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside it every rank has the mean of the ranks, which is what is kept and judged; then its own again."""
+        own = [buffer.clone() for buffer in self._buffers]
+        for buffer in self._buffers:
+            all_sum(buffer).div_(world())
+        yield
+        self.write(own)
