@@ -282,7 +282,9 @@ def test_what_was_measured_of_randbit_mnist_is_the_notebooks() -> None:
     measured = json.loads((Path(tables.__file__).parent / "measured" / "intriguing_fig7_mnist.json").read_text())
     ours = {(cell["row"], cell["column"]): cell["value"] for cell in measured["cells"]}
     papers = {(c.row, c.column): c.paper for c in TABLES["intriguing/fig7_mnist"].cells if c.paper is not None}
-    assert ours.keys() == papers.keys() and len(ours) == 15
+    control = {bits: value for (row, bits), value in ours.items() if row == "VAE"}
+    assert len(ours) == 20 and ours.keys() - papers.keys() == {("VAE", bits) for bits in control}
+    assert len(control) == 5 and max(control.values()) - min(control.values()) < 5  # it hardly suffers
     for (row, bits), paper in papers.items():
         assert abs(ours[row, bits] - paper) < (5 if bits == "0" or paper < 15 else 15)
     for row in {row for row, _ in papers}:
