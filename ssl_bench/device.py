@@ -1,6 +1,7 @@
 """The device of a process and the number formats it computes in."""
 
 import ctypes
+import gc
 import sys
 from dataclasses import dataclass
 
@@ -65,15 +66,29 @@ def local_device(local_rank: int) -> torch.device:
 
 
 def _reuse_memory() -> None:
-    """Makes glibc keep the memory of freed tensors, up to 2 GiB, for the next ones.
+    """Makes glibc keep the memory of freed tensors for the next ones.
 
     Left alone, it returns every block above 32 MB to the kernel, which clears it page by page for the next step again.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(-4, 0)  # M_MMAP_MAX: no block outside the heap
-        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: what may lie free at its end
-        mallopt(-2, 2**26)  # M_TOP_PAD: it grows by 64 MiB at a time
+    _glibc("mallopt", -4, 0)  # M_MMAP_MAX: no block outside the heap
+    _glibc("mallopt", -1, 2**31 - 1)  # M_TRIM_THRESHOLD: what may lie free at its end
+    _glibc("mallopt", -2, 2**26)  # M_TOP_PAD: it grows by 64 MiB at a time
+
+
+def release_memory(device: torch.device) -> None:
+    """Gives back what a run has kept for its next step, so that the next run of this process finds it free."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        _glibc("malloc_trim", 0)
+
+
+def _glibc(name: str, *arguments: int) -> None:
+    """Calls a function that only that C library has."""
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if function is not None:
+        function(*arguments)
 
 
 def move(module: nn.Module, device: torch.device) -> nn.Module:

@@ -5,7 +5,6 @@ All three end in :func:`_cell`, which gives an outcome as plain data: ``{"state"
 """
 
 import datetime
-import gc
 import logging
 import multiprocessing
 import os
@@ -21,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from ssl_bench import files
-from ssl_bench.device import local_device
+from ssl_bench.device import local_device, release_memory
 from ssl_bench.distributed import broadcast_object, leave, rank, world
 from ssl_bench.engine import Run
 from ssl_bench.environment import environment
@@ -84,9 +83,7 @@ def _cell(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
     try:
         return _attempt(lambda: Run(config, run_id, folder, device)(), folder, device, quiet)
     finally:
-        if device.type == "cuda":  # so that the next run of this process finds the memory free
-            gc.collect()
-            torch.cuda.empty_cache()
+        release_memory(device)
 
 
 def _attempt(work: Callable[[], Any], folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
