@@ -8,8 +8,10 @@ are carried out at once, each by its own command.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import importlib
+import os
 import shlex
 import shutil
 import subprocess
@@ -124,6 +126,7 @@ class Job:
     cells: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     blocked: str = ""
+    identities: dict[int, str] = field(default_factory=dict)  # of its run with each seed
     done: list[int] = field(default_factory=list)
 
     @property
@@ -169,6 +172,8 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         if asked.scale() == "smoke":
             shutil.rmtree(data, ignore_errors=True)
+            with contextlib.suppress(OSError):  # another process has images there
+                data.parent.rmdir()
 
 
 def plan(asked: Asked, chosen: Sequence[Table]) -> list[Job]:
@@ -217,7 +222,8 @@ def _job(asked: Asked, cell: Cell, finished: set[str]) -> Job:
     if scale == "smoke":
         job.overrides = tables.merge(job.overrides, smoke.overrides(job.config, _data(asked)))
     job.config = runs.compose(job.overrides, cell.command)
-    job.done = [seed for seed in seeds if run_id(runs.compose(job.overrides, cell.command, seed)) in finished]
+    job.identities = {seed: run_id(runs.compose(job.overrides, cell.command, seed)) for seed in job.seeds}
+    job.done = [seed for seed, identity in job.identities.items() if identity in finished]
     return job
 
 
@@ -254,8 +260,8 @@ def _carry_out(asked: Asked, job: Job, data: Path) -> int:
     print(f"\n{'; '.join(job.cells)}\n{job.say()}", flush=True)
     code: int = importlib.import_module(f"ssl_bench.{job.command}").main(job.arguments())
     if asked.scale() == "smoke":  # a thousand networks that nobody goes on with
-        for folder in asked.outputs().glob("smoke/*/checkpoints"):
-            shutil.rmtree(folder)
+        for seed in job.left:
+            shutil.rmtree(asked.outputs() / "smoke" / job.identities[seed] / "checkpoints", ignore_errors=True)
     return code
 
 
@@ -279,5 +285,5 @@ def _at_once(asked: Asked, todo: Sequence[Job]) -> list[int]:
 
 
 def _data(asked: Asked) -> Path:
-    """Where generated images are while they are needed."""
-    return asked.outputs() / ".smoke"
+    """Where generated images are while this process needs them."""
+    return asked.outputs() / ".smoke" / str(os.getpid())
