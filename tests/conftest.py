@@ -4,6 +4,7 @@ import os
 
 os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jobs, and every process they start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A run of a second: scattered digits at batch 64 on a very small network, three optimiser steps.
 SMALL = ["backbone.width=4", "head.out=16", "optimizer=sgd", "optimizer.lr=0.3"]

@@ -5,7 +5,10 @@ per image, under noise. Raw pixels classify the plain digits at 97%, these at ab
 """
 
 import math
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
@@ -34,10 +37,8 @@ class ScatteredDigits(Dataset):
 
 def scatter(size: int) -> tuple[Tensor, Tensor]:
     """All digits in scikit-learn's order: uint8 [1797, 1, size, size] and int64 [1797], the same on every machine."""
-    from sklearn.datasets import load_digits  # heavy: only where it is used
-
-    bundled = load_digits()
-    digits = torch.from_numpy(bundled.images).float()[:, None] / 16  # [N, 1, 8, 8] in [0, 1]
+    bundled = _bundled()
+    digits = bundled[:, :-1].float().view(-1, 1, 8, 8) / 16  # [N, 1, 8, 8] in [0, 1]
     n, generator = len(digits), torch.Generator().manual_seed(0)
     uniform = torch.rand(n, 4, generator=generator) * 2 - 1  # [N, 4] in [-1, 1)
     angle = uniform[:, 0] * math.radians(25)
@@ -51,4 +52,13 @@ def scatter(size: int) -> tuple[Tensor, Tensor]:
     canvas = grid_sample(digits, affine_grid(theta, [n, 1, size, size], align_corners=False), align_corners=False)
     noise = 0.25 * torch.randn(canvas.shape, generator=generator)
     pixels = ((canvas + noise).clamp(0, 1) * 255).round().to(torch.uint8)
-    return pixels.contiguous(memory_format=torch.channels_last), torch.from_numpy(bundled.target).long()
+    return pixels.contiguous(memory_format=torch.channels_last), bundled[:, -1].long()
+
+
+def _bundled() -> Tensor:
+    """Scikit-learn's digits, [1797, 65]: 64 pixels from 0 to 16, and the label.
+
+    Read from its file: importing the package would take half a second, a good part of a short run's start.
+    """
+    (package,) = find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr, misc]
+    return torch.from_numpy(np.loadtxt(Path(package) / "datasets" / "data" / "digits.csv.gz", delimiter=","))

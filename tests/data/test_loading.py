@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ssl_bench import assemble
@@ -115,6 +116,7 @@ def test_scattered_digits() -> None:
     images, labels = scatter(20)
     assert images.shape == (1797, 1, 20, 20) and images.dtype == torch.uint8
     assert torch.equal(images, scatter(20)[0])
+    assert labels.tolist() == load_digits().target.tolist()
     pixels = images.flatten(1).float()
     ranking = knn_predict(pixels[1347:], pixels[:1347], labels[:1347], k=20, temperature=0.1, num_classes=10)
     assert float((ranking[:, 0] == labels[1347:]).float().mean()) == pytest.approx(0.636, abs=0.02)

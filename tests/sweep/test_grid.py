@@ -38,15 +38,15 @@ def losses(folder: Path) -> list[float]:
 
 
 def test_runs_side_by_side_are_those_one_after_another(cli: Cli) -> None:
-    grid = [*SMALL, "-m", "max_steps=3", "optimizer.lr=0.1,1e38", "seed=0,1"]
+    grid = [*SMALL, "-m", "max_steps=3", "optimizer.lr=0.1,0.2,1e38", "seed=0"]
     # One core for either run: sums are not split in another way.
     both = cli("train", *grid, *LOCAL, "paths.outputs=both")
     assert both.returncode == 1, both.stdout + both.stderr
-    assert "4 cells: 2 trained, 0 done before, 2 failed" in both.stdout
+    assert "3 cells: 2 trained, 0 done before, 1 failed" in both.stdout
     failures = [line for line in both.stdout.splitlines() if line.startswith("  failed: ")]
-    assert len(failures) == 2 and all("optimizer.lr=1e+38" in f and "not finite" in f for f in failures)
+    assert len(failures) == 1 and "optimizer.lr=1e+38" in failures[0] and "not finite" in failures[0]
     again = cli("train", *grid, *LOCAL, "paths.outputs=both")
-    assert again.returncode == 1 and "4 cells: 0 trained, 2 done before, 2 failed" in again.stdout
+    assert again.returncode == 1 and "3 cells: 0 trained, 2 done before, 1 failed" in again.stdout
     assert cli("train", *grid, "paths.outputs=one").returncode == 1
     assert set(results("both")) == set(results("one")) and len(results("one")) == 2
     for identity in results("one"):
