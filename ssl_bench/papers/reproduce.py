@@ -9,15 +9,15 @@ are carried out at once, each by its own command.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import fnmatch
 import importlib
-import os
 import shlex
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,18 +162,14 @@ def main(arguments: Sequence[str]) -> int:
     if "--dry-run" in asked.flags:
         print(*(job.say() for job in todo), sep="\n")
         return 0
-    data = _data(asked)
     try:
-        codes = _at_once(asked, todo) if asked.launcher() != "basic" else _one_by_one(asked, todo, data)
-        return max(codes, default=0)
+        if asked.launcher() != "basic":
+            return max(_at_once(asked, todo), default=0)
+        with _generated(asked) if asked.scale() == "smoke" else contextlib.nullcontext():
+            return max(_one_by_one(asked, todo), default=0)
     except OSError as error:  # such as a full disk, met by the images of a smoke run
         print(f"ssl-bench: {error.filename or asked.outputs()}: {error.strerror}", file=sys.stderr)
         return 1
-    finally:
-        if asked.scale() == "smoke":
-            shutil.rmtree(data, ignore_errors=True)
-            with contextlib.suppress(OSError):  # another process has images there
-                data.parent.rmdir()
 
 
 def plan(asked: Asked, chosen: Sequence[Table]) -> list[Job]:
@@ -245,18 +241,18 @@ def _introduce(asked: Asked, jobs: Sequence[Job]) -> list[Job]:
     return todo
 
 
-def _one_by_one(asked: Asked, todo: Sequence[Job], data: Path) -> list[int]:
+def _one_by_one(asked: Asked, todo: Sequence[Job]) -> list[int]:
     codes: list[int] = []
     for job in todo:
-        codes.append(_carry_out(asked, job, data))
+        codes.append(_carry_out(asked, job))
         if codes[-1] > 128:  # stopped by a signal
             break
     return codes
 
 
-def _carry_out(asked: Asked, job: Job, data: Path) -> int:
+def _carry_out(asked: Asked, job: Job) -> int:
     if asked.scale() == "smoke" and job.command == "train":
-        smoke.write(job.config, data)
+        smoke.write(job.config, _data(asked))
     print(f"\n{'; '.join(job.cells)}\n{job.say()}", flush=True)
     code: int = importlib.import_module(f"ssl_bench.{job.command}").main(job.arguments())
     if asked.scale() == "smoke":  # a thousand networks that nobody goes on with
@@ -285,5 +281,19 @@ def _at_once(asked: Asked, todo: Sequence[Job]) -> list[int]:
 
 
 def _data(asked: Asked) -> Path:
-    """Where generated images are while this process needs them."""
-    return asked.outputs() / ".smoke" / str(os.getpid())
+    """Where generated images are while they are needed: for every process the same, for it is in what a run is."""
+    return asked.outputs() / ".smoke"
+
+
+@contextlib.contextmanager
+def _generated(asked: Asked) -> Iterator[None]:
+    """Sees that the last process that needs generated images removes them."""
+    _data(asked).mkdir(parents=True, exist_ok=True)
+    with open(_data(asked) / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(BlockingIOError):  # another one needs them
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(_data(asked), ignore_errors=True)

@@ -1,6 +1,7 @@
 """``ssl-bench table``, ``figure`` and ``reproduce`` on made-up results and on a made-up paper of tiny cells."""
 
 import csv
+import fcntl
 import io
 import json
 import shlex
@@ -226,19 +227,24 @@ def test_cells_are_carried_out_at_once_by_a_launcher(tiny: None, capfd: pytest.C
 
 
 def test_smoke_trains_on_generated_images_and_leaves_none(capsys: Output) -> None:
-    others = Path("results/smoke/another/checkpoints"), Path("results/.smoke/1")  # of a process beside this one
-    for folder in others:
-        folder.mkdir(parents=True)
+    beside = Path("results/smoke/another/checkpoints")  # of another process
+    beside.mkdir(parents=True)
     arguments = ["intriguing/fig7_mnist", "col=5", "row=*0.05", "scale=smoke", "paths.outputs=results"]
     assert reproduce.main(arguments) == 0
     out = capsys.readouterr().out
     assert "1 runs to go" in out and "1 trained, 0 done before, 0 failed" in out and " h of pre-training" not in out
     (path,) = Path("results").glob("smoke/*/results.json")
     config = json.loads(path.read_text())["config"]
-    assert config["scale"] == "smoke" and config["max_steps"] == 2 and not Path(config["paths"]["data"]).exists()
-    assert all(folder.exists() for folder in others)
+    assert config["scale"] == "smoke" and config["max_steps"] == 2 and not Path("results/.smoke").exists()
+    assert beside.exists()
     assert not (path.parent / "checkpoints").exists()
     assert all(c["n"] == 0 for c in entries(capsys, "intriguing/fig7_mnist", "paths.outputs=results"))
+
+    Path("results/.smoke").mkdir()
+    with open("results/.smoke/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # as a smoke run of another process does
+        assert reproduce.main([*arguments[:-1], "paths.outputs=results"]) == 0
+        assert "0 runs to go" in capsys.readouterr().out and Path("results/.smoke").exists()
 
 
 @pytest.mark.parametrize("dataset", ["stl10", "imagenet100", "digit_on_imagenet", "multi_digits", "randbit_imagenet"])
