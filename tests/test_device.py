@@ -1,0 +1,35 @@
+"""What a run on CPUs does with memory, counted in pages by the kernel."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+
+# Page faults of ten tensors of 64 MiB after ten others, and the MiB in use before and after the memory is released.
+CODE = """
+import resource, psutil, torch
+from ssl_bench.device import local_device, release_memory
+device = local_device(0)
+for _ in range(10):
+    torch.ones(2**24)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    torch.ones(2**24)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+tensors = [torch.ones(2**22) for _ in range(32)]
+last = torch.ones(2**10)
+del tensors
+for _ in range(2):
+    print(psutil.Process().memory_info().rss // 2**20)
+    release_memory(device)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or torch.cuda.is_available(), reason="for CPUs under glibc")
+def test_freed_memory_is_used_again_until_it_is_released() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    faults, kept, released = map(int, done.stdout.split())
+    assert faults < 10 * 1024  # of 160 Ki pages
+    assert kept - released > 400  # of 512 MiB
