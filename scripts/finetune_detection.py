@@ -2,7 +2,7 @@
 
 import sys
 
-from ssl_bench.detect import main
+from ssl_bench.commands.detect import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -27,19 +27,19 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if command == "train":
-        from ssl_bench.train import main as run
+        from ssl_bench.commands.train import main as run
     elif command == "evaluate":
-        from ssl_bench.reevaluate import main as run
+        from ssl_bench.commands.evaluate import main as run
     elif command == "status":
-        from ssl_bench.status.show import main as run
+        from ssl_bench.status.view import main as run
     elif command == "mi":
-        from ssl_bench.mi import main as run
+        from ssl_bench.commands.mi import main as run
     elif command == "weight":
-        from ssl_bench.weight import main as run
+        from ssl_bench.commands.weight import main as run
     elif command == "reproduce":
-        from ssl_bench.papers.reproduce import main as run
+        from ssl_bench.papers.plan import main as run
     elif command == "table":
-        from ssl_bench.papers.show import main as run
+        from ssl_bench.papers.formats import main as run
     elif command == "figure":
         from ssl_bench.papers.figure import main as run
     elif command == "prepare":

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ssl_bench.errors import ConfigError
-from ssl_bench.sweep.places import available_cores
+from ssl_bench.launch.slots import available_cores
 
 CUDA_12 = 'pip install "torch<2.15" torchvision --index-url <PyTorch\'s wheel index>/cu126'
 

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ssl_bench.build import build, target, wants
+from ssl_bench.config.build import build, target, wants
 from ssl_bench.data.arrays import Dataset
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
-from ssl_bench.device import Precision, check_devices
 from ssl_bench.errors import ConfigError
-from ssl_bench.evaluate.subject import Subject
-from ssl_bench.objective.method import Contrastive, Method, Unmet
-from ssl_bench.optim import Recipe
+from ssl_bench.evaluate.target import Subject
+from ssl_bench.hardware import Precision, check_devices
+from ssl_bench.methods.base import Contrastive, Method, Unmet
+from ssl_bench.training.optim import Recipe
 
 Config = dict[str, Any]
 OBJECTIVE = ("negatives", "temperature", "loss")

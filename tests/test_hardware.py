@@ -10,7 +10,7 @@ import torch
 # Page faults of ten tensors of 64 MiB after ten others, and the MiB in use before and after the memory is released.
 CODE = """
 import resource, psutil, torch
-from ssl_bench.device import local_device, release_memory
+from ssl_bench.hardware import local_device, release_memory
 device = local_device(0)
 for _ in range(10):
     torch.ones(2**24)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import ssl_bench
-from ssl_bench.device import refuse_architecture
 from ssl_bench.errors import ConfigError
+from ssl_bench.hardware import refuse_architecture
 
 ROOT = Path(ssl_bench.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -57,12 +57,12 @@ def test_the_objective_imports_torch_the_collectives_and_the_random_streams_only
     ("module", "absent"),
     [
         ("ssl_bench.cli", {"torch", "hydra", "rich"}),
-        ("ssl_bench.status.show", {"torch", "hydra"}),
-        ("ssl_bench.papers.show", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
+        ("ssl_bench.status.view", {"torch", "hydra"}),
+        ("ssl_bench.papers.formats", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
         ("ssl_bench.papers.figure", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
-        ("ssl_bench.papers.reproduce", {"torch", "hydra", "rich", "wandb"}),
+        ("ssl_bench.papers.plan", {"torch", "hydra", "rich", "wandb"}),
         ("ssl_bench.train", {"torch", "wandb", "timm", "sklearn"}),
-        ("ssl_bench.launch", {"wandb", "timm", "torchvision", "sklearn", "hydra"}),
+        ("ssl_bench.launch.ranks", {"wandb", "timm", "torchvision", "sklearn", "hydra"}),
     ],
 )
 def test_nothing_heavy_is_imported_before_it_is_used(module: str, absent: set[str]) -> None:

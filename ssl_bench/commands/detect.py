@@ -31,12 +31,13 @@ from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
-from ssl_bench import checkpoint, files
+from ssl_bench import files
 from ssl_bench.data.coco import Boxes, Example
-from ssl_bench.device import local_device
 from ssl_bench.distributed import leave, rank, world
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.export import read
+from ssl_bench.hardware import local_device
+from ssl_bench.networks.export import read
+from ssl_bench.record import checkpoint
 
 DROPS = (7, 11)  # epochs after which the rate is divided by 10
 FULL = {"epochs": 12, "sizes": [640, 800], "max_steps": None}

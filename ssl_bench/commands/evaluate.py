@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import files, plots
+from ssl_bench import files
 from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.record import plots
 
 USAGE = (
     "usage: ssl-bench evaluate RUN_DIR [evaluate=OPTION | evaluate=[OPTION,...]] [evaluate.key=value] [paths.data=...]"
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 def _export(folder: Path, overrides: Sequence[str]) -> int:
     if len(overrides) > 1:
         raise ConfigError(f"{overrides[0]} and {overrides[1]}: export=... stands alone")
-    from ssl_bench.export import export
+    from ssl_bench.networks.export import export
 
     print(export(folder, overrides[0].removeprefix("export=")))
     return 0
@@ -66,7 +67,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, fl
     """
     import yaml
 
-    from ssl_bench import config as configuration
+    from ssl_bench.config import compose as configuration
 
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
@@ -86,9 +87,10 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, fl
 
     import torch
 
-    from ssl_bench import assemble, checkpoint
-    from ssl_bench.device import Precision, local_device, move
-    from ssl_bench.evaluate.judge import judge
+    from ssl_bench import parts as assemble
+    from ssl_bench.evaluate.run import judge
+    from ssl_bench.hardware import Precision, local_device, move
+    from ssl_bench.record import checkpoint
     from ssl_bench.seeding import seed_everything
 
     assemble.validate(config | {"devices": 1}, 1)

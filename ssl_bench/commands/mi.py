@@ -18,7 +18,7 @@ POSITIVE = ("information", "dimensions", "pairs", "hidden", "outputs", "steps", 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one cell or, with ``-m``, a grid, as ``ssl-bench train`` does; gives the same exit codes."""
-    from ssl_bench import train
+    from ssl_bench.commands import train
 
     return train.main(arguments, "mi", check, bound)
 
@@ -42,7 +42,7 @@ def estimate(config: dict[str, Any]) -> float:
     import torch
     from torch import Tensor, nn
 
-    from ssl_bench.build import build
+    from ssl_bench.config.build import build
     from ssl_bench.objective.contrast import Contrast, Embedded
     from ssl_bench.objective.negatives import CrossView
     from ssl_bench.seeding import seed_everything

@@ -17,10 +17,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench import config as configuration
+from ssl_bench.config import compose as configuration
 from ssl_bench.errors import ConfigError
-from ssl_bench.sweep import grid, processes
-from ssl_bench.sweep.cell import Cell, Check, Outcome, Work, unwritable
+from ssl_bench.launch import grid, processes
+from ssl_bench.launch.job import Cell, Check, Outcome, Work, unwritable
 
 
 def main(

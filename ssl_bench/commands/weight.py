@@ -12,7 +12,7 @@ from ssl_bench.errors import ConfigError
 
 def main(arguments: Sequence[str]) -> int:
     """Computes one cell or, with ``-m``, a grid, as ``ssl-bench train`` does; gives the same exit codes."""
-    from ssl_bench import train
+    from ssl_bench.commands import train
 
     return train.main(arguments, "weight", check, weight)
 
@@ -30,7 +30,7 @@ def weight(config: dict[str, Any]) -> dict[str, float]:
     """The metric ``weight``, in float64."""
     import torch
 
-    from ssl_bench.build import build
+    from ssl_bench.config.build import build
     from ssl_bench.objective.contrast import Contrast
 
     loss, temperature = build(config["loss"], "loss"), build(config["temperature"], "temperature")

@@ -15,10 +15,10 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench import tracking
-from ssl_bench.build import near, one_of
+from ssl_bench.config.build import near, one_of
 from ssl_bench.errors import ConfigError
-from ssl_bench.sweep.places import jobs
+from ssl_bench.launch.slots import jobs
+from ssl_bench.record import wandb as tracking
 
 PRECISIONS = ("auto", "fp32", "fp16", "bf16", "fp64")
 SCALES = ("full", "reduced", "smoke")
@@ -98,8 +98,8 @@ OmegaConf.register_new_resolver("jobs", jobs, replace=True)  # ${jobs:${devices}
 
 def directory() -> Path:
     """Where the YAML files are: inside the installed package, or beside it in a checkout."""
-    inside = Path(__file__).parent / "conf"
-    return inside if inside.is_dir() else Path(__file__).parent.parent / "conf"
+    inside = Path(__file__).parent.parent / "conf"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
 
 
 def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:

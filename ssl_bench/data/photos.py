@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ssl_bench.data.arrays import Source
 from ssl_bench.errors import RunError
-from ssl_bench.sweep.places import available_cores
+from ssl_bench.launch.slots import available_cores
 
 log = logging.getLogger("ssl_bench")
 T = TypeVar("T")

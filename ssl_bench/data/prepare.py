@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ssl_bench import files
-from ssl_bench.config import load
+from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         print(prepare(options.overrides, options.source))
         if options.show:
-            from ssl_bench.data.show import show
+            from ssl_bench.data.sheet import show
 
             print(show(load(options.overrides), options.show))
     except ConfigError as error:
@@ -60,7 +60,7 @@ def prepare(overrides: Sequence[str], source: Path | None) -> str:
         RunError: too many photos are damaged.
     """
     config = load(overrides)
-    from ssl_bench import assemble
+    from ssl_bench import parts as assemble
     from ssl_bench.data.arrays import ArrayDataset
     from ssl_bench.data.folder import FolderDataset
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
-from ssl_bench import assemble, files
+from ssl_bench import files
+from ssl_bench import parts as assemble
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.views import Views

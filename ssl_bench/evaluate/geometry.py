@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ssl_bench.distributed import all_sum, broadcast_object, rank, world
 from ssl_bench.evaluate.artifacts import Artifact, Distribution
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 from ssl_bench.seeding import stream
 
 TILE = 512

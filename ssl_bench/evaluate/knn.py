@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_bench.distributed import all_sum, rank, world
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 
 GROUP = 8
 INDEX = 0xFFFFFFFF  # low half of a key

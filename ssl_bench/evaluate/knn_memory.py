@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ssl_bench.distributed import rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.evaluate.knn import check_votes, knn_predict, scores
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.shards import Shards
 

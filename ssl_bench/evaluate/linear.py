@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 
 COLUMNS = 256  # of the features, gathered at a time for their statistics
 

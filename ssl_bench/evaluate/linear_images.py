@@ -16,7 +16,7 @@ from ssl_bench.data.pixels import sizes
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.evaluate.linear import judged
-from ssl_bench.evaluate.subject import Subject, parts, tapped
+from ssl_bench.evaluate.target import Subject, parts, tapped
 
 
 class LinearOnImages:

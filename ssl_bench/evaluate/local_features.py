@@ -26,7 +26,7 @@ from ssl_bench.data.evalview import EvalView
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.artifacts import Artifact, Regions
-from ssl_bench.evaluate.subject import Subject, frozen, parts, tapped
+from ssl_bench.evaluate.target import Subject, frozen, parts, tapped
 
 KEY = "evaluate.local_features"
 PHOTOS = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Histogram
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.seeding import stream
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_bench.evaluate.artifacts import Artifact, Histogram
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 from ssl_bench.seeding import stream
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ssl_bench import assemble
+from ssl_bench import parts as assemble
 from ssl_bench.data.arrays import Dataset
-from ssl_bench.device import Precision
 from ssl_bench.evaluate.artifacts import Artifact
+from ssl_bench.hardware import Precision
 
 
 def judge(

@@ -22,7 +22,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from ssl_bench import files
-from ssl_bench.report import compare
+from ssl_bench.record.summary import compare
 
 WORDS = {"done": "trained", "done before": "done before", "failed": "failed"}
 started: Path | None = None  # the folder of the grid that this process has started

@@ -11,14 +11,15 @@ from typing import Any
 
 import yaml
 
-from ssl_bench import config as configuration
-from ssl_bench import files, tracking
+from ssl_bench import files
+from ssl_bench.config import compose as configuration
+from ssl_bench.config.identity import run_dir, run_id
 from ssl_bench.errors import ConfigError
-from ssl_bench.identity import run_dir, run_id
-from ssl_bench.report import headline, report
-from ssl_bench.sweep import grid
-from ssl_bench.sweep.claim import Claim
-from ssl_bench.sweep.places import Place
+from ssl_bench.launch import grid
+from ssl_bench.launch.claim import Claim
+from ssl_bench.launch.slots import Place
+from ssl_bench.record import wandb as tracking
+from ssl_bench.record.summary import headline, report
 
 Outcome = dict[str, Any]
 Check = Callable[[dict[str, Any]], None]
@@ -88,14 +89,14 @@ class Cell:
         return self._run(wait) | {"folder": str(self.folder)}
 
     def _run(self, wait: bool) -> Outcome:
-        from ssl_bench.sweep.nodes import nodes
+        from ssl_bench.launch.nodes import nodes
 
         # Where the ranks have more than one parent, rank 0 tells them all whether there is anything to do.
         several = self.torchrun or nodes().count > 1
         first = os.environ["RANK"] == "0" if self.torchrun else nodes().mine == 0
         if self.results.exists() and not several:
             return self._conclude({"state": "done before"})
-        from ssl_bench import assemble  # torch: only when there is something to train
+        from ssl_bench import parts as assemble  # torch: only when there is something to train
 
         if self.work is None:
             here = int(os.environ["LOCAL_WORLD_SIZE"]) if self.torchrun else nodes().share(self.config["devices"])
@@ -141,7 +142,7 @@ class Cell:
             print(f"run {self.identity} in {self.folder}", flush=True)
 
     def _launch(self) -> Outcome:
-        from ssl_bench import launch
+        from ssl_bench.launch import ranks as launch
 
         if self.work is not None:
             return launch.alone(self.work, self.config, self.identity, self.folder)

@@ -20,16 +20,16 @@ import torch
 import torch.distributed as dist
 
 from ssl_bench import files
-from ssl_bench.device import local_device, release_memory
 from ssl_bench.distributed import broadcast_object, leave, rank, world
-from ssl_bench.engine import Run
-from ssl_bench.environment import environment
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.interrupt import Interrupted
-from ssl_bench.journal import journal
-from ssl_bench.sweep.nodes import nodes
-from ssl_bench.sweep.places import available_cores
-from ssl_bench.sweep.processes import die_with
+from ssl_bench.hardware import local_device, release_memory
+from ssl_bench.launch.nodes import nodes
+from ssl_bench.launch.processes import die_with
+from ssl_bench.launch.slots import available_cores
+from ssl_bench.record.environment import environment
+from ssl_bench.record.log import journal
+from ssl_bench.training.engine import Run
+from ssl_bench.training.interrupt import Interrupted
 
 Outcome = dict[str, Any]
 # How ranks end that were told to stop: by themselves, or because they were not listening yet.

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ssl_bench.objective.contrast import Batch, Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
-from ssl_bench.objective.draws import Draws
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import Negatives
+from ssl_bench.objective.sampling import Draws
 from ssl_bench.objective.shards import Shards
 from ssl_bench.objective.temperature import Temperature
 

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from ssl_bench.distributed import gather, rank
-from ssl_bench.models.heads import MLP
-from ssl_bench.models.npid import NPID
-from ssl_bench.models.siamese import Siamese, full_precision
+from ssl_bench.methods.base import Method, Outputs
+from ssl_bench.methods.kmeans import kmeans
+from ssl_bench.methods.npid import NPID
+from ssl_bench.methods.siamese import Siamese, full_precision
+from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Batch, Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
-from ssl_bench.objective.kmeans import kmeans
 from ssl_bench.objective.losses import InfoNCE
-from ssl_bench.objective.method import Method, Outputs
 from ssl_bench.objective.negatives import Queue
 from ssl_bench.objective.temperature import Fixed
 
@@ -130,7 +130,7 @@ class MoCoCLD(Method):
         tau: of InfoNCE, fixed.
         clusters, cld_tau, weight, iterations: as in :class:`CrossLevel`.
         seed: of the first keys.
-        norm: as in :class:`ssl_bench.models.siamese.Siamese`.
+        norm: as in :class:`ssl_bench.methods.siamese.Siamese`.
     """
 
     views: ClassVar[int] = 3

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ssl_bench.distributed import gather
-from ssl_bench.models.heads import MLP
-from ssl_bench.models.siamese import Encoder, full_precision
+from ssl_bench.methods.base import Method, Outputs
+from ssl_bench.methods.siamese import Encoder, full_precision
+from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Batch
-from ssl_bench.objective.method import Method, Outputs
 
 
 class Exemplar(Method):

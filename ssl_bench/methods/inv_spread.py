@@ -21,9 +21,9 @@ from torch.nn.functional import normalize, softplus
 
 from ssl_bench.distributed import gather
 from ssl_bench.errors import ConfigError
-from ssl_bench.models.siamese import Encoder, full_precision
+from ssl_bench.methods.base import Method, Outputs
+from ssl_bench.methods.siamese import Encoder, full_precision
 from ssl_bench.objective.contrast import Batch
-from ssl_bench.objective.method import Method, Outputs
 
 
 class InvSpread(Method):

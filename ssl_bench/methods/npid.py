@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ssl_bench.distributed import gather, global_mean, rank, world
-from ssl_bench.models.heads import MLP
-from ssl_bench.models.siamese import Encoder, full_precision
+from ssl_bench.methods.base import Method, Outputs
+from ssl_bench.methods.siamese import Encoder, full_precision
+from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Batch
-from ssl_bench.objective.draws import Draws
 from ssl_bench.objective.loss import softplus
 from ssl_bench.objective.memory import Memory
-from ssl_bench.objective.method import Method, Outputs
+from ssl_bench.objective.sampling import Draws
 from ssl_bench.objective.shards import memory
 from ssl_bench.objective.temperature import Fixed
 

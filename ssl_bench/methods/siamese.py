@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ssl_bench.distributed import gather, rank, world
-from ssl_bench.models.heads import MLP
+from ssl_bench.methods.base import Framework, Outputs
+from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Batch, Embedded
-from ssl_bench.objective.method import Framework, Outputs
 
 
 class Encoder(nn.Module):

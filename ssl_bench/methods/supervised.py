@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ssl_bench.distributed import gather, world
-from ssl_bench.models.siamese import Encoder
+from ssl_bench.methods.base import Method, Outputs
+from ssl_bench.methods.siamese import Encoder
 from ssl_bench.objective.contrast import Batch
-from ssl_bench.objective.method import Method, Outputs
 
 
 class Supervised(Method):

@@ -28,11 +28,11 @@ from torch.nn.functional import softplus
 
 from ssl_bench.distributed import global_mean, rank, world
 from ssl_bench.errors import ConfigError
-from ssl_bench.models.heads import MLP
-from ssl_bench.models.siamese import Encoder, full_precision
+from ssl_bench.methods.base import Method, Outputs
+from ssl_bench.methods.siamese import Encoder, full_precision
+from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Batch
-from ssl_bench.objective.draws import Draws
-from ssl_bench.objective.method import Method, Outputs
+from ssl_bench.objective.sampling import Draws
 
 
 class GaussianEncoder(Encoder):

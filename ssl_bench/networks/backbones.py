@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.build import near
+from ssl_bench.config.build import near
 
 
 def timm_backbone(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.build import one_of
+from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError, RunError
 
 LIBRARIES = ("timm", "torchvision")
@@ -26,14 +26,15 @@ def export(folder: Path, library: str) -> Path:
     import torch
     import yaml
 
-    from ssl_bench import assemble, checkpoint
+    from ssl_bench import parts as assemble
+    from ssl_bench.record import checkpoint
 
     one_of("export", library, LIBRARIES)
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
     config: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text())
     node = config["backbone"]
-    if node["_target_"] != "ssl_bench.models.backbones.timm_backbone":
+    if node["_target_"] != "ssl_bench.networks.backbones.timm_backbone":
         chosen = config["choices"].get("backbone", node["_target_"])
         raise ConfigError(f"export={library}: backbone={chosen} is not timm's; a run with backbone=resnet18 would be")
     state = checkpoint.load(folder / "checkpoints", folder.resolve().name)
@@ -73,7 +74,7 @@ def load(path: Path) -> tuple[Any, dict[str, Any]]:
     Raises:
         ConfigError: no export there, or one whose weights are not those that were written with it.
     """
-    from ssl_bench.models.backbones import timm_backbone
+    from ssl_bench.networks.backbones import timm_backbone
 
     facts, weights = read(path)
     backbone = timm_backbone(facts["name"], facts["in_channels"], facts["stem"])

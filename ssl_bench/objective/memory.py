@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench.distributed import gather
 from ssl_bench.objective.candidates import Pool
-from ssl_bench.objective.draws import Draws
+from ssl_bench.objective.sampling import Draws
 
 
 class Memory(nn.Module):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ssl_bench.distributed import gather, rank, world
 from ssl_bench.objective.candidates import Pool
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
-from ssl_bench.objective.draws import Draws, without_replacement
 from ssl_bench.objective.memory import Memory
+from ssl_bench.objective.sampling import Draws, without_replacement
 
 
 class Negatives(nn.Module):

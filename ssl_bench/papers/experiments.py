@@ -174,6 +174,6 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    from ssl_bench.config import directory
+    from ssl_bench.config.compose import directory
 
     sys.exit(main(directory() / "experiment"))

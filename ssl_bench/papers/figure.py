@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import runs, tables
-from ssl_bench.papers.reproduce import Asked
-from ssl_bench.papers.show import Filled, fill, option
+from ssl_bench.papers.formats import Filled, fill, option
+from ssl_bench.papers.plan import Asked
 from ssl_bench.papers.tables import Table
-from ssl_bench.plots import COLOURS, MARKERS, STYLE
+from ssl_bench.record.plots import COLOURS, MARKERS, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.build import one_of
+from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import runs
-from ssl_bench.papers.reproduce import Asked
+from ssl_bench.papers.plan import Asked
 from ssl_bench.papers.tables import Cell, Table, percent
 
 USAGE = """usage: ssl-bench table TABLE [row=PATTERN] [col=PATTERN] [paths.outputs=FOLDER]
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever read what is printed has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if "--wandb" in asked.flags:
-        from ssl_bench.tracking import log_table
+        from ssl_bench.record.wandb import log_table
 
         for table, filled in found:
             log_table(table.name, HEADINGS, [each.row() for each in filled], record(table, filled))

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.build import near
+from ssl_bench.config.build import near
+from ssl_bench.config.identity import VOLATILE, run_id
 from ssl_bench.errors import ConfigError
-from ssl_bench.identity import VOLATILE, run_id
+from ssl_bench.launch import slots as places
 from ssl_bench.papers import cost, runs, smoke, tables
 from ssl_bench.papers.tables import Cell, Table
-from ssl_bench.sweep import places
 
 USAGE = """usage: ssl-bench reproduce TABLE [row=PATTERN] [col=PATTERN] [seed=0,1] [key=value ...] [--dry-run]
        ssl-bench reproduce PAPER --all
@@ -254,7 +254,7 @@ def _carry_out(asked: Asked, job: Job) -> int:
     if asked.scale() == "smoke" and job.command == "train":
         smoke.write(job.config, _data(asked))
     print(f"\n{'; '.join(job.cells)}\n{job.say()}", flush=True)
-    code: int = importlib.import_module(f"ssl_bench.{job.command}").main(job.arguments())
+    code: int = importlib.import_module(f"ssl_bench.commands.{job.command}").main(job.arguments())
     if asked.scale() == "smoke":  # a thousand networks that nobody goes on with
         for seed in job.left:
             shutil.rmtree(asked.outputs() / "smoke" / job.identities[seed] / "checkpoints", ignore_errors=True)

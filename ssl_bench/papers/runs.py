@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from ssl_bench import files
-from ssl_bench.identity import run_id
+from ssl_bench.config.identity import run_id
 from ssl_bench.papers.tables import Cell, Table, percent
 
 SEED = 907_340_511  # stands for a seed while a configuration is composed once for all of them
@@ -72,7 +72,7 @@ def compose(overrides: Sequence[str], command: str = "train", seed: int = 0) -> 
 
 @cache
 def _composed(overrides: tuple[str, ...], command: str) -> dict[str, Any]:
-    from ssl_bench import config as configuration  # Hydra
+    from ssl_bench.config import compose as configuration  # Hydra
 
     return configuration.load([*overrides, f"seed={SEED}"], primary=command)
 

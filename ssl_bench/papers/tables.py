@@ -30,7 +30,7 @@ from typing import Any
 
 import yaml
 
-from ssl_bench.build import near
+from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")

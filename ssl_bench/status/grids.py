@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
+from ssl_bench.launch import claim
 from ssl_bench.status.follow import Cache
-from ssl_bench.sweep import claim
 
 RECENT = 600.0  # seconds; a grid whose process cannot be seen is at work if something was noted that recently
 SETTLED = 10.0  # seconds; a folder that changed longer ago has another time when it changes again

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.identity import VOLATILE
-from ssl_bench.status.survey import Cell
+from ssl_bench.config.identity import VOLATILE
+from ssl_bench.status.scan import Cell
 
 TELLING = ("dataset", "framework", "loss", "negatives", "temperature", "batch_size")  # groups that say most of a run
 

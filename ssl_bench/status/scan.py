@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from ssl_bench import files
+from ssl_bench.launch import claim
+from ssl_bench.launch.claim import Owner
 from ssl_bench.status.follow import Cache, Journal, accuracies, number
-from ssl_bench.status.sweeps import Grid, read_grid
-from ssl_bench.sweep import claim
-from ssl_bench.sweep.claim import Owner
+from ssl_bench.status.grids import Grid, read_grid
 
 
 class Run:

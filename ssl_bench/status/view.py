@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ssl_bench.progress import clock
+from ssl_bench.record.progress import clock
 from ssl_bench.status.names import names
-from ssl_bench.status.survey import Cell, Survey
+from ssl_bench.status.scan import Cell, Survey
 
 COLOURS = {"done": "green", "running": "cyan", "waiting": "dim", "partial": "yellow", "failed": "red"}
 URGENT = ("running", "failed", "partial", "waiting", "done")  # what is shown first where there is little room

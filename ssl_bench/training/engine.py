@@ -15,23 +15,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ssl_bench import assemble, checkpoint, chunked, files, plots
+from ssl_bench import files
+from ssl_bench import parts as assemble
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader, Step
-from ssl_bench.device import Precision, move
 from ssl_bench.distributed import average_gradients, parallel, rank, world
-from ssl_bench.environment import environment, peak_memory
 from ssl_bench.errors import RunError
-from ssl_bench.estimate import out_of_memory, step_cost
 from ssl_bench.evaluate.artifacts import Artifact
-from ssl_bench.evaluate.judge import judge
-from ssl_bench.interrupt import Interrupt, Interrupted
-from ssl_bench.meter import Meter, refuse_bad_loss
-from ssl_bench.models.norm import OwnStatistics, synchronise
-from ssl_bench.progress import Progress, clock
+from ssl_bench.evaluate.run import judge
+from ssl_bench.hardware import Precision, move
+from ssl_bench.networks.norm import OwnStatistics, synchronise
+from ssl_bench.record import checkpoint, plots
+from ssl_bench.record.environment import environment, peak_memory
+from ssl_bench.record.progress import Progress, clock
+from ssl_bench.record.wandb import Tracker
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
-from ssl_bench.snr import GradientSNR
-from ssl_bench.tracking import Tracker
+from ssl_bench.training import chunked
+from ssl_bench.training.estimate import out_of_memory, step_cost
+from ssl_bench.training.interrupt import Interrupt, Interrupted
+from ssl_bench.training.meter import Meter, refuse_bad_loss
+from ssl_bench.training.snr import GradientSNR
 
 log = logging.getLogger("ssl_bench")
 

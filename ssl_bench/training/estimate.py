@@ -6,8 +6,8 @@ import time
 import torch
 
 from ssl_bench.data.loader import Loader
-from ssl_bench.device import Precision
-from ssl_bench.objective.method import Method
+from ssl_bench.hardware import Precision
+from ssl_bench.methods.base import Method
 from ssl_bench.seeding import rng_state, set_rng_state
 
 FEW = 16  # images; enough to be representative, little enough to cost nothing beside a training

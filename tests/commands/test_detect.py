@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 
 from ssl_bench import files
+from ssl_bench.commands.detect import detector, main, rate, train_step
 from ssl_bench.data.coco import Boxes, read
-from ssl_bench.detect import detector, main, rate, train_step
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.export import export
-from tests.test_export import run_directory
+from ssl_bench.networks.export import export
+from tests.networks.test_export import run_directory
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_a_step_changes_every_layer(exported: Path, tmp_path: Path) -> None:
 def test_a_whole_run_and_its_end_again(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssl_bench.detect.detector", quick)
+    monkeypatch.setattr("ssl_bench.commands.detect.detector", quick)
     options = ["--data", str(data(tmp_path)), "--out", str(tmp_path / "out"), "--sizes", "64", "64", "--workers", "0"]
     arguments = [str(exported), *options, "--batch", "2", "--epochs", "1"]
     assert main(arguments) == 0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from ssl_bench.reevaluate import main
+from ssl_bench.commands.evaluate import main
 from tests.conftest import only_run
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ssl_bench.config import load
-from ssl_bench.mi import estimate, main
+from ssl_bench.commands.mi import estimate, main
+from ssl_bench.config.compose import load
 from tests.conftest import only_run
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ssl_bench.config import load
-from ssl_bench.weight import main, weight
+from ssl_bench.commands.weight import main, weight
+from ssl_bench.config.compose import load
 
 
 @pytest.mark.parametrize("k", [1, 256, 65536])

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
-from ssl_bench import config as configuration
-from ssl_bench.build import build
+from ssl_bench.config import compose as configuration
+from ssl_bench.config.build import build
+from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
-from ssl_bench.identity import run_id
 
 Train = Callable[..., tuple[int, str]]
 
 
 def test_every_option_of_every_group_composes_and_builds(tmp_path: Path) -> None:
-    from ssl_bench import assemble
+    from ssl_bench import parts as assemble
 
     for folder in configuration.directory().iterdir():
         if not folder.is_dir() or folder.name in ("experiment", "local", "hydra"):

@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-from ssl_bench import assemble
-from ssl_bench.config import load
+from ssl_bench import parts as assemble
+from ssl_bench.config.compose import load
 from ssl_bench.data import photos
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.folder import Folder, FolderDataset

@@ -11,8 +11,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from ssl_bench import assemble
-from ssl_bench.config import load
+from ssl_bench import parts as assemble
+from ssl_bench.config.compose import load
 from ssl_bench.data.arrays import Images
 from ssl_bench.data.digits import scatter
 from ssl_bench.data.loader import Loader

@@ -18,7 +18,7 @@ from ssl_bench.data.views import Views
 from ssl_bench.evaluate.artifacts import Artifact, Distribution, Histogram
 from ssl_bench.evaluate.geometry import Geometry, effective_rank, pair_statistics
 from ssl_bench.evaluate.projections import Projections, orthonormal
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 from tests.ranks import on_two_ranks
 
 CLASSES = 5

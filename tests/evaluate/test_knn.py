@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.arrays import Images
 from ssl_bench.evaluate.knn import KNN, _products, knn_predict
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 
 CLASSES = 7
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ssl_bench import assemble
-from ssl_bench.config import load
+from ssl_bench import parts as assemble
+from ssl_bench.config.compose import load
 from ssl_bench.data.arrays import Images
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.evaluate.knn import knn_predict
 from ssl_bench.evaluate.knn_memory import MemoryKNN
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.shards import Shards
 from tests.conftest import only_run

@@ -11,12 +11,12 @@ import yaml
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from ssl_bench import assemble
-from ssl_bench.config import load
+from ssl_bench import parts as assemble
+from ssl_bench.config.compose import load
 from ssl_bench.data.arrays import Images
 from ssl_bench.evaluate.linear import LinearProbe, accuracy, fit_linear
 from ssl_bench.evaluate.linear_images import LinearOnImages
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 
 CLASSES = 4
 

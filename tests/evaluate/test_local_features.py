@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ssl_bench import plots
 from ssl_bench.data import coco
 from ssl_bench.data.arrays import Images
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.artifacts import Regions
 from ssl_bench.evaluate.local_features import LocalFeatures, agreement, clustered, feature_maps, patches
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
+from ssl_bench.record import plots
 
 STAR = [[5.0, 2.0, 38.0, 9.5, 21.0, 14.0, 33.5, 28.0, 9.0, 20.0]]  # not convex, in a photo of 40 x 30
 

@@ -15,7 +15,7 @@ from ssl_bench.data.arrays import Images
 from ssl_bench.data.views import Views
 from ssl_bench.evaluate.artifacts import Curve, Histogram
 from ssl_bench.evaluate.npc import NPC, multipliers
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.negatives import InBatch
 from tests.evaluate.test_geometry import Halves, generator, split, subject

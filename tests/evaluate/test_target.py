@@ -12,7 +12,7 @@ from ssl_bench.data.arrays import Images
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.linear_images import LinearOnImages
-from ssl_bench.evaluate.subject import Subject
+from ssl_bench.evaluate.target import Subject
 from tests.ranks import on_two_ranks
 
 CLASSES = 6

@@ -11,13 +11,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.sweep.claim import Claim, Owner, owner
+from ssl_bench.launch.claim import Claim, Owner, owner
 
 # Takes the run, works for a moment on the file of results unless that is done, and gives the run back.
 WORKER = """
 import sys, time
 from pathlib import Path
-from ssl_bench.sweep.claim import Claim
+from ssl_bench.launch.claim import Claim
 claim, log, results = Claim(Path("run")), Path("log"), Path("run/results.json")
 claim.wait(lambda owner: None)
 if not results.exists():
@@ -31,7 +31,7 @@ claim.release(results.exists())
 RACER = """
 import sys, time
 from pathlib import Path
-from ssl_bench.sweep.claim import Claim
+from ssl_bench.launch.claim import Claim
 begin, got = float(sys.argv[1]), []
 for number in range(100):
     claim = Claim(Path(f"run{number}"))
@@ -43,7 +43,7 @@ sys.stdin.read()
 HOLDER = """
 import time
 from pathlib import Path
-from ssl_bench.sweep.claim import Claim
+from ssl_bench.launch.claim import Claim
 assert Claim(Path("run")).take() is None
 print("has it", flush=True)
 time.sleep(60)
@@ -132,7 +132,7 @@ def test_a_claim_that_is_not_written_yet_counts_until_its_time_is_up() -> None:
 
 
 def test_who_was_given_up_ends_without_another_word() -> None:
-    code = "import ssl_bench.sweep.claim as c; c.BEAT = 0.1\n" + HOLDER
+    code = "import ssl_bench.launch.claim as c; c.BEAT = 0.1\n" + HOLDER
     with start(code) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "has it\n"
         elsewhere(2)

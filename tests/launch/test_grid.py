@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ssl_bench import files
-from ssl_bench.estimate import out_of_memory
+from ssl_bench.training.estimate import out_of_memory
 from tests.conftest import SMALL
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -21,7 +21,7 @@ LOCAL = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
 # Takes a place and says what it got.
 HOLDER = """
 import os, sys, time
-from ssl_bench.sweep.places import Place
+from ssl_bench.launch.slots import Place
 with Place(*map(int, sys.argv[1:4])):
     print(os.environ.get("CUDA_VISIBLE_DEVICES"), sorted(os.sched_getaffinity(0)), flush=True)
     time.sleep(60)

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from ssl_bench import files
-from tests import slurm
 from tests.conftest import SMALL
+from tests.launch import slurm
 
 pytestmark = [
     pytest.mark.slurm,
@@ -85,7 +85,7 @@ def test_cells_of_several_ranks_are_started_by_their_task() -> None:
 
 
 def test_the_batch_script_saves_and_requeues_a_run_of_torchruns_ranks() -> None:
-    script = Path(__file__).parent.parent / "scripts" / "slurm_torchrun.sh"
+    script = Path(__file__).parents[2] / "scripts" / "slurm_torchrun.sh"
     options = ["--parsable", "--gpus-per-node=0", "--cpus-per-task=2", "--output=slurm.out", "--time=60"]
     environment = os.environ | {"RANKS_PER_NODE": "2", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = ["sbatch", *options, str(script), *SMALL, "precision=fp64", "epochs=12"]

@@ -16,12 +16,12 @@ import wandb
 import yaml
 from wandb.wandb_agent import Agent
 
-from ssl_bench.assemble import validate
-from ssl_bench.config import check, load
+from ssl_bench.config.compose import check, load
+from ssl_bench.parts import validate
 from tests.conftest import SMALL, only_run
-from tests.test_tracking import legs, pick, records, summary, wandb_config
+from tests.record.test_wandb import legs, pick, records, summary, wandb_config
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 Run = Callable[[str, dict[str, Any], list[str]], list[str]]
 
 

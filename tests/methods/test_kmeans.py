@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ssl_bench.objective.kmeans import kmeans
+from ssl_bench.methods.kmeans import kmeans
 
 
 def points(n: int, dim: int = 3, seed: int = 0) -> Tensor:

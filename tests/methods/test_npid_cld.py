@@ -12,21 +12,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ssl_bench import assemble, chunked
-from ssl_bench.config import load
+from ssl_bench import parts as assemble
+from ssl_bench.config.compose import load
 from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.errors import ConfigError
-from ssl_bench.models.cld import NPIDCLD, CrossLevel, MoCoCLD
-from ssl_bench.models.heads import MLP
-from ssl_bench.models.norm import synchronise
-from ssl_bench.models.npid import NPID
+from ssl_bench.methods.cld import NPIDCLD, CrossLevel, MoCoCLD
+from ssl_bench.methods.kmeans import kmeans
+from ssl_bench.methods.npid import NPID
+from ssl_bench.networks.heads import MLP
+from ssl_bench.networks.norm import synchronise
 from ssl_bench.objective.contrast import Batch
-from ssl_bench.objective.kmeans import kmeans
 from ssl_bench.objective.memory import Memory
+from ssl_bench.training import chunked
 from tests.conftest import only_run
-from tests.models.training import some
+from tests.methods.training import some
 from tests.ranks import on_two_ranks
-from tests.test_run import losses
+from tests.training.test_run import losses
 
 IMAGES, INSTANCES, DIM = 8, 30, 5
 NPID_: dict[str, Any] = {"instances": INSTANCES, "tau": 0.1, "memory_momentum": 0.5, "seed": 0, "norm": "sync"}

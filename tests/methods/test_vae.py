@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ssl_bench import assemble
-from ssl_bench.config import load
+from ssl_bench import parts as assemble
+from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError
-from ssl_bench.models.backbones import DigitsResNet
-from ssl_bench.models.heads import MLP
-from ssl_bench.models.vae import VAE, Decoder
+from ssl_bench.methods.vae import VAE, Decoder
+from ssl_bench.networks.backbones import DigitsResNet
+from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Batch
-from tests.models.training import batches, trained
+from tests.methods.training import batches, trained
 from tests.ranks import on_two_ranks
 
 LATENTS, CHANNELS, SIZE = 3, 2, 8

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from ssl_bench.distributed import parallel, rank, world
-from ssl_bench.models.norm import synchronise
+from ssl_bench.methods.base import Method
+from ssl_bench.networks.norm import synchronise
 from ssl_bench.objective.contrast import Batch
-from ssl_bench.objective.method import Method
 
 
 def batches(images: Batch, steps: int) -> list[Batch]:

@@ -9,11 +9,12 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from ssl_bench import assemble, checkpoint
-from ssl_bench.config import load as compose
+from ssl_bench import parts as assemble
+from ssl_bench.commands.evaluate import main
+from ssl_bench.config.compose import load as compose
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.export import export, load
-from ssl_bench.reevaluate import main
+from ssl_bench.networks.export import export, load
+from ssl_bench.record import checkpoint
 
 STEMS = [("resnet18_cifar", 1), ("resnet18_cifar", 3), ("resnet18", 1), ("resnet18", 3)]
 

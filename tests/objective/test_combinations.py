@@ -12,19 +12,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ssl_bench import assemble, chunked, distributed
-from ssl_bench.build import build
-from ssl_bench.config import directory, load
+from ssl_bench import distributed
+from ssl_bench import parts as assemble
+from ssl_bench.config.build import build
+from ssl_bench.config.compose import directory, load
 from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.errors import ConfigError
-from ssl_bench.models.heads import MLP
-from ssl_bench.models.norm import synchronise
-from ssl_bench.models.siamese import Siamese
+from ssl_bench.methods.base import Contrastive, Method, Unmet
+from ssl_bench.methods.siamese import Siamese
+from ssl_bench.networks.heads import MLP
+from ssl_bench.networks.norm import synchronise
 from ssl_bench.objective.contrast import Batch
 from ssl_bench.objective.losses import align_uniform, dclw
-from ssl_bench.objective.method import Contrastive, Method, Unmet
 from ssl_bench.objective.temperature import Fixed, MACLa
-from tests.models.training import some
+from ssl_bench.training import chunked
+from tests.methods.training import some
 from tests.ranks import on_two_ranks
 
 IMAGES, SIZE = 8, 8

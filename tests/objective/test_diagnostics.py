@@ -14,7 +14,7 @@ from ssl_bench.objective.diagnostics import BINS, diagnose
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.losses import BYOL, DCL, EqCo, InfoNCE
 from ssl_bench.objective.negatives import CrossView, InBatch
-from ssl_bench.snr import GradientSNR
+from ssl_bench.training.snr import GradientSNR
 from tests.ranks import on_two_ranks
 
 TAU = torch.tensor(0.5, dtype=torch.float64)

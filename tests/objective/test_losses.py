@@ -16,12 +16,12 @@ import torch.distributed as dist
 import yaml
 from torch import Tensor, nn
 
-from ssl_bench.build import build
+from ssl_bench.config.build import build
 from ssl_bench.objective import losses
 from ssl_bench.objective.contrast import Contrast, Embedded
-from ssl_bench.objective.draws import Draws
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import CrossView, InBatch
+from ssl_bench.objective.sampling import Draws
 from tests.ranks import on_two_ranks
 
 CONF = Path(__file__).parents[2] / "conf" / "loss"

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_bench.objective.contrast import Contrast, Embedded
-from ssl_bench.objective.draws import Draws, without_replacement
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
+from ssl_bench.objective.sampling import Draws, without_replacement
 from tests.ranks import on_two_ranks
 
 

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ssl_bench.distributed import gather, global_mean
-from ssl_bench.models.heads import MLP
-from ssl_bench.models.siamese import Siamese
+from ssl_bench.methods.base import Contrastive, Framework, Outputs, Unmet
+from ssl_bench.methods.siamese import Siamese
+from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.candidates import Cosines
 from ssl_bench.objective.contrast import Bank, Batch, Contrast, Embedded
 from ssl_bench.objective.losses import BYOL, SWD, InfoNCE, ReLIC
-from ssl_bench.objective.method import Contrastive, Framework, Outputs, Unmet
 from ssl_bench.objective.negatives import CrossView, InBatch, NoNegatives, Queue
 from ssl_bench.objective.temperature import Fixed, Learned
 from tests.ranks import on_two_ranks

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ssl_bench.papers import figure, reproduce, runs, show, smoke, tables
+from ssl_bench.papers import figure, runs, smoke, tables
+from ssl_bench.papers import formats as show
+from ssl_bench.papers import plan as reproduce
 from tests.conftest import SMALL
 
 Output = pytest.CaptureFixture[str]
@@ -249,7 +251,7 @@ def test_smoke_trains_on_generated_images_and_leaves_none(capsys: Output) -> Non
 
 @pytest.mark.parametrize("dataset", ["stl10", "imagenet100", "digit_on_imagenet", "multi_digits", "randbit_imagenet"])
 def test_generated_images_are_in_the_layout_that_the_dataset_reads(dataset: str, tmp_path: Path) -> None:
-    from ssl_bench import assemble
+    from ssl_bench import parts as assemble
 
     small = smoke.overrides(runs.compose([f"dataset={dataset}"]), tmp_path)
     config = runs.compose([f"dataset={dataset}", *small])
@@ -262,7 +264,7 @@ def test_generated_images_are_in_the_layout_that_the_dataset_reads(dataset: str,
 
 def test_a_table_is_kept_in_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
-    monkeypatch.setattr("ssl_bench.tracking.log_table", lambda *arguments: kept.append(arguments))
+    monkeypatch.setattr("ssl_bench.record.wandb.log_table", lambda *arguments: kept.append(arguments))
     assert show.main(["dcl/table4", "--format", "csv", "--wandb"]) == 0
     ((name, headings, rows, record),) = kept
     assert name == "dcl/table4" and len(headings) == len(rows[0]) and len(record["cells"]) == len(rows) == 8

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ssl_bench import config
+from ssl_bench.config import compose as config
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import cost, experiments, runs, tables
 from ssl_bench.papers.tables import Cell, Table

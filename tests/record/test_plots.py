@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from ssl_bench import plots
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram
+from ssl_bench.record import plots
 from tests.conftest import only_run
-from tests.test_tracking import legs, records
+from tests.record.test_wandb import legs, records
 
 Train = Callable[..., tuple[int, str]]
 GEOMETRY = "evaluate=[geometry,npc,projections]"
@@ -99,7 +99,9 @@ def test_a_picture_that_fails_costs_nothing_else(
     assert [path.name for path in tmp_path.iterdir()] == ["npc-few.json"]
 
 
-@pytest.mark.parametrize("module", ["ssl_bench.train", "ssl_bench.launch", "ssl_bench.plots", "ssl_bench.engine"])
+@pytest.mark.parametrize(
+    "module", ["ssl_bench.train", "ssl_bench.launch.ranks", "ssl_bench.record.plots", "ssl_bench.training.engine"]
+)
 def test_matplotlib_is_imported_with_the_first_picture(module: str) -> None:
     code = f"import sys, {module}; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -107,12 +109,12 @@ def test_matplotlib_is_imported_with_the_first_picture(module: str) -> None:
 
 
 def test_pyplot_is_never_imported() -> None:
-    code = "import sys; from tests.test_plots import *; plots._render(plots.draw, histogram(2), '')"
+    code = "import sys; from tests.record.test_plots import *; plots._render(plots.draw, histogram(2), '')"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; print('matplotlib.pyplot' in sys.modules)"],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     )
     assert done.stdout.strip() == "False", done.stderr
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import wandb
 
-from ssl_bench.config import load
-from ssl_bench.tracking import Tracker, shown_config
+from ssl_bench.config.compose import load
+from ssl_bench.record.wandb import Tracker, shown_config
 from tests.conftest import SMALL, only_run
 
 Train = Callable[..., tuple[int, str]]

@@ -21,10 +21,10 @@ import pytest
 import yaml
 from rich.console import Console
 
+from ssl_bench.launch.claim import Claim
 from ssl_bench.status.names import cells, names
-from ssl_bench.status.show import view
-from ssl_bench.status.survey import Cell, Survey
-from ssl_bench.sweep.claim import Claim
+from ssl_bench.status.scan import Cell, Survey
+from ssl_bench.status.view import view
 from tests.conftest import SMALL, only_run
 
 Cli = Callable[..., Any]

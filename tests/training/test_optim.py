@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ssl_bench.build import build
-from ssl_bench.config import load
-from ssl_bench.models.backbones import timm_backbone
-from ssl_bench.models.heads import MLP
-from ssl_bench.models.siamese import Siamese
-from ssl_bench.optim import Recipe
+from ssl_bench.config.build import build
+from ssl_bench.config.compose import load
+from ssl_bench.methods.siamese import Siamese
+from ssl_bench.networks.backbones import timm_backbone
+from ssl_bench.networks.heads import MLP
+from ssl_bench.training.optim import Recipe
 
 
 def recipe(*overrides: str) -> Recipe:

@@ -17,8 +17,8 @@ from torch.nn.functional import normalize
 
 from ssl_bench.distributed import gather, rank
 from ssl_bench.objective.contrast import Contrast
-from ssl_bench.objective.draws import Draws
 from ssl_bench.objective.loss import Loss
+from ssl_bench.objective.sampling import Draws
 
 
 class SWD(Loss):
