@@ -1,9 +1,53 @@
-"""The two ways in which a command fails, each told to the user in one sentence."""
+"""The exceptions of the package, and the one way to refuse a value.
+
+Every refusal is one sentence: ``<key>=<value>: set <key> to <remedy>``.
+"""
 
 
 class ConfigError(Exception):
-    """The configuration or the data it names cannot be used: exit code 2, and nothing was touched."""
+    """The configuration, or the data that it names, cannot be used: exit code 2, nothing was touched."""
 
 
 class RunError(Exception):
-    """A run that had started failed: exit code 1, and the reason is kept in its directory."""
+    """A run failed after its start: exit code 1, the reason is kept in its directory."""
+
+
+class InvalidValue(ConfigError, ValueError):
+    """A value that a part cannot work with.
+
+    A constructor raises it with the name of its own argument; ``config/build.py`` puts the group before that name.
+    Callers without a configuration can catch it as a ValueError.
+
+    Args:
+        key: name of the argument or key, such as ``tau``.
+        value: what it was set to.
+        remedy: what to set it to; it follows the words "set <key> to".
+    """
+
+    def __init__(self, key: str, value: object, remedy: str) -> None:
+        super().__init__(key, value, remedy)
+        self.key, self.value, self.remedy = key, value, remedy
+
+    def __str__(self) -> str:
+        return f"{self.key}={shown(self.value)}: set {self.key} to {self.remedy}"
+
+    def within(self, group: str) -> "InvalidValue":
+        """The same refusal with ``group.`` before the key."""
+        return InvalidValue(f"{group}.{self.key}", self.value, self.remedy)
+
+
+def require(holds: bool, key: str, value: object, remedy: str) -> None:
+    """Raise :class:`InvalidValue` unless ``holds``."""
+    if not holds:
+        raise InvalidValue(key, value, remedy)
+
+
+def shown(value: object) -> str:
+    """``value`` as it is written on the command line: ``null``, ``true``, ``[1,2]``."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(shown, value))}]"
+    return str(value)

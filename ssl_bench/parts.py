@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ssl_bench.config.build import build, target, wants
+from ssl_bench.config.build import build, has_argument, target_class
 from ssl_bench.data.arrays import Dataset
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 from ssl_bench.hardware import Precision, check_devices
-from ssl_bench.methods.base import Contrastive, Method, Unmet
+from ssl_bench.methods.base import Contrastive, Method, MissingNeed
 from ssl_bench.training.optim import Recipe
 
 Config = dict[str, Any]
@@ -31,7 +31,7 @@ def dataset(config: Config) -> Dataset:
 
 def views(config: Config) -> list[Views]:
     """How each view of an image is made: as many alike as the framework takes, or by name, ``count`` of each."""
-    node, kind = config["augment"], target(config["framework"], "framework")
+    node, kind = config["augment"], target_class(config["framework"], "framework")
     if "_target_" in node:
         return [build(node, "augment")] * kind.views
     made = []
@@ -75,13 +75,13 @@ def method(config: Config) -> Method:
     tiled = {"auto": None, "dense": False, "tiled": True}[config["cosines"]]
     try:
         return Contrastive(framework, negatives, temperature, loss, config["reduction"], tiled, len(views(config)))
-    except Unmet as unmet:
+    except MissingNeed as unmet:
         raise ConfigError(f"{unmet.group}={chosen.get(unmet.group)} {unmet}") from unmet
 
 
 def _instances(config: Config, group: str) -> dict[str, int]:
     """The number of images to pre-train on, for a part that asks for ``instances``: it keeps something for each."""
-    return {"instances": dataset(config).check()} if wants(config[group], group, "instances") else {}
+    return {"instances": dataset(config).check()} if has_argument(config[group], group, "instances") else {}
 
 
 def evaluators(config: Config) -> dict[str, Any]:
@@ -90,13 +90,13 @@ def evaluators(config: Config) -> dict[str, Any]:
     return {name: build(node, f"evaluate.{name}") for name, node in nodes.items()}
 
 
-def subjects(
+def targets(
     config: Config,
     dataset: Dataset,
     networks: Mapping[str, nn.Module | None],
     device: torch.device,
     precision: Precision,
-) -> Iterator[tuple[str, Subject]]:
+) -> Iterator[tuple[str, Target]]:
     """What is judged, with what stands between an evaluator and a metric: ``<suffix>/[<probe>/]``.
 
     Args:
@@ -105,7 +105,7 @@ def subjects(
     view = EvalView(mean=config["dataset"]["mean"], std=config["dataset"]["std"], **dataset.eval_view)
     augment = (views(config) * 2)[:2]  # a pair, also where training takes one view
     for (name, probe), (suffix, network) in itertools.product(dataset.probes().items(), networks.items()):
-        subject = Subject(
+        target = Target(
             network,
             probe.train,
             probe.test,
@@ -117,7 +117,7 @@ def subjects(
             augment=augment,
             pretrain=dataset.pretrain,
         )
-        yield f"{suffix}/{name}/" if name else f"{suffix}/", subject
+        yield f"{suffix}/{name}/" if name else f"{suffix}/", target
 
 
 def validate(config: Config, here: int) -> None:
@@ -153,10 +153,10 @@ def validate(config: Config, here: int) -> None:
     if size > images:
         name = config["choices"].get("dataset", "dataset")
         raise ConfigError(f"batch_size.size={size} is more than the {images} images of {name}: set {images} or less")
-    for _, subject in subjects(config, data, {"": made.encoder}, torch.device("cpu"), precision) if checks else ():
+    for _, target in targets(config, data, {"": made.encoder}, torch.device("cpu"), precision) if checks else ():
         for name, check in checks.items():
             try:
-                check(subject)
+                check(target)
             except ValueError as error:
                 raise ConfigError(_about(config["evaluate"][name], f"evaluate.{name}", error)) from error
 
@@ -164,4 +164,4 @@ def validate(config: Config, here: int) -> None:
 def _about(node: Config, key: str, error: ValueError) -> str:
     """An error with the key before it, down to the argument that its sentence begins with."""
     named = re.match(r"\w+", str(error))
-    return f"{key}{'.' if named and wants(node, key, named[0]) else ': '}{error}"
+    return f"{key}{'.' if named and has_argument(node, key, named[0]) else ': '}{error}"

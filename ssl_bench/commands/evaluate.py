@@ -1,4 +1,4 @@
-"""``ssl-bench evaluate RUN_DIR [evaluate=...]``: judge the checkpoint of a run again, with any evaluators."""
+"""``ssl-bench evaluate RUN_DIR [evaluate=...]``: run_evaluators the checkpoint of a run again, with any evaluators."""
 
 import hashlib
 import json
@@ -88,7 +88,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, fl
     import torch
 
     from ssl_bench import parts as assemble
-    from ssl_bench.evaluate.run import judge
+    from ssl_bench.evaluate.run import run_evaluators
     from ssl_bench.hardware import Precision, local_device, move
     from ssl_bench.record import checkpoint
     from ssl_bench.seeding import seed_everything
@@ -110,7 +110,8 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, fl
         networks["_raw"] = None
     method.load_state_dict(state["method"])
     move(method, device)
-    metrics, artifacts = judge(config, assemble.dataset(config), networks, device, precision)
+    targets = assemble.targets(config, assemble.dataset(config), networks, device, precision)
+    metrics, artifacts = run_evaluators(assemble.evaluators(config), targets)
     record = {"run_id": state["run_id"], "step": state["step"], "evaluate": config["evaluate"], "metrics": metrics}
     name = hashlib.sha256(json.dumps([config["evaluate"], state["step"]], sort_keys=True).encode()).hexdigest()[:10]
     path = folder / "evaluations" / f"{name}.json"

@@ -1,57 +1,66 @@
-"""From a node of the configuration to an object.
+"""Make the object that a node of the configuration describes.
 
-This stands in for ``hydra.utils.instantiate``: the processes that train need no Hydra, objects (modules, folders) are
-passed on by reference instead of through OmegaConf, values are checked against the annotations of the constructor, and
-every error names the key of the configuration.
+Used instead of ``hydra.utils.instantiate`` for three reasons: the training processes need no Hydra, modules and folders
+are passed by reference, and every value is checked against the constructor's annotations with an error that names the
+key.
 """
 
 import copy
 import difflib
 import importlib
 import inspect
-import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, InvalidValue, require
 
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 TRUSTED = ("ssl_bench.", "torch.", "torchvision.", "timm.")
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def build(node: Mapping[str, Any], key: str, /, **extra: Any) -> Any:
-    """The object that a node describes: ``_target_`` called with the node's other entries and ``extra``.
+    """Call the node's ``_target_`` with the node's other entries and ``extra``.
+
+    Args:
+        node: a mapping with ``_target_`` and arguments.
+        key: where the node stands in the configuration, for error messages.
+        extra: arguments that are no configuration values, such as modules.
 
     Raises:
-        ConfigError: an untrusted or unknown target, a missing, unknown or wrongly typed argument, or a value that the
-            constructor refuses with a ``ValueError``.
+        ConfigError: an untrusted or unknown target, an argument that is missing, unknown or of the wrong type, or a
+            value that the constructor refuses.
     """
     arguments = {k: copy.deepcopy(v) for k, v in node.items() if k != "_target_"}
-    kind = target(node, key)
+    kind = target_class(node, key)
     parameters, hints = _signature(kind)
     for argument, value in arguments.items():
         if argument not in parameters:
             raise ConfigError(f"{key}.{argument}: {kind.__name__} has no such argument{near(argument, parameters)}")
-        arguments[argument] = _fit(value, hints.get(argument, Any), f"{key}.{argument}")
+        arguments[argument] = _converted(value, hints.get(argument, Any), f"{key}.{argument}")
     required = (p.name for p in parameters.values() if p.default is p.empty and p.name not in extra)
     for missing in (argument for argument in required if argument not in arguments):
         raise ConfigError(f"{key}.{missing} is missing: set {key}.{missing}")
     try:
         return kind(**arguments, **extra)
+    except InvalidValue as refusal:
+        raise refusal.within(key) from refusal
     except ValueError as error:
-        named = re.match(r"\w+", str(error))  # a constructor's sentence begins with the argument that it is about
-        raise ConfigError(f"{key}{'.' if named and named[0] in parameters else ': '}{error}") from error
+        raise ConfigError(f"{key}: {error}") from error
 
 
-def wants(node: Mapping[str, Any], key: str, argument: str) -> bool:
-    """Whether what a node describes has an argument of that name."""
-    return argument in _signature(target(node, key))[0]
+def has_argument(node: Mapping[str, Any], key: str, argument: str) -> bool:
+    """Whether the constructor that a node names has an argument of that name."""
+    return argument in _signature(target_class(node, key))[0]
 
 
-def target(node: Mapping[str, Any], key: str) -> Any:
-    """The class, or function, that a node names."""
+def target_class(node: Mapping[str, Any], key: str) -> Any:
+    """The class or function that a node's ``_target_`` names.
+
+    Raises:
+        ConfigError: it is outside the trusted packages, or there is none of that name.
+    """
     path = node.get("_target_")
     if not isinstance(path, str) or not path.startswith(TRUSTED):
         raise ConfigError(f"{key}._target_={path}: set it to a class under {', '.join(t[:-1] for t in TRUSTED)}")
@@ -78,15 +87,15 @@ def _signature(target: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any
     return parameters, hints
 
 
-def _fit(value: Any, hint: Any, key: str) -> Any:
-    """``value`` as the annotation wants it: an int where a float is meant becomes one, a list becomes a tuple."""
+def _converted(value: Any, hint: Any, key: str) -> Any:
+    """``value`` in the annotated type: an int becomes a float where one is annotated, a list becomes a tuple."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
     if origin in (typing.Union, types.UnionType):
         for option in inner:
             try:
-                return _fit(value, option, key)
+                return _converted(value, option, key)
             except ConfigError:
                 continue
     elif origin is typing.Literal:
@@ -101,18 +110,19 @@ def _fit(value: Any, hint: Any, key: str) -> Any:
     elif origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         each = [inner[0]] * len(value) if inner[-1:] == (...,) else list(inner)
         if len(each) == len(value):
-            return tuple(_fit(v, h, key) for v, h in zip(value, each, strict=True))
+            return tuple(_converted(v, h, key) for v, h in zip(value, each, strict=True))
     elif inspect.isclass(origin) and issubclass(origin, Iterable) and isinstance(value, list):
-        return [_fit(v, inner[0], key) for v in value]
+        return [_converted(v, inner[0], key) for v in value]
     elif hint not in (int, float, str, bool) and origin is None:
         return value
-    raise ConfigError(f"{key}={value}: set {key} to {_say(hint)}")
+    raise InvalidValue(key, value, _described(hint))
 
 
-def _say(hint: Any) -> str:
+def _described(hint: Any) -> str:
+    """An annotation in words."""
     names = {int: "an integer", float: "a number", str: "a name", bool: "true or false", type(None): "null"}
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return " or ".join(_say(option) for option in typing.get_args(hint))
+        return " or ".join(_described(option) for option in typing.get_args(hint))
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(typing.get_args(hint))
     if typing.get_origin(hint) is tuple and (...) not in typing.get_args(hint):
@@ -121,12 +131,11 @@ def _say(hint: Any) -> str:
 
 
 def one_of(key: str, value: Any, options: Sequence[str]) -> None:
-    """Raises ConfigError unless ``value`` is one of ``options``."""
-    if value not in options:
-        raise ConfigError(f"{key}={value}: set {key} to one of {', '.join(options)}{near(str(value), options)}")
+    """Raise InvalidValue unless ``value`` is one of ``options``."""
+    require(value in options, key, value, f"one of {', '.join(options)}{near(str(value), options)}")
 
 
 def near(word: str, options: Iterable[str]) -> str:
-    """A suggestion to end a sentence with, or nothing."""
+    """`` (did you mean X?)`` for the closest option, or nothing."""
     found = difflib.get_close_matches(word, list(options), 1, 0.6)
     return f" (did you mean {found[0]}?)" if found else ""

@@ -9,16 +9,15 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ssl_bench.data.arrays import Source, Taken
+from ssl_bench.data.batch import Step
 from ssl_bench.data.pixels import sizes
 from ssl_bench.data.views import Draw, Views
 from ssl_bench.distributed import rank, world
-from ssl_bench.objective.contrast import Batch
 from ssl_bench.seeding import stream
 
 AHEAD = 2  # batches fetched before they are asked for, so that one which takes longer is not waited for
@@ -60,7 +59,7 @@ class Loader:
         first = i * self.batch_size + rank() * share
         return self._order[1][first : first + share]
 
-    def steps(self, start: int, stop: int) -> Iterator["Step"]:
+    def steps(self, start: int, stop: int) -> Iterator[Step]:
         with ThreadPoolExecutor(1, "images", _use, (self.device,)) as pool:
             ahead = deque(self._fetch(pool, step) for step in range(start, min(start + AHEAD, stop)))
             for step in range(start, stop):
@@ -70,7 +69,7 @@ class Loader:
                 images = _move(images, self.device)
                 yield Step(ids, labels, images, self._draws(step, images), self.views, self.dtype)
 
-    def sample(self, count: int) -> "Step":
+    def sample(self, count: int) -> Step:
         """The first images of the split, for a trial."""
         ids = torch.arange(count, device=self.images.labels.device)
         images = _move(self.images.take(ids), self.device)
@@ -136,21 +135,3 @@ def _move(images: Taken, device: torch.device) -> Taken:
     if isinstance(images, Tensor):
         return images.to(device, non_blocking=True)
     return [image.to(device, non_blocking=True) for image in images]
-
-
-@dataclass(frozen=True)
-class Step:
-    """This rank's images of a step, from which views are made when they are asked for."""
-
-    ids: Tensor  # [B]
-    labels: Tensor  # [B]
-    images: Taken  # of which B
-    draws: list[Draw]  # of each view
-    views: Sequence[Views]
-    dtype: torch.dtype
-
-    def batch(self, rows: slice = slice(None)) -> Batch:
-        """The views of some of the images, each [rows, C, size, size]."""
-        pairs = zip(self.views, self.draws, strict=True)
-        views = [view.apply(self.images[rows], draw[rows], self.dtype) for view, draw in pairs]
-        return Batch(views, self.ids[rows], self.labels[rows])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ssl_bench.distributed import all_sum, broadcast_object, rank, world
 from ssl_bench.evaluate.artifacts import Artifact, Distribution
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 from ssl_bench.seeding import stream
 
 TILE = 512
@@ -67,22 +67,22 @@ class Geometry:
             raise ValueError(f"silhouette_samples must be at least 2, not {silhouette_samples}")
         self.features, self.t, self.gamma, self.silhouette_samples = features, t, gamma, silhouette_samples
 
-    def check(self, subject: Subject) -> None:
-        subject.labels("test")
+    def check(self, target: Target) -> None:
+        target.labels("test")
 
-    def run(self, subject: Subject) -> Iterator[tuple[str, float | Artifact]]:
-        labels, found = subject.labels("test"), subject.features("test").get(self.features)
+    def run(self, target: Target) -> Iterator[tuple[str, float | Artifact]]:
+        labels, found = target.labels("test"), target.features("test").get(self.features)
         if found is None:
             return
         if len(found) > 1:
-            yield from pair_statistics(found, labels, subject.num_classes, self.t)
+            yield from pair_statistics(found, labels, target.num_classes, self.t)
         if min(found.shape) <= WIDEST:
             yield "effective_rank", effective_rank(found)
-        score = self._silhouette(found, labels, subject.seed)
+        score = self._silhouette(found, labels, target.seed)
         if score is not None:
             yield "silhouette", score
-        if subject.network is not None and subject.augment:
-            yield from self._alignment(subject)
+        if target.network is not None and target.augment:
+            yield from self._alignment(target)
 
     def _silhouette(self, features: Tensor, labels: Tensor, seed: int) -> float | None:
         """None where it is not defined: one class, or no two images of one."""
@@ -102,17 +102,17 @@ class Geometry:
                 score = float(silhouette_score(unit, labels.cpu().numpy()))
         return broadcast_object(score)  # type: ignore[no-any-return]
 
-    def _alignment(self, subject: Subject) -> Iterator[tuple[str, float]]:
-        generator = torch.Generator().manual_seed(stream("alignment", subject.seed))
+    def _alignment(self, target: Target) -> Iterator[tuple[str, float]]:
+        generator = torch.Generator().manual_seed(stream("alignment", target.seed))
         sums: dict[str, Tensor] = {}
-        for ids in torch.arange(len(subject.test)).split(POSITIVES):
-            for name, pair in subject.positives("test", ids, generator).items():
+        for ids in torch.arange(len(target.test)).split(POSITIVES):
+            for name, pair in target.positives("test", ids, generator).items():
                 f, g = F.normalize(pair.double(), dim=2)
                 sums[name] = sums.get(name, 0) + (f - g).norm(dim=1).pow(self.gamma).sum()
         for name in dict.fromkeys([self.features, "projection"]):
             if name in sums:
                 prefix = "" if name == self.features else f"{name}_"
-                yield f"{prefix}alignment", float(sums[name]) / len(subject.test)
+                yield f"{prefix}alignment", float(sums[name]) / len(target.test)
 
 
 def pair_statistics(

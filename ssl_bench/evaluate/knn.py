@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_bench.distributed import all_sum, rank, world
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 
 GROUP = 8
 INDEX = 0xFFFFFFFF  # low half of a key
@@ -152,22 +152,22 @@ class KNN:
         if not self.k or not self.temperature:
             raise ValueError("k and temperature must not be empty lists")
 
-    def check(self, subject: Subject) -> None:
-        bank_labels, _ = subject.labels("train"), subject.labels("test")
+    def check(self, target: Target) -> None:
+        bank_labels, _ = target.labels("train"), target.labels("test")
         for k, temperature in itertools.product(self.k, self.temperature):
-            check_votes(bank_labels, k, temperature, subject.num_classes)
+            check_votes(bank_labels, k, temperature, target.num_classes)
 
-    def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
-        self.check(subject)
-        bank_labels, labels = subject.labels("train"), subject.labels("test")
+    def run(self, target: Target) -> Iterator[tuple[str, float]]:
+        self.check(target)
+        bank_labels, labels = target.labels("train"), target.labels("test")
         mine, pairs = slice(rank(), None, world()), list(itertools.product(self.k, self.temperature))
-        for name, bank in subject.features("train").items():
-            queries = subject.features("test")[name][mine]
+        for name, bank in target.features("train").items():
+            queries = target.features("test")[name][mine]
             keys = nearest(queries, bank, max(self.k), *BLOCKS.get(queries.device.type, BLOCKS["cpu"]))
             prefix = "" if name == "backbone" else f"{name}_"
             for place, (k, temperature) in enumerate(pairs):
-                ranking = rank_classes(keys, bank_labels, k, temperature, subject.num_classes)
-                found = dict(scores(ranking[:, :5] == labels[mine, None], labels, mine, subject.num_classes))
+                ranking = rank_classes(keys, bank_labels, k, temperature, target.num_classes)
+                found = dict(scores(ranking[:, :5] == labels[mine, None], labels, mine, target.num_classes))
                 top = {key: value for key, value in found.items() if "class" not in key}
                 if place == 0:
                     yield from ((f"{prefix}{key}", value) for key, value in (found if self.per_class else top).items())

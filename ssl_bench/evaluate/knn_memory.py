@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ssl_bench.distributed import rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.evaluate.knn import check_votes, knn_predict, scores
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.shards import Shards
 
@@ -25,34 +25,34 @@ class MemoryKNN:
     def __init__(self, k: int, temperature: float) -> None:
         self.k, self.temperature = k, temperature
 
-    def check(self, subject: Subject) -> None:
-        if not isinstance(getattr(subject.network, "memory", None), Memory):
+    def check(self, target: Target) -> None:
+        if not isinstance(getattr(target.network, "memory", None), Memory):
             raise ValueError("the framework remembers no images: set framework to npid or npid_cld")
-        assert subject.pretrain is not None
-        known = subject.pretrain().labels
+        assert target.pretrain is not None
+        known = target.pretrain().labels
         if known.ndim > 1:
             raise ValueError("each training image needs one label: set dataset to one that has it")
-        subject.labels("test")
-        check_votes(known[known >= 0], self.k, self.temperature, subject.num_classes)
+        target.labels("test")
+        check_votes(known[known >= 0], self.k, self.temperature, target.num_classes)
 
-    def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
-        if subject.network is None:
+    def run(self, target: Target) -> Iterator[tuple[str, float]]:
+        if target.network is None:
             return
-        self.check(subject)
-        memory: Memory = subject.network.get_submodule("memory")  # type: ignore[assignment]
+        self.check(target)
+        memory: Memory = target.network.get_submodule("memory")  # type: ignore[assignment]
         if isinstance(memory, Shards):
             raise RunError("evaluate=knn_memory needs the memory whole on every rank: set framework.sharded=false")
-        assert subject.pretrain is not None
-        known, labels = subject.pretrain().labels.to(subject.device), subject.labels("test")
+        assert target.pretrain is not None
+        known, labels = target.pretrain().labels.to(target.device), target.labels("test")
         labelled = known >= 0
         mine = slice(rank(), None, world())
         ranking = knn_predict(
-            subject.features("test")["projection"][mine],
+            target.features("test")["projection"][mine],
             memory.vectors[labelled].float(),
             known[labelled],
             k=self.k,
             temperature=self.temperature,
-            num_classes=subject.num_classes,
+            num_classes=target.num_classes,
         )
-        found = scores(ranking[:, :5] == labels[mine, None], labels, mine, subject.num_classes)
+        found = scores(ranking[:, :5] == labels[mine, None], labels, mine, target.num_classes)
         yield from ((name, value) for name, value in found if "class" not in name)

@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 
 COLUMNS = 256  # of the features, gathered at a time for their statistics
 
@@ -142,25 +142,25 @@ class LinearProbe:
             raise ValueError(f"weight_decay must be one or more decays, none negative, not {weight_decay}")
         self.features, self.per_class = features, per_class
 
-    def check(self, subject: Subject) -> None:
-        subject.labels("test")
-        if len(subject.labels("train")) < 2:
+    def check(self, target: Target) -> None:
+        target.labels("test")
+        if len(target.labels("train")) < 2:
             raise ValueError("the train split must have at least 2 images: one to fit on and one to hold out")
 
-    def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
-        self.check(subject)
-        labels, test_labels = subject.labels("train"), subject.labels("test")
-        name = self.features if self.features in subject.features("train") else "backbone"
-        features = subject.features("train")[name]
+    def run(self, target: Target) -> Iterator[tuple[str, float]]:
+        self.check(target)
+        labels, test_labels = target.labels("train"), target.labels("test")
+        name = self.features if self.features in target.features("train") else "backbone"
+        features = target.features("train")[name]
         grid = list(itertools.product(self.lrs, self.decays))
-        generator = torch.Generator().manual_seed(subject.seed)
+        generator = torch.Generator().manual_seed(target.seed)
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
         held_out, fitted = order.tensor_split([math.ceil(len(labels) / 10)])
         weight, bias = fit_linear(
             features,
             labels,
             [lr for lr, _ in grid],
-            num_classes=subject.num_classes,
+            num_classes=target.num_classes,
             epochs=self.epochs,
             batch_size=self.batch_size,
             momentum=self.momentum,
@@ -170,8 +170,8 @@ class LinearProbe:
         )
         held_out_top1 = accuracy(features[held_out], labels[held_out], weight, bias)
         best = held_out_top1.index(max(held_out_top1))
-        logits = torch.addmm(bias[best], subject.features("test")[name], weight[best].T)
-        yield from judged(logits, test_labels, subject.num_classes, self.per_class)
+        logits = torch.addmm(bias[best], target.features("test")[name], weight[best].T)
+        yield from judged(logits, test_labels, target.num_classes, self.per_class)
         yield "val_top1", held_out_top1[best]
         yield "lr", grid[best][0]
         if len(self.decays) > 1:

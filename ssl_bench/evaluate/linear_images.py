@@ -16,7 +16,7 @@ from ssl_bench.data.pixels import sizes
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.evaluate.linear import judged
-from ssl_bench.evaluate.target import Subject, parts, tapped
+from ssl_bench.evaluate.target import Target, parts, tapped
 
 
 class LinearOnImages:
@@ -91,30 +91,30 @@ class LinearOnImages:
         self.schedule, self.milestones, self.gamma, self.init_std = schedule, list(milestones), gamma, init_std
         self.layers, self.cells, self.per_class = layers, cells, per_class
 
-    def check(self, subject: Subject) -> None:
-        subject.labels("train"), subject.labels("test")
+    def check(self, target: Target) -> None:
+        target.labels("train"), target.labels("test")
         if self.layers is not None:
-            parts(self._backbone(subject), self.layers)
+            parts(self._backbone(target), self.layers)
 
-    def run(self, subject: Subject) -> Iterator[tuple[str, float]]:
-        if subject.network is None:
+    def run(self, target: Target) -> Iterator[tuple[str, float]]:
+        if target.network is None:
             return
-        self.check(subject)
-        for name, (weight, bias, norm) in self._fit(subject).items():
-            logits = F.linear(norm(self._all(subject, name)), weight, bias)
+        self.check(target)
+        for name, (weight, bias, norm) in self._fit(target).items():
+            logits = F.linear(norm(self._all(target, name)), weight, bias)
             prefix = "" if self.layers is None else f"{name}_"
-            for key, value in judged(logits, subject.labels("test"), subject.num_classes, self.per_class):
+            for key, value in judged(logits, target.labels("test"), target.num_classes, self.per_class):
                 yield f"{prefix}{key}", value
 
-    def _fit(self, subject: Subject) -> dict[str, tuple[Tensor, Tensor, "Standard"]]:
+    def _fit(self, target: Target) -> dict[str, tuple[Tensor, Tensor, "Standard"]]:
         """For each classifier by its layer ("": the only one) its weight [C, D], bias [C] and normalisation."""
-        labels, device = subject.labels("train"), subject.device
-        generator = torch.Generator().manual_seed(subject.seed)
-        first = self._first(subject)
+        labels, device = target.labels("train"), target.device
+        generator = torch.Generator().manual_seed(target.seed)
+        first = self._first(target)
         heads = {}
         for name, x in first.items():
-            weight = torch.empty(subject.num_classes, x.shape[1]).normal_(std=self.init_std, generator=generator)
-            bias = torch.zeros(subject.num_classes, device=device, requires_grad=True)
+            weight = torch.empty(target.num_classes, x.shape[1]).normal_(std=self.init_std, generator=generator)
+            bias = torch.zeros(target.num_classes, device=device, requires_grad=True)
             heads[name] = weight.to(device).requires_grad_(), bias, Standard(x, self.layers is not None)
         parameters = [p for weight, bias, _ in heads.values() for p in (weight, bias)]
         optimizer: torch.optim.Optimizer
@@ -127,13 +127,13 @@ class LinearOnImages:
         for epoch in range(self.epochs):
             for batch in torch.randperm(len(labels), generator=generator).split(self.batch_size):
                 optimizer.param_groups[0]["lr"] = self.lr * self._factor(epoch, step / steps)
-                views = self._views(subject, batch, generator)
-                found = self._features(subject, views) if len(views) else {n: x[:0] for n, x in first.items()}
-                target = labels[batch.to(device, non_blocking=True)[rank() :: world()]]
+                views = self._views(target, batch, generator)
+                found = self._features(target, views) if len(views) else {n: x[:0] for n, x in first.items()}
+                wanted = labels[batch.to(device, non_blocking=True)[rank() :: world()]]
                 loss = torch.zeros((), device=device)
                 for name, (weight, bias, norm) in heads.items():
                     x = norm(found[name], len(batch))
-                    loss = loss + F.cross_entropy(F.linear(x, weight, bias), target, reduction="sum") / len(batch)
+                    loss = loss + F.cross_entropy(F.linear(x, weight, bias), wanted, reduction="sum") / len(batch)
                 optimizer.zero_grad(set_to_none=False)
                 loss.backward()  # type: ignore[no-untyped-call]
                 for parameter in parameters:
@@ -149,21 +149,21 @@ class LinearOnImages:
             return 1 - progress
         return self.gamma ** sum(epoch >= m for m in self.milestones) if self.schedule == "step" else 1.0
 
-    def _views(self, subject: Subject, batch: Tensor, generator: torch.Generator) -> Tensor:
+    def _views(self, target: Target, batch: Tensor, generator: torch.Generator) -> Tensor:
         """This rank's share of the views of a batch; their numbers are drawn for all of it."""
         uniform, mine = self.views.uniform(len(batch), generator), slice(rank(), None, world())
         if len(batch[mine]) == 0:  # the last batch can have fewer images than there are ranks
             return uniform[:0]
-        images = subject.load(subject.train, batch[mine])
-        uniform = uniform[mine].to(subject.device, non_blocking=True)
+        images = target.load(target.train, batch[mine])
+        uniform = uniform[mine].to(target.device, non_blocking=True)
         return self.views.apply(images, self.views.parameters(uniform, *sizes(images)))
 
-    def _features(self, subject: Subject, views: Tensor) -> dict[str, Tensor]:
+    def _features(self, target: Target, views: Tensor) -> dict[str, Tensor]:
         """What each classifier sees of views [n, C, S, S]: [n, D] by the name of its layer."""
         if self.layers is None:
-            return {"": subject.embed(views)["backbone"]}
-        with tapped(self._backbone(subject), self.layers, self._averaged) as found:
-            subject.embed(views)
+            return {"": target.embed(views)["backbone"]}
+        with tapped(self._backbone(target), self.layers, self._averaged) as found:
+            target.embed(views)
         return found
 
     def _averaged(self, output: Tensor) -> Tensor:
@@ -171,21 +171,21 @@ class LinearOnImages:
         return F.adaptive_avg_pool2d(output.float(), min(side, output.shape[-1])).flatten(1)
 
     @staticmethod
-    def _backbone(subject: Subject) -> nn.Module:
-        return getattr(subject.network, "backbone", None) or subject.network  # type: ignore[return-value]
+    def _backbone(target: Target) -> nn.Module:
+        return getattr(target.network, "backbone", None) or target.network  # type: ignore[return-value]
 
-    def _first(self, subject: Subject) -> dict[str, Tensor]:
+    def _first(self, target: Target) -> dict[str, Tensor]:
         """What each classifier sees of one image, [1, D]."""
         if self.layers is None:
-            return {"": subject.features("test")["backbone"][:1]}
-        return self._features(subject, subject.view(subject.load(subject.test, torch.zeros(1, dtype=torch.int64))))
+            return {"": target.features("test")["backbone"][:1]}
+        return self._features(target, target.view(target.load(target.test, torch.zeros(1, dtype=torch.int64))))
 
-    def _all(self, subject: Subject, name: str) -> Tensor:
+    def _all(self, target: Target, name: str) -> Tensor:
         """Features [N, D] of the test split, from its test-time views."""
         if self.layers is None:
-            return subject.features("test")["backbone"]
-        ids = torch.arange(len(subject.test)).split(subject.batch_size)
-        return torch.cat([self._features(subject, subject.view(subject.load(subject.test, i)))[name] for i in ids])
+            return target.features("test")["backbone"]
+        ids = torch.arange(len(target.test)).split(target.batch_size)
+        return torch.cat([self._features(target, target.view(target.load(target.test, i)))[name] for i in ids])
 
 
 class Standard:

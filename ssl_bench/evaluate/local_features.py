@@ -26,7 +26,7 @@ from ssl_bench.data.evalview import EvalView
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.artifacts import Artifact, Regions
-from ssl_bench.evaluate.target import Subject, frozen, parts, tapped
+from ssl_bench.evaluate.target import Target, frozen, parts, tapped
 
 KEY = "evaluate.local_features"
 PHOTOS = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
@@ -38,7 +38,7 @@ class LocalFeatures:
 
     Yields ``<row>_k<clusters>_ami`` for every row (a layer, ``rgb``, ``reference_<layer>``): the adjusted mutual
     information between the regions and the instances at the middle of each cell, background being one of them, the mean
-    over the photos that show two instances or more. Crowds are left out. Raw pixels as a subject have nothing to add to
+    over the photos that show two instances or more. Crowds are left out. Raw pixels as a target have nothing to add to
     the row ``rgb``: nothing is yielded for them. The photos are divided over the ranks. Every photo also is a Regions
     under its path within the folder.
 
@@ -92,15 +92,15 @@ class LocalFeatures:
         self.grid, self.patch, self.n_init = grid, patch, n_init
         self.reference, self.reference_weights = reference, reference_weights
 
-    def check(self, subject: Subject) -> None:
-        parts(self._backbone(subject), self.layers), self._paths()
+    def check(self, target: Target) -> None:
+        parts(self._backbone(target), self.layers), self._paths()
 
-    def run(self, subject: Subject) -> Iterator[tuple[str, float | Artifact]]:
-        if subject.network is None:
+    def run(self, target: Target) -> Iterator[tuple[str, float | Artifact]]:
+        if target.network is None:
             return
         paths = self._paths()
         instances = self._instances(paths)  # before anything is computed, so that a wrong file is said at once
-        regions = self._regions(subject, paths)
+        regions = self._regions(target, paths)
         for row, maps in regions.items():
             for j, k in enumerate(self.clusters):
                 scores = [agreement(maps[i, j], objects) for i, objects in instances.items()]
@@ -134,24 +134,24 @@ class LocalFeatures:
             )
         return found
 
-    def _regions(self, subject: Subject, paths: Sequence[Path]) -> dict[str, NDArray[np.uint8]]:
+    def _regions(self, target: Target, paths: Sequence[Path]) -> dict[str, NDArray[np.uint8]]:
         """Cluster of every location by row, [P, K, g, g], on every rank."""
-        backbone = self._backbone(subject)
-        wanted = subject.load(subject.test, torch.zeros(1, dtype=torch.int64))[0].shape[0]
+        backbone = self._backbone(target)
+        wanted = target.load(target.test, torch.zeros(1, dtype=torch.int64))[0].shape[0]
         if wanted != self.channels:
             raise ConfigError(
                 f"evaluate=local_features has photos of {self.channels} channels and the network {wanted}: leave it out"
             )
         dtype = next(backbone.parameters()).dtype
-        reference = self._reference(subject.device)
+        reference = self._reference(target.device)
         found: dict[str, Tensor] = {}
         for i, path in enumerate(paths):
             mine = i % world() == rank()
             if not mine and i > 0:  # a rank without photos still learns the sizes from the first
                 continue
-            pixels = self._open(path).to(subject.device)  # [1, 3, S, S]
+            pixels = self._open(path).to(target.device)  # [1, 3, S, S]
             own = pixels if self.channels == 3 else rgb_to_grayscale(pixels)
-            mixed = torch.autocast(subject.device.type, subject.autocast) if subject.autocast else nullcontext()
+            mixed = torch.autocast(target.device.type, target.autocast) if target.autocast else nullcontext()
             with mixed:
                 maps = feature_maps(backbone, self.layers, self.view(own, dtype), self.grid)
             maps["rgb"] = patches(pixels, self.patch)
@@ -161,15 +161,15 @@ class LocalFeatures:
                 maps |= {f"reference_{layer}": x for layer, x in told.items()}
             for row, x in maps.items():
                 shape = len(paths), len(self.clusters), *x.shape[:2]
-                found.setdefault(row, torch.zeros(shape, dtype=torch.uint8, device=subject.device))
+                found.setdefault(row, torch.zeros(shape, dtype=torch.uint8, device=target.device))
                 for j, k in enumerate(self.clusters if mine else []):
-                    found[row][i, j] = torch.from_numpy(clustered(x, k, subject.seed, self.n_init))
+                    found[row][i, j] = torch.from_numpy(clustered(x, k, target.seed, self.n_init))
         return {row: all_sum(maps).cpu().numpy() for row, maps in found.items()}
 
     @staticmethod
-    def _backbone(subject: Subject) -> nn.Module:
-        if not isinstance(backbone := getattr(subject.network, "backbone", None), nn.Module):
-            name = type(subject.network).__name__
+    def _backbone(target: Target) -> nn.Module:
+        if not isinstance(backbone := getattr(target.network, "backbone", None), nn.Module):
+            name = type(target.network).__name__
             raise ConfigError(f"evaluate=local_features judges a backbone, which {name} has not")
         return backbone
 

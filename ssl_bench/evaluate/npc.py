@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Histogram
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.seeding import stream
 
@@ -49,22 +49,22 @@ class NPC:
             raise ValueError(f"tau must be above 0, not {tau}")
         self.batch_sizes, self.batches, self.tau, self.bins = sorted(set(batch_sizes)), batches, tau, bins
 
-    def check(self, subject: Subject) -> None:
-        if not subject.augment:
+    def check(self, target: Target) -> None:
+        if not target.augment:
             raise ValueError("augment must say how views are made: the multiplier is that of two views of an image")
-        if self.batch_sizes[-1] > len(subject.train):
+        if self.batch_sizes[-1] > len(target.train):
             raise ValueError(
-                f"batch_sizes must be at most {len(subject.train)}, the images of the train split, "
+                f"batch_sizes must be at most {len(target.train)}, the images of the train split, "
                 f"not {self.batch_sizes[-1]}: leave the larger ones out"
             )
 
-    def run(self, subject: Subject) -> Iterator[tuple[str, float | Artifact]]:
-        if subject.network is None:
+    def run(self, target: Target) -> Iterator[tuple[str, float | Artifact]]:
+        if target.network is None:
             return
-        self.check(subject)
+        self.check(target)
         means, cvs, counts = [], [], {}
         for size in self.batch_sizes:
-            q = torch.cat([self._multipliers(subject, size, i) for i in range(self.batches)]).cpu()
+            q = torch.cat([self._multipliers(target, size, i) for i in range(self.batches)]).cpu()
             means.append(float(q.mean()))
             cvs.append(float(q.std(correction=0)) / means[-1] if means[-1] else 0.0)
             counts[str(size)] = q.histc(self.bins, 0, 1).long().tolist()
@@ -76,11 +76,11 @@ class NPC:
         lines = {"mean NPC multiplier": means, "standard deviation / mean": cvs}
         yield "by_batch_size", Curve([float(n) for n in self.batch_sizes], lines, "batch size (images)", doubling=True)
 
-    def _multipliers(self, subject: Subject, size: int, index: int) -> Tensor:
+    def _multipliers(self, target: Target, size: int, index: int) -> Tensor:
         """The multipliers of one batch, [2 N] float64, the same on every rank."""
-        generator = torch.Generator().manual_seed(stream("npc", subject.seed, size, index))
-        ids = torch.randperm(len(subject.train), generator=generator)[:size]
-        projections = subject.positives("train", ids, generator)["projection"].double()  # [2, N, P]
+        generator = torch.Generator().manual_seed(stream("npc", target.seed, size, index))
+        ids = torch.randperm(len(target.train), generator=generator)[:size]
+        projections = target.positives("train", ids, generator)["projection"].double()  # [2, N, P]
         return multipliers(projections, ids.to(projections.device), self.tau).flatten()
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_bench.evaluate.artifacts import Artifact, Histogram
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 from ssl_bench.seeding import stream
 
 
@@ -35,12 +35,12 @@ class Projections:
             raise ValueError(f"directions and bins must be at least 1, not {directions} and {bins}")
         self.directions, self.bins, self.normalize = directions, bins, normalize
 
-    def run(self, subject: Subject) -> Iterator[tuple[str, float | Artifact]]:
-        if "projection" not in subject.features("test"):
+    def run(self, target: Target) -> Iterator[tuple[str, float | Artifact]]:
+        if "projection" not in target.features("test"):
             return
-        x = subject.features("test")["projection"].double()
+        x = target.features("test")["projection"].double()
         x = F.normalize(x, dim=1) if self.normalize else x
-        generator = torch.Generator().manual_seed(stream("projections", subject.seed))
+        generator = torch.Generator().manual_seed(stream("projections", target.seed))
         along = (x @ orthonormal(x.shape[1], self.directions, generator).to(x.device)).T.cpu()  # [d, N]
         bound = float(along.abs().max()) or 1.0
         counts = {str(i + 1): values.histc(self.bins, -bound, bound).long().tolist() for i, values in enumerate(along)}

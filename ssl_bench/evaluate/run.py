@@ -1,36 +1,33 @@
-"""All evaluators of a configuration on the networks of a run."""
+"""Run evaluators on targets and collect what they find."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-import torch
-from torch import nn
-
-from ssl_bench import parts as assemble
-from ssl_bench.data.arrays import Dataset
 from ssl_bench.evaluate.artifacts import Artifact
-from ssl_bench.hardware import Precision
+from ssl_bench.evaluate.target import Evaluator, Target
+
+Findings = tuple[dict[str, float], dict[str, Artifact]]
 
 
-def judge(
-    config: dict[str, Any],
-    dataset: Dataset,
-    networks: Mapping[str, nn.Module | None],
-    device: torch.device,
-    precision: Precision,
-) -> tuple[dict[str, float], dict[str, Artifact]]:
-    """Metrics as ``<evaluator><suffix>/[<probe>/]<metric>`` for each network by its suffix; None judges raw pixels.
+def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> Findings:
+    """Run every evaluator on every target.
 
-    Artifacts, what evaluators found that is no number, are apart under names of the same form. Every rank takes part
-    and has all of them.
+    All ranks take part, and all have the results.
+
+    Args:
+        evaluators: by the name that begins their metrics, such as ``knn``.
+        targets: each with what follows that name: ``/`` for the trained network, ``_init/`` and ``_raw/`` for the
+            baselines, and the name of a probe after it, such as ``/digit20/``.
+
+    Returns:
+        The metrics by name (``knn_init/top1``), and the artifacts by name.
     """
     metrics: dict[str, float] = {}
     artifacts: dict[str, Artifact] = {}
-    for place, subject in assemble.subjects(config, dataset, networks, device, precision):
-        for evaluator, judging in assemble.evaluators(config).items():
-            for metric, value in judging.run(subject):
+    for infix, target in targets:
+        for name, evaluator in evaluators.items():
+            for found, value in evaluator.run(target):
                 if isinstance(value, Artifact):
-                    artifacts[f"{evaluator}{place}{metric}"] = value
+                    artifacts[f"{name}{infix}{found}"] = value
                 else:
-                    metrics[f"{evaluator}{place}{metric}"] = value
+                    metrics[f"{name}{infix}{found}"] = value
     return metrics, artifacts

@@ -1,9 +1,9 @@
 """What an evaluator judges: a frozen network, or raw pixels, on a labelled train and test split.
 
-An evaluator is a class whose constructor takes its settings and whose ``run(subject)`` yields ``(name, value)`` pairs;
+An evaluator is a class whose constructor takes its settings and whose ``run(target)`` yields ``(name, value)`` pairs;
 a value is a number, or an artifact where one number does not say it. It runs on every rank together and gives the same
 numbers on any number of ranks. The caller adds the prefix, so one evaluator serves the trained network, the randomly
-initialised one and the raw pixels. It may also have a ``check(subject)``, which looks at no image and raises ValueError
+initialised one and the raw pixels. It may also have a ``check(target)``, which looks at no image and raises ValueError
 where it could not run, so that this is told before the training; the sentence begins with the setting that is wrong.
 
 Shapes: N images of a split, n images of a batch, C channels, D backbone width, P projection width.
@@ -29,7 +29,7 @@ SplitName = Literal["train", "test"]
 
 
 class Evaluator(Protocol):
-    def run(self, subject: "Subject") -> Iterator[tuple[str, float | Artifact]]: ...
+    def run(self, target: "Target") -> Iterator[tuple[str, float | Artifact]]: ...
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def tapped(
             handle.remove()
 
 
-class Subject:
+class Target:
     """A network (or raw pixels) with the two splits it is judged on.
 
     Args:

@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.objective.contrast import Batch, Contrast, Embedded
+from ssl_bench.data.batch import Batch
+from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import Negatives
-from ssl_bench.objective.sampling import Draws
+from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.objective.shards import Shards
 from ssl_bench.objective.temperature import Temperature
 
@@ -61,7 +62,7 @@ class Method(nn.Module):
     def after_step(self, progress: float) -> None:
         """Called after each optimiser step."""
         for module in self.modules():
-            if isinstance(module, Draws):
+            if isinstance(module, StepGenerator):
                 module.step += 1
 
     def collect(self) -> None:
@@ -118,7 +119,7 @@ class Contrastive(Method):
         views: of an image; those after the second are positives of the first two, not anchors.
 
     Raises:
-        Unmet: a part needs something that the others do not give.
+        MissingNeed: a part needs something that the others do not give.
     """
 
     def __init__(
@@ -133,16 +134,16 @@ class Contrastive(Method):
     ) -> None:
         super().__init__()
         if views > 2 and "two_views" not in framework.gives:
-            raise Unmet("augment", "two_views")
+            raise MissingNeed("augment", "two_views")
         if views > 2 and "two_views" in loss.needs:
-            raise Unmet("loss", "no_more_views")
+            raise MissingNeed("loss", "no_more_views")
         gives = framework.gives | negatives.gives
         gives |= {"tau"} if loss.uses_tau else set()
         gives |= set() if tiled else {"dense"}
         wanted = {"loss": loss.needs, "negatives": negatives.needs, "temperature": temperature.needs}
         for group, needs in wanted.items():
             for need in sorted(needs - gives, key=list(NEEDS).index):
-                raise Unmet(group, need)
+                raise MissingNeed(group, need)
         self.framework, self.negatives, self.temperature, self.loss = framework, negatives, temperature, loss
         self.norm, self.reduction, self.tiled = framework.norm, reduction, tiled
 
@@ -197,7 +198,7 @@ NEEDS: Mapping[str, tuple[str, str]] = {
 }
 
 
-class Unmet(ValueError):
+class MissingNeed(ValueError):
     """A part of a method needs what the others do not give.
 
     Attributes:

@@ -20,13 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather, rank
 from ssl_bench.methods.base import Method, Outputs
 from ssl_bench.methods.kmeans import kmeans
 from ssl_bench.methods.npid import NPID
-from ssl_bench.methods.siamese import Siamese, full_precision
+from ssl_bench.methods.siamese import Siamese
+from ssl_bench.networks.encoder import full_precision
 from ssl_bench.networks.heads import MLP
-from ssl_bench.objective.contrast import Batch, Contrast, Embedded
+from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.losses import InfoNCE
 from ssl_bench.objective.negatives import Queue

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather
 from ssl_bench.methods.base import Method, Outputs
-from ssl_bench.methods.siamese import Encoder, full_precision
+from ssl_bench.networks.encoder import Encoder, full_precision
 from ssl_bench.networks.heads import MLP
-from ssl_bench.objective.contrast import Batch
 
 
 class Exemplar(Method):

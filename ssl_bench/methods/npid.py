@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather, global_mean, rank, world
 from ssl_bench.methods.base import Method, Outputs
-from ssl_bench.methods.siamese import Encoder, full_precision
+from ssl_bench.networks.encoder import Encoder, full_precision
 from ssl_bench.networks.heads import MLP
-from ssl_bench.objective.contrast import Batch
 from ssl_bench.objective.loss import softplus
 from ssl_bench.objective.memory import Memory
-from ssl_bench.objective.sampling import Draws
+from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.objective.shards import memory
 from ssl_bench.objective.temperature import Fixed
 
@@ -77,7 +77,7 @@ class NPID(Method):
             raise ValueError(f"memory_momentum={memory_momentum} must be in [0, 1]")
         self.instances, self.noise, self.norm = instances, noise, norm
         self.encoder = Remembering(backbone, head, memory(instances, head.num_features, memory_momentum, seed, sharded))
-        self.temperature, self.draws = Fixed(tau), Draws("noise", seed)
+        self.temperature, self.draws = Fixed(tau), StepGenerator("noise", seed)
         self.register_buffer("log_z", torch.zeros(()))
 
     def trained(self, batch: Batch) -> Outputs:

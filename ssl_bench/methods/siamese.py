@@ -15,23 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather, rank, world
 from ssl_bench.methods.base import Framework, Outputs
+from ssl_bench.networks.encoder import Encoder, full_precision
 from ssl_bench.networks.heads import MLP
-from ssl_bench.objective.contrast import Batch, Embedded
-
-
-class Encoder(nn.Module):
-    """Backbone and head. In evaluation it gives both representations of an image."""
-
-    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.backbone, self.head = backbone, head
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """[B, channels, H, W] -> ``backbone`` [B, F] and ``projection`` [B, D], neither normalised."""
-        features = self.backbone(x)
-        return {"backbone": features, "projection": self.head(features)}
+from ssl_bench.objective.contrast import Embedded
 
 
 class Siamese(Framework):
@@ -148,8 +137,3 @@ class Siamese(Framework):
         k: list[Tensor] = [*self.target.parameters()]
         q: list[Tensor] = [*self.encoder.parameters()]
         torch._foreach_lerp_(k, q, 1 - momentum)
-
-
-def full_precision(x: Tensor) -> Tensor:
-    """Unit vectors are never made in half precision."""
-    return x if x.dtype == torch.float64 else x.float()

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather, world
 from ssl_bench.methods.base import Method, Outputs
-from ssl_bench.methods.siamese import Encoder
-from ssl_bench.objective.contrast import Batch
+from ssl_bench.networks.encoder import Encoder
 
 
 class Supervised(Method):

@@ -26,13 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import global_mean, rank, world
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.base import Method, Outputs
-from ssl_bench.methods.siamese import Encoder, full_precision
+from ssl_bench.networks.encoder import Encoder, full_precision
 from ssl_bench.networks.heads import MLP
-from ssl_bench.objective.contrast import Batch
-from ssl_bench.objective.sampling import Draws
+from ssl_bench.objective.sampling import StepGenerator
 
 
 class GaussianEncoder(Encoder):
@@ -123,7 +123,7 @@ class VAE(Method):
         numbers["counts"] = [1.0] * picture + [1.0 if constants == "pixel" else size**-2] * further
         for name, values in numbers.items():
             self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)  # [C, 1, 1]
-        self.draws = Draws("reparameterisation", seed)
+        self.draws = StepGenerator("reparameterisation", seed)
 
     def networks(self) -> list[nn.Module]:
         return [self.encoder, self.decoder]

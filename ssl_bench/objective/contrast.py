@@ -13,13 +13,6 @@ from ssl_bench.objective.candidates import Candidates, Cosines, Picks, Pool
 
 
 @dataclass(frozen=True)
-class Batch:
-    views: list[Tensor]  # global crops first, each [B, channels, height, width]; further crops may be smaller
-    ids: Tensor  # [B] index of the image in the dataset
-    labels: Tensor  # [B], -1 if unlabelled
-
-
-@dataclass(frozen=True)
 class Embedded:
     q: Tensor  # [V, B, D] unit anchors
     p: Tensor  # [V, B, D] unit positives of the anchors; without gradient when a momentum network made them

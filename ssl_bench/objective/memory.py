@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench.distributed import gather
 from ssl_bench.objective.candidates import Pool
-from ssl_bench.objective.sampling import Draws
+from ssl_bench.objective.sampling import StepGenerator
 
 
 class Memory(nn.Module):
@@ -40,7 +40,7 @@ class Memory(nn.Module):
 
     def _start(self, dim: int, seed: int) -> Tensor:
         side = math.sqrt(3 / dim)
-        generator = Draws("memory", seed).generator(torch.device("cpu"))
+        generator = StepGenerator("memory", seed).generator(torch.device("cpu"))
         return torch.empty(self.instances, dim).uniform_(-side, side, generator=generator)
 
     def _keep(self, vectors: Tensor) -> None:

@@ -12,7 +12,7 @@ from ssl_bench.distributed import gather, rank, world
 from ssl_bench.objective.candidates import Pool
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.memory import Memory
-from ssl_bench.objective.sampling import Draws, without_replacement
+from ssl_bench.objective.sampling import StepGenerator, without_replacement
 
 
 class Negatives(nn.Module):
@@ -90,7 +90,7 @@ class RandomK(Negatives):
         super().__init__()
         if k < 1:
             raise ValueError(f"k={k} must be at least 1")
-        self.k, self.views, self.shared, self.draws = k, views, shared, Draws("random_k", seed)
+        self.k, self.views, self.shared, self.draws = k, views, shared, StepGenerator("random_k", seed)
         self.pool = InBatch() if views == "all" else CrossView()
         self.gives, self.needs = self.pool.gives, self.pool.needs
 
@@ -111,7 +111,9 @@ class RandomK(Negatives):
         return _chosen(contrast, self.k, self.pool.count(images), places, self.draws, self.shared)
 
 
-def _chosen(contrast: Contrast, k: int, pool: int, own: list[Tensor], draws: Draws, shared: bool = False) -> Contrast:
+def _chosen(
+    contrast: Contrast, k: int, pool: int, own: list[Tensor], draws: StepGenerator, shared: bool = False
+) -> Contrast:
     """With k of each anchor's ``pool`` candidates, uniform without replacement, as its only negatives.
 
     Args:
@@ -158,7 +160,7 @@ class Queue(Negatives):
         super().__init__()
         if k < 1:
             raise ValueError(f"k={k} must be at least 1")
-        self.k, self.draws = k, Draws("queue", seed)
+        self.k, self.draws = k, StepGenerator("queue", seed)
         start = torch.randn(k, dim, generator=self.draws.generator(torch.device("cpu"), -1))
         self.register_buffer("keys", nn.functional.normalize(start, dim=1))
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
@@ -202,7 +204,7 @@ class MemoryBank(Negatives):
         others = instances - 1
         if k is not None and not 1 <= k <= others:
             raise ValueError(f"k={k} must be from 1 to the {others} other images, or null for all of them")
-        self.k, self.others, self.draws = k or others, others, Draws("memory_bank", seed)
+        self.k, self.others, self.draws = k or others, others, StepGenerator("memory_bank", seed)
         self.memory = Memory(instances, dim, momentum, seed)
         self.register_buffer("ids", torch.arange(instances), persistent=False)
 

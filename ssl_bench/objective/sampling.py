@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ssl_bench.seeding import stream
 
 
-class Draws(nn.Module):
+class StepGenerator(nn.Module):
     """A fresh stream at every step; the step travels in the checkpoint and is advanced by the method."""
 
     def __init__(self, purpose: str, seed: int) -> None:
@@ -37,7 +37,7 @@ def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator
     device = generator.device
     if 2 * k > pool:
         return torch.rand(rows, pool, generator=generator, device=device)[kept].topk(k, sorted=False).indices
-    # Draws until the k-th new value: a sum of geometric variables of success (pool - i) / pool.
+    # StepGenerator until the k-th new value: a sum of geometric variables of success (pool - i) / pool.
     new = [(pool - i) / pool for i in range(k)]
     mean, spread = sum(1 / p for p in new), math.sqrt(sum((1 - p) / p**2 for p in new))
     length = math.ceil(mean + 10 * spread) + 32

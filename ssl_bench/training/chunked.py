@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Method
-from ssl_bench.objective.contrast import Batch
 
 Autocast = Callable[[], contextlib.AbstractContextManager[None]]
 

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from ssl_bench import files
 from ssl_bench import parts as assemble
 from ssl_bench.data.arrays import Source
-from ssl_bench.data.loader import Loader, Step
+from ssl_bench.data.batch import Step
+from ssl_bench.data.loader import Loader
 from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.evaluate.artifacts import Artifact
-from ssl_bench.evaluate.run import judge
+from ssl_bench.evaluate.run import run_evaluators
 from ssl_bench.hardware import Precision, move
 from ssl_bench.networks.norm import OwnStatistics, synchronise
 from ssl_bench.record import checkpoint, plots
@@ -251,7 +252,7 @@ class Run:
     # ---- evaluation and record
 
     def _evaluate(self, baselines: bool) -> tuple[dict[str, float], dict[str, Artifact]]:
-        """What :func:`judge` says of the network as it is, and of the baselines; nothing of the training is touched."""
+        """Evaluate the network, and the baselines if asked; the random state of the training is restored."""
         kept = rng_state()
         networks: dict[str, nn.Module | None] = {"": self.encoder}
         if baselines and self.initial is not None:
@@ -259,7 +260,8 @@ class Run:
         if baselines and "raw" in self.config["evaluate"]["baselines"]:
             networks["_raw"] = None
         with self.statistics.averaged():
-            judged = judge(self.config, self.dataset, networks, self.device, self.precision)
+            targets = assemble.targets(self.config, self.dataset, networks, self.device, self.precision)
+            judged = run_evaluators(assemble.evaluators(self.config), targets)
         set_rng_state(kept)
         return judged
 

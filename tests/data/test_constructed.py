@@ -13,6 +13,7 @@ from torch import Tensor
 from ssl_bench import parts as assemble
 from ssl_bench.config.compose import load
 from ssl_bench.data.arrays import Dataset, Images, Source
+from ssl_bench.data.batch import Batch
 from ssl_bench.data.bits import WithBits, binary
 from ssl_bench.data.digit_on_imagenet import stretched
 from ssl_bench.data.evalview import EvalView
@@ -20,7 +21,6 @@ from ssl_bench.data.loader import Loader
 from ssl_bench.data.multi_digits import Canvases, scaled
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.supervised import Supervised
-from ssl_bench.objective.contrast import Batch
 from tests.conftest import only_run
 from tests.ranks import on_two_ranks
 

@@ -18,7 +18,7 @@ from ssl_bench.data.views import Views
 from ssl_bench.evaluate.artifacts import Artifact, Distribution, Histogram
 from ssl_bench.evaluate.geometry import Geometry, effective_rank, pair_statistics
 from ssl_bench.evaluate.projections import Projections, orthonormal
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 from tests.ranks import on_two_ranks
 
 CLASSES = 5
@@ -119,14 +119,14 @@ def split(n: int, seed: int = 0) -> Images:
     return Images([images], labels)
 
 
-def subject(network: nn.Module | None, n: int = 90, **change: Any) -> Subject:
+def target(network: nn.Module | None, n: int = 90, **change: Any) -> Target:
     augment = [Views(6, scale=(0.5, 1), flip=0, mean=[0.4], std=[0.2])] * 2
     settings: dict[str, Any] = {"num_classes": CLASSES, "device": "cpu", "seed": 3, "augment": augment}
-    return Subject(network, split(70, 1), split(n), view=lambda x: (x / 255 - 0.4) / 0.2, **(settings | change))
+    return Target(network, split(70, 1), split(n), view=lambda x: (x / 255 - 0.4) / 0.2, **(settings | change))
 
 
 def test_evaluator_is_its_parts() -> None:
-    given = subject(Halves())
+    given = target(Halves())
     found = dict(Geometry(gamma=3.0).run(given))
     x, labels = given.features("test")["backbone"], given.labels("test")
     for name, value in naive(x, labels, 2.0).items():
@@ -140,13 +140,13 @@ def test_evaluator_is_its_parts() -> None:
 
 
 def test_silhouette_of_a_seeded_choice() -> None:
-    given = subject(Halves(), 90)
+    given = target(Halves(), 90)
     capped = dict(Geometry(silhouette_samples=40).run(given))["silhouette"]
     assert capped != dict(Geometry().run(given))["silhouette"]
-    assert capped == dict(Geometry(silhouette_samples=40).run(subject(Halves(), 90)))["silhouette"]
+    assert capped == dict(Geometry(silhouette_samples=40).run(target(Halves(), 90)))["silhouette"]
     one = Images([split(9).parts[0]], torch.zeros(9, dtype=torch.int64))
     assert "silhouette" not in dict(
-        Geometry().run(Subject(None, one, one, num_classes=1, view=lambda x: x, device="cpu", seed=0))
+        Geometry().run(Target(None, one, one, num_classes=1, view=lambda x: x, device="cpu", seed=0))
     )
 
 
@@ -155,9 +155,9 @@ def test_alignment_of_views_that_are_known(gamma: float) -> None:
     """Without randomness the two views are equal; mirrored, they differ as an image and its mirror image do."""
     settings: dict[str, Any] = {"scale": (1, 1), "ratio": (1, 1), "mean": [0.4], "std": [0.2]}
     still, turned = Views(6, flip=0, **settings), Views(6, flip=1, **settings)
-    given = subject(Halves(), augment=[still, still])
+    given = target(Halves(), augment=[still, still])
     assert dict(Geometry(gamma=gamma).run(given))["alignment"] == pytest.approx(0, abs=1e-9)
-    given = subject(Halves(), augment=[still, turned])
+    given = target(Halves(), augment=[still, turned])
     found = dict(Geometry(gamma=gamma).run(given))
     images = given.view(given.test.take(torch.arange(90)))
     both = Halves()(images), Halves()(images.flip(3))
@@ -167,14 +167,14 @@ def test_alignment_of_views_that_are_known(gamma: float) -> None:
 
 
 def test_raw_pixels_have_no_views_and_no_projection() -> None:
-    assert "alignment" not in (found := dict(Geometry().run(subject(None)))) and "tolerance" in found
-    assert not dict(Geometry("projection").run(subject(None))) and not dict(Projections().run(subject(None)))
-    assert "alignment" not in dict(Geometry().run(subject(Halves(), augment=())))
+    assert "alignment" not in (found := dict(Geometry().run(target(None)))) and "tolerance" in found
+    assert not dict(Geometry("projection").run(target(None))) and not dict(Projections().run(target(None)))
+    assert "alignment" not in dict(Geometry().run(target(Halves(), augment=())))
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_histograms_count_every_image_along_every_direction(normalize: bool) -> None:
-    given = subject(Halves())
+    given = target(Halves())
     (name, histogram) = next(Projections(directions=6, bins=11, normalize=normalize).run(given))
     assert name == "histograms" and isinstance(histogram, Histogram)
     assert [sum(counts) for counts in histogram.counts.values()] == [90] * 6
@@ -214,7 +214,7 @@ def test_configuration_names_every_setting(name: str, evaluator: type) -> None:
 
 
 def measure(rank: int = 0) -> dict[str, Any]:
-    given = subject(Halves(), 91)
+    given = target(Halves(), 91)
     found = {**dict(Geometry().run(given)), **dict(Projections().run(given))}
     x, labels = points()
     return found | {f"tiled/{name}": value for name, value in pair_statistics(x, labels, CLASSES, 2.0, 8)}

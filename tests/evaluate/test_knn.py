@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.arrays import Images
 from ssl_bench.evaluate.knn import KNN, _products, knn_predict
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 
 CLASSES = 7
 
@@ -158,7 +158,7 @@ class Halves(nn.Module):
         return {"backbone": first, "projection": second}
 
 
-def subject(network: nn.Module | None, classes: int) -> Subject:
+def target(network: nn.Module | None, classes: int) -> Target:
     def split(n: int, seed: int) -> Images:
         images = torch.randint(0, 256, (n, 1, 4, 4), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
         labels = labels_of(n, seed, classes)
@@ -167,15 +167,15 @@ def subject(network: nn.Module | None, classes: int) -> Subject:
         return Images([images], labels)
 
     view = torch.Tensor.float
-    return Subject(network, split(300, 0), split(100, 1), num_classes=classes, view=view, device="cpu", seed=0)
+    return Target(network, split(300, 0), split(100, 1), num_classes=classes, view=view, device="cpu", seed=0)
 
 
 def test_evaluator_reports_backbone_and_projection() -> None:
-    metrics = dict(KNN(k=10, temperature=0.1).run(subject(Halves(), CLASSES)))
+    metrics = dict(KNN(k=10, temperature=0.1).run(target(Halves(), CLASSES)))
     assert list(metrics) == ["top1", "top5", "projection_top1", "projection_top5"]
     assert metrics["top1"] == 1
     assert metrics["projection_top1"] < 0.4 < metrics["projection_top5"] < 1
-    given = subject(Halves(), CLASSES)
+    given = target(Halves(), CLASSES)
     bank, queries = given.features("train")["projection"], given.features("test")["projection"]
     ranking = reference(queries, bank, given.labels("train"), 10, 0.1, CLASSES)
     hits = ranking[:, :5] == given.labels("test")[:, None]
@@ -184,13 +184,13 @@ def test_evaluator_reports_backbone_and_projection() -> None:
 
 
 def test_raw_pixels_have_no_projection_and_few_classes_no_top5() -> None:
-    assert list(dict(KNN(k=10).run(subject(None, 5)))) == ["top1"]
-    assert list(dict(KNN(k=10).run(subject(None, 6)))) == ["top1", "top5"]
+    assert list(dict(KNN(k=10).run(target(None, 5)))) == ["top1"]
+    assert list(dict(KNN(k=10).run(target(None, 6)))) == ["top1", "top5"]
 
 
 def test_a_k_beyond_the_train_split_is_refused() -> None:
     with pytest.raises(ValueError, match=r"k must be in \[1, 300\]"):
-        next(KNN(k=301).run(subject(None, CLASSES)))
+        next(KNN(k=301).run(target(None, CLASSES)))
 
 
 def test_configuration_names_every_setting() -> None:
@@ -200,7 +200,7 @@ def test_configuration_names_every_setting() -> None:
 
 
 def test_several_settings_share_one_search_and_the_first_is_the_plain_one() -> None:
-    given = subject(Halves(), CLASSES)
+    given = target(Halves(), CLASSES)
     metrics = dict(KNN(k=[10, 50], temperature=[0.1, 1.0], per_class=True).run(given))
     for k, temperature in ((10, 0.1), (10, 1.0), (50, 0.1), (50, 1.0)):
         alone = dict(KNN(k=k, temperature=temperature).run(given))

@@ -14,7 +14,7 @@ from ssl_bench.data.arrays import Images
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.evaluate.knn import knn_predict
 from ssl_bench.evaluate.knn_memory import MemoryKNN
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.shards import Shards
 from tests.conftest import only_run
@@ -34,8 +34,8 @@ def images(n: int, labels: Tensor, seed: int) -> Images:
     return Images([torch.randint(0, 256, (n, 1, 3, 3), generator=generator, dtype=torch.uint8)], labels)
 
 
-def subject(network: nn.Module | None, trained_on: Tensor) -> Subject:
-    return Subject(
+def target(network: nn.Module | None, trained_on: Tensor) -> Target:
+    return Target(
         network,
         images(5, torch.arange(5) % 3, 1),
         images(40, torch.arange(40) % 3, 2),
@@ -49,12 +49,12 @@ def subject(network: nn.Module | None, trained_on: Tensor) -> Subject:
 
 def test_only_labelled_images_vote() -> None:
     memory, labels = Memory(60, 4, 0.5, 0), torch.arange(60) % 4 - 1  # every fourth has none
-    judged = subject(Network(memory), labels)
+    judged = target(Network(memory), labels)
     found = dict(MemoryKNN(7, 0.1).run(judged))
     queries, known = judged.features("test")["projection"], labels >= 0
     votes = knn_predict(queries, memory.vectors[known], labels[known], k=7, temperature=0.1, num_classes=3)
     assert found == {"top1": pytest.approx(float((votes[:, 0] == torch.arange(40) % 3).double().mean()))}
-    assert list(MemoryKNN(7, 0.1).run(subject(None, labels))) == []
+    assert list(MemoryKNN(7, 0.1).run(target(None, labels))) == []
     with pytest.raises(ValueError, match="k must be in"):
         list(MemoryKNN(46, 0.1).run(judged))
 
@@ -62,9 +62,9 @@ def test_only_labelled_images_vote() -> None:
 def test_what_cannot_be_searched_is_refused() -> None:
     labels = torch.zeros(60, dtype=torch.int64)
     with pytest.raises(RunError, match=r"set framework.sharded=false"):
-        list(MemoryKNN(7, 0.1).run(subject(Network(Shards(60, 4, 0.5, 0)), labels)))
+        list(MemoryKNN(7, 0.1).run(target(Network(Shards(60, 4, 0.5, 0)), labels)))
     with pytest.raises(ValueError, match="each training image needs one label"):
-        list(MemoryKNN(7, 0.1).run(subject(Network(Memory(60, 4, 0.5, 0)), labels[:, None].expand(-1, 3))))
+        list(MemoryKNN(7, 0.1).run(target(Network(Memory(60, 4, 0.5, 0)), labels[:, None].expand(-1, 3))))
     with pytest.raises(ConfigError, match=r"evaluate.knn_memory: the framework remembers no images: set framework"):
         assemble.validate(load(["evaluate=knn_memory"]), 1)
     with pytest.raises(ConfigError, match=r"evaluate.knn_memory.k must be in \[1, 1347\]"):

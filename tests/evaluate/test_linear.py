@@ -16,7 +16,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.data.arrays import Images
 from ssl_bench.evaluate.linear import LinearProbe, accuracy, fit_linear
 from ssl_bench.evaluate.linear_images import LinearOnImages
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 
 CLASSES = 4
 
@@ -30,8 +30,8 @@ def blobs(n: int, spread: float, seed: int) -> Images:
     return Images([(x * 12 + 128).round().clamp(0, 255).to(torch.uint8)], labels)
 
 
-def raw(train: Images, test: Images, seed: int = 0) -> Subject:
-    return Subject(
+def raw(train: Images, test: Images, seed: int = 0) -> Target:
+    return Target(
         None, train, test, num_classes=CLASSES, view=torch.Tensor.float, device="cpu", seed=seed, batch_size=4096
     )
 
@@ -123,11 +123,11 @@ def test_accuracy_counts_every_image_once() -> None:
 
 @pytest.mark.parametrize("spread", [0.3, 1.2, 2.5])
 def test_accuracy_is_that_of_logistic_regression(spread: float) -> None:
-    subject = raw(blobs(4000, spread, 0), blobs(40000, spread, 1))
-    metrics = dict(LinearProbe(epochs=40, batch_size=256).run(subject))
-    x, test = (subject.features(name)["backbone"].double().numpy() for name in ("train", "test"))
-    peer = LogisticRegression(C=1e4, max_iter=1000).fit(x, subject.train.labels.numpy())
-    assert metrics["top1"] == pytest.approx(peer.score(test, subject.test.labels.numpy()), abs=0.003)
+    target = raw(blobs(4000, spread, 0), blobs(40000, spread, 1))
+    metrics = dict(LinearProbe(epochs=40, batch_size=256).run(target))
+    x, test = (target.features(name)["backbone"].double().numpy() for name in ("train", "test"))
+    peer = LogisticRegression(C=1e4, max_iter=1000).fit(x, target.train.labels.numpy())
+    assert metrics["top1"] == pytest.approx(peer.score(test, target.test.labels.numpy()), abs=0.003)
     assert metrics["val_top1"] == pytest.approx(metrics["top1"], abs=0.05)
     assert (spread == 0.3) == (metrics["top1"] > 0.999)
 
@@ -163,10 +163,10 @@ def test_unlabelled_images_and_senseless_settings_are_refused() -> None:
     train = blobs(20, 1, 0)
     unlabelled = Images([train.parts[0]], torch.where(torch.arange(20) == 3, -1, train.labels))
     for probe in (LinearProbe(), LinearOnImages(4)):
-        subject = raw(unlabelled, train)
-        subject.network = Pixels()
+        target = raw(unlabelled, train)
+        target.network = Pixels()
         with pytest.raises(ValueError, match=r"train labels must lie in \[0, 4\), found -1"):
-            next(probe.run(subject))
+            next(probe.run(target))
     with pytest.raises(ValueError, match="at least 2 images"):
         next(LinearProbe().run(raw(blobs(1, 1, 0), train)))
     with pytest.raises(ValueError, match="lrs must be"):
@@ -194,17 +194,17 @@ class Pixels(nn.Module):
         return {"backbone": self.norm(x).flatten(1), "projection": x.flatten(1)}
 
 
-def imaged(train: Images, test: Images) -> Subject:
-    return Subject(Pixels(), train, test, num_classes=CLASSES, view=lambda x: x.float() / 255, device="cpu", seed=5)
+def imaged(train: Images, test: Images) -> Target:
+    return Target(Pixels(), train, test, num_classes=CLASSES, view=lambda x: x.float() / 255, device="cpu", seed=5)
 
 
 def test_training_on_images_is_plain_sgd_with_milestones() -> None:
-    subject = imaged(blobs(60, 1.2, 0), blobs(50, 1.2, 1))
+    target = imaged(blobs(60, 1.2, 0), blobs(50, 1.2, 1))
     probe = LinearOnImages(
         4, scale=(1, 1), ratio=(1, 1), flip=0, epochs=6, batch_size=100, lr=0.5, milestones=[2, 4], weight_decay=0.01
     )
-    weight, bias, _ = probe._fit(subject)[""]
-    x, y = subject.features("train")["backbone"], subject.train.labels  # such crops are the images themselves
+    weight, bias, _ = probe._fit(target)[""]
+    x, y = target.features("train")["backbone"], target.train.labels  # such crops are the images themselves
     w = torch.empty(CLASSES, 16).normal_(std=0.01, generator=torch.Generator().manual_seed(5)).requires_grad_()
     b = torch.zeros(CLASSES, requires_grad=True)
     momentum = [torch.zeros_like(w), torch.zeros_like(b)]
@@ -218,10 +218,10 @@ def test_training_on_images_is_plain_sgd_with_milestones() -> None:
 
 
 def test_every_epoch_sees_new_crops_and_the_last_one_is_tested() -> None:
-    subject = imaged(blobs(300, 0.5, 0), blobs(200, 0.5, 1))
-    metrics = dict(LinearOnImages(4, scale=(0.9, 1), flip=0, epochs=8, batch_size=64, lr=0.3).run(subject))
+    target = imaged(blobs(300, 0.5, 0), blobs(200, 0.5, 1))
+    metrics = dict(LinearOnImages(4, scale=(0.9, 1), flip=0, epochs=8, batch_size=64, lr=0.3).run(target))
     assert list(metrics) == ["top1"] and metrics["top1"] > 0.95
-    network = subject.network
+    network = target.network
     assert isinstance(network, Pixels) and network.training and network.norm.num_batches_tracked == 0
     assert sum(len(x) for x in network.seen) == 200 + 8 * 300
     first, second = (torch.cat(network.seen[1 + 5 * epoch : 6 + 5 * epoch]) for epoch in (0, 1))
@@ -260,9 +260,9 @@ def test_decays_are_chosen_beside_the_rates() -> None:
 
 
 def test_the_accuracy_of_each_class() -> None:
-    subject = raw(blobs(400, 2.0, 0), blobs(500, 2.0, 1))
-    metrics = dict(LinearProbe(epochs=10, per_class=True).run(subject))
-    shares = subject.test.labels.bincount(minlength=CLASSES) / 500
+    target = raw(blobs(400, 2.0, 0), blobs(500, 2.0, 1))
+    metrics = dict(LinearProbe(epochs=10, per_class=True).run(target))
+    shares = target.test.labels.bincount(minlength=CLASSES) / 500
     assert sum(float(shares[c]) * metrics[f"top1_class{c}"] for c in range(CLASSES)) == pytest.approx(metrics["top1"])
 
 
@@ -280,16 +280,16 @@ class Stages(nn.Module):
 
 
 def test_a_classifier_on_each_stage() -> None:
-    subject = Subject(
+    target = Target(
         Stages(), blobs(400, 0.5, 0), blobs(200, 0.5, 1), num_classes=CLASSES, view=scaled, device="cpu", seed=0
     )
     settings: dict[str, Any] = {"flip": 0, "scale": (1, 1), "ratio": (1, 1), "epochs": 20, "batch_size": 50, "lr": 0.1}
     probe = LinearOnImages(4, layers=["first", "second"], nesterov=True, schedule="cosine", init_std=0.0, **settings)
-    metrics = dict(probe.run(subject))
+    metrics = dict(probe.run(target))
     assert list(metrics) == ["first_top1", "second_top1"]
     assert metrics["second_top1"] > 0.98 > 0.8 > metrics["first_top1"]
-    assert set(dict(LinearOnImages(4, layers=["second"], cells=4, **settings).run(subject))) == {"second_top1"}
-    weight, _, norm = LinearOnImages(4, layers=["second"], cells=4, **settings)._fit(subject)["second"]
+    assert set(dict(LinearOnImages(4, layers=["second"], cells=4, **settings).run(target))) == {"second_top1"}
+    weight, _, norm = LinearOnImages(4, layers=["second"], cells=4, **settings)._fit(target)["second"]
     assert weight.shape == (CLASSES, 4)  # the 4 x 4 map averaged to 2 x 2
     x = F.adaptive_avg_pool2d(scaled(blobs(400, 0.5, 0).parts[0]), 2).flatten(1)
     torch.testing.assert_close(norm.mean, x.mean(0), atol=0.02, rtol=0)
@@ -297,16 +297,16 @@ def test_a_classifier_on_each_stage() -> None:
 
 
 def test_a_compiled_network_is_tapped_too() -> None:
-    def subject(compiled: bool) -> Subject:
+    def target(compiled: bool) -> Target:
         network, train, test = Stages(), blobs(100, 0.5, 0), blobs(50, 0.5, 1)
         if compiled:
             network.compile(backend="eager")
-        judged = Subject(network, train, test, num_classes=CLASSES, view=scaled, device="cpu", seed=0)
+        judged = Target(network, train, test, num_classes=CLASSES, view=scaled, device="cpu", seed=0)
         judged.features("test")  # as other evaluators do before
         return judged
 
     probe = LinearOnImages(4, flip=0, layers=["first", "second"], epochs=2, batch_size=50, lr=0.1)
-    plain, compiled = subject(False), subject(True)
+    plain, compiled = target(False), target(True)
     metrics = dict(probe.run(compiled))
     assert metrics == dict(probe.run(plain)) and list(metrics) == ["first_top1", "second_top1"]
     assert compiled.network is not None and compiled.network._compiled_call_impl is not None
@@ -321,10 +321,10 @@ def test_every_image_is_jittered_where_the_recipe_says_so() -> None:
 
 
 def test_layers_that_the_backbone_has_not_are_refused() -> None:
-    subject = imaged(blobs(20, 1, 0), blobs(20, 1, 1))
-    LinearOnImages(4, layers=["norm"]).check(subject)
+    target = imaged(blobs(20, 1, 0), blobs(20, 1, 1))
+    LinearOnImages(4, layers=["norm"]).check(target)
     with pytest.raises(ValueError, match="layers: the backbone has no layer1; set layers to some of norm"):
-        next(LinearOnImages(4, layers=["norm", "layer1"]).run(subject))
+        next(LinearOnImages(4, layers=["norm", "layer1"]).run(target))
 
 
 def scaled(images: Tensor) -> Tensor:
@@ -341,11 +341,11 @@ def test_rates() -> None:
 
 def test_adam_trains_as_torchs_own() -> None:
     data = blobs(59, 0.5, 0)  # with as many images in each class the gradient of the bias would be rounding alone
-    subject = Subject(Stages(), data, data, num_classes=CLASSES, view=scaled, device="cpu", seed=0)
+    target = Target(Stages(), data, data, num_classes=CLASSES, view=scaled, device="cpu", seed=0)
     settings: dict[str, Any] = {"flip": 0, "scale": (1, 1), "ratio": (1, 1), "epochs": 3, "batch_size": 59}
     probe = LinearOnImages(4, optimizer="adam", lr=0.1, schedule="linear", init_std=0.0, weight_decay=0.1, **settings)
-    weight, bias, _ = probe._fit(subject)[""]
-    x = subject.embed(probe._views(subject, torch.arange(59), torch.Generator()))["backbone"].double()
+    weight, bias, _ = probe._fit(target)[""]
+    x = target.embed(probe._views(target, torch.arange(59), torch.Generator()))["backbone"].double()
     parameters = [torch.zeros(*shape, dtype=torch.float64, requires_grad=True) for shape in (weight.shape, bias.shape)]
     optimizer = torch.optim.Adam(parameters, weight_decay=0.1)
     for step in range(3):

@@ -16,7 +16,7 @@ from ssl_bench.data.arrays import Images
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.artifacts import Regions
 from ssl_bench.evaluate.local_features import LocalFeatures, agreement, clustered, feature_maps, patches
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 from ssl_bench.record import plots
 
 STAR = [[5.0, 2.0, 38.0, 9.5, 21.0, 14.0, 33.5, 28.0, 9.0, 20.0]]  # not convex, in a photo of 40 x 30
@@ -42,10 +42,10 @@ class Network(nn.Module):
         self.backbone = Backbone(channels)
 
 
-def subject(channels: int = 3, network: bool = True) -> Subject:
+def target(channels: int = 3, network: bool = True) -> Target:
     images = Images([torch.zeros(2, channels, 8, 8, dtype=torch.uint8)], torch.zeros(2, dtype=torch.int64))
     settings: dict[str, Any] = {"num_classes": 2, "view": None, "device": "cpu", "seed": 0}
-    return Subject(Network(channels) if network else None, images, images, **settings)
+    return Target(Network(channels) if network else None, images, images, **settings)
 
 
 def photos(folder: Path) -> tuple[Path, Path]:
@@ -152,7 +152,7 @@ def test_one_instance_says_nothing() -> None:
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    return dict(evaluator(*photos(folder)).run(subject()))
+    return dict(evaluator(*photos(folder)).run(target()))
 
 
 def test_two_flat_regions_are_found_and_drawn(tmp_path: Path) -> None:
@@ -176,33 +176,33 @@ def test_two_flat_regions_are_found_and_drawn(tmp_path: Path) -> None:
 
 
 def test_without_annotations_there_are_only_pictures(tmp_path: Path) -> None:
-    found = dict(evaluator(photos(tmp_path)[0], None, photos=1).run(subject()))
+    found = dict(evaluator(photos(tmp_path)[0], None, photos=1).run(target()))
     assert set(found) == {"0"} and isinstance(found["0"], Regions) and found["0"].instances is None
 
 
 def test_a_network_of_grey_images_sees_grey_photos(tmp_path: Path) -> None:
-    found = dict(evaluator(photos(tmp_path)[0], None, channels=1).run(subject(1)))
+    found = dict(evaluator(photos(tmp_path)[0], None, channels=1).run(target(1)))
     assert set(found) == {"0", "1", "2"}
     with pytest.raises(ConfigError, match="photos of 3 channels and the network 1"):
-        dict(evaluator(tmp_path / "images", None).run(subject(1)))
+        dict(evaluator(tmp_path / "images", None).run(target(1)))
 
 
 def test_what_it_needs_is_known_before_the_training(tmp_path: Path) -> None:
     images, annotations = photos(tmp_path)
-    evaluator(images, annotations).check(subject())
+    evaluator(images, annotations).check(target())
     with pytest.raises(ValueError, match="layers: the backbone has no third; set layers to some of first, second"):
-        evaluator(images, annotations, layers=["third"]).check(subject())
+        evaluator(images, annotations, layers=["third"]).check(target())
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="has no photos"):
-        evaluator(tmp_path / "empty", None).check(subject())
+        evaluator(tmp_path / "empty", None).check(target())
     with pytest.raises(ConfigError, match="judges a backbone, which Backbone has not"):
-        given = subject()
+        given = target()
         given.network = Backbone()
         evaluator(images, annotations).check(given)
 
 
 def test_raw_pixels_add_nothing(tmp_path: Path) -> None:
-    assert not list(evaluator(*photos(tmp_path)).run(subject(network=False)))
+    assert not list(evaluator(*photos(tmp_path)).run(target(network=False)))
 
 
 def test_a_reference_from_a_file(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_reference_from_a_file(tmp_path: Path) -> None:
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     layers: dict[str, Any] = {"layers": ["layer2"], "reference": "resnet18", "photos": 1}
     judged = evaluator(images, annotations, reference_weights=str(tmp_path / "weights.pt"), **layers)
-    given = subject()
+    given = target()
     assert given.network is not None
     given.network.backbone = model
     found = dict(judged.run(given))
@@ -239,22 +239,22 @@ def test_refusals(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=match):
             evaluator(**settings)
     with pytest.raises(ConfigError, match="has none of the 3 photos such as images/0"):
-        list(evaluator(tmp_path, annotations).run(subject()))
+        list(evaluator(tmp_path, annotations).run(target()))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="has no photos"):
-        list(evaluator(tmp_path / "empty", None).run(subject()))
+        list(evaluator(tmp_path / "empty", None).run(target()))
 
 
 def test_ranks_share_the_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What each of five ranks leaves for the sum over ranks, two of them without a photo, adds up to what one finds."""
     judged, module = evaluator(*photos(tmp_path)), "ssl_bench.evaluate.local_features"
     paths = judged._paths()
-    alone = judged._regions(subject(), paths)
+    alone = judged._regions(target(), paths)
     monkeypatch.setattr(f"{module}.world", lambda: 5)
     shares = []
     for each in range(5):
         monkeypatch.setattr(f"{module}.rank", lambda each=each: each)
-        shares.append(judged._regions(subject(), paths))
+        shares.append(judged._regions(target(), paths))
     assert not any(x.any() for share in shares[3:] for x in share.values())
     for row, x in alone.items():
         np.testing.assert_array_equal(sum(share[row] for share in shares), x)

@@ -15,10 +15,10 @@ from ssl_bench.data.arrays import Images
 from ssl_bench.data.views import Views
 from ssl_bench.evaluate.artifacts import Curve, Histogram
 from ssl_bench.evaluate.npc import NPC, multipliers
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.negatives import InBatch
-from tests.evaluate.test_geometry import Halves, generator, split, subject
+from tests.evaluate.test_geometry import Halves, generator, split, target
 from tests.ranks import on_two_ranks
 
 
@@ -43,7 +43,7 @@ def test_multipliers_are_the_objective_s_and_the_paper_s(n: int, tau: float) -> 
 
 
 def test_evaluator_summarises_all_its_anchors() -> None:
-    given, npc = subject(Halves()), NPC(batch_sizes=(40, 8), batches=3, bins=10)
+    given, npc = target(Halves()), NPC(batch_sizes=(40, 8), batches=3, bins=10)
     found: dict[str, Any] = dict(npc.run(given))
     assert list(found) == ["n8_mean", "n8_cv", "n40_mean", "n40_cv", "multiplier", "by_batch_size"]
     histogram, curve = found["multiplier"], found["by_batch_size"]
@@ -63,19 +63,19 @@ def test_a_constant_network_has_the_multiplier_of_chance() -> None:
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"backbone": x.flatten(1), "projection": torch.ones(len(x), 3)}
 
-    found = dict(NPC(batch_sizes=(16,), batches=2).run(subject(Constant())))
+    found = dict(NPC(batch_sizes=(16,), batches=2).run(target(Constant())))
     assert found["n16_mean"] == pytest.approx(30 / 31) and found["n16_cv"] == pytest.approx(0, abs=1e-7)
 
 
 def test_batches_are_of_different_images_and_the_seed_s() -> None:
-    given, npc = subject(Halves()), NPC()
-    first, again = npc._multipliers(given, 16, 0), npc._multipliers(subject(Halves()), 16, 0)
+    given, npc = target(Halves()), NPC()
+    first, again = npc._multipliers(given, 16, 0), npc._multipliers(target(Halves()), 16, 0)
     assert torch.equal(first, again) and not torch.equal(first, npc._multipliers(given, 16, 1))
-    assert not torch.equal(first, npc._multipliers(subject(Halves(), seed=4), 16, 0))
+    assert not torch.equal(first, npc._multipliers(target(Halves(), seed=4), 16, 0))
 
 
 def test_raw_pixels_have_no_projection() -> None:
-    assert not list(NPC().run(subject(None)))
+    assert not list(NPC().run(target(None)))
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_refusals(change: dict[str, Any], message: str) -> None:
 
 def test_what_the_data_cannot_give_is_refused() -> None:
     with pytest.raises(ValueError, match=r"batch_sizes must be at most 70.*not 71: leave the larger ones out"):
-        next(NPC(batch_sizes=[71]).run(subject(Halves())))
+        next(NPC(batch_sizes=[71]).run(target(Halves())))
     with pytest.raises(ValueError, match="augment must say how views are made"):
-        next(NPC().run(subject(Halves(), augment=())))
+        next(NPC().run(target(Halves(), augment=())))
 
 
 def test_configuration_names_every_setting() -> None:
@@ -109,9 +109,9 @@ def test_configuration_names_every_setting() -> None:
 def measure(rank: int = 0) -> dict[str, Any]:
     """Batches that two ranks cannot share equally, and one with an image for each."""
     torch.manual_seed(rank)  # nothing may come from the global generator
-    given = subject(Halves(), batch_size=4)
+    given = target(Halves(), batch_size=4)
     images = Images([split(3).parts[0]], split(3).labels)
-    few = Subject(
+    few = Target(
         Halves(), images, images, num_classes=5, view=given.view, device="cpu", seed=0, augment=[Views(6, flip=0)] * 2
     )
     return {**dict(NPC((2, 9, 33), batches=2).run(given)), "few": dict(NPC((3,), batches=1).run(few))["n3_mean"]}

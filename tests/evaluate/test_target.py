@@ -12,7 +12,7 @@ from ssl_bench.data.arrays import Images
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.linear_images import LinearOnImages
-from ssl_bench.evaluate.target import Subject
+from ssl_bench.evaluate.target import Target
 from tests.ranks import on_two_ranks
 
 CLASSES = 6
@@ -48,14 +48,14 @@ def scaled(images: Tensor) -> Tensor:
     return images.float() / 255
 
 
-def subject(network: nn.Module | None, train: Images, test: Images, **change: Any) -> Subject:
+def target(network: nn.Module | None, train: Images, test: Images, **change: Any) -> Target:
     settings: dict[str, Any] = {"num_classes": CLASSES, "view": scaled, "device": "cpu", "seed": 3, "batch_size": 4}
-    return Subject(network, train, test, **(settings | change))
+    return Target(network, train, test, **(settings | change))
 
 
 def test_features_are_the_network_s_in_order_and_every_image_passes_once() -> None:
     network, train = Net(), split(11)
-    given = subject(network, train, split(5, 1))
+    given = target(network, train, split(5, 1))
     features = given.features("train")
     assert given.features("train") is features
     assert network.seen == [4, 4, 3]
@@ -72,7 +72,7 @@ def test_the_network_is_in_evaluation_mode_and_gets_its_modes_back() -> None:
     network = Net()
     network.norm.eval()  # one module stays in evaluation mode while its parent trains
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    subject(network, split(9), split(5)).features("train")
+    target(network, split(9), split(5)).features("train")
     assert network.modes == {False}
     assert network.training and network.drop.training and not network.norm.training
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
@@ -116,19 +116,19 @@ class Replacing(Net):
 )
 def test_a_network_that_changes_is_refused(network: type[Net], written: str) -> None:
     with pytest.raises(RuntimeError, match=f"but {written} was written"):
-        subject(network(), split(4), split(4)).features("train")
+        target(network(), split(4), split(4)).features("train")
 
 
 def test_modes_come_back_after_an_error() -> None:
     network, wide = Net(), Images([torch.zeros(2, 1, 9, 9, dtype=torch.uint8)], torch.zeros(2))
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        subject(network, wide, split(4)).features("train")
+        target(network, wide, split(4)).features("train")
     assert network.training and network.norm.training
 
 
 def test_raw_pixels_skip_the_view() -> None:
     train = split(9)
-    features = subject(None, train, split(5), view=None).features("train")
+    features = target(None, train, split(5), view=None).features("train")
     assert list(features) == ["backbone"]
     torch.testing.assert_close(features["backbone"], train.parts[0].reshape(9, 36).float() / 255)
 
@@ -137,17 +137,17 @@ def test_memory_mapped_channels_last_images_are_read_in_place(tmp_path: Path) ->
     images = torch.randint(0, 256, (10, 6, 6, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     np.save(tmp_path / "images.npy", images.numpy())
     mapped = torch.from_numpy(np.load(tmp_path / "images.npy", mmap_mode="c")).permute(0, 3, 1, 2)
-    expected = subject(Net(), Images([images.permute(0, 3, 1, 2).contiguous()], torch.zeros(10)), split(5))
-    got = subject(Net(), Images([mapped], torch.zeros(10)), split(5))
+    expected = target(Net(), Images([images.permute(0, 3, 1, 2).contiguous()], torch.zeros(10)), split(5))
+    got = target(Net(), Images([mapped], torch.zeros(10)), split(5))
     torch.testing.assert_close(got.features("train"), expected.features("train"))
 
 
 def test_mixed_and_double_precision_end_in_float32() -> None:
-    exact = subject(Net(), split(9), split(5)).features("train")["backbone"]
-    mixed = subject(Net(), split(9), split(5), autocast=torch.bfloat16).features("train")["backbone"]
+    exact = target(Net(), split(9), split(5)).features("train")["backbone"]
+    mixed = target(Net(), split(9), split(5), autocast=torch.bfloat16).features("train")["backbone"]
     assert mixed.dtype == torch.float32 and not torch.equal(mixed, exact)
     torch.testing.assert_close(mixed, exact, rtol=0.05, atol=0.05)
-    double = subject(Net().double(), split(9), split(5)).features("train")["backbone"]
+    double = target(Net().double(), split(9), split(5)).features("train")["backbone"]
     assert double.dtype == torch.float32
     torch.testing.assert_close(double, exact)
 
@@ -161,15 +161,15 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="0 images"):
         Images([images[:0]], torch.zeros(0))
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
-        subject(None, split(4), split(4), batch_size=0)
+        target(None, split(4), split(4), batch_size=0)
     with pytest.raises(ValueError, match=r"test labels must lie in \[0, 6\), found 0 to 6"):
-        subject(None, split(4), Images([images], torch.tensor([0, 1, 6]))).labels("test")
+        target(None, split(4), Images([images], torch.tensor([0, 1, 6]))).labels("test")
 
 
 def measure() -> dict[str, Any]:
     """Features and metrics of one process, whatever the number of ranks; 21 and 13 images divide by no world."""
     network = Net()
-    given = subject(network, split(21), split(13, 1))
+    given = target(network, split(21), split(13, 1))
     features = {name: given.features(name) for name in ("train", "test")}
     images = sum(network.seen)
     on_images = LinearOnImages(6, flip=0.5, epochs=3, batch_size=10, lr=0.5, milestones=[1])
@@ -180,8 +180,8 @@ def measure() -> dict[str, Any]:
         "linear": list(LinearProbe(epochs=3, batch_size=8).run(given)),
         "on_images": list(on_images.run(given)),
         "classifier": on_images._fit(given)[""][:2],
-        "one": subject(Net(), split(1), split(1)).features("test"),
-        "equal": subject(Net(), split(8), split(1)).features("train"),
+        "one": target(Net(), split(1), split(1)).features("test"),
+        "equal": target(Net(), split(8), split(1)).features("train"),
     }
 
 

@@ -13,12 +13,12 @@ from torch.nn.functional import normalize
 
 from ssl_bench import parts as assemble
 from ssl_bench.config.compose import load
+from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.base import Method
 from ssl_bench.methods.exemplar import Exemplar
 from ssl_bench.methods.inv_spread import InvSpread
 from ssl_bench.networks.heads import MLP
-from ssl_bench.objective.contrast import Batch
 from tests.methods.training import batches, trained
 from tests.ranks import on_two_ranks
 

@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench import parts as assemble
 from ssl_bench.config.compose import load
+from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.cld import NPIDCLD, CrossLevel, MoCoCLD
@@ -21,7 +22,6 @@ from ssl_bench.methods.kmeans import kmeans
 from ssl_bench.methods.npid import NPID
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import synchronise
-from ssl_bench.objective.contrast import Batch
 from ssl_bench.objective.memory import Memory
 from ssl_bench.training import chunked
 from tests.conftest import only_run

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ssl_bench.config.build import build
+from ssl_bench.data.batch import Batch
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.methods.supervised import Supervised
 from ssl_bench.networks.backbones import DigitsResNet, timm_backbone, wide_resnet50
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import synchronise
-from ssl_bench.objective.contrast import Batch, Embedded
+from ssl_bench.objective.contrast import Embedded
 from tests.ranks import on_two_ranks
 
 

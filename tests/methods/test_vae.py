@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ssl_bench import parts as assemble
 from ssl_bench.config.compose import load
+from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.vae import VAE, Decoder
 from ssl_bench.networks.backbones import DigitsResNet
 from ssl_bench.networks.heads import MLP
-from ssl_bench.objective.contrast import Batch
 from tests.methods.training import batches, trained
 from tests.ranks import on_two_ranks
 

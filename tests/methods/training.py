@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import parallel, rank, world
 from ssl_bench.methods.base import Method
 from ssl_bench.networks.norm import synchronise
-from ssl_bench.objective.contrast import Batch
 
 
 def batches(images: Batch, steps: int) -> list[Batch]:

@@ -16,13 +16,13 @@ from ssl_bench import distributed
 from ssl_bench import parts as assemble
 from ssl_bench.config.build import build
 from ssl_bench.config.compose import directory, load
+from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.errors import ConfigError
-from ssl_bench.methods.base import Contrastive, Method, Unmet
+from ssl_bench.methods.base import Contrastive, Method, MissingNeed
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import synchronise
-from ssl_bench.objective.contrast import Batch
 from ssl_bench.objective.losses import align_uniform, dclw
 from ssl_bench.objective.temperature import Fixed, MACLa
 from ssl_bench.training import chunked
@@ -134,7 +134,7 @@ def method_of(loss: str, negatives: str, settings: dict[str, Any], norm: bool = 
     parts = build(option("negatives", negatives) | settings, "negatives"), build(option("loss", loss), "loss")
     try:
         return Contrastive(encoder(norm), parts[0], MACLa(0.2, 2.0), parts[1]).double()
-    except Unmet:
+    except MissingNeed:
         return None
 
 

@@ -21,7 +21,7 @@ from ssl_bench.objective import losses
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import CrossView, InBatch
-from ssl_bench.objective.sampling import Draws
+from ssl_bench.objective.sampling import StepGenerator
 from tests.ranks import on_two_ranks
 
 CONF = Path(__file__).parents[2] / "conf" / "loss"
@@ -295,7 +295,7 @@ def test_dcl_flatnce_and_macl_train_the_same_network() -> None:
 def test_swd_is_the_official_sort_of_both(prior: Any) -> None:
     """With D = 3, n = 5 images and the same draws: the mean over [D, 2n] of the squared differences in order."""
     loss, raw = losses.SWD(4, prior, 10, seed=3), draw(2, 5, WIDTH, seed=5).requires_grad_()
-    generator = Draws("swd", 3).generator(torch.device("cpu"))
+    generator = StepGenerator("swd", 3).generator(torch.device("cpu"))
     q, r = torch.linalg.qr(torch.empty(3, 3, dtype=torch.float64).normal_(generator=generator))
     rotation, x = q * r.diagonal().sign(), torch.empty(10, 3, dtype=torch.float64)
     x = x.uniform_(-1, 1, generator=generator) if prior == "hypercube" else x.normal_(generator=generator)

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
-from ssl_bench.objective.sampling import Draws, without_replacement
+from ssl_bench.objective.sampling import StepGenerator, without_replacement
 from tests.ranks import on_two_ranks
 
 
@@ -290,9 +290,14 @@ def test_random_k_goes_on_from_its_state() -> None:
 
 
 def test_streams_are_told_apart() -> None:
-    draws, cpu = Draws("a", 0), torch.device("cpu")
-    seeds = [draws.generator(cpu), draws.generator(cpu, 0), draws.generator(cpu, 1), Draws("b", 0).generator(cpu)]
-    seeds += [Draws("a", 1).generator(cpu)]
+    draws, cpu = StepGenerator("a", 0), torch.device("cpu")
+    seeds = [
+        draws.generator(cpu),
+        draws.generator(cpu, 0),
+        draws.generator(cpu, 1),
+        StepGenerator("b", 0).generator(cpu),
+    ]
+    seeds += [StepGenerator("a", 1).generator(cpu)]
     draws.step = 1
     seeds += [draws.generator(cpu)]
     assert len({generator.initial_seed() for generator in seeds}) == len(seeds)

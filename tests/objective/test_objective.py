@@ -11,12 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather, global_mean
-from ssl_bench.methods.base import Contrastive, Framework, Outputs, Unmet
+from ssl_bench.methods.base import Contrastive, Framework, MissingNeed, Outputs
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.candidates import Cosines
-from ssl_bench.objective.contrast import Bank, Batch, Contrast, Embedded
+from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.losses import BYOL, SWD, InfoNCE, ReLIC
 from ssl_bench.objective.negatives import CrossView, InBatch, NoNegatives, Queue
 from ssl_bench.objective.temperature import Fixed, Learned
@@ -158,7 +159,7 @@ def test_what_is_told_at_every_step_and_what_at_some() -> None:
     ],
 )
 def test_parts_that_do_not_fit_are_refused(make: Callable[[], Any], group: str, message: str) -> None:
-    with pytest.raises(Unmet, match=f"^{message}") as refused:
+    with pytest.raises(MissingNeed, match=f"^{message}") as refused:
         Contrastive(*make())
     assert refused.value.group == group
 
@@ -251,8 +252,8 @@ def test_crops_go_through_the_network_by_size() -> None:
 
 def test_more_views_ask_for_one_symmetric_network() -> None:
     moving = Siamese(nn.Identity(), MLP(4, 1, None, 3), momentum=0.9)
-    with pytest.raises(Unmet, match="needs two views of one network") as refused:
+    with pytest.raises(MissingNeed, match="needs two views of one network") as refused:
         Contrastive(moving, InBatch(), Fixed(0.1), InfoNCE(), views=8)
     assert refused.value.group == "augment"
-    with pytest.raises(Unmet, match="needs two views of an image and no more"):
+    with pytest.raises(MissingNeed, match="needs two views of an image and no more"):
         Contrastive(Siamese(nn.Identity(), MLP(4, 1, None, 3)), InBatch(), Fixed(0.1), SWD(), views=8)

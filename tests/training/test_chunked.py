@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Method
 from ssl_bench.methods.exemplar import Exemplar
 from ssl_bench.methods.inv_spread import InvSpread
 from ssl_bench.methods.vae import VAE
 from ssl_bench.networks.heads import MLP
-from ssl_bench.objective.contrast import Batch
 from ssl_bench.training import chunked
 
 IMAGES, SIZE = 8, 6

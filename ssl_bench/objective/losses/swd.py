@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from ssl_bench.distributed import gather, rank
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
-from ssl_bench.objective.sampling import Draws
+from ssl_bench.objective.sampling import StepGenerator
 
 
 class SWD(Loss):
@@ -49,7 +49,7 @@ class SWD(Loss):
             raise ValueError(f"prior={prior} must be normal, hypercube or hypersphere")
         if not scale > 0:
             raise ValueError(f"scale={scale} must be positive")
-        self.weight, self.prior, self.scale, self.draws = weight, prior, scale, Draws("swd", seed)
+        self.weight, self.prior, self.scale, self.draws = weight, prior, scale, StepGenerator("swd", seed)
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
         h = contrast.raw  # [V, B, D]
