@@ -1,0 +1,328 @@
+"""What a few short runs and one whole run give, as it is recorded in ``golden.json``.
+
+Of each run is recorded every number in the rows of ``metrics.jsonl`` (without the clocks), the metrics, the facts and
+the keys of ``results.json``, the table that is printed, the names of the files, and of the last checkpoint the keys,
+the names, shapes and types of the method's tensors and a SHA-256 of their bytes. A run's identity and the paths of
+classes are not part of it.
+
+How strictly a run is compared depends on where that is (:func:`strictness`):
+
+``bits``
+    On a machine like the recorded one (:func:`machine`: the same torch, Python, processor and instruction set) every
+    bit must be the same.
+``rounding``
+    Other processors and other torches round differently. The numbers in the rows of an fp64 run must agree to 1e-9,
+    the loss of an fp32 run to 2e-2 and of the default run, which is long, to 2e-1, relative or absolute. The names of
+    all numbers, and everything that is not rounded, must be the same. Checksums and accuracies are not compared, nor
+    is the gradient's signal-to-noise ratio, in whose first steps rounding errors are divided by rounding errors.
+``weights``
+    Where the first weights, random numbers in fp32, are rounded differently too (processors without AVX2), fp64 runs
+    are compared as fp32 ones.
+
+Every run is on the CPU, with one thread, seeing two cores: a rank takes its share of the cores for its threads.
+
+    python -m tests.golden             compare, and print a line for each run
+    python -m tests.golden --record    write golden.json anew
+
+After a change that is meant to change results, record anew and mark the change **results** in CHANGELOG.md.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import runpy
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+from unittest.mock import patch
+
+from tests.conftest import SMALL, only_run  # which says how many threads before torch is loaded
+
+# isort: split
+import torch
+
+RECORD = Path(__file__).with_suffix(".json")
+CLOCKS = {"seconds", "images_per_second", "estimated_seconds"}
+FP64, FP32, WHOLE = 1e-9, 2e-2, 2e-1  # how far numbers may be apart on another machine
+
+SHORT = ["train", *SMALL, "optimizer.lr=0.01", "max_steps=5"]
+EXACT, SINGLE = [*SHORT, "precision=fp64"], [*SHORT, "precision=fp32"]
+EVALUATED = ["evaluate=[knn,linear]", "evaluate.baselines=[init,raw]"]
+WATCHED = ["diagnostics.npc_histogram=true", "diagnostics.gradient_snr=0.9"]
+
+# Together every loss, framework, kind of negatives, temperature and optimiser.
+RUNS: dict[str, list[str]] = {
+    "default": ["train", "tracking=off"],
+    "simclr-infonce": [*EXACT, *EVALUATED, *WATCHED],
+    "simclr-dcl-cross_view": [*EXACT, "loss=dcl", "negatives=cross_view", "temperature=learned", "optimizer=lars"],
+    "simclr-eqco-random_k": [
+        *(*EXACT, "loss=eqco", "loss.alpha=64", "negatives=random_k", "negatives.k=8", "temperature=cosine"),
+    ],
+    "simclr-macl": [*EXACT, "loss=macl", "temperature=macl_a", "reduction=sum", "augment=crop"],
+    "simclr-macl_w-memory_bank": [*EXACT, "loss=macl_w", "negatives=memory_bank", "temperature=macl_b"],
+    "simclr-dclw-multicrop": [
+        *(*EXACT, "loss=dclw", "temperature=linear", "temperature.slope=0.001"),
+        *("augment=multicrop_cifar", "augment.small.size=12", "augment.small.count=2"),
+    ],
+    "simclr-flatnce-chunk": [*EXACT, "loss=flatnce", "batch_size.chunk=16", "optimizer=adam", "optimizer.lr=0.01"],
+    "simclr-align_uniform-2ranks": [*EXACT, "loss=align_uniform", "devices=2"],
+    "simclr-decoupled_nt_xent-fp32": [*SINGLE, "loss=decoupled_nt_xent", "evaluate=knn", "evaluate.baselines=[init]"],
+    "simclr-swd-fp32": [*SINGLE, "loss=swd"],
+    "moco_v1-dual_temperature-fp32": [*SINGLE, "framework=moco_v1", "loss=dual_temperature", "negatives.k=100"],
+    "moco_v2-dcl-2ranks": [*EXACT, "framework=moco_v2", "loss=dcl", "negatives.k=100", "devices=2"],
+    "byol": [
+        *(*EXACT, "framework=byol", "framework.predictor=32", "head.hidden=32"),
+        *("optimizer=adamw", "optimizer.lr=0.01", "augment=byol"),
+    ],
+    "relic": [*EXACT, "framework=relic", "head.layers=2", "head.hidden=32"],
+    "simo": [*EXACT, "framework=simo"],
+    "npid": [*EXACT, "framework=npid", "framework.noise=32"],
+    "npid_cld": [*EXACT, "framework=npid_cld", "framework.clusters=8"],
+    "moco_cld": [*EXACT, "framework=moco_cld", "framework.clusters=8", "framework.k=96"],
+    "inv_spread": [*EXACT, "framework=inv_spread"],
+    "exemplar": [*EXACT, "framework=exemplar"],
+    "vae": [*EXACT, "framework=vae", "framework.width=4"],
+    "supervised": [*EXACT, "framework=supervised", "evaluate=knn"],
+    "mi": ["mi", "pairs=16", "hidden=16", "steps=20", "evaluations=5", "loss=eqco", "loss.alpha=15"],
+    "weight": ["weight", "k=16", "temperature.tau=0.3", "positive=0.5", "negative=0.1", "loss=eqco"],
+}
+# Runs that `ssl-bench evaluate` judges again, and how.
+AGAIN: dict[str, list[str]] = {"simclr-infonce": ["evaluate=geometry", "evaluate.baselines=[init]"]}
+
+Run = dict[str, Any]
+Level = Literal["bits", "rounding", "weights"]
+
+
+def machine() -> dict[str, str]:
+    """Name what the bits of a result depend on besides the code."""
+    cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    normal = torch.randn(4096, generator=torch.Generator().manual_seed(0))
+    found = [re.search(rf"^{name}\s*: (.*)$", cpuinfo, re.MULTILINE) for name in ("model name", "cpu family", "model")]
+    return {
+        "torch": str(torch.__version__),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "processor": " ".join(each[1] for each in found if each) or platform.processor(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "weights": hashlib.sha256(normal.numpy().tobytes()).hexdigest()[:16],
+    }
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    """Do what ``python -m ssl_bench`` does, in this process and on the CPU.
+
+    Returns:
+        the exit code, and everything that was printed, by ranks too.
+    """
+    torch.set_num_threads(1)
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    with contextlib.ExitStack() as around:
+        around.enter_context(patch.dict(os.environ, hidden))  # also puts back what the command sets
+        around.enter_context(patch("torch.cuda.is_available", lambda: False))
+        around.enter_context(patch.object(sys, "argv", ["ssl-bench", *arguments]))
+        around.enter_context(_two_cores())
+        printed = around.enter_context(_captured())
+        code: Any = 0
+        try:
+            runpy.run_module("ssl_bench", run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+        printed.flush()
+        printed.seek(0)
+        return int(code or 0), printed.read()
+
+
+@contextlib.contextmanager
+def _two_cores() -> Iterator[None]:
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:2])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@contextlib.contextmanager
+def _captured() -> Iterator[Any]:
+    """Give the file to which this process and those that it starts print meanwhile."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+        sys.stdout.flush(), sys.stderr.flush()
+        kept = [os.dup(number) for number in (1, 2)]
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+        try:
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                yield file
+        finally:
+            for number, former in zip((1, 2), kept, strict=True):
+                os.dup2(former, number)
+                os.close(former)
+
+
+# ---- what is seen of a run
+
+
+def observe(name: str) -> Run:
+    """Carry out a run in the current folder, which must be empty, and give what is to be seen of it."""
+    drawn = contextlib.nullcontext() if name == "default" else patch("matplotlib.figure.Figure.savefig", _no_picture)
+    with drawn:
+        code, printed = command(*RUNS[name])
+    assert code == 0, f"{name} ended with code {code}:\n{printed}"
+    folder = only_run()
+    results = json.loads((folder / "results.json").read_text())
+    found: Run = {
+        "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()),
+        "results": sorted(results),
+        "metrics": results["metrics"],
+        "facts": {key: value for key, value in results.get("facts", {}).items() if key not in CLOCKS},
+        "table": [line for line in printed.splitlines() if line[:1] in "┏┃┡│└" and line],
+        **_trace(folder / "metrics.jsonl"),
+        **_checkpoint(folder / "checkpoints" / "last.pt"),
+    }
+    if name in AGAIN:
+        code, printed = command("evaluate", str(folder), *AGAIN[name])
+        assert code == 0, f"{name} is not judged again, code {code}:\n{printed}"
+        (path,) = folder.glob("evaluations/*.json")
+        again = json.loads(path.read_text())
+        found["again"] = {"keys": sorted(again), "metrics": again["metrics"]}
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]  # as it will be read
+
+
+def _no_picture(figure: Any, file: Any, **settings: Any) -> None:
+    """Stand in for what would be half of the time of a short run."""
+    file.write(b"no picture")
+
+
+def _trace(path: Path) -> Run:
+    """Every number of every row by its name, null where a row has none; of a long run, of every tenth row.
+
+    JSON keeps the bits of a double.
+    """
+    if not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    names = sorted({name for row in rows for name in row})
+    kept = rows[:: 10 if len(rows) > 20 else 1]
+    return {"names": names, "rows": {n: [row.get(n) for row in kept] for n in names if n not in CLOCKS}}
+
+
+def _checkpoint(path: Path) -> Run:
+    if not path.exists():
+        return {}
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    digest, parts = hashlib.sha256(), dict[str, dict[str, Any]]()  # by module and by name
+    for path_of, value in sorted(state["method"].items()):
+        module, _, name = path_of.rpartition(".")
+        part = parts.setdefault(module, {})
+        if not isinstance(value, torch.Tensor):
+            part[name] = repr(value)
+            continue
+        part[name] = [str(value.dtype).removeprefix("torch."), *value.shape]
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return {"checkpoint": sorted(state), "method": parts, "sha256": digest.hexdigest()}
+
+
+# ---- comparison
+
+
+def strictness(recorded: dict[str, str]) -> Level:
+    """How much this machine has in common with the recorded one."""
+    here = machine()
+    return "bits" if here == recorded else "rounding" if here["weights"] == recorded["weights"] else "weights"
+
+
+def differences(name: str, recorded: Run, found: Run, level: Level) -> list[str]:
+    """Say where a run is not what was recorded; nothing where it is."""
+    if level == "bits":
+        return list(_walk(recorded, found, None, ""))
+    exact = level == "rounding" and "precision=fp64" in RUNS[name]
+    tolerance = WHOLE if name == "default" else FP64 if exact else FP32
+    return list(_walk(_portable(recorded, exact), _portable(found, exact), tolerance, ""))
+
+
+def _portable(run: Run, exact: bool) -> Run:
+    """What a machine that rounds differently can be held to: all numbers, or the loss alone, but no accuracy."""
+    kept = {key: value for key, value in run.items() if key not in ("sha256", "rows", "again")}
+    kept["metrics"] = sorted(run["metrics"])
+    kept["table"] = [re.sub(r"[\d.]+%", "%", line).replace(" ", "") for line in run["table"]]
+    numbers = {n: values for n, values in run.get("rows", {}).items() if n not in kept["metrics"]}
+    kept["rows"] = {n: v for n, v in numbers.items() if n == "loss" or (exact and not n.startswith("gradient_snr"))}
+    return kept
+
+
+def _walk(recorded: Any, found: Any, tolerance: float | None, where: str) -> Iterator[str]:
+    """Two values of JSON side by side."""
+    if isinstance(recorded, dict) and isinstance(found, dict):
+        for key in sorted({*recorded, *found}):
+            if key not in recorded or key not in found:
+                yield f"{where}/{key}: only {'recorded' if key in recorded else 'found'}"
+            else:
+                yield from _walk(recorded[key], found[key], tolerance, f"{where}/{key}")
+    elif isinstance(recorded, list) and isinstance(found, list) and len(recorded) == len(found):
+        for number, (one, other) in enumerate(zip(recorded, found, strict=True)):
+            yield from _walk(one, other, tolerance, f"{where}[{number}]")
+    elif repr(recorded) != repr(found):  # equal texts are equal bits, also of a zero's sign and of what is no number
+        floats = isinstance(recorded, float) and isinstance(found, float)
+        if not floats or tolerance is None or not math.isclose(recorded, found, rel_tol=tolerance, abs_tol=tolerance):
+            yield f"{where}: {recorded!r} was recorded, {found!r} found"
+
+
+def read() -> dict[str, Any]:
+    """What is recorded: ``machine`` and ``runs``."""
+    return json.loads(RECORD.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+# ---- by hand
+
+
+def main() -> int:
+    """Compare or record; 1 where a run is not what :func:`strictness` asks for."""
+    if sys.argv[1:] not in ([], ["--record"]):
+        print("usage: python -m tests.golden [--record]", file=sys.stderr)
+        return 2
+    if sys.argv[1:]:
+        RECORD.write_text(_text({"machine": machine(), "runs": {name: _apart(name) for name in RUNS}}) + "\n", "utf-8")
+        return 0
+    recorded, failed = read(), False
+    level = strictness(recorded["machine"])
+    for name in RUNS:
+        former, found = recorded["runs"].get(name, {"metrics": {}, "table": []}), _apart(name)
+        apart = differences(name, former, found, "bits")
+        near = not differences(name, former, found, "rounding" if level == "bits" else level)
+        print(f"{name:32} {'within tolerance' if near else 'different'}, " if apart else f"{name:32} same bits", end="")
+        print(f"{len(apart)} differences, such as {apart[0]}" if apart else "", flush=True)
+        failed |= bool(apart) and (level == "bits" or not near)
+    return int(failed)
+
+
+def _apart(name: str) -> Run:
+    """A run in a folder of its own."""
+    here = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            return observe(name)
+        finally:
+            os.chdir(here)
+
+
+def _text(value: Any, indent: str = "") -> str:
+    """JSON in lines of what belongs together, to be looked at and to be compared by git."""
+    line = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, dict) or len(line) < 200:
+        return line
+    inner = indent + " "
+    entries = [f"{inner}{json.dumps(key)}: {_text(each, inner)}" for key, each in value.items()]
+    return "{\n" + ",\n".join(entries) + f"\n{indent}}}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""The numbers of a dozen short runs, bit for bit as recorded: a change of structure must not change a result.
+
+After a change that is meant to change results, record anew (``python -m tests.golden --record``) and mark the change
+**results** in CHANGELOG.md. What is refused, and with which exit code, stands here: of each sentence the words that a
+user needs, the keys, the values and the options to set.
+"""
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import golden
+from tests.conftest import SMALL, only_run
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, Any]:
+    return golden.read()
+
+
+# The default run takes a minute, and longer where other tests are beside it.
+NAMES = [pytest.param(n, marks=pytest.mark.timeout(600)) if n == "default" else n for n in golden.RUNS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_is_what_was_recorded(name: str, recorded: dict[str, Any]) -> None:
+    level = golden.strictness(recorded["machine"])
+    found = golden.differences(name, recorded["runs"][name], golden.observe(name), level)
+    assert not found, f"{len(found)} differences ({level}): {found[:5]}"
+
+
+def test_every_recorded_run_is_compared(recorded: dict[str, Any]) -> None:
+    assert list(recorded["runs"]) == list(golden.RUNS)
+
+
+def test_the_comparison_notices(recorded: dict[str, Any]) -> None:
+    """One bit, a difference beyond rounding, an accuracy, a name."""
+    former = recorded["runs"]["simclr-infonce"]
+
+    def unlike(level: golden.Level, **changes: Any) -> list[str]:
+        found = copy.deepcopy(former)
+        found["rows"]["loss"][0] *= 1 + changes.get("loss", 0)
+        found["metrics"]["knn/top1"] += changes.get("top1", 0)
+        found["method"] |= {name: {} for name in changes.get("more", ())}
+        return golden.differences("simclr-infonce", former, found, level)
+
+    for level in ("bits", "rounding", "weights"):
+        assert not unlike(level)
+        assert len(unlike(level, more=["other"])) == 1
+    assert unlike("bits", loss=4e-16)[0].startswith("/rows/loss[0]: ")
+    assert unlike("rounding", loss=1e-6) and not unlike("rounding", loss=1e-12)
+    assert unlike("weights", loss=1e-1) and not unlike("weights", loss=1e-6)
+    assert unlike("bits", top1=0.01) and not unlike("rounding", top1=0.01)
+
+
+# ---- refusals
+
+TRAIN = {
+    # the command line cannot be read, or names what there is not
+    "seeed=1": "seeed seed",
+    "temperature.tua=1": "temperature.tua temperature.tau",
+    "loss=infonec": "loss infonec infonce dcl",
+    "evaluate=knnn": "evaluate knnn knn",
+    "seed=[": "seed",
+    "-m experiment=a,b": "experiment=a,b",
+    # of another type
+    "seed=abc": "seed abc",
+    "temperature.tau=abc": "temperature.tau abc",
+    "evaluate.every=x": "evaluate.every x",
+    # out of range
+    "batch_size.size=0": "batch_size.size 0 2",
+    "batch_size=b4096": "batch_size.size 4096 1347 scattered_digits",
+    "batch_size.chunk=48": "batch_size.chunk 48 batch_size.size=64 null",
+    "devices=99": "devices=99",
+    "epochs=0": "epochs 0 1",
+    "precision=fp8": "precision fp8 auto fp32 fp16 bf16 fp64",
+    "precision=fp16": "precision=fp16 GPU fp32 bf16",
+    "evaluate.baselines=[zero]": "evaluate.baselines zero init raw",
+    "evaluate.knn.k=2000": "evaluate.knn.k 2000 1347",
+    "name=../x": "name ../x",
+    "temperature.tau=-1": "temperature.tau -1",
+    "temperature=learned temperature.tau=0.001": "temperature.tau 0.001 minimum",
+    "loss=dclw loss.sigma=0": "loss.sigma 0",
+    "loss=swd loss.prior=cube": "loss.prior cube hypercube normal hypersphere",
+    "negatives=random_k negatives.k=500": "negatives.k 500 126",
+    "framework=byol framework.momentum=2": "framework.momentum 2",
+    "framework=npid_cld framework.clusters=128": "framework.clusters 128 64",
+    "augment.scale=[2,3]": "augment.scale",
+    "optimizer.lr=-1": "optimizer.lr -1",
+    "optimizer.schedule=cosin": "optimizer.schedule cosin cosine linear step constant",
+    "+loss.alpha=2": "loss.alpha",
+    "loss._target_=os.system": "loss._target_ os.system ssl_bench",
+    # parts that do not fit together
+    "loss=relic negatives=in_batch": "loss=relic negatives=cross_view",
+    "negatives=none": "loss=infonce negatives none",
+    "framework=moco_v2 negatives=in_batch": "negatives=in_batch framework.symmetric=true negatives=cross_view",
+    "framework=moco_v2 loss=swd": "loss=swd framework=simclr",
+    "framework=byol temperature=learned": "temperature=learned temperature=fixed",
+    "framework=supervised loss=infonce": "loss=infonce framework=supervised",
+    # files that are not there
+    "dataset=cifar10 paths.data=nowhere": "prepare dataset=cifar10 paths.data=nowhere",
+    "paths.outputs=/proc/nowhere": "/proc/nowhere paths.outputs",
+}
+
+OTHERS = {
+    "frobnicate": "frobnicate train",
+    "status nowhere": "nowhere paths.outputs",
+    "status --look": "--look",
+    "table": "TABLE",
+    "table dcl/table99": "dcl/table99 dcl/table1",
+    "table unheard/table1": "unheard dcl",
+    "table dcl": "dcl dcl/table1 --all",
+    "table dcl/table1 --format pdf": "--format pdf md tex csv json",
+    "table dcl/table1 --every": "--every --all",
+    "reproduce dcl/table99 --dry-run": "dcl/table99 dcl/table1",
+    "reproduce dcl/table1 row=zzz --dry-run": "row=zzz dcl/table1",
+    "figure dcl/table1 --out x.png": "dcl/table1 figure",
+    "figure dcl/fig3 --out x.gif": "--out x.gif .png .pdf .svg",
+    "evaluate": "RUN_DIR",
+    "evaluate nowhere": "nowhere status",
+    "prepare": "key=value",
+    "prepare dataset=cifra10": "dataset cifra10 cifar10",
+    "mi pairs=1": "pairs 1 2",
+    "mi steps=0": "steps 0",
+    "weight k=0": "k 0 1",
+    "weight positive=2": "positive 2",
+}
+
+
+def missing(words: str, printed: str) -> list[str]:
+    """Which of some words are not in a text."""
+    return [word for word in words.split() if not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", printed)]
+
+
+@pytest.mark.parametrize("typed", [*(f"train {arguments}" for arguments in TRAIN), *OTHERS])
+def test_what_cannot_be_meant_is_refused_by_name(typed: str) -> None:
+    code, printed = golden.command(*typed.split())
+    words = OTHERS.get(typed) or TRAIN[typed.removeprefix("train ")]
+    assert code == 2 and not missing(words, printed), printed
+    assert "Traceback" not in printed
+    assert not list(Path().rglob("config.yaml"))
+
+
+def test_a_run_is_judged_again_within_its_means() -> None:
+    """0: judged. 1: there is no checkpoint. 2: what cannot be meant, and what would make it another run."""
+    assert golden.command("train", *SMALL, "max_steps=1")[0] == 0
+    folder = only_run()
+    refused = {
+        "seed=1": "seed=1 evaluate paths.data",
+        "evaluate=knnn": "evaluate knnn knn",
+        "evaluate.knn.k=2000": "evaluate.knn.k 2000 1347",
+        "export=onnx": "export onnx timm torchvision",
+        "export=timm": "export=timm backbone=resnet_digits",
+        "export=timm evaluate=knn": "export evaluate=knn",
+    }
+    for typed, words in refused.items():
+        code, printed = golden.command("evaluate", str(folder), *typed.split())
+        assert code == 2 and not missing(words, printed) and "Traceback" not in printed, printed
+    assert golden.command("evaluate", str(folder), "evaluate=knn", "evaluate.baselines=[]")[0] == 0
+    (folder / "checkpoints" / "last.pt").unlink()
+    code, printed = golden.command("evaluate", str(folder), "evaluate=knn")
+    assert code == 1 and not missing(str(folder), printed) and "Traceback" not in printed, printed
+
+
+def test_the_other_exit_codes() -> None:
+    """0: help, done, and done before. 1: a run that has failed."""
+    for arguments in ([], ["--help"], ["evaluate", "--help"], ["table", "--help"], ["reproduce", "--help"]):
+        code, printed = golden.command(*arguments)
+        assert code == 0 and "usage: ssl-bench" in printed, arguments
+    for _ in range(2):
+        assert golden.command("train", *SMALL, "max_steps=1")[0] == 0
+    code, printed = golden.command("train", *SMALL, "optimizer.lr=1e38", "max_steps=20", "paths.outputs=failed")
+    assert code == 1 and not missing("optimizer.lr", printed) and "Traceback" not in printed, printed
