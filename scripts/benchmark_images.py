@@ -1,18 +1,15 @@
-"""Photos from the disk to views: how many a core makes, and whether training waits for them.
+"""Measure how many photos per second a core reads from the disk, and how long training waits for them.
 
     python scripts/benchmark_images.py FOLDER                   # with train/<class>/*.JPEG
     python scripts/benchmark_images.py FOLDER --side 500 375    # the same photos, scaled and encoded again first
 
-Decoding alone is the floor; "to a batch" is what a GPU machine's cores do, for there the views are made on the GPU;
-"to two views" is all of SimCLR's recipe at 224 pixels on the CPU, against torchvision's ImageFolder and v2 transforms
-in its DataLoader. Seconds of CPU time of all threads and processes, in alternating rounds; the median is shown. Part
-two trains a network and says which share of the time it waited for images.
+"decode alone" is the least that any loader can take. "to a batch" is the work of the cores of a GPU machine, where the
+GPU makes the views. "to two views" is SimCLR's whole recipe at 224 pixels on the CPU; it is compared with torchvision's
+ImageFolder and v2 transforms in torch's DataLoader. Times are CPU times of all threads and processes, in alternating
+rounds; rates are medians. The second part trains a small network and prints the share of the time that it waited.
 """
 
-from __future__ import annotations
-
 import argparse
-import resource
 import shutil
 import tempfile
 import time
@@ -23,7 +20,8 @@ from statistics import median
 
 import numpy as np
 import torch
-from benchmark_views import environment
+from benchmark_views import TASKS, torchvision_v2
+from timing import alternate, environment, print_table
 from torch import Tensor, nn
 
 from ssl_bench.data.evalview import EvalView
@@ -35,17 +33,11 @@ from ssl_bench.data.views import Views
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE = 224
 VIEWS = Views(SIZE, jitter=(0.8, 0.8, 0.8, 0.2), blur=0.5, mean=MEAN, std=STD)
-NEED = 1000  # images per second that a GPU trains on
-
-
-def cpu_seconds() -> float:
-    """Of this process with its threads, and of its children that have ended."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
+PER_GPU = 1000  # images per second that one GPU trains on
 
 
 def scaled(folder: Path, out: Path, width: int, height: int, quality: int = 95) -> None:
-    """The first 400 photos of a folder at another size."""
+    """Write up to 400 photos of a folder, every third one, at another size."""
     from PIL import Image
 
     for path in sorted(folder.glob("train/*/*"))[::3][:400]:
@@ -55,11 +47,11 @@ def scaled(folder: Path, out: Path, width: int, height: int, quality: int = 95) 
             photo.convert("RGB").resize((width, height), Image.Resampling.BICUBIC).save(target, "JPEG", quality=quality)
 
 
-# The contenders, each of which takes every photo once
+# The contenders; each uses every photo once
 
 
-def bare(data: list[Tensor], workers: int) -> None:
-    """Decoding and nothing else, of bytes that are in memory already."""
+def decode_alone(data: list[Tensor], workers: int) -> None:
+    """Decode photos whose bytes are in memory, without any further work."""
     with ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(decode, data):
             pass
@@ -84,19 +76,8 @@ def to_evaluation(images: Folder, batch: int) -> None:
 def torchvision_loader(folder: Path, batch: int, workers: int) -> None:
     from torch.utils.data import DataLoader
     from torchvision.datasets import ImageFolder
-    from torchvision.transforms import v2
 
-    steps = [
-        v2.RandomResizedCrop(SIZE),
-        v2.RandomHorizontalFlip(),
-        v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8),
-        v2.RandomGrayscale(0.2),
-        v2.RandomApply([v2.GaussianBlur(VIEWS.blur_kernel, (0.1, 2.0))], 0.5),
-        v2.ToImage(),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(MEAN, STD),
-    ]
-    view = v2.Compose(steps)
+    view = torchvision_v2(TASKS[SIZE])
     images = ImageFolder(str(folder / "train"), lambda photo: (view(photo), view(photo)))
     for _ in DataLoader(images, batch, shuffle=True, num_workers=workers, drop_last=True):
         pass
@@ -107,54 +88,46 @@ def loader(images: Folder, batch: int) -> Loader:
 
 
 def rates(folder: Path, images: Folder, batch: int, rounds: int, workers: int) -> None:
-    """Prints images per second of one core for each contender, in alternating rounds; a first one is not counted."""
+    """Print CPU time per image, and images per second of one core, for each contender."""
     used = len(images) // batch * batch
     data = [images.encoded(i) for i in range(used)]
     contenders: dict[str, Callable[[], None]] = {
-        "decode alone": lambda: bare(data, workers),
+        "decode alone": lambda: decode_alone(data, workers),
         "to a batch": lambda: to_a_batch(images, batch),
         "to a centre for evaluation": lambda: to_evaluation(images, batch),
         "to two views": lambda: to_two_views(images, batch),
         "torchvision, PIL, two views": lambda: torchvision_loader(folder, batch, workers),
     }
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
-    for i in range(rounds + 1):
-        for name, call in contenders.items():
-            wall, cpu = time.perf_counter(), cpu_seconds()
-            call()
-            if i > 0:
-                times[name].append((cpu_seconds() - cpu, time.perf_counter() - wall))
-    print(f"{'per core':<30}{'images/s':>10}{'least':>8}{'most':>8}{'of decode':>11}{'images/s, wall':>16}")
-    floor = median(cpu for cpu, _ in times["decode alone"])
-    for name, spent in times.items():
-        cpus, walls = zip(*spent, strict=True)
-        cpu, wall = median(cpus), median(walls)
-        least, most = used / max(cpus), used / min(cpus)
-        print(f"{name:<30}{used / cpu:>10.0f}{least:>8.0f}{most:>8.0f}{floor / cpu:>11.1%}{used / wall:>16.0f}")
-    chosen = ("to a batch", "to two views", "torchvision, PIL, two views")
-    batches, ours, theirs = (median(cpu for cpu, _ in times[name]) for name in chosen)
-    print(f"two views: {theirs / ours:.1f} times torchvision's")
-    print(f"8 GPUs at {NEED} images/s each need {8 * NEED * batches / used:.0f} cores (views on the GPUs), ", end="")
-    print(f"{8 * NEED * floor / used:.0f} for decoding alone")
-
-
-# The overlap
+    times = alternate(contenders, rounds)
+    seconds = {name: spent.cpu for name, spent in times.items()}
+    cpu = {name: median(spent) for name, spent in seconds.items()}
+    floor = cpu["decode alone"]
+    columns: dict[str, Callable[[str], str]] = {
+        "images/s": lambda name: f"{used / cpu[name]:.0f}",
+        "of decode": lambda name: f"{floor / cpu[name]:.1%}",
+        "images/s, wall": lambda name: f"{used / median(times[name].wall):.0f}",
+    }
+    print_table(seconds, "decode alone", "us/image", 1e6 / used, columns)
+    print(f"two views: {cpu['torchvision, PIL, two views'] / cpu['to two views']:.1f} times torchvision's")
+    cores = 8 * PER_GPU * cpu["to a batch"] / used
+    print(f"8 GPUs at {PER_GPU} images/s each need {cores:.0f} cores (views on the GPUs), ", end="")
+    print(f"{8 * PER_GPU * floor / used:.0f} for decoding alone")
 
 
 def overlap(images: Folder, batch: int, steps: int) -> None:
-    """Trains a small network on two views and prints how long it waited for photos."""
+    """Train a small network on two views, and print how long it waited for photos."""
     network = nn.Sequential(
         nn.Conv2d(3, 32, 7, 4, 3), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
     )
     optimizer = torch.optim.SGD(network.parameters(), 0.01)
     waited, start, ready = 0.0, 0.0, loader(images, batch).steps(0, steps + 1)
     for i in range(steps + 1):
-        asked = time.perf_counter()
+        before = time.perf_counter()
         step = next(ready)
         if i == 0:
-            start = time.perf_counter()  # the first batch is waited for by anyone
+            start = time.perf_counter()  # waiting for the first batch does not count
         else:
-            waited += time.perf_counter() - asked
+            waited += time.perf_counter() - before
         first, second = step.batch().views
         loss = (network(first) - network(second)).square().mean()
         optimizer.zero_grad()
@@ -170,11 +143,11 @@ def main() -> None:
     parser.add_argument("--side", type=int, nargs=2, metavar=("WIDTH", "HEIGHT"))
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=2, help="threads here, processes in torchvision's DataLoader")
+    parser.add_argument("--workers", type=int, default=2, help="our threads, and the DataLoader's processes")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
-    print(environment(["ssl-bench", "torch", "torchvision", "pillow"]))
+    print(environment(["torchvision", "pillow"]))
     copy = Path(tempfile.mkdtemp()) if arguments.side else None
     folder = copy or arguments.folder
     try:
@@ -182,10 +155,12 @@ def main() -> None:
             scaled(arguments.folder, copy, *arguments.side)
         classes = sorted(path.name for path in (folder / "train").iterdir())
         images = Folder(folder / "train", classes, arguments.workers)
-        shapes = np.array([image.shape[1:] for image in images.take(torch.arange(min(64, len(images))))])
-        size = np.mean([images.encoded(i).numel() for i in range(64)]) / 1000
+        sample = range(min(64, len(images)))
+        shapes = np.array([image.shape[1:] for image in images.take(torch.arange(len(sample)))])
+        size = np.mean([images.encoded(i).numel() for i in sample]) / 1000
         height, width = np.median(shapes, 0)
-        print(f"\n{len(images)} photos, of 64 the median is {width:.0f} x {height:.0f} pixels, {size:.0f} kB; ", end="")
+        print(f"\n{len(images)} photos, of {len(sample)} the median is {width:.0f} x {height:.0f} pixels, ", end="")
+        print(f"the mean {size:.0f} kB; ", end="")
         print(f"{arguments.workers} workers, batches of {arguments.batch}, {arguments.rounds} rounds")
         rates(folder, images, arguments.batch, arguments.rounds, arguments.workers)
         overlap(images, arguments.batch, 8)

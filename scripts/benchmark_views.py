@@ -1,79 +1,32 @@
-"""Speed of making views on one core: ours beside torchvision, kornia and lightly, in one run.
+"""Compare the speed of making views on one core with torchvision, kornia and lightly, in one run.
 
     python -m venv bench && bench/bin/pip install -e . lightly kornia
     bench/bin/python scripts/benchmark_views.py
 
-The first command makes an environment of its own for the alternatives; without them (they are optional) the script
-says "not installed" and compares with torchvision alone. Everyone gets the same images in the form they like best, made
-beforehand (PIL images, tensors), and must return a normalised float batch. Time is the CPU time of this process on one
-thread, in alternating rounds, so that a busy machine slows everyone; the median of the rounds is shown.
+The first command makes a separate environment for the alternatives. They are optional: without them the script prints
+"not installed" and compares with torchvision alone. Every contender gets the same images in the form that suits it best
+(PIL images or tensors, made before the timing) and returns a normalised float batch. The time is the CPU time of this
+process on one thread, in alternating rounds, so that a busy machine slows all contenders; ratios are of the medians.
 """
-
-from __future__ import annotations
 
 import argparse
 import importlib
-import platform
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
+from timing import alternate, environment, print_table, try_each
 from torch import Tensor
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 
 
-# What any benchmark needs: where it ran, and times that can be compared
-
-
-def environment(packages: Sequence[str]) -> str:
-    """Processor and versions, one line each."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        cpu = platform.processor() or platform.machine()
-    rows = [("CPU", f"{cpu}, {torch.get_num_threads()} thread"), ("python", platform.python_version())]
-    for package in packages:
-        try:
-            rows.append((package, version(package)))
-        except PackageNotFoundError:
-            rows.append((package, "not installed"))
-    return "\n".join(f"{name:<12} {value}" for name, value in rows)
-
-
-def alternate(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of each call, [rounds] per name: every round calls everyone once; a first one is not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for i in range(rounds + 1):
-        for name, call in contenders.items():
-            start = time.process_time()
-            call()
-            if i > 0:
-                seconds[name].append(time.process_time() - start)
-    return seconds
-
-
-def table(seconds: dict[str, list[float]], images: int, ours: str) -> str:
-    """One row per name: images per second, microseconds per image (median, least, most), how much faster ours is."""
-    rows = [f"{'':<28}{'images/s':>10}{'us/image':>10}{'min':>9}{'max':>9}{'ours is':>10}"]
-    for name, times in seconds.items():
-        each = [1e6 * t / images for t in times]
-        ratio = median(times) / median(seconds[ours])
-        middle = median(each)
-        rows.append(f"{name:<28}{1e6 / middle:>10.0f}{middle:>10.1f}{min(each):>9.1f}{max(each):>9.1f}{ratio:>9.2f}x")
-    return "\n".join(rows)
-
-
-# The views
-
-
 @dataclass(frozen=True)
 class Task:
-    """`views` views of `size` pixels from images of `source` pixels, with SimCLR's recipe at a colour strength."""
+    """SimCLR's recipe: ``views`` views of ``size`` pixels from images of ``source`` pixels."""
 
     size: int
     source: int
@@ -108,7 +61,7 @@ def ours(task: Task, images: Tensor) -> Maker:
 
 
 def one_by_one(transform: Callable[[object], Tensor], inputs: Sequence[object], views: int) -> Maker:
-    """A transform of single images, as a data loader's worker calls it."""
+    """Apply a transform to single images, as a data loader's worker does."""
     return lambda: [torch.stack([transform(x) for x in inputs]) for _ in range(views)]
 
 
@@ -118,32 +71,31 @@ def pil(images: Tensor) -> list[object]:
     return [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
 
 
-def torchvision_v1_pil(task: Task, images: Tensor) -> Maker:
-    from torchvision import transforms as T
-
+def torchvision_recipe(task: Task, transforms: Any) -> list[Any]:
+    """The recipe on images, in torchvision's transforms v1 or v2."""
     steps = [
-        T.RandomResizedCrop(task.size),
-        T.RandomHorizontalFlip(),
-        T.RandomApply([T.ColorJitter(*task.jitter)], 0.8),
-        T.RandomGrayscale(0.2),
+        transforms.RandomResizedCrop(task.size),
+        transforms.RandomHorizontalFlip(),
+        transforms.RandomApply([transforms.ColorJitter(*task.jitter)], 0.8),
+        transforms.RandomGrayscale(0.2),
     ]
     if task.blur > 0:
-        steps.append(T.RandomApply([T.GaussianBlur(task.kernel, (0.1, 2.0))], task.blur))
-    return one_by_one(T.Compose([*steps, T.ToTensor(), T.Normalize(MEAN, STD)]), pil(images), task.views)
+        steps.append(transforms.RandomApply([transforms.GaussianBlur(task.kernel, (0.1, 2.0))], task.blur))
+    return steps
+
+
+def torchvision_v1_pil(task: Task, images: Tensor) -> Maker:
+    from torchvision import transforms as v1
+
+    steps = [*torchvision_recipe(task, v1), v1.ToTensor(), v1.Normalize(MEAN, STD)]
+    return one_by_one(v1.Compose(steps), pil(images), task.views)
 
 
 def torchvision_v2(task: Task) -> Callable[[object], Tensor]:
     from torchvision.transforms import v2
 
-    steps = [
-        v2.RandomResizedCrop(task.size),
-        v2.RandomHorizontalFlip(),
-        v2.RandomApply([v2.ColorJitter(*task.jitter)], 0.8),
-        v2.RandomGrayscale(0.2),
-    ]
-    if task.blur > 0:
-        steps.append(v2.RandomApply([v2.GaussianBlur(task.kernel, (0.1, 2.0))], task.blur))
-    return v2.Compose([*steps, v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+    to_float = v2.ToDtype(torch.float32, scale=True)
+    return v2.Compose([*torchvision_recipe(task, v2), v2.ToImage(), to_float, v2.Normalize(MEAN, STD)])
 
 
 def torchvision_v2_pil(task: Task, images: Tensor) -> Maker:
@@ -195,28 +147,28 @@ def photographs(n: int, size: int) -> Tensor:
     return (fine * 255).byte().permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
+def images_per_second(seconds: Mapping[str, Sequence[float]], images: int, name: str) -> str:
+    return f"{images / median(seconds[name]):.0f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=512, help="images at 32 pixels; larger sizes take fewer")
-    parser.add_argument("--rounds", type=int, default=7, help="at least 5 for a median worth printing")
+    parser.add_argument("--batch", type=int, default=512, help="images of 32 pixels; fewer of larger sizes")
+    parser.add_argument("--rounds", type=int, default=7, help="use 5 or more for a reliable median")
     parser.add_argument("--size", type=int, nargs="+", choices=list(TASKS), default=list(TASKS))
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
-    print(environment(["ssl-bench", "torch", "torchvision", "pillow", "kornia", "lightly"]))
+    print(environment(["torchvision", "pillow", "kornia", "lightly"]))
     for task in (TASKS[size] for size in arguments.size):
         images = photographs(max(8, arguments.batch * 32 * 32 // task.size**2), task.source)
-        makers, missing = {}, []
-        for name, build in CONTENDERS.items():
-            try:
-                makers[name] = build(task, images)
-            except ModuleNotFoundError as error:
-                missing.append(f"{name:<28}{'not installed':>20} ({error.name})")
+        makers, missing = try_each({name: partial(build, task, images) for name, build in CONTENDERS.items()})
         blur = f", blur {task.blur}" if task.blur else ""
         print(f"\n{task.views} view{'s' * (task.views > 1)} of {task.size} px from {task.source} px, ", end="")
-        print(f"colour strength {task.strength}{blur}; {len(images)} images, median of {arguments.rounds} rounds")
-        print(table(alternate(makers, arguments.rounds), len(images), "ssl_bench"))
-        print(*missing, sep="\n", end="\n" if missing else "")
+        print(f"colour strength {task.strength}{blur}; {len(images)} images, {arguments.rounds} rounds")
+        seconds = {name: spent.cpu for name, spent in alternate(makers, arguments.rounds).items()}
+        columns = {"images/s": partial(images_per_second, seconds, len(images))}
+        print_table(seconds, "ssl_bench", "us/image", 1e6 / len(images), columns, missing)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# One run on the GPUs of several nodes by torchrun, for clusters where `hydra/launcher=slurm` does not fit:
+# Train one run on the GPUs of several nodes with torchrun, for clusters where `hydra/launcher=slurm` does not fit.
 #   sbatch --partition=gpu --nodes=2 scripts/slurm_torchrun.sh dataset=imagenet framework=moco_v2 batch_size=b1024
-# Five minutes before the time is up the ranks are told to save their state, and the job goes back into the queue. It goes on
-# from there, as it does after a node has failed. Without GPUs set RANKS_PER_NODE.
+# Five minutes before the time limit Slurm sends SIGUSR2. The ranks then save their state, and the job is requeued and
+# resumes from that state. It also resumes after a node failure. On nodes without GPUs set RANKS_PER_NODE.
 #SBATCH --job-name=ssl_bench
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -18,10 +18,10 @@ first=$(scontrol show hostnames "${SLURM_JOB_NODELIST:?start this script with sb
 export MASTER_ADDR=$first MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 export RANKS_PER_NODE=${RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:?there are no GPUs: set RANKS_PER_NODE}}
 
-# The step is signalled and not srun, which would kill it.
+# Signal the step: a signal to srun would kill it.
 trap 'scancel --signal=TERM "$SLURM_JOB_ID.0"; wait $!; exec scontrol requeue "$SLURM_JOB_ID"' USR2
 
-# shellcheck disable=SC2016  # the variables are each task's own
+# shellcheck disable=SC2016  # each task expands the variables
 srun --kill-on-bad-exit=1 bash -c '
     exec torchrun --nnodes="$SLURM_JOB_NUM_NODES" --node-rank="$SLURM_NODEID" --nproc-per-node="$RANKS_PER_NODE" \
         --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" -m ssl_bench train "$@"' bash "$@" &

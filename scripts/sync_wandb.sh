@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Sends runs that were tracked offline to Weights & Biases.
+# Send runs that were tracked offline to Weights & Biases.
 #
 #   scripts/sync_wandb.sh [--dry-run] [--unfinished] [FOLDER]      FOLDER: outputs by default
 #
-# A run that was resumed has a directory of W&B's for every process that worked on it. Each of them holds the run from
-# its first row, so that the newest is sent and the others are not needed. What was sent before is left out.
-# --unfinished also sends runs without results.json. Such a run is sent again when it has gone on, and it is for W&B's
-# server to put the new rows in the place of the old ones.
+# A resumed run has one W&B directory per process that trained it. Each directory contains the run from its first row, so
+# the script sends only the newest one. It skips directories that were sent before.
+# --dry-run prints the commands and sends nothing.
+# --unfinished also sends runs without results.json. Such a run is sent again after it has continued; W&B's server must
+# then replace the old rows.
 #
-# Exit codes: 0 everything is there, 1 something could not be sent, 2 the command cannot be carried out.
+# Exit codes: 0 everything was sent, 1 something was not sent, 2 the command is wrong or wandb is not installed.
 set -euo pipefail
 
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
@@ -36,8 +37,8 @@ while IFS= read -r directory; do
     name=${directory##*/offline-run-} # <date>_<time>-<id>
     file=$directory/run-${name#*-}.wandb
     run=${directory%/wandb/*}
-    [ "$(wc -c 2>/dev/null <"$file" || echo 0)" -gt 7 ] || continue # killed before W&B wrote more than a header
-    case $seen in *"|$run/${name#*-}|"*) continue ;; esac           # an older one
+    [ "$(wc -c 2>/dev/null <"$file" || echo 0)" -gt 7 ] || continue # killed when W&B had written only a header
+    case $seen in *"|$run/${name#*-}|"*) continue ;; esac           # an older directory
     seen="$seen$run/${name#*-}|"
     again=""
     if [ -e "$file.synced" ]; then
@@ -52,7 +53,7 @@ while IFS= read -r directory; do
         echo "wandb sync ${again:+$again }$(printf '%q' "$directory")"
         continue
     fi
-    # wandb may end with 0 and have sent nothing: the mark that it leaves is what counts.
+    # wandb can exit with 0 without sending anything, so check the mark that it leaves.
     wandb sync ${again:+"$again"} "$directory" </dev/null || true
     if [ -e "$file.synced" ] && [ ! "$file" -nt "$file.synced" ]; then
         sent=$((sent + 1))
@@ -60,7 +61,7 @@ while IFS= read -r directory; do
         failed=$((failed + 1))
         echo "sync_wandb: not sent: $directory" >&2
     fi
-done < <(find "$folder" -type d -path '*/wandb/offline-run-*' -prune | sort -r) # of a run, the newest first
+done < <(find "$folder" -type d -path '*/wandb/offline-run-*' -prune | sort -r) # newest directory of a run first
 
 $dry || echo "$sent sent, $failed failed"
 [ "$waiting" -eq 0 ] || echo "$waiting unfinished (--unfinished sends them too)" >&2

@@ -1,8 +1,8 @@
-"""The collectives that the rest of the package uses, each the identity on one process.
+"""Collectives over the ranks, each the identity on one process.
 
-The one gradient convention (DistributedDataParallel averages parameter gradients over ranks): every rank computes the
-mean over its own anchors, and what crossed ranks on the way forward has its gradient summed over ranks on the way
-back. The parameters then receive exactly the gradient of the mean over the global batch.
+Gradient convention: every rank computes the mean loss over its own anchors, a gathered tensor sums its gradient over
+the ranks in the backward pass, and DistributedDataParallel averages the parameters' gradients. The parameters then have
+exactly the gradient of the mean over the global batch.
 """
 
 import inspect
@@ -16,14 +16,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def active() -> bool:
+    """Whether this process has joined a process group."""
     return dist.is_available() and dist.is_initialized()
 
 
 def rank() -> int:
+    """Number of this process among all ranks; 0 on one process."""
     return dist.get_rank() if active() else 0
 
 
 def world() -> int:
+    """Number of ranks W."""
     return dist.get_world_size() if active() else 1
 
 
@@ -31,36 +34,36 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
         ctx.dim, ctx.size = dim, x.shape[dim]
-        joined = x.new_empty(world() * len(x), *x.shape[1:])  # no list of parts, of which NCCL would make one more copy
+        joined = x.new_empty(world() * len(x), *x.shape[1:])  # one buffer: a list of parts would cost NCCL a copy
         dist.all_gather_into_tensor(joined, x.contiguous())
         return joined if dim == 0 else torch.cat(joined.chunk(world()), dim)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         grad = grads[0].contiguous()
-        dist.all_reduce(grad)  # the other ranks' losses also depend on this rank's slice
+        dist.all_reduce(grad)  # the losses of the other ranks depend on this slice too
         return grad.narrow(ctx.dim, rank() * ctx.size, ctx.size), None
 
 
 def gather(x: Tensor, dim: int = 0) -> Tensor:
-    """Concatenates every rank's ``x`` (same shape everywhere) along ``dim``, in rank order; differentiable."""
+    """Concatenate the ranks' ``x`` along ``dim`` in rank order; all have the same shape. Differentiable."""
     return _Gather.apply(x, dim) if world() > 1 else x  # type: ignore[no-any-return]
 
 
 def global_mean(x: Tensor, dim: int = 0) -> Tensor:
-    """Mean over ``dim`` and over all ranks (equal sizes); differentiable, exact under the convention above."""
+    """Mean over ``dim`` and all ranks, which have equal sizes. Differentiable, exact under the convention above."""
     return gather(x.mean(dim, keepdim=True), dim).mean(dim)
 
 
 def all_sum(x: Tensor) -> Tensor:
-    """The sum of every rank's ``x``, in place and without gradient."""
+    """Sum the ranks' ``x`` in place, without gradient."""
     if world() > 1:
         dist.all_reduce(x)
     return x
 
 
 def average_gradients(module: nn.Module) -> None:
-    """What DistributedDataParallel does to gradients, in one collective, for a step without it."""
+    """Average the gradients of the parameters over the ranks in one collective, for a step without DDP."""
     if world() == 1:
         return
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
@@ -80,23 +83,23 @@ def broadcast_object(value: Any) -> Any:
 
 
 def leave() -> None:
-    """Leaves the process group that this process joined, if it did."""
+    """Leave the process group, if this process has joined one."""
     if not active():
         return
-    # In torch 2.6 gloo's threads may still be about to free a tensor, for which they need the interpreter's lock, which
-    # the group's destructor holds while it waits for them.
+    # In torch 2.6 the group's destructor holds the interpreter's lock while it waits for gloo's threads, and these need
+    # the lock to free their last tensors.
     time.sleep(0.1)
     dist.destroy_process_group()
 
 
 def parallel(module: nn.Module, device: torch.device) -> nn.Module:
-    """``module`` with its parameter gradients averaged over ranks."""
+    """``module`` with the gradients of its parameters averaged over the ranks; itself on one process."""
     if world() == 1:
         return module
-    # Every rank made the same weights, from the seed or a checkpoint; batch statistics are global already, or meant to
-    # be local. So nothing is sent before the training or in a forward.
+    # All ranks have the same weights, from the seed or a checkpoint, and batch statistics are either global already or
+    # local on purpose. So DDP need not send anything before the training or in a forward pass.
     known = inspect.signature(DistributedDataParallel).parameters
-    # torch 2.6 has one switch for both, by another name.
+    # torch 2.6 has a single option for both, with another name.
     never = {"forward_sync_buffers", "init_sync"} & set(known) or {"broadcast_buffers"}
     options: dict[str, Any] = dict.fromkeys(never, False) | {"gradient_as_bucket_view": True, "static_graph": True}
     return DistributedDataParallel(module, [device.index] if device.type == "cuda" else None, **options)

@@ -5,11 +5,15 @@ Every refusal is one sentence: ``<key>=<value>: set <key> to <remedy>``.
 
 
 class ConfigError(Exception):
-    """The configuration, or the data that it names, cannot be used: exit code 2, nothing was touched."""
+    """The configuration, or the data that it names, cannot be used; nothing was touched."""
+
+    exit_code = 2
 
 
 class RunError(Exception):
-    """A run failed after its start: exit code 1, the reason is kept in its directory."""
+    """A run failed after its start; the reason is kept in its directory."""
+
+    exit_code = 1
 
 
 class InvalidValue(ConfigError, ValueError):
@@ -51,3 +55,9 @@ def shown(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(shown, value))}]"
     return str(value)
+
+
+def unwritable(error: OSError) -> ConfigError:
+    """The refusal of a results folder that cannot be written."""
+    place = error.filename or "paths.outputs"
+    return ConfigError(f"{place}: {error.strerror}; set paths.outputs to a folder that can be written")

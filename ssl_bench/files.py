@@ -1,4 +1,7 @@
-"""Files that are whole or not there: written beside their place, flushed to the disk, then renamed into it."""
+"""Atomic writes: a file has its whole old content or its whole new content, never a part.
+
+The new content goes to a temporary file beside it, is flushed to the disk, and the file is renamed.
+"""
 
 import contextlib
 import json
@@ -9,10 +12,10 @@ from typing import Any, BinaryIO
 
 
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
-    """Lets ``fill`` write the new content of ``path``; the old one stays until the new one is safe."""
+    """Replace ``path`` by what ``fill`` writes into the open file that it is given."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with _named(path), open(temporary, "wb") as file:
+        with _with_file_name(path), open(temporary, "wb") as file:
             fill(file)
             file.flush()
             os.fsync(file.fileno())
@@ -22,14 +25,14 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Adds ``text`` to the end of ``path``."""
-    with _named(path), open(path, "a") as file:
+    """Add ``text`` to the end of ``path``."""
+    with _with_file_name(path), open(path, "a") as file:
         file.write(text)
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Says which file it was that could not be written; a full disk does not."""
+def _with_file_name(path: Path) -> Iterator[None]:
+    """Add the file's name to an OSError; the one of a full disk has none."""
     try:
         yield
     except OSError as error:
@@ -37,15 +40,17 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text``."""
     write(path, lambda file: file.write(text.encode()))
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Replace ``path`` by ``value`` as JSON."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """The content of ``path``, or None if there is no such file or it is no JSON."""
+    """Content of ``path``, or None if there is no such file or it is not JSON."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,167 +1,226 @@
-"""The parts of a run from its configuration, and the refusal of parts that do not fit together."""
+"""The parts of a run, each built once from its configuration, and the refusal of parts that do not fit together."""
 
+import copy
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import nn
 
 from ssl_bench.config.build import build, has_argument, target_class
 from ssl_bench.data.arrays import Dataset
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
-from ssl_bench.errors import ConfigError
-from ssl_bench.evaluate.target import Target
-from ssl_bench.hardware import Precision, check_devices
+from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
+from ssl_bench.evaluate.run import check_evaluators
+from ssl_bench.evaluate.target import Evaluator, Target
+from ssl_bench.hardware import check_devices
 from ssl_bench.methods.base import Contrastive, Method, MissingNeed
-from ssl_bench.training.optim import Recipe
+from ssl_bench.precision import Precision
+from ssl_bench.record import checkpoint
+from ssl_bench.seeding import seed_everything
 
-Config = dict[str, Any]
 OBJECTIVE = ("negatives", "temperature", "loss")
+Networks = Mapping[str, nn.Module | None]
 
 
-def dataset(config: Config) -> Dataset:
-    made: Dataset = build(config["dataset"], "dataset", root=config["paths"]["data"])
-    return made
+class Parts:
+    """The parts of a run. Each is built when it is first used, and then kept.
 
-
-def views(config: Config) -> list[Views]:
-    """How each view of an image is made: as many alike as the framework takes, or by name, ``count`` of each."""
-    node, kind = config["augment"], target_class(config["framework"], "framework")
-    if "_target_" in node:
-        return [build(node, "augment")] * kind.views
-    made = []
-    for name, crop in node.items():
-        if not isinstance(crop, dict) or not isinstance(count := crop.get("count"), int) or count < 1:
-            raise ConfigError(f"augment.{name}: set augment.{name}.count to a number of views, 1 or more")
-        made += [build({k: v for k, v in crop.items() if k != "count"}, f"augment.{name}")] * count
-    if len(made) < kind.views:
-        name = config["choices"].get("framework")
-        raise ConfigError(
-            f"augment makes {len(made)} of the {kind.views} views that framework={name} takes: raise the counts"
-        )
-    return made[: kind.views] if issubclass(kind, Method) else made
-
-
-def recipe(config: Config) -> Recipe:
-    made: Recipe = build(config["optimizer"], "optimizer")
-    return made
-
-
-def method(config: Config) -> Method:
-    """Networks and objective; the weights come from the global generator.
-
-    Raises:
-        ConfigError: parts that do not fit together.
+    Args:
+        config: resolved.
     """
-    backbone = build(config["backbone"], "backbone")
-    head = build(config["head"], "head", inputs=backbone.num_features)
-    framework = build(config["framework"], "framework", backbone=backbone, head=head, **_instances(config, "framework"))
-    chosen = config["choices"]
-    if isinstance(framework, Method):  # with an objective of its own
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config, self.choices = config, config["choices"]
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The dataset; its files are opened when images are asked for."""
+        made: Dataset = build(self.config["dataset"], "dataset", root=self.config["paths"]["data"])
+        return made
+
+    @cached_property
+    def views(self) -> list[Views]:
+        """How each view of an image is made, the global crops first.
+
+        ``augment`` is either one node, used for every view that the framework takes, or several named ones with a
+        ``count`` each.
+        """
+        node, framework = self.config["augment"], target_class(self.config["framework"], "framework")
+        if "_target_" in node:
+            return [build(node, "augment")] * framework.views
+        made = []
+        for name, crop in node.items():
+            key, count = f"augment.{name}.count", crop.get("count") if isinstance(crop, dict) else None
+            require(isinstance(count, int) and count >= 1, key, count, "a number of views, 1 or more")
+            made += [build({k: v for k, v in crop.items() if k != "count"}, f"augment.{name}")] * count
+        if len(made) < framework.views:
+            name = self.choices.get("framework")
+            missing = f"{len(made)} of the {framework.views} views that framework={name} takes"
+            raise ConfigError(f"augment makes {missing}: raise the counts")
+        return made[: framework.views] if issubclass(framework, Method) else made
+
+    @cached_property
+    def recipe(self) -> Any:
+        """The optimiser's recipe, a :class:`ssl_bench.training.optim.Recipe`."""
+        return build(self.config["optimizer"], "optimizer")
+
+    @cached_property
+    def method(self) -> Method:
+        """Networks and objective. The weights are drawn from the global generator: seed it first.
+
+        Raises:
+            ConfigError: parts that do not fit together.
+        """
+        config, framework_name = self.config, self.choices.get("framework")
+        backbone = build(config["backbone"], "backbone")
+        head = build(config["head"], "head", inputs=backbone.num_features)
+        framework = self._built("framework", backbone=backbone, head=head)
+        if isinstance(framework, Method):  # it has an objective of its own
+            for group in OBJECTIVE:
+                if config[group] is not None:
+                    chosen = f"{group}={self.choices.get(group)}"
+                    raise ConfigError(f"{chosen}: framework={framework_name} has no {group}: leave {group} out")
+            return framework
         for group in OBJECTIVE:
-            if config[group] is not None:
-                name = chosen.get("framework")
-                raise ConfigError(f"{group}={chosen.get(group)}: framework={name} has no {group}: leave {group} out")
-        return framework
-    for group in OBJECTIVE:
-        if config[group] is None:
-            raise ConfigError(f"{group}=null: framework={chosen.get('framework')} needs one: set {group} to an option")
-    negatives, temperature, loss = (build(config[group], group, **_instances(config, group)) for group in OBJECTIVE)
-    tiled = {"auto": None, "dense": False, "tiled": True}[config["cosines"]]
-    try:
-        return Contrastive(framework, negatives, temperature, loss, config["reduction"], tiled, len(views(config)))
-    except MissingNeed as unmet:
-        raise ConfigError(f"{unmet.group}={chosen.get(unmet.group)} {unmet}") from unmet
+            if config[group] is None:
+                raise ConfigError(f"{group}=null: framework={framework_name} needs one: set {group} to an option")
+        negatives, temperature, loss = (self._built(group) for group in OBJECTIVE)
+        tiled = {"auto": None, "dense": False, "tiled": True}[config["cosines"]]
+        reduction, views = config["reduction"], len(self.views)
+        try:
+            return Contrastive(framework, negatives, temperature, loss, reduction, tiled, views)
+        except MissingNeed as need:
+            raise ConfigError(f"{need.group}={self.choices.get(need.group)} {need}") from need
+
+    def _built(self, group: str, **extra: Any) -> Any:
+        """Build the node of a group; one with an argument ``instances`` is given the number of training images."""
+        node = self.config[group]
+        if has_argument(node, group, "instances"):
+            extra["instances"] = self.dataset.check()
+        return build(node, group, **extra)
+
+    @cached_property
+    def evaluators(self) -> dict[str, Evaluator]:
+        """The evaluators by the name that begins their metrics."""
+        nodes = {name: node for name, node in self.config["evaluate"].items() if isinstance(node, dict)}
+        return {name: build(node, f"evaluate.{name}") for name, node in nodes.items()}
+
+    def networks(self, trained: nn.Module, initial: nn.Module | None) -> Networks:
+        """The trained network and the baselines of ``evaluate.baselines`` by suffix; None stands for raw pixels."""
+        networks: dict[str, nn.Module | None] = {"": trained}
+        if initial is not None:
+            networks["_init"] = initial
+        if "raw" in self.config["evaluate"]["baselines"]:
+            networks["_raw"] = None
+        return networks
+
+    def targets(self, networks: Networks, device: torch.device, precision: Precision) -> Iterator[tuple[str, Target]]:
+        """Every network with every probe of the dataset, for :func:`ssl_bench.evaluate.run.run_evaluators`."""
+        node = self.config["dataset"]
+        view = EvalView(mean=node["mean"], std=node["std"], **self.dataset.eval_view)
+        augment = (self.views * 2)[:2]  # two views, even where training takes one
+        for (name, probe), (suffix, network) in itertools.product(self.dataset.probes().items(), networks.items()):
+            target = Target(
+                network,
+                probe.train,
+                probe.test,
+                num_classes=probe.num_classes,
+                view=partial(view, dtype=precision.weights),
+                device=device,
+                seed=self.config["seed"],
+                autocast=precision.autocast,
+                augment=augment,
+                pretrain=self.dataset.pretrain,
+            )
+            yield f"{suffix}/{name}/" if name else f"{suffix}/", target
+
+    def validate(self, local_processes: int) -> None:
+        """Build and check everything without opening images or a device.
+
+        Args:
+            local_processes: how many of the ``devices`` processes run on this machine.
+
+        Raises:
+            ConfigError: naming the key and what to set.
+        """
+        devices, size = self.config["devices"], self.config["batch_size"]["size"]
+        check_devices(local_processes)
+        multiple = math.ceil(size / devices) * devices
+        remedy = f"a multiple of devices={devices}, such as {multiple}, or devices to a divisor of {size}"
+        require(size % devices == 0, "batch_size.size", size, remedy)
+        precision = Precision.of(self.config["precision"], torch.cuda.is_available())
+        with torch.random.fork_rng(devices=[]):
+            method = self.method
+        try:
+            method.facts(size)
+        except InvalidValue as refusal:
+            raise refusal.within("negatives" if isinstance(method, Contrastive) else "framework") from refusal
+        _ = self.views, self.recipe
+        images = self.dataset.check()
+        baselines = self.config["evaluate"]["baselines"]
+        remedy = "[init]: images of many sizes have no raw pixels to compare"
+        require(not (self.dataset.eval_view and "raw" in baselines), "evaluate.baselines", baselines, remedy)
+        remedy = f"{images} or less, the images of {self.choices.get('dataset', 'dataset')}"
+        require(size <= images, "batch_size.size", size, remedy)
+        check_evaluators(self.evaluators, self.targets({"": method.encoder}, torch.device("cpu"), precision))
 
 
-def _instances(config: Config, group: str) -> dict[str, int]:
-    """The number of images to pre-train on, for a part that asks for ``instances``: it keeps something for each."""
-    return {"instances": dataset(config).check()} if has_argument(config[group], group, "instances") else {}
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run from its directory, with the weights of its last checkpoint.
 
-
-def evaluators(config: Config) -> dict[str, Any]:
-    """The evaluators by the name that goes before their metrics."""
-    nodes = {name: node for name, node in config["evaluate"].items() if isinstance(node, dict)}
-    return {name: build(node, f"evaluate.{name}") for name, node in nodes.items()}
-
-
-def targets(
-    config: Config,
-    dataset: Dataset,
-    networks: Mapping[str, nn.Module | None],
-    device: torch.device,
-    precision: Precision,
-) -> Iterator[tuple[str, Target]]:
-    """What is judged, with what stands between an evaluator and a metric: ``<suffix>/[<probe>/]``.
-
-    Args:
-        networks: by their suffix; None judges raw pixels.
+    Attributes:
+        parts: of the run; ``parts.method`` has the weights.
+        initial: the encoder at initialisation, if ``evaluate.baselines`` has ``init``.
+        step: optimiser steps that the checkpoint has seen.
     """
-    view = EvalView(mean=config["dataset"]["mean"], std=config["dataset"]["std"], **dataset.eval_view)
-    augment = (views(config) * 2)[:2]  # a pair, also where training takes one view
-    for (name, probe), (suffix, network) in itertools.product(dataset.probes().items(), networks.items()):
-        target = Target(
-            network,
-            probe.train,
-            probe.test,
-            num_classes=probe.num_classes,
-            view=partial(view, dtype=precision.weights),
-            device=device,
-            seed=config["seed"],
-            autocast=precision.autocast,
-            augment=augment,
-            pretrain=dataset.pretrain,
-        )
-        yield f"{suffix}/{name}/" if name else f"{suffix}/", target
+
+    folder: Path
+    parts: Parts
+    precision: Precision
+    initial: nn.Module | None
+    run_id: str
+    step: int
 
 
-def validate(config: Config, here: int) -> None:
-    """Makes everything once without images or device, so that what cannot work is refused before anything is touched.
-
-    Args:
-        here: how many of the ``devices`` processes are on this machine.
+def read_config(folder: Path) -> dict[str, Any]:
+    """Configuration of the run in ``folder``.
 
     Raises:
-        ConfigError: naming the key and what to set.
+        ConfigError: there is no run.
     """
-    devices, size = config["devices"], config["batch_size"]["size"]
-    check_devices(here)
-    if size % devices:
-        raise ConfigError(
-            f"batch_size.size={size} cannot be split over devices={devices}: set batch_size.size to a multiple of "
-            f"{devices}, such as {math.ceil(size / devices) * devices}, or devices to a divisor of {size}"
-        )
-    precision = Precision.of(config["precision"], torch.cuda.is_available())
-    with torch.random.fork_rng(devices=[]):
-        made = method(config)
-        try:
-            made.facts(size)
-        except ValueError as error:
-            group = "negatives" if isinstance(made, Contrastive) else "framework"
-            raise ConfigError(f"{group}.{error}") from error
-    views(config), recipe(config)
-    checks = {name: each.check for name, each in evaluators(config).items() if hasattr(each, "check")}
-    data = dataset(config)
-    images = data.check()
-    if data.eval_view and "raw" in config["evaluate"]["baselines"]:
-        raise ConfigError("evaluate.baselines: images of many sizes have no raw pixels; set evaluate.baselines=[init]")
-    if size > images:
-        name = config["choices"].get("dataset", "dataset")
-        raise ConfigError(f"batch_size.size={size} is more than the {images} images of {name}: set {images} or less")
-    for _, target in targets(config, data, {"": made.encoder}, torch.device("cpu"), precision) if checks else ():
-        for name, check in checks.items():
-            try:
-                check(target)
-            except ValueError as error:
-                raise ConfigError(_about(config["evaluate"][name], f"evaluate.{name}", error)) from error
+    if not (folder / "config.yaml").is_file():
+        raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
+    config: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text())
+    return config
 
 
-def _about(node: Config, key: str, error: ValueError) -> str:
-    """An error with the key before it, down to the argument that its sentence begins with."""
-    named = re.match(r"\w+", str(error))
-    return f"{key}{'.' if named and has_argument(node, key, named[0]) else ': '}{error}"
+def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> LoadedRun:
+    """Open the run in ``folder`` with its last checkpoint.
+
+    Args:
+        config: of :func:`read_config`, possibly with another ``evaluate``.
+        device: whose number formats are used; the networks stay on the CPU.
+
+    Raises:
+        ConfigError: the configuration cannot be built.
+        RunError: there is no checkpoint, or none that can be read.
+    """
+    state = checkpoint.load(folder / "checkpoints", folder.resolve().name)
+    if state is None:
+        raise RunError(f"{folder} has no checkpoint yet: start its training")
+    precision = Precision.of(config["precision"], device.type == "cuda")
+    seed_everything(config["seed"])  # the weights at initialisation are drawn again
+    parts = Parts(config)
+    method = parts.method.to(precision.weights)
+    initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] else None
+    method.load_state_dict(state["method"])
+    return LoadedRun(folder, parts, precision, initial, state["run_id"], state["step"])

@@ -1,7 +1,7 @@
-"""Random numbers that depend on what they are for, not on what was drawn before.
+"""Random numbers that depend on their purpose, not on what was drawn before.
 
-The order of an epoch and the parameters of a step's views come from their own seeds, so they are the same on any number
-of ranks, after any interruption, and on whatever else a run computes in between.
+The order of an epoch and the parameters of a step's views have seeds of their own. They are therefore the same on any
+number of ranks and after any interruption.
 """
 
 import hashlib
@@ -13,19 +13,19 @@ import torch
 
 
 def stream(*key: int | str) -> int:
-    """A seed in [0, 2^63) for the purpose that ``key`` names."""
+    """Seed in [0, 2^63) for the purpose named by ``key``."""
     return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "big") >> 1
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds the global generators, which weights and stochastic layers draw from."""
+    """Seed the global generators, from which weights and stochastic layers are drawn."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def rng_state() -> dict[str, Any]:
-    """The states of the global generators in types that a weights-only load accepts."""
+    """States of the global generators, in types that a weights-only load accepts."""
     name, keys, *rest = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -38,7 +38,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Puts back what :func:`rng_state` gave."""
+    """Restore the states that :func:`rng_state` returned."""
     torch.set_rng_state(state["torch"])
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))

@@ -1,4 +1,4 @@
-"""One thread per test process, no spinning threads, no trace in the folder that the tests were started from."""
+"""Settings and fixtures of all tests: one thread per process, and a working directory of its own for each test."""
 
 import os
 
@@ -7,7 +7,7 @@ os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "WANDB_MODE
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,22 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jobs, and every process they start
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background jobs of a shell and their children
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A run of a second: scattered digits at batch 64 on a very small network, three optimiser steps.
+# A very small network on scattered digits at batch size 64: a run of a few steps takes a second.
 SMALL = ["backbone.width=4", "head.out=16", "optimizer=sgd", "optimizer.lr=0.3"]
 SMALL += ["tracking=off", "log_every=1", "evaluate=[]", "evaluate.baselines=[]"]
 
 
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def cli() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs ``ssl-bench`` in a process of its own, in the current folder."""
+    """Function that runs ``ssl-bench`` in a new process, in the working directory."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ssl_bench", *arguments]
@@ -41,7 +41,7 @@ def cli() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def train(capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Runs ``ssl-bench train`` on the small cell in this process; gives the exit code and what was printed."""
+    """Function that runs ``ssl-bench train`` in this process, with ``SMALL``; returns the exit code and the output."""
     from ssl_bench.train import main
 
     def run(*arguments: str, small: bool = True) -> tuple[int, str]:
@@ -53,7 +53,20 @@ def train(capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     return run
 
 
+@pytest.fixture
+def tf32() -> Iterator[Callable[[bool], None]]:
+    """Function that sets TF32 as a run does; the previous setting is restored after the test."""
+    cublas, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = cublas.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+
+    def allow(yes: bool) -> None:
+        cublas.allow_tf32 = cudnn.allow_tf32 = yes
+
+    yield allow
+    cublas.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+
+
 def only_run(outputs: Path = Path("outputs")) -> Path:
-    """The one run directory under a results folder."""
+    """Directory of the only run in a results folder."""
     (config,) = outputs.glob("*/*/config.yaml")
     return config.parent

@@ -1,4 +1,4 @@
-"""Two real processes over gloo, for tests of what crosses ranks."""
+"""Two processes connected by gloo, for tests of collectives and of methods on several ranks."""
 
 import socket
 import tempfile
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def on_two_ranks(function: Callable[[int], T]) -> list[T]:
-    """What ``function(rank)`` gives on each of two ranks; it must be importable."""
+    """Results of ``function(rank)`` on two ranks; the function must be importable."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

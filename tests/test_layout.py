@@ -1,4 +1,7 @@
-"""Rules of the source that no single test would notice: who imports whom, and when."""
+"""Rules of the source: which room imports which, what is imported when, and what the wheel holds.
+
+``python -m tests.test_layout`` prints the graph of the rooms.
+"""
 
 import ast
 import subprocess
@@ -10,15 +13,35 @@ from pathlib import Path
 import pytest
 
 import ssl_bench
-from ssl_bench.errors import ConfigError
-from ssl_bench.hardware import refuse_architecture
 
 ROOT = Path(ssl_bench.__file__).parent
+CHECKOUT = ROOT.parent
 FILES = sorted(ROOT.rglob("*.py"))
+
+# From the bottom to the top: a room imports only from itself and from rooms above it in this list. Modules that stand
+# in one line are one room.
+ROOMS = [
+    ["errors", "files", "seeding", "distributed", "hardware", "precision"],
+    ["config"],
+    ["data"],
+    ["networks"],
+    ["objective"],
+    ["methods"],
+    ["evaluate"],
+    ["record"],
+    ["parts"],
+    ["training"],
+    ["launch"],
+    ["status"],
+    ["papers"],
+    ["commands"],
+    ["cli", "train", "__main__"],
+]
+PLACE = {name: place for place, room in enumerate(ROOMS) for name in room}
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, inside functions too, as a dotted name."""
+    """Dotted names of every module that a file imports, inside functions and type checks too."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -27,22 +50,71 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def using(package: str) -> set[str]:
-    return {
-        str(path.relative_to(ROOT)) for path in FILES if any(name.split(".")[0] == package for name in imports(path))
-    }
+def room_of(path: Path) -> str:
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
 
 
-def test_hydra_is_known_to_three_files_and_wandb_to_one() -> None:
-    assert using("hydra") | using("omegaconf") == {"config.py", "sweep/grid.py", "train.py"}
-    assert using("wandb") == {"tracking.py"}
+def graph() -> dict[str, set[str]]:
+    """The rooms that each room imports from."""
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        room = room_of(path)
+        names = (name.split(".")[1] for name in imports(path) if name.startswith("ssl_bench."))
+        found.setdefault(room, set()).update({name for name in names if name in PLACE} - {room})
+    return found
 
 
-def test_the_objective_imports_torch_the_collectives_and_the_random_streams_only() -> None:
+def users_of(package: str) -> set[str]:
+    return {str(path.relative_to(ROOT)) for path in FILES if package in {name.split(".")[0] for name in imports(path)}}
+
+
+def test_a_room_imports_only_from_rooms_before_it() -> None:
+    wrong = [f"{room} -> {other}" for room, others in graph().items() for other in others if PLACE[other] > PLACE[room]]
+    assert wrong == []
+
+
+def test_modules_of_a_file_room_do_not_import_each_other_in_a_circle() -> None:
+    kernel = {room: others & set(ROOMS[0]) for room, others in graph().items() if room in ROOMS[0]}
+    while kernel:
+        free = [room for room, others in kernel.items() if not others & kernel.keys()]
+        assert free, f"a circle among {sorted(kernel)}"
+        for room in free:
+            del kernel[room]
+
+
+def test_every_module_is_in_a_room_and_the_root_has_at_most_eight() -> None:
+    rooms = {room_of(path) for path in FILES} - {"__init__"}
+    assert rooms == set(PLACE)
+    modules = {path.stem for path in ROOT.glob("*.py")} - {"__init__", "__main__", "train"}
+    assert len(modules) <= 8
+    for room in rooms:
+        if (ROOT / room).is_dir():
+            text = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""
+            assert 1 <= len(text.splitlines()) <= 3, f"{room}/__init__.py says in two lines what the room holds"
+
+
+def test_no_two_classes_and_no_two_views_of_one_name() -> None:
+    classes: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: places for name, places in classes.items() if len(places) > 1} == {}
+    assert not list(ROOT.rglob("show.py"))
+
+
+def test_hydra_is_known_to_config_and_train_and_wandb_to_one_file() -> None:
+    allowed = ("config/", "commands/train.py", "commands/experiments.py")
+    assert all(user.startswith(allowed) for user in users_of("hydra") | users_of("omegaconf"))
+    assert users_of("wandb") == {"record/wandb.py"}
+
+
+def test_the_objective_imports_torch_and_the_kernel_only() -> None:
     for path in (ROOT / "objective").rglob("*.py"):
-        own = [n for n in imports(path) if n.startswith("ssl_bench")]
-        allowed = ("ssl_bench.objective", "ssl_bench.distributed", "ssl_bench.seeding")
-        assert all(n.startswith(allowed) for n in own), path
+        own = [n for n in imports(path) if n.startswith("ssl_bench.")]
+        allowed = {"objective", "distributed", "seeding", "errors"}
+        assert {n.split(".")[1] for n in own} <= allowed, path
         if path.parent.name == "losses" and path.name != "__init__.py":
             assert not [n for n in own if n.startswith("ssl_bench.objective.losses")], path
     parts = {"losses", "negatives", "temperature"}
@@ -57,10 +129,11 @@ def test_the_objective_imports_torch_the_collectives_and_the_random_streams_only
     ("module", "absent"),
     [
         ("ssl_bench.cli", {"torch", "hydra", "rich"}),
-        ("ssl_bench.status.view", {"torch", "hydra"}),
-        ("ssl_bench.papers.formats", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
-        ("ssl_bench.papers.figure", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
-        ("ssl_bench.papers.plan", {"torch", "hydra", "rich", "wandb"}),
+        ("ssl_bench.commands.status", {"torch", "hydra"}),
+        ("ssl_bench.commands.table", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
+        ("ssl_bench.commands.figure", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
+        ("ssl_bench.commands.reproduce", {"torch", "hydra", "rich", "wandb"}),
+        ("ssl_bench.commands.evaluate", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
         ("ssl_bench.train", {"torch", "wandb", "timm", "sklearn"}),
         ("ssl_bench.launch.ranks", {"wandb", "timm", "torchvision", "sklearn", "hydra"}),
     ],
@@ -71,23 +144,26 @@ def test_nothing_heavy_is_imported_before_it_is_used(module: str, absent: set[st
     assert done.stdout.strip() == "[]"
 
 
-def test_a_gpu_that_torch_was_not_built_for_is_refused() -> None:
-    modern = ["sm_75", "sm_80", "sm_90", "compute_90"]
-    refuse_architecture("H200", (9, 0), modern)
-    refuse_architecture("A6000", (8, 6), modern)  # a binary for 8.0 runs on 8.6
-    refuse_architecture("B200", (10, 0), modern)  # compiled at run time from compute_90
-    with pytest.raises(ConfigError, match=r"V100 has compute capability 7\.0.*torch<2\.15.*cu126"):
-        refuse_architecture("V100", (7, 0), modern)
-    refuse_architecture("V100", (7, 0), ["sm_70", "sm_80"])
-
-
-def test_the_wheel_has_the_configuration(tmp_path: Path) -> None:
-    if not (ROOT.parent / "pyproject.toml").exists():
+def test_the_wheel_has_the_configuration_and_an_editable_install_has_no_copy_of_it(tmp_path: Path) -> None:
+    if not (CHECKOUT / "pyproject.toml").exists():
         pytest.skip("builds the wheel from a checkout, which this is not")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
-    subprocess.run([*build, str(ROOT.parent)], check=True)
+    subprocess.run([*build, str(CHECKOUT)], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    conf = {f"ssl_bench/{p.relative_to(ROOT.parent)}" for p in (ROOT.parent / "conf").rglob("*.yaml")}
-    assert {name for name in names if name.startswith("ssl_bench/conf/")} == {c for c in conf if "/local/" not in c}
+    conf = {f"ssl_bench/{p.relative_to(CHECKOUT)}" for p in (CHECKOUT / "conf").rglob("*.yaml")}
+    conf = {c for c in conf if "/local/" not in c}
+    assert {n for n in names if n.startswith("ssl_bench/conf/") and n.endswith(".yaml")} == conf
     assert not [name for name in names if name.startswith(("tests", "outputs", "scripts"))]
+    assert "ssl_bench/data/imagenet100.txt" in names and "ssl_bench/papers/dcl.yaml" in names
+    code = f"from hatchling.build import build_editable; print(build_editable({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    editable = zipfile.ZipFile(tmp_path / done.stdout.split()[-1]).namelist()
+    assert not [name for name in editable if "conf/" in name]
+
+
+if __name__ == "__main__":
+    edges = graph()
+    for names in ROOMS:
+        below = set[str]().union(*(edges.get(name, set()) for name in names)) - set(names)
+        print(f"{' '.join(names):<60} <- {' '.join(sorted(below, key=PLACE.__getitem__)) or '-'}")

@@ -1,13 +1,14 @@
-"""Object detection from an exported backbone, on COCO or anything in its format: EqCo (arXiv:2010.01929), appendix B.5.
+"""``ssl-bench detect``: fine-tune a detector on an exported backbone, on COCO or data in its format.
 
     ssl-bench evaluate RUN_DIR export=torchvision
-    torchrun --nproc-per-node 8 scripts/finetune_detection.py RUN_DIR/export/backbone_torchvision.json --data COCO
+    torchrun --nproc-per-node 8 -m ssl_bench detect RUN_DIR/export/backbone_torchvision.json --data COCO
 
-COCO is the folder with ``train2017/``, ``val2017/`` and ``annotations/``. FPN, a box head of four convolutions and one
-Linear, BN in both, every layer trained with batch statistics over the ranks, 12 epochs, rate x 0.1 after 7 and 11,
-short side from 640 to 800 in training and 800 in the test. The paper's rate is 0.2 and its batch is not given: 0.02 for
-16 images, the usual rule, is 0.2 for 160. Sizes in steps of 32, flips, weight decay and the warm-up are Detectron2's.
-AP needs ``pip install ssl-bench[detection]``. Anything less than all of this is recorded as ``scale: smoke``.
+COCO is a folder with ``train2017/``, ``val2017/`` and ``annotations/``. The recipe is that of EqCo (arXiv 2010.01929),
+appendix B.5: FPN, a box head of four convolutions and one Linear, BN in both, all layers trained with batch statistics
+over the ranks, 12 epochs, rate x 0.1 after epochs 7 and 11, short side 640 to 800 in training and 800 in the test. The
+paper's rate is 0.2 and its batch size is not given: by the usual rule, 0.02 for 16 images, 0.2 belongs to 160. Sizes in
+steps of 32, flips, weight decay and warm-up are Detectron2's. AP needs ``pip install ssl-bench[detection]``. A run that
+is smaller in any respect is recorded as ``scale: smoke``.
 """
 
 import argparse
@@ -17,7 +18,6 @@ import importlib.util
 import io
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
 from ssl_bench import files
+from ssl_bench.commands.arguments import Parser, refuse
 from ssl_bench.data.coco import Boxes, Example
 from ssl_bench.distributed import leave, rank, world
 from ssl_bench.errors import ConfigError, RunError
@@ -46,14 +47,14 @@ AP = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
 def detector(export: Path, num_classes: int, sizes: Sequence[int]) -> FasterRCNN:
-    """Faster R-CNN with FPN on the exported backbone, every layer to be trained.
+    """Build a Faster R-CNN with FPN on the exported backbone, with all layers trainable.
 
     Args:
-        num_classes: of objects; the background is one more.
-        sizes: lengths of the short side, of which each photo draws one in training; the last one is the test's.
+        num_classes: classes of objects, without the background.
+        sizes: lengths of the short side; training draws one per photo, the test uses the last.
 
     Raises:
-        ConfigError: the export is none of a ResNet of torchvision's for RGB photos.
+        ConfigError: the export is not a torchvision ResNet for RGB photos.
     """
     facts, weights = read(export)
     if facts["library"] != "torchvision" or facts["stem"] != "imagenet" or facts["in_channels"] != 3:
@@ -63,7 +64,7 @@ def detector(export: Path, num_classes: int, sizes: Sequence[int]) -> FasterRCNN
         )
     resnet = get_model(facts["name"], weights=None)
     if not hasattr(resnet, "layer4"):
-        raise ConfigError(f"{export} is {facts['name']}: an FPN is built on a ResNet here, export one")
+        raise ConfigError(f"{export} is {facts['name']}: the FPN needs a ResNet: export one")
     resnet.fc = nn.Identity()
     resnet.load_state_dict(weights)
     layers = {f"layer{i}": str(i - 1) for i in range(1, 5)}
@@ -75,12 +76,12 @@ def detector(export: Path, num_classes: int, sizes: Sequence[int]) -> FasterRCNN
 
 
 def rate(base: float, epoch: int, step: int, warmup: int) -> float:
-    """The learning rate of a step, counted from the start, in an epoch, counted from 0."""
+    """Learning rate at ``step`` of the training, in ``epoch``, both counted from 0."""
     return base * min(1.0, (step + 1) / warmup) * 0.1 ** sum(epoch >= drop for drop in DROPS)
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: list[Example], device: torch.device) -> float:
-    """One step on this rank's photos; gives the loss. Raises RunError if it is not finite."""
+    """Train one step on this rank's photos; return the loss. Raises RunError if it is not finite."""
     images = [image.to(device) for image, _ in batch]
     targets = [{name: value.to(device) for name, value in target.items()} for _, target in batch]
     loss = torch.stack(list(model(images, targets).values())).sum()
@@ -93,14 +94,14 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: list[E
 
 
 def evaluate(model: nn.Module, photos: Boxes, annotations: Path, device: torch.device) -> dict[str, float]:
-    """COCO's average precision of boxes, with the photos divided over the ranks; every rank has it."""
+    """COCO's average precision of boxes. The photos are divided over the ranks; all ranks return the result."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
     for buffer in model.buffers() if world() > 1 else ():
-        dist.broadcast(buffer, 0)  # on CPUs the ranks' batch statistics differ
+        dist.broadcast(buffer, 0)  # on CPUs the running statistics differ between the ranks
     model.eval()
-    mine: list[dict[str, Any]] = []
+    local: list[dict[str, Any]] = []
     with torch.no_grad():
         for index in range(rank(), len(photos), world()):
             image, target = photos[index]
@@ -109,26 +110,28 @@ def evaluate(model: nn.Module, photos: Boxes, annotations: Path, device: torch.d
             boxes[:, 2:] -= boxes[:, :2]
             for box, score, label in zip(boxes.tolist(), scores.tolist(), labels.tolist(), strict=True):
                 category = photos.categories[label - 1]
-                mine.append({"image_id": int(target["image_id"]), "category_id": category, "bbox": box, "score": score})
-    everyone: list[Any] = [mine]
+                local.append(
+                    {"image_id": int(target["image_id"]), "category_id": category, "bbox": box, "score": score}
+                )
+    everyone: list[Any] = [local]
     if world() > 1:
         everyone = [None] * world()
-        dist.all_gather_object(everyone, mine)
+        dist.all_gather_object(everyone, local)
     results = [result for share in everyone for result in share]
     if not results:
         return dict.fromkeys(AP, 0.0)
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(annotations))
-        judged = COCOeval(truth, truth.loadRes(results), "bbox")
-        judged.evaluate(), judged.accumulate(), judged.summarize()
-    return {name: float(value) for name, value in zip(AP, judged.stats[:6], strict=True)}
+        scores = COCOeval(truth, truth.loadRes(results), "bbox")
+        scores.evaluate(), scores.accumulate(), scores.summarize()
+    return {name: float(value) for name, value in zip(AP, scores.stats[:6], strict=True)}
 
 
 def finetune(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Trains and evaluates, going on after the last epoch that was saved; gives the record."""
-    if importlib.util.find_spec("pycocotools") is None:  # said before hours of training, not after
+    """Train and evaluate, resuming after the last saved epoch; return the record."""
+    if importlib.util.find_spec("pycocotools") is None:  # refused before hours of training
         raise ConfigError("average precision needs pycocotools: pip install ssl-bench[detection]")
-    if options.batch % world() or options.batch < 2 * world():  # BN in the box head needs more than one place
+    if options.batch % world() or options.batch < 2 * world():  # BN in the box head needs several values
         raise ConfigError(f"--batch={options.batch}: set a multiple of {world()} ranks, two photos or more on each")
     truth = {split: options.data / "annotations" / f"instances_{split}2017.json" for split in ("train", "val")}
     folders = {split: options.data / options.images / f"{split}2017" for split in truth}
@@ -140,22 +143,24 @@ def finetune(options: argparse.Namespace, device: torch.device) -> dict[str, Any
     categories = photos["train"].categories
     model = detector(options.export, len(categories), (*range(low, high, 32), high)).to(device)
     if device.type == "cuda" and world() > 1:
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # on CPUs each rank has its own statistics
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # there is no synchronised BN on CPUs
     base = options.lr or 0.02 * options.batch / 16
     optimizer = torch.optim.SGD(model.parameters(), base, momentum=0.9, weight_decay=1e-4)
     parallel: nn.Module = model
     if world() > 1:
         parallel = nn.parallel.DistributedDataParallel(model, [device.index] if device.type == "cuda" else None)
-    settings = {name: str(v) if isinstance(v, Path) else v for name, v in sorted(vars(options).items())}
+    given = {name: v for name, v in sorted(vars(options).items()) if name != "overrides"}
+    settings = {name: str(v) if isinstance(v, Path) else v for name, v in given.items()}
     weights = files.read_json(options.export)["sha256"]
-    told = {k: v for k, v in settings.items() if k not in ("export", "data", "out", "workers")} | {"sha256": weights}
-    identity = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:10]
+    places = ("export", "data", "out", "workers")
+    identifying = {k: v for k, v in settings.items() if k not in places} | {"sha256": weights}
+    identity = hashlib.sha256(json.dumps(identifying).encode()).hexdigest()[:10]
     epoch, step, losses = 0, 0, []
     if (state := checkpoint.load(options.out / "checkpoints", identity)) is not None:
         model.load_state_dict(state["model"]), optimizer.load_state_dict(state["optimizer"])
         epoch, step = state["epoch"], state["step"]
     while epoch < options.epochs and step != options.max_steps:
-        torch.manual_seed(hash((options.seed, epoch, rank())))  # numbers only: the same in every process
+        torch.manual_seed(hash((options.seed, epoch, rank())))  # a hash of numbers is the same in every process
         parallel.train()
         for batch in _epoch(photos["train"], options, epoch):
             for group in optimizer.param_groups:
@@ -178,7 +183,7 @@ def finetune(options: argparse.Namespace, device: torch.device) -> dict[str, Any
 
 
 def _epoch(photos: Boxes, options: argparse.Namespace, epoch: int) -> Iterator[list[Example]]:
-    """This rank's share of every batch of an epoch; the last photos that fill no batch wait for another order."""
+    """This rank's share of every batch of an epoch; photos that do not fill a last batch are left out."""
     order = torch.randperm(len(photos), generator=torch.Generator().manual_seed(options.seed + epoch)).tolist()
     starts = range(0, len(order) - options.batch + 1, options.batch)
     shares = [order[start + rank() : start + options.batch : world()] for start in starts]
@@ -186,23 +191,29 @@ def _epoch(photos: Boxes, options: argparse.Namespace, epoch: int) -> Iterator[l
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes ``OUT/detection.json``; 0, 1 for a run that failed, 2 for what cannot be run."""
-    parser = argparse.ArgumentParser("finetune_detection", description="Fine-tune a detector on an exported backbone.")
+    """Write ``OUT/detection.json``; 0, 1 for a run that failed, 2 for wrong arguments or data."""
+    parser = Parser("detect", "Fine-tune a detector on an exported backbone.")
     parser.add_argument("export", type=Path, help="RUN_DIR/export/backbone_torchvision.json")
     parser.add_argument("--data", type=Path, required=True, help="folder with annotations/ and the photos")
     parser.add_argument("--images", default=".", help="folder in it with train2017/ and val2017/")
     parser.add_argument("--out", type=Path, default=Path("outputs/detection"))
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch", type=int, default=16, help="photos of all ranks together")
-    parser.add_argument("--lr", type=float, help="0.02 for every 16 photos, unless given")
+    parser.add_argument("--lr", type=float, help="default: 0.02 for every 16 photos")
     parser.add_argument("--warmup", type=int, default=1000, help="steps")
     parser.add_argument(
-        "--sizes", type=int, nargs=2, default=[640, 800], help="short side in training; the second in the test"
+        "--sizes",
+        type=int,
+        nargs=2,
+        default=[640, 800],
+        help="short side in training, from the first to the second; the second in the test",
     )
     parser.add_argument("--max-steps", type=int)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
+    if options.overrides:
+        return refuse(f"{options.overrides[0]}: detect takes --flags only, see ssl-bench detect --help", 2)
     device = local_device(int(os.environ.get("LOCAL_RANK", 0)))
     if "RANK" in os.environ:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
@@ -214,8 +225,7 @@ def main(arguments: Sequence[str]) -> int:
             print(json.dumps({"scale": record["scale"], **record["metrics"]}), options.out / "detection.json")
         return 0
     except (ConfigError, RunError, OSError) as error:
-        print(f"finetune_detection: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
+        return refuse(error, getattr(error, "exit_code", 1))
     finally:
         if dist.is_initialized():
             leave()

@@ -1,41 +1,36 @@
-"""``ssl-bench evaluate RUN_DIR [evaluate=...]``: run_evaluators the checkpoint of a run again, with any evaluators."""
+"""``ssl-bench evaluate RUN_DIR [evaluate=...]``: evaluate the last checkpoint of a run, or export its backbone.
+
+Results go to ``RUN_DIR/evaluations/<id>.json``, artifacts and their plots to ``RUN_DIR/evaluations/<id>/``.
+"""
 
 import hashlib
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
+from ssl_bench.commands.arguments import Parser, refuse
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.record import plots
-
-USAGE = (
-    "usage: ssl-bench evaluate RUN_DIR [evaluate=OPTION | evaluate=[OPTION,...]] [evaluate.key=value] [paths.data=...]"
-    "\n       ssl-bench evaluate RUN_DIR export=timm|torchvision"
-)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes ``RUN_DIR/evaluations/<id>.json`` and prints it; 0, 1 for a bad checkpoint, 2 for bad arguments.
-
-    What is no number goes to ``RUN_DIR/evaluations/<id>/<name>.json`` and ``.png``.
-    """
-    if not arguments or "=" in arguments[0] or arguments[0].startswith("-"):
-        print(USAGE, file=sys.stderr)
-        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    """Evaluate or export; 0, 1 for a checkpoint that cannot be used, 2 for wrong arguments."""
+    parser = Parser("evaluate", "Evaluate a trained run again, or export its backbone.")
+    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="outputs/<name>/<run_id>")
+    parser.epilog = (
+        "Then key=value: evaluate=OPTION, evaluate=[OPTION,...], evaluate.key=value, paths.data=DIR; "
+        "or export=timm, export=torchvision, alone."
+    )
+    options = parser.read(arguments)
     try:
-        folder, overrides = Path(arguments[0]), list(arguments[1:])
-        if any(override.startswith("export=") for override in overrides):
-            return _export(folder, overrides)
-        path, metrics = evaluate(folder, overrides)
+        if any(override.startswith("export=") for override in options.overrides):
+            return _export(options.run, options.overrides)
+        path, metrics = evaluate(options.run, options.overrides)
     except ConfigError as error:
-        print(f"ssl-bench: {error}", file=sys.stderr)
-        return 2
+        return refuse(error, error.exit_code)
     except (RunError, OSError) as error:
-        print(f"ssl-bench: {error}", file=sys.stderr)
-        return 1
+        return refuse(error, RunError.exit_code)
     from rich.console import Console
     from rich.table import Table
 
@@ -49,73 +44,68 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _export(folder: Path, overrides: Sequence[str]) -> int:
-    if len(overrides) > 1:
-        raise ConfigError(f"{overrides[0]} and {overrides[1]}: export=... stands alone")
-    from ssl_bench.networks.export import export
-
-    print(export(folder, overrides[0].removeprefix("export=")))
-    return 0
-
-
 def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, float]]:
-    """Judges ``last.pt`` of a run; gives the file that was written and the metrics.
+    """Evaluate ``last.pt`` of a run; return the file that was written and the metrics.
 
     Raises:
-        ConfigError: no run there, an override that is not about evaluation, or one that does not fit.
-        RunError: no checkpoint that can be read.
+        ConfigError: there is no run, or an override that does not concern the evaluation or does not fit.
+        RunError: no checkpoint can be read.
     """
-    import yaml
-
-    from ssl_bench.config import compose as configuration
-
-    if not (folder / "config.yaml").is_file():
-        raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
-    config: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text())
-    for override in overrides:
-        if not override.startswith(("evaluate=", "evaluate.", "paths.data=")):
-            raise ConfigError(f"{override}: only evaluate and paths.data can be changed for a run that is trained")
-    data = config["paths"]["data"].replace("\\", "\\\\").replace("'", "\\'")
-    same_run = [f"dataset={config['choices']['dataset']}", f"paths.data='{data}'"]
-    composed = configuration.load([*same_run, *overrides])
-    config["evaluate"] = composed["evaluate"]
-    if any(o.startswith("paths.data=") for o in overrides):
-        config["paths"] = composed["paths"]
-    configuration.check(config)
-
-    import copy
-
-    import torch
-
-    from ssl_bench import parts as assemble
     from ssl_bench.evaluate.run import run_evaluators
-    from ssl_bench.hardware import Precision, local_device, move
-    from ssl_bench.record import checkpoint
-    from ssl_bench.seeding import seed_everything
+    from ssl_bench.hardware import local_device, move
+    from ssl_bench.parts import Parts, load_run, read_config
+    from ssl_bench.precision import set_matmul_options
+    from ssl_bench.record import plots
 
-    assemble.validate(config | {"devices": 1}, 1)
-    state = checkpoint.load(folder / "checkpoints", folder.resolve().name)
-    if state is None:
-        raise RunError(f"{folder} has no checkpoint yet: start its training")
+    config = _configuration(read_config(folder), overrides)
+    Parts(config | {"devices": 1}).validate(1)
     device = local_device(0)
-    precision = Precision.of(config["precision"], device.type == "cuda")
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config["tf32"]  # as the run had it
-    torch.backends.cudnn.benchmark = True
-    seed_everything(config["seed"])
-    method = assemble.method(config).to(precision.weights)
-    networks: dict[str, torch.nn.Module | None] = {"": method.encoder}
-    if "init" in config["evaluate"]["baselines"]:
-        networks["_init"] = move(copy.deepcopy(method.encoder), device)
-    if "raw" in config["evaluate"]["baselines"]:
-        networks["_raw"] = None
-    method.load_state_dict(state["method"])
-    move(method, device)
-    targets = assemble.targets(config, assemble.dataset(config), networks, device, precision)
-    metrics, artifacts = run_evaluators(assemble.evaluators(config), targets)
-    record = {"run_id": state["run_id"], "step": state["step"], "evaluate": config["evaluate"], "metrics": metrics}
-    name = hashlib.sha256(json.dumps([config["evaluate"], state["step"]], sort_keys=True).encode()).hexdigest()[:10]
+    set_matmul_options(config["tf32"])  # as in the run
+    run = load_run(folder, config, device)
+    move(run.parts.method, device)
+    initial = None if run.initial is None else move(run.initial, device)
+    networks = run.parts.networks(run.parts.method.encoder, initial)
+    targets = run.parts.targets(networks, device, run.precision)
+    metrics, artifacts = run_evaluators(run.parts.evaluators, targets)
+    record = {"run_id": run.run_id, "step": run.step, "evaluate": config["evaluate"], "metrics": metrics}
+    name = hashlib.sha256(json.dumps([config["evaluate"], run.step], sort_keys=True).encode()).hexdigest()[:10]
     path = folder / "evaluations" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    plots.keep(path.with_suffix(""), artifacts)
+    plots.write_artifacts(path.with_suffix(""), artifacts)
     files.write_json(path, record)
     return path, metrics
+
+
+def _configuration(config: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The configuration of a run with the overrides of its evaluation."""
+    from ssl_bench.config import compose, schema
+
+    for override in overrides:
+        if not override.startswith(("evaluate=", "evaluate.", "paths.data=")):
+            raise ConfigError(f"{override}: only evaluate and paths.data can be changed after the training")
+    data = config["paths"]["data"].replace("\\", "\\\\").replace("'", "\\'")
+    same_run = [f"dataset={config['choices']['dataset']}", f"paths.data='{data}'"]
+    composed = compose.load([*same_run, *overrides])
+    changed = {"evaluate": composed["evaluate"]}
+    if any(o.startswith("paths.data=") for o in overrides):
+        changed["paths"] = composed["paths"]
+    schema.check(config | changed)
+    return config | changed
+
+
+def _export(folder: Path, overrides: Sequence[str]) -> int:
+    """Export the backbone and print the path of its description."""
+    import torch
+
+    from ssl_bench.networks.export import check_exportable, export
+    from ssl_bench.parts import load_run, read_config
+
+    if len(overrides) > 1:
+        raise ConfigError(f"{overrides[0]} and {overrides[1]}: export=... stands alone")
+    library, config = overrides[0].removeprefix("export="), read_config(folder)
+    check_exportable(library, config)
+    # The run's number format may need a GPU; the export is always float32.
+    run = load_run(folder, config | {"precision": "fp32"}, torch.device("cpu"))
+    weights = run.parts.method.encoder.get_submodule("backbone").state_dict()
+    print(export(folder, library, config, weights, run.run_id, run.step))
+    return 0

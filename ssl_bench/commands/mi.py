@@ -1,35 +1,35 @@
-"""``ssl-bench mi``: the mutual information of correlated Gaussians by a contrastive loss (EqCo, appendix C).
+"""``ssl-bench mi``: estimate the mutual information of correlated Gaussians by a contrastive loss (EqCo, appendix C).
 
-X ~ N(0, 1) in d dimensions, Y = rho X + sqrt(1 - rho^2) noise, so that I(X; Y) = -d/2 log(1 - rho^2). Two networks f
-and g are trained to tell y from the other y of a batch by the score f(x) . g(y); what the loss says then bounds I(X; Y)
-from below: log(1 + K) - L for InfoNCE and log(1 + alpha) - L for EqCo, of K negatives.
+X ~ N(0, 1) in d dimensions and Y = rho X + sqrt(1 - rho^2) noise have I(X; Y) = -d/2 log(1 - rho^2). Two networks f and
+g are trained so that the score f(x) . g(y) distinguishes y from the other y of a batch. The loss L then gives a lower
+bound on I(X; Y): log(1 + K) - L for InfoNCE with K negatives, log(1 + alpha) - L for EqCo.
 
-The loss is the one that images are trained with; scores stand where cosines do.
+The losses are those of the image experiments, with scores in the place of cosines.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import require
 
 POSITIVE = ("information", "dimensions", "pairs", "hidden", "outputs", "steps", "evaluations", "lr")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one cell or, with ``-m``, a grid, as ``ssl-bench train`` does; gives the same exit codes."""
+    """Compute one estimate or, with ``-m``, a grid; exit codes as of ``ssl-bench train``."""
     from ssl_bench.commands import train
 
     return train.main(arguments, "mi", check, bound)
 
 
 def check(config: dict[str, Any]) -> None:
-    """Raises ConfigError for values that cannot be meant."""
+    """Refuse invalid values."""
     for key in POSITIVE:
-        if isinstance(config[key], bool) or not isinstance(config[key], int | float) or config[key] <= 0:
-            raise ConfigError(f"{key}={config[key]}: set {key} to a positive number")
-    if config["pairs"] < 2:
-        raise ConfigError(f"pairs={config['pairs']}: set pairs to 2 or more")
+        value = config[key]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        require(number and value > 0, key, value, "a positive number")
+    require(config["pairs"] >= 2, "pairs", config["pairs"], "2 or more")
 
 
 def bound(config: dict[str, Any]) -> dict[str, float]:
@@ -38,7 +38,7 @@ def bound(config: dict[str, Any]) -> dict[str, float]:
 
 
 def estimate(config: dict[str, Any]) -> float:
-    """The lower bound after training, the mean over fresh batches."""
+    """Train f and g, then return the mean lower bound over new batches."""
     import torch
     from torch import Tensor, nn
 

@@ -1,33 +1,31 @@
-"""``ssl-bench weight``: how hard a loss pulls an anchor towards its positive, for given cosines.
+"""``ssl-bench weight``: the weight of the positive in the gradient of a loss, for given cosines.
 
 W = -tau dL / ds for the cosine s of the positive and K negatives of equal cosine. For InfoNCE it is 1 minus the
-positive's probability, the factor of its gradient that MACL (arXiv 2307.12252, figure 3) shows to vanish at small tau.
+positive's probability, the factor of the gradient that vanishes at small tau (MACL, arXiv 2207.07874, figure 3).
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import require
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Computes one cell or, with ``-m``, a grid, as ``ssl-bench train`` does; gives the same exit codes."""
+    """Compute one weight or, with ``-m``, a grid; exit codes as of ``ssl-bench train``."""
     from ssl_bench.commands import train
 
     return train.main(arguments, "weight", check, weight)
 
 
 def check(config: dict[str, Any]) -> None:
-    """Raises ConfigError for values that cannot be meant."""
+    """Refuse invalid values."""
     for key in ("positive", "negative"):
-        if not -1 <= config[key] <= 1:
-            raise ConfigError(f"{key}={config[key]}: set {key} to a cosine, -1 to 1")
-    if config["k"] < 1:
-        raise ConfigError(f"k={config['k']}: set k to 1 or more negatives")
+        require(-1 <= config[key] <= 1, key, config[key], "a cosine, -1 to 1")
+    require(config["k"] >= 1, "k", config["k"], "1 or more negatives")
 
 
 def weight(config: dict[str, Any]) -> dict[str, float]:
-    """The metric ``weight``, in float64."""
+    """The metric ``weight``, computed in float64."""
     import torch
 
     from ssl_bench.config.build import build

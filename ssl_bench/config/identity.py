@@ -1,4 +1,4 @@
-"""A run is its content: what its result depends on, as a name and as a directory."""
+"""The identity of a run: a hash of everything that its result depends on, which names its directory."""
 
 import hashlib
 import json
@@ -6,20 +6,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# These say where and how a run is carried out. They are left out of its identity, so that it can be moved and resumed.
+# Keys that say where and how a run is carried out. They are no part of its identity, so that it can be moved and
+# resumed elsewhere.
 VOLATILE = {"name", "choices", "devices", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
 VOLATILE |= {"checkpoint", "paths", "tracking"}
-VOLATILE_IN = {"dataset": {"workers"}, "framework": {"sharded"}}  # keys of a group
+VOLATILE_IN = {"dataset": {"workers", "train_images"}, "framework": {"sharded"}}  # keys of a group
 
 
 def run_id(config: Mapping[str, Any]) -> str:
-    """The identity of a run: ten hexadecimal digits of the SHA-256 of everything that its result depends on."""
-    content = {k: v for k, v in config.items() if k not in VOLATILE}
+    """Ten hexadecimal digits of the SHA-256 of the configuration without its volatile keys.
+
+    A class counts by its name, without its module: moving a class keeps the identity of every run.
+    """
+    content = {k: _with_class_names(v) for k, v in config.items() if k not in VOLATILE}
     for group, keys in VOLATILE_IN.items():
         if isinstance(content.get(group), Mapping):
             content[group] = {k: v for k, v in content[group].items() if k not in keys}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
+def _with_class_names(node: Any) -> Any:
+    """``node`` with only the last part of each ``_target_``: ``Fixed`` for ``ssl_bench...temperature.Fixed``."""
+    if isinstance(node, Mapping):
+        return {
+            k: v.rpartition(".")[2] if k == "_target_" and isinstance(v, str) else _with_class_names(v)
+            for k, v in node.items()
+        }
+    return [_with_class_names(entry) for entry in node] if isinstance(node, list) else node
+
+
 def run_dir(config: Mapping[str, Any]) -> Path:
+    """Directory of a run: ``<paths.outputs>/<name>/<run_id>``."""
     return Path(config["paths"]["outputs"]) / config["name"] / run_id(config)

@@ -1,6 +1,7 @@
-"""Images as uint8 arrays: the prepared datasets, memory-mapped from ``<root>/<name>/``.
+"""The interface of a dataset, and the prepared datasets: uint8 arrays, memory-mapped from ``<root>/<name>/``.
 
-A dataset is a folder of ``{train,test,unlabeled}_images.npy``, uint8 [N, H, W, C], and ``_labels.npy``, int64 [N].
+A prepared dataset is a folder of ``{train,test,unlabeled}_images.npy``, uint8 [N, H, W, C], and ``_labels.npy``,
+int64 [N].
 """
 
 from collections.abc import Sequence
@@ -12,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, require
 
-Taken = Tensor | list[Tensor]  # images: uint8 [n, C, H, W], or where sizes differ n times [C, h, w]
+ImageBatch = Tensor | list[Tensor]  # uint8 [n, C, H, W], or n images [C, h, w] if their sizes differ
 
 
 class Source:
-    """The images of a split, taken by their place in it. What an image is depends on nothing but its place.
+    """Images of a split, read by their index. An image depends on its index only.
 
     Attributes:
-        labels: int64 [N], -1 where there is none, or [N, num_classes] how often each class is in the image.
-        nbytes: of all images, where they can be kept on a device; else None.
+        labels: int64 [N], -1 for an unlabelled image, or [N, num_classes] with the count of each class in the image.
+        nbytes: size of all images if they can be kept on a device, else None.
     """
 
     labels: Tensor
@@ -31,18 +32,18 @@ class Source:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, ids: Tensor) -> Taken:
-        """Images ``ids`` [n]."""
+    def take(self, ids: Tensor) -> ImageBatch:
+        """Read the images ``ids`` [n]."""
         raise NotImplementedError
 
     def to(self, device: torch.device) -> "Source":
-        """The same, with what it keeps in memory on ``device``, where ``take`` then finds its ids and makes images."""
+        """Copy the split to ``device``; the ``take`` of the copy expects ids and returns images there."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class Images(Source):
-    """Images of one size. ``parts`` follow one another: image i of the split is image i of the parts in a row."""
+    """Images of one size in one or more parts, numbered through from the first part to the last."""
 
     parts: list[Tensor]  # each uint8 [n, C, H, W], channels last in memory, possibly memory-mapped
     labels: Tensor
@@ -60,16 +61,16 @@ class Images(Source):
         return sum(part.nbytes for part in self.parts)
 
     def to(self, device: torch.device) -> "Images":
-        """The whole split in the memory of ``device``."""
+        """Copy the whole split into the memory of ``device``."""
         count, *shape = len(self.labels), *self.parts[0].shape[1:]
         images = torch.empty(count, *shape, dtype=torch.uint8, device=device, memory_format=torch.channels_last)
         start = 0
         for part in self.parts:
-            images[start : (start := start + len(part))] = part  # never a second copy there
+            images[start : (start := start + len(part))] = part  # never a second copy on the device
         return Images([images], self.labels.to(device))
 
     def take(self, ids: Tensor) -> Tensor:
-        """Images ``ids`` [n] as uint8 [n, C, H, W], channels last in memory."""
+        """Read the images ``ids`` [n] as uint8 [n, C, H, W], channels last in memory."""
         if len(self.parts) == 1:
             return self._rows(self.parts[0], ids)
         first = self.parts[0]
@@ -83,21 +84,28 @@ class Images(Source):
 
     @staticmethod
     def _rows(part: Tensor, ids: Tensor) -> Tensor:
-        # Whole rows of memory are copied when the channels come last, as they do in the file.
+        # With the channels last, as in the file, whole rows of memory are copied.
         return part.permute(0, 2, 3, 1).index_select(0, ids).permute(0, 3, 1, 2)
 
 
 class Dataset:
-    """What a run needs to know of its images, and the splits themselves.
+    """Base class: the splits of a dataset and the properties of its images.
+
+    The last three arguments are defaults for other parts of the configuration; the dataset itself does not use them.
 
     Args:
         root: folder of all datasets (``paths.data``).
         size: height and width of the images.
-        channels: of an image.
+        channels: number of channels of an image.
         num_classes: labels are 0 .. num_classes - 1.
-        mean, std: of each channel's values in [0, 1]; channels after those are constants of an image, left as they are.
-        epochs: length of a training where the configuration does not say.
-        knn_k: neighbours of the kNN evaluator where the configuration does not say.
+        mean, std: statistics of each channel's values in [0, 1]. Channels without statistics must be constant over the
+            image and are not normalised.
+        train_images: images in one epoch of pre-training, for cost estimates without the files.
+        epochs: default length of a training.
+        knn_k: default number of neighbours of the kNN evaluator.
+
+    Raises:
+        InvalidValue: ``mean`` and ``std`` do not fit each other or the channels.
     """
 
     def __init__(
@@ -108,40 +116,42 @@ class Dataset:
         num_classes: int,
         mean: Sequence[float],
         std: Sequence[float],
-        epochs: int,
-        knn_k: int,
+        train_images: int | None = None,
+        epochs: int | None = None,
+        knn_k: int | None = None,
     ) -> None:
-        if not len(mean) == len(std) <= channels:
-            raise ValueError(
-                f"mean and std must have one value for each of the {channels} channels or the first of them"
-            )
+        require(len(mean) <= channels, "mean", mean, f"at most {channels} numbers, one per channel from the first on")
+        require(len(std) == len(mean), "std", std, f"as many numbers as mean has ({len(mean)})")
         self.root, self.size, self.channels, self.num_classes = Path(root), size, channels, num_classes
-        self.eval_view: dict[str, int] = {}  # further arguments of EvalView, where images have many sizes
+        self.eval_view: dict[str, int] = {}  # further arguments of EvalView, for images of many sizes
 
     def check(self) -> int:
-        """The number of images to pre-train on, from the files' headers alone.
+        """Count the images to pre-train on, from the headers of the files only.
 
         Raises:
-            ConfigError: something is missing; it says which command gets it.
+            ConfigError: a file is missing; the message names the command that makes it.
         """
         raise NotImplementedError
 
     def pretrain(self) -> Source:
-        """The images to pre-train on."""
+        """Open the images to pre-train on."""
         raise NotImplementedError
 
     def split(self, name: str) -> Source:
-        """The labelled ``train`` or ``test`` split, for evaluation."""
+        """Open the labelled ``train`` or ``test`` split, for evaluation."""
         raise NotImplementedError
 
     def probes(self) -> "dict[str, Probe]":
-        """What a network is judged on. The name stands in the metrics (``linear/digit20/top1``); "" is left out."""
+        """The classification tasks that a network is evaluated on, by the name in the metrics.
+
+        ``digit20`` becomes ``linear/digit20/top1``; the name "" is left out: ``linear/top1``.
+        """
         return {"": Probe(self.split("train"), self.split("test"), self.num_classes)}
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A labelled split to learn from, one to be judged on, and how many classes there are."""
+    """One classification task: the labelled splits to train and test a classifier on, and the number of classes."""
 
     train: Source
     test: Source
@@ -153,7 +163,8 @@ class ArrayDataset(Dataset):
 
     Args:
         name: the folder.
-        torchvision: the class of ``torchvision.datasets`` that ``ssl-bench prepare`` makes the arrays from.
+        torchvision: the class of ``torchvision.datasets`` from which ``ssl-bench prepare`` makes the arrays, or
+            ``ImageFolder``: it makes them from a folder of photos, shrunk to ``size`` x ``size``.
         pretrain: the splits to pre-train on.
     """
 
@@ -162,21 +173,30 @@ class ArrayDataset(Dataset):
         self.name, self.torchvision, self.pretrain_splits = name, torchvision, list(pretrain)
         self.folder = self.root / name
 
+    @property
+    def splits(self) -> list[str]:
+        """Names of all splits, those of pre-training first."""
+        return list(dict.fromkeys([*self.pretrain_splits, "train", "test"]))
+
     def check(self) -> int:
-        sizes = {split: len(self._open(split)[0]) for split in dict.fromkeys([*self.pretrain_splits, "train", "test"])}
-        return sum(sizes[split] for split in self.pretrain_splits)
+        counts = {split: len(self.arrays(split)[0]) for split in self.splits}
+        return sum(counts[split] for split in self.pretrain_splits)
 
     def pretrain(self) -> Images:
-        opened = [self._open(split) for split in self.pretrain_splits]
+        opened = [self.arrays(split) for split in self.pretrain_splits]
         return Images([images for images, _ in opened], torch.cat([labels for _, labels in opened]))
 
     def split(self, name: str) -> Images:
-        images, labels = self._open(name)
+        images, labels = self.arrays(name)
         return Images([images], labels)
 
-    def _open(self, split: str) -> tuple[Tensor, Tensor]:
-        """One split, memory-mapped: uint8 [N, C, H, W] and int64 [N]."""
-        paths = [self.folder / f"{split}_{what}.npy" for what in ("images", "labels")]
+    def arrays(self, split: str) -> tuple[Tensor, Tensor]:
+        """Map one split into memory: uint8 [N, C, H, W] and int64 [N].
+
+        Raises:
+            ConfigError: a file is missing, damaged or of another shape.
+        """
+        paths = [self.folder / f"{split}_{kind}.npy" for kind in ("images", "labels")]
         for path in paths:
             if not path.is_file():
                 raise ConfigError(
@@ -185,7 +205,7 @@ class ArrayDataset(Dataset):
                     "or set SSL_BENCH_DATA or paths.data to the folder that has it"
                 )
         try:
-            images, labels = (np.load(path, mmap_mode="c") for path in paths)  # copy-on-write: nothing writes back
+            images, labels = (np.load(path, mmap_mode="c") for path in paths)  # copy-on-write: the files stay unchanged
         except (ValueError, OSError, EOFError) as error:
             raise ConfigError(f"dataset={self.name}: {self.folder} has a damaged {split} split ({error})") from error
         expected = (len(labels), self.size, self.size, self.channels)

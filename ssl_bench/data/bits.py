@@ -1,10 +1,10 @@
-"""RandBit: k bits that both views of an image share for certain, as k further channels; and images of bits alone.
+"""RandBit: k bits that both views of an image always share, as k extra channels; and images that are only bits.
 
 Chen, Luo and Li, Intriguing Properties of Contrastive Losses (arXiv 2011.02803), section 4.4 and appendices B.1, B.2.
-An integer u in [0, 2^k) is drawn for each image once and for all; channel j is bit j of u, 0 or 1 over all pixels. No
-augmentation touches it, so that views share at least k bits (less what collisions take), and it stays at evaluation.
+Each image has one fixed random integer u in [0, 2^k); channel j is bit j of u, 0 or 1 over all pixels. Augmentation
+leaves these channels unchanged, so views share at least k bits (minus the loss by collisions). Evaluation has them too.
 
-N images of a split  n of a batch  C channels of the picture
+N images of a split  n images of a batch  C channels of the picture
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import ArrayDataset, Dataset, Images, Source, Taken
+from ssl_bench.data.arrays import ArrayDataset, Dataset, ImageBatch, Images, Source
 from ssl_bench.data.folder import FolderDataset
+from ssl_bench.errors import require
 from ssl_bench.seeding import stream
 
-MOST = 60  # bits: what an int64 holds, and far more than any network finds
+MOST = 60  # bits: they fit into an int64, and no network uses nearly as many
 
 
 @dataclass(frozen=True, eq=False)
 class WithBits(Source):
-    """The images of another source and, as ``bits`` further channels of 0 or 255, the bits of ``values`` [N]."""
+    """The images of another source, with the bits of ``values`` [N] as ``bits`` extra channels of 0 or 255."""
 
     images: Source
     bits: int
@@ -31,7 +32,7 @@ class WithBits(Source):
 
     @classmethod
     def drawn(cls, images: Source, bits: int, *key: int | str) -> "WithBits":
-        """With values that are uniform in [0, 2^bits), and the same for the same key."""
+        """Add values that are uniform in [0, 2^bits), drawn from a generator that ``key`` seeds."""
         generator = torch.Generator().manual_seed(stream("bits", *key))
         return cls(images, bits, torch.randint(2**bits, (len(images),), generator=generator))
 
@@ -46,13 +47,13 @@ class WithBits(Source):
     def to(self, device: torch.device) -> "WithBits":
         return WithBits(self.images.to(device), self.bits, self.values.to(device))
 
-    def take(self, ids: Tensor) -> Taken:
-        """Images ``ids`` [n]: uint8 [n, C + bits, H, W], or n of [C + bits, h, w]."""
-        taken = self.images.take(ids)
+    def take(self, ids: Tensor) -> ImageBatch:
+        """Read the images ``ids`` [n]: uint8 [n, C + bits, H, W], or n times [C + bits, h, w]."""
+        pictures = self.images.take(ids)
         channels = binary(self.values[ids], self.bits)[..., None, None] * 255  # [n, bits, 1, 1]
-        if isinstance(taken, Tensor):
-            return torch.cat([taken, channels.expand(-1, -1, *taken.shape[2:])], 1)
-        pairs = zip(taken, channels, strict=True)
+        if isinstance(pictures, Tensor):
+            return torch.cat([pictures, channels.expand(-1, -1, *pictures.shape[2:])], 1)
+        pairs = zip(pictures, channels, strict=True)
         return [torch.cat([image, constant.expand(-1, *image.shape[1:])]) for image, constant in pairs]
 
 
@@ -62,18 +63,27 @@ def binary(values: Tensor, bits: int) -> Tensor:
 
 
 class RandBits(Dataset):
-    """What is put before a dataset to give its images bits; ``channels`` counts both, ``mean`` the picture's alone.
+    """Mixin that adds random-bit channels to the images of a dataset.
 
     Args:
-        bits: k, from 0 to 60.
+        bits: number k of bits, from 0 to 60.
         seed: of the bits.
+        channels: channels of the picture plus ``bits``.
+        mean: of the picture's channels only.
+
+    Raises:
+        InvalidValue: ``bits`` is outside its range, or ``channels`` is not that sum.
     """
 
     def __init__(self, bits: int, seed: int, channels: int, mean: Sequence[float], **common: Any) -> None:
-        if not 0 <= bits <= MOST:
-            raise ValueError(f"bits={bits} must be 0 to {MOST}")
-        if channels != len(mean) + bits:
-            raise ValueError(f"channels={channels} must be the {len(mean)} of mean and the {bits} bits")
+        require(0 <= bits <= MOST, "bits", bits, f"a number from 0 to {MOST}")
+        expected = len(mean) + bits
+        require(
+            channels == expected,
+            "channels",
+            channels,
+            f"{expected}, one per number in mean ({len(mean)}) and per bit ({bits})",
+        )
         super().__init__(channels=channels - bits, mean=mean, **common)
         self.bits, self.seed = bits, seed
 
@@ -84,7 +94,7 @@ class RandBits(Dataset):
         return self._with_bits(super().split(name), name)
 
     def _with_bits(self, images: Source, split: str) -> WithBits:
-        # pretrain() of the dataset behind this one may have asked split(), which then gave the bits already
+        # pretrain() of the other base class may call split(), which has added the bits already
         return images if isinstance(images, WithBits) else WithBits.drawn(images, self.bits, self.seed, split)
 
 
@@ -97,22 +107,23 @@ class RandBitFolder(RandBits, FolderDataset):  # type: ignore[misc]
 
 
 class BitImages(Dataset):
-    """Images that are k constant channels of 0 or 1 and nothing else: at most k bits to be told apart by.
+    """Images that are k constant channels of 0 or 1 and have no classes: at most k bits distinguish them.
 
-    They have no classes. What they are for is the distribution term of a loss: how many bits it can take up.
+    They measure how many bits the distribution term of a loss can encode.
 
     Args:
-        bits: k, from 1 to 60.
-        images: how many.
+        bits: number k of bits, from 1 to 60.
+        images: number of images, 2 or more.
         seed: of the bits.
+
+    Raises:
+        InvalidValue: ``bits`` or ``images`` is outside its range.
     """
 
     def __init__(self, bits: int, images: int, seed: int, **common: Any) -> None:
         super().__init__(**common)
-        if not 1 <= bits <= MOST:
-            raise ValueError(f"bits={bits} must be 1 to {MOST}")
-        if images < 2:
-            raise ValueError(f"images={images} must be at least 2")
+        require(1 <= bits <= MOST, "bits", bits, f"a number from 1 to {MOST}")
+        require(images >= 2, "images", images, "2 or more")
         self.bits, self.images, self.seed = bits, images, seed
 
     def check(self) -> int:
@@ -122,8 +133,7 @@ class BitImages(Dataset):
         return self.split("train")
 
     def split(self, name: str) -> WithBits:
-        """Without labels: evaluators that need some refuse it."""
-        nothing = Images(
-            [torch.empty(self.images, 0, self.size, self.size, dtype=torch.uint8)], torch.full((self.images,), -1)
-        )
-        return WithBits.drawn(nothing, self.bits, self.seed, name)
+        """Make a split without labels; evaluators that need labels refuse it."""
+        pictures = torch.empty(self.images, 0, self.size, self.size, dtype=torch.uint8)
+        unlabelled = Images([pictures], torch.full((self.images,), -1))
+        return WithBits.drawn(unlabelled, self.bits, self.seed, name)

@@ -1,4 +1,4 @@
-"""Photos with their objects from a COCO instance file: boxes, and maps of which object is where, without pycocotools.
+"""Photos with the objects of a COCO instance file: boxes, and maps of the object at each pixel, without pycocotools.
 
 A point (x, y) is x pixels from the left and y from the top; the first pixel covers [0, 1) x [0, 1).
 https://cocodataset.org/#format-data
@@ -25,7 +25,7 @@ Example = tuple[Tensor, dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Photo:
-    """One entry of ``images`` with its ``annotations``, as the file has them."""
+    """One entry of ``images`` with its ``annotations``, unchanged from the file."""
 
     id: int
     file_name: str
@@ -36,15 +36,17 @@ class Photo:
 
 @dataclass(frozen=True)
 class Instances:
+    """The content of an instance file."""
+
     photos: list[Photo]
-    categories: list[int]  # category_id of class 1, 2, ...: the file's own have gaps
+    categories: list[int]  # category_id of class 1, 2, ...; the ids have gaps, the classes have none
 
 
 def read(path: Path) -> Instances:
-    """The photos of an ``instances_*.json``.
+    """Read an ``instances_*.json``.
 
     Raises:
-        ConfigError: no such file, or it is none of COCO's.
+        ConfigError: there is no such file, or it is not in COCO's format.
     """
     try:
         content = json.loads(path.read_text())
@@ -63,21 +65,25 @@ class Boxes(Dataset[Example]):
     """Photos [3, H, W] in [0, 1] with ``boxes`` [n, 4] as x1, y1, x2, y2 and ``labels`` [n] from 1, without crowds.
 
     Args:
-        folder: of the photos; ``annotations``: COCO's instances of them.
-        train: only photos with a box, mirrored half the time.
+        folder: of the photos.
+        annotations: COCO's instance file of these photos.
+        train: keep only photos with a box and mirror each with probability 1/2.
+
+    Raises:
+        ConfigError: the file cannot be read, or no photo is left.
     """
 
     def __init__(self, folder: Path, annotations: Path, train: bool) -> None:
-        found = read(annotations)
-        self.folder, self.train, self.categories = folder, train, found.categories
-        self.label = {category: i for i, category in enumerate(found.categories, 1)}
-        boxes = [(photo, *self._boxes(photo)) for photo in found.photos]
+        instances = read(annotations)
+        self.folder, self.train, self.categories = folder, train, instances.categories
+        self.label = {category: i for i, category in enumerate(instances.categories, 1)}
+        boxes = [(photo, *self._boxes(photo)) for photo in instances.photos]
         self.entries = [entry for entry in boxes if len(entry[1]) or not train]
         if not self.entries:
             raise ConfigError(f"{annotations} has no boxes: set it to one that has")
 
     def _boxes(self, photo: Photo) -> tuple[Tensor, Tensor]:
-        """Boxes [n, 4] inside the photo and wider than nothing, and their labels [n]."""
+        """Boxes [n, 4], clipped to the photo and without empty ones, and their labels [n]."""
         objects = [entry for entry in photo.objects if not entry.get("iscrowd")]
         boxes = torch.tensor([entry["bbox"] for entry in objects]).view(-1, 4).float()
         boxes[:, 2:] += boxes[:, :2]
@@ -102,38 +108,39 @@ class Boxes(Dataset[Example]):
 
 
 def instance_map(photo: Photo, size: int) -> NDArray[np.int64]:
-    """Which object covers each pixel of the photo resized to a square: [size, size].
+    """The object at each pixel of the photo resized to a square: [size, size].
 
-    BACKGROUND, 1, 2, ... per object, or CROWD, which is many objects that nobody told apart and so no region at all.
-    Where objects overlap the smaller one is seen.
+    A pixel is BACKGROUND, the number 1, 2, ... of its object, or CROWD: a group of objects without separate masks,
+    which is no region. Of overlapping objects, the smaller one counts.
     """
-    found = np.full((size, size), BACKGROUND)
+    objects = np.full((size, size), BACKGROUND)
     order = sorted(photo.objects, key=lambda o: (-o.get("iscrowd", 0), -o["area"]))
     for number, entry in enumerate(order, 1):
-        found[mask(entry["segmentation"], photo.width, photo.height, size)] = CROWD if entry.get("iscrowd") else number
-    return found
+        inside = mask(entry["segmentation"], photo.width, photo.height, size)
+        objects[inside] = CROWD if entry.get("iscrowd") else number
+    return objects
 
 
 def mask(segmentation: Any, width: int, height: int, size: int) -> NDArray[np.bool_]:
-    """The pixels [size, size] of an object: polygons [[x, y, x, y, ...], ...] or a run-length encoding.
+    """Draw the pixels [size, size] of an object given as polygons [[x, y, x, y, ...], ...] or as a run-length encoding.
 
     Raises:
-        ConfigError: a compressed run-length encoding, which COCO's own files do not have.
+        ConfigError: the run-length encoding is compressed; in the files that COCO publishes none is.
     """
     if isinstance(segmentation, dict):
         if not isinstance(segmentation["counts"], list):
             raise ConfigError("a compressed mask cannot be read: write its counts as a list (COCO's uncompressed RLE)")
-        inside = np.arange(len(segmentation["counts"])) % 2 == 1  # runs of outside and inside, column by column
+        inside = np.arange(len(segmentation["counts"])) % 2 == 1  # runs outside and inside alternate, down the columns
         full = np.repeat(inside, segmentation["counts"]).reshape(width, height).T
         return full[np.ix_(centres(size, height), centres(size, width))]
     canvas = Image.new("1", (size, size))
     draw = ImageDraw.Draw(canvas)
     for points in segmentation:
-        scaled = np.reshape(points, (-1, 2)) * (size / width, size / height) - 0.5  # PIL's pixel 0 lies at 0, not 1/2
+        scaled = np.reshape(points, (-1, 2)) * (size / width, size / height) - 0.5  # in PIL, pixel 0 lies at 0, not 1/2
         draw.polygon([(x, y) for x, y in scaled.tolist()], fill=1)
     return np.array(canvas)
 
 
 def centres(cells: int, length: int) -> NDArray[np.int64]:
-    """The place, out of ``length``, of the middle of each of ``cells`` equal cells."""
+    """Indices, out of ``length``, at the middles of ``cells`` equal cells."""
     return ((np.arange(cells) + 0.5) * length / cells).astype(np.int64)

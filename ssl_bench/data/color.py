@@ -1,6 +1,6 @@
-"""Colour changes of a batch with one strength per image, equal in value to torchvision's functionals on floats.
+"""Colour changes of a batch with one strength per image; values equal torchvision's functionals on floats.
 
-Images are [n, C, H, W] in [0, 1] with C = 1 or 3; strengths are [n]. No function here changes its argument.
+Images are [n, C, H, W] in [0, 1] with C = 1 or 3; strengths are [n]. No function changes its argument.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # the numbers torchvision's ColorJitter gives to its four parts
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # the numbers of the four parts in torchvision's ColorJitter
 
 
 def luma(images: Tensor) -> Tensor:
-    """[n, C, H, W] -> [n, 1, H, W]: the weighted sum of red, green and blue; a single channel is itself."""
+    """[n, C, H, W] -> [n, 1, H, W]: the weighted sum of red, green and blue, or the only channel."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images.split(1, dim=1)  # [n, 1, H, W] each
@@ -20,19 +20,19 @@ def luma(images: Tensor) -> Tensor:
 
 
 def to_gray(images: Tensor) -> Tensor:
-    """[n, C, H, W] -> the same shape, a view: every channel the luma."""
+    """[n, C, H, W] -> [n, C, H, W]: every channel is the luma; a view of one channel."""
     return luma(images).expand_as(images)
 
 
 def blend(images: Tensor, factor: Tensor, part: Tensor) -> Tensor:
-    """Brightness, contrast or saturation, as `part` [n] says: factor * image + (1 - factor) * target, within [0, 1].
+    """Change brightness, contrast or saturation: factor * image + (1 - factor) * target, clamped to [0, 1].
 
-    The target is black, the image's mean luma, or its luma; all three are computed as one, so that shapes do not depend
-    on `part`.
+    `part` [n] has the number of one of the three for each image. The target is black, the image's mean luma, or its
+    luma; one formula covers all three, so shapes do not depend on `part`.
     """
     factor, part = factor[:, None, None, None], part[:, None, None, None]  # [n, 1, 1, 1]
     gray = luma(images)  # [n, 1, H, W]
-    # Rows first: a sum over few numbers at a time is more precise, and is never split between threads.
+    # Rows first: sums of fewer numbers are more precise, and they are never split between threads.
     mean = gray.mean(-1, keepdim=True).mean(-2, keepdim=True)  # [n, 1, 1, 1]
     rest = 1 - factor  # [n, 1, 1, 1]
     target = (gray * (rest * (part == SATURATION))).add_(mean * (rest * (part == CONTRAST)))  # [n, 1, H, W]
@@ -40,22 +40,21 @@ def blend(images: Tensor, factor: Tensor, part: Tensor) -> Tensor:
 
 
 def shift_hue(images: Tensor, turn: Tensor) -> Tensor:
-    """Turn the hue of RGB images [n, 3, H, W] by `turn` [n] in [-0.5, 0.5] circles; saturation and value stay."""
+    """Rotate the hue of RGB images [n, 3, H, W] by `turn` [n] in [-0.5, 0.5] circles; keep saturation and value."""
     red, green, blue = images.unbind(1)  # [n, H, W] each
     value = torch.maximum(torch.maximum(red, green), blue)  # [n, H, W]
     chroma = value - torch.minimum(torch.minimum(red, green), blue)  # [n, H, W]
-    scale = 1 / chroma.clamp(min=1e-12).mul_(6)  # [n, H, W]; a gray pixel has chroma 0 and keeps it, whatever its hue
+    scale = 1 / chroma.clamp(min=1e-12).mul_(6)  # [n, H, W]; a gray pixel keeps its chroma of 0 at any hue
     hue = torch.where(
         value == red,
         (green - blue) * scale,
         torch.where(value == green, (blue - red) * scale + 1 / 3, (red - green) * scale + 2 / 3),
     )  # [n, H, W] in turns, red at 0
-    # A channel loses no chroma within 1/6 turn of its own hue, all of it within 1/6 of the opposite one, and a linearly
-    # growing part between.
+    # A channel loses no chroma within 1/6 turn of the channel's hue, all of it within 1/6 turn of the opposite hue, and
+    # a linearly growing share between.
     opposite = 0.5 - torch.arange(3, device=images.device, dtype=images.dtype) / 3  # [3]
-    angle = (hue + turn[:, None, None])[:, None] + opposite[
-        :, None, None
-    ]  # [n, 3, H, W], an integer where the hue is opposite
+    # [n, 3, H, W], an integer where the hue is opposite
+    angle = (hue + turn[:, None, None])[:, None] + opposite[:, None, None]
     distance = (angle - angle.round()).abs_()  # [n, 3, H, W] in [0, 1/2] turns
     lost = distance.mul_(-6).add_(2).clamp_(0, 1).mul_(chroma[:, None])  # [n, 3, H, W]
     return value[:, None] - lost  # [n, 3, H, W]

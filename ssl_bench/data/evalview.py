@@ -1,21 +1,22 @@
-"""The view of an image that evaluation sees: nothing in it is random."""
+"""The view of an image for evaluation: nothing in it is random."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ssl_bench.data.pixels import Normalize, by_size, compute_dtype, constants, require
-from ssl_bench.data.pixels import resize as resized
+from ssl_bench.data import pixels
+from ssl_bench.data.arrays import ImageBatch
+from ssl_bench.errors import require
 
 
 class EvalView:
-    """What evaluation sees: the image in [0, 1] and normalised, as it is or the centre of it.
+    """The image in [0, 1], normalised: as it is, or its centre.
 
     Args:
-        resize: length to which the short side is resized, antialiased; None leaves the image as it is.
+        resize: length of the short side after an antialiased resize; None leaves the image as it is.
         size: side of the square that is then cut out of the centre; given together with ``resize``.
-        mean, std: as for `Views`.
+        mean, std: as in `Views`.
     """
 
     def __init__(
@@ -26,34 +27,38 @@ class EvalView:
         resize: int | None = None,
         size: int | None = None,
     ) -> None:
-        self.normalize = Normalize(mean, std)
-        require((resize is None) == (size is None), "resize", "given together with size, or both None", resize)
-        require(resize is None or resize >= (size or 0) >= 1, "resize", f"at least size ({size})", resize)
+        self.normalize = pixels.Normalize(mean, std)
+        require((resize is None) == (size is None), "resize", resize, "a number of pixels, as size, or both to null")
+        fits = resize is None or resize >= (size or 0) >= 1
+        require(fits, "resize", resize, f"size ({size}) or more, and size to 1 or more")
         self.resize, self.size = resize or 0, size
 
-    def __call__(self, images: Tensor | list[Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
-        """uint8 [n, C + E, H, W] -> contiguous [n, C + E, H, W] of `dtype`; with a size, or n of [C + E, h, w],
-        -> [n, C + E, size, size]."""
-        picture, further = self.normalize.split(images)  # refuses what it cannot normalise
-        compute = compute_dtype(dtype)
+    def __call__(self, images: ImageBatch, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Make the view of uint8 images with C + E channels, as a contiguous tensor of ``dtype``.
+
+        With a size: [n, C + E, H, W] or n times [C + E, h, w] -> [n, C + E, size, size].
+        Without: [n, C + E, H, W] -> [n, C + E, H, W].
+        """
+        picture, extra = self.normalize.split(images)  # refuses images that it cannot normalise
+        compute = pixels.compute_dtype(dtype)
         if self.size is None:
             if not isinstance(images, Tensor):
                 raise ValueError("images of many sizes need a resize and a size")
             x = images.to(compute, memory_format=torch.contiguous_format).div_(255)  # [n, C + E, H, W]
             return self.normalize(x).to(dtype)
         x = torch.empty(len(images), picture, self.size, self.size, dtype=compute, device=images[0].device)
-        # A GPU takes images of one size together; on a CPU each one alone stays in its cache.
-        for group in [[i] for i in range(len(images))] if x.device.type == "cpu" else by_size(images, 1):
+        # A GPU takes all images of one size together; on a CPU, a single image at a time stays in the cache.
+        for group in [[i] for i in range(len(images))] if x.device.type == "cpu" else pixels.by_size(images, 1):
             same = torch.stack([images[i][:picture] for i in group]).to(compute)  # [m, C, H, W]
             for i, centre in zip(group, self._centre(same, self.size), strict=True):
                 x[i] = centre
         x = self.normalize(x.div_(255)).to(dtype)
-        return x if further is None else torch.cat([x, constants(further, self.size, dtype)], 1)
+        return x if extra is None else torch.cat([x, pixels.constants(extra, self.size, dtype)], 1)
 
     def _centre(self, x: Tensor, size: int) -> Tensor:
         """[m, C, H, W] -> [m, C, size, size], as torchvision's Resize and CenterCrop."""
         short = min(x.shape[2:])
-        height, width = (self.resize * side // short for side in x.shape[2:])  # the long side rounded down
+        height, width = (self.resize * side // short for side in x.shape[2:])  # the long side is rounded down
         top, left = round((height - size) / 2), round((width - size) / 2)
         x = x.contiguous(memory_format=torch.contiguous_format)
-        return resized(x, (height, width), "bilinear")[:, :, top : top + size, left : left + size]
+        return pixels.resize(x, (height, width), "bilinear")[:, :, top : top + size, left : left + size]

@@ -13,7 +13,7 @@ from torch import Tensor
 from ssl_bench.data.arrays import Dataset, Source
 from ssl_bench.data.packed import Packed
 from ssl_bench.data.photos import Photos
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, require
 
 ENDINGS = (".jpeg", ".jpg", ".png", ".webp", ".gif")
 LAYOUT = (
@@ -23,11 +23,11 @@ LAYOUT = (
 
 
 class Folder(Photos):
-    """The images of some classes, class by class in the order given, within a class by name: ImageFolder's order.
+    """The images of some classes, ordered by class and then by name, as in torchvision's ImageFolder.
 
     Args:
-        folder: of one split.
-        classes: its subfolders; class i has label i.
+        folder: the folder of one split.
+        classes: names of its subfolders; class i has label i.
         workers: threads that decode.
     """
 
@@ -46,7 +46,7 @@ class Folder(Photos):
 
 
 def images(folder: Path) -> list[str]:
-    """The names of a folder's images, sorted."""
+    """List the names of a folder's images, sorted."""
     return _images(folder.absolute(), folder.stat().st_mtime_ns)
 
 
@@ -57,17 +57,20 @@ def _images(folder: Path, changed: int) -> list[str]:
 
 
 class FolderDataset(Dataset):
-    """Photos in a folder per class. Views are cut out of the photos; evaluation sees their centre.
+    """Photos in a folder per class. Views are crops of the photos; evaluation uses their centres.
 
     Args:
-        folder: under ``root``.
-        train, test: its subfolders for pre-training and for evaluation.
-        classes: a list file of the classes to keep, one a line: one of this package's, or an absolute path. None keeps
-            all.
+        folder: name of the folder under ``root``.
+        train, test: names of its subfolders for pre-training and for evaluation.
+        classes: file that lists the classes to keep, one per line: a file of this package, or an absolute path. None
+            keeps all.
         workers: threads that decode; None shares the CPU cores among the processes of this machine.
-        resize: length of a photo's short side in evaluation, before its centre of ``size`` x ``size`` is cut out; in
-            packed files it is the length at most.
-        packed: read the files that ``ssl-bench prepare`` packs, with photos shrunk and encoded again.
+        resize: length of a photo's short side in evaluation, before its centre of ``size`` x ``size`` is cut out, and
+            the largest length of a short side in packed files.
+        packed: read the packed files of ``ssl-bench prepare``, with photos shrunk and encoded again.
+
+    Raises:
+        InvalidValue: ``resize``, ``workers`` or ``channels`` is outside its range.
     """
 
     def __init__(
@@ -82,23 +85,21 @@ class FolderDataset(Dataset):
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        if resize < self.size:
-            raise ValueError(f"resize={resize} must be size={self.size} or more")
-        if workers is not None and workers < 1:
-            raise ValueError(f"workers={workers} must be 1 or more, or null")
-        if self.channels != 3:
-            raise ValueError(f"channels={self.channels} must be 3")
-        self.folder, self.names, self.workers = self.root / folder, {"train": train, "test": test}, workers
-        self.key, self.resize, self.packed = f"dataset.folder={folder}", resize, packed
-        self.list = Path(__file__).parent / classes if classes else None
+        require(resize >= self.size, "resize", resize, f"dataset.size ({self.size}) or more")
+        require(workers is None or workers >= 1, "workers", workers, "1 or more, or null")
+        require(self.channels == 3, "channels", self.channels, "3")
+        self.folder, self.workers, self.resize, self.packed = self.root / folder, workers, resize, packed
+        self.split_folders = {"train": train, "test": test}
+        self.class_file = Path(__file__).parent / classes if classes else None
         self.eval_view = {"resize": resize, "size": self.size}
-        self._made: dict[str, Photos] = {}
+        self._key = f"dataset.folder={folder}"
+        self._opened: dict[str, Photos] = {}
 
     def check(self) -> int:
         if self.packed:
             self.photos("test")
             return len(self.photos("train"))
-        return sum(len(images(self.folder / self.names["train"] / name)) for name in self.classes())
+        return sum(len(images(self.folder / self.split_folders["train"] / name)) for name in self.classes())
 
     def pretrain(self) -> Source:
         return self.photos("train")
@@ -107,13 +108,13 @@ class FolderDataset(Dataset):
         return self.photos(name)
 
     def photos(self, name: str) -> Photos:
-        """The photos of the ``train`` or ``test`` split, opened once."""
-        if name not in self._made:
-            self._made[name] = self._open(name) if self.packed else self.source(name)
-        return self._made[name]
+        """Open the photos of the ``train`` or ``test`` split, once."""
+        if name not in self._opened:
+            self._opened[name] = self._open_packed(name) if self.packed else self.source(name)
+        return self._opened[name]
 
-    def _open(self, name: str) -> Packed:
-        packed = Packed(self.pack(name), self.workers)
+    def _open_packed(self, name: str) -> Packed:
+        packed = Packed(self.packed_path(name), self.workers)
         if (count := int(packed.labels.max()) + 1) != self.num_classes:
             raise ConfigError(
                 f"dataset.num_classes={self.num_classes}: {packed.path} has {count} classes; set dataset.num_classes "
@@ -122,64 +123,65 @@ class FolderDataset(Dataset):
         return packed
 
     def source(self, name: str, folder: Path | None = None) -> Folder:
-        """A split as it lies in ``folder``, or where it belongs."""
+        """Open the unpacked photos of a split in ``folder``, by default in the folder of this dataset."""
         folder = folder or self.folder
-        return Folder(folder / self.names[name], self.classes(folder), self.workers)
+        return Folder(folder / self.split_folders[name], self.classes(folder), self.workers)
 
-    def pack(self, name: str) -> Path:
-        """Where the packed files of a split are, less their endings."""
-        return self.folder / "packed" / f"{self.list.stem if self.list else 'all'}_{self.resize}" / self.names[name]
+    def packed_path(self, name: str) -> Path:
+        """Path of the packed files of a split, without their endings."""
+        classes = self.class_file.stem if self.class_file else "all"
+        return self.folder / "packed" / f"{classes}_{self.resize}" / self.split_folders[name]
 
     def classes(self, folder: Path | None = None) -> list[str]:
-        """The classes of both splits, sorted.
+        """List the classes of both splits, sorted.
 
         Raises:
-            ConfigError: a split or a class is missing or empty, the splits have different classes, or there are not
-                ``num_classes``.
+            ConfigError: a split or a class is missing or empty, the splits have different classes, or their number is
+                not ``num_classes``.
         """
-        folder, there = folder or self.folder, {}
-        wanted = self._wanted()
-        for path in (folder / name for name in self.names.values()):
+        folder, present = folder or self.folder, {}
+        kept = self._kept_classes()
+        for path in (folder / name for name in self.split_folders.values()):
             if not path.is_dir():
                 raise ConfigError(
-                    f"{self.key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that has "
-                    f"{self.folder.name}, or dataset.folder, dataset.train and dataset.test to its names"
+                    f"{self._key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that "
+                    f"has {self.folder.name}, or dataset.folder, dataset.train and dataset.test to its names"
                 )
             with os.scandir(path) as entries:
-                there[path] = {entry.name for entry in entries if entry.is_dir()}
-            if wanted is not None:
-                if absent := sorted(wanted - there[path]):
-                    raise ConfigError(f"{self.key}: {path} lacks classes of {self.list}: {few(absent)}")
-                there[path] &= wanted
-            if not there[path]:
-                raise ConfigError(f"{self.key}: {path} has no folders, one for each class; {LAYOUT}")
-        (train, classes), (test, others) = there.items()
-        for path, odd in ((train, classes - others), (test, others - classes)):
+                present[path] = {entry.name for entry in entries if entry.is_dir()}
+            if kept is not None:
+                if absent := sorted(kept - present[path]):
+                    raise ConfigError(f"{self._key}: {path} lacks classes of {self.class_file}: {few(absent)}")
+                present[path] &= kept
+            if not present[path]:
+                raise ConfigError(f"{self._key}: {path} has no folders, one for each class; {LAYOUT}")
+        (train, train_classes), (test, test_classes) = present.items()
+        for path, odd in ((train, train_classes - test_classes), (test, test_classes - train_classes)):
             if odd:
                 raise ConfigError(
-                    f"{self.key}: {train} and {test} must have the same classes; {path} alone has {few(sorted(odd))}"
+                    f"{self._key}: {train} and {test} must have the same classes; only {path} has {few(sorted(odd))}"
                 )
+        classes = sorted(train_classes)
         if len(classes) != self.num_classes:
             raise ConfigError(
                 f"dataset.num_classes={self.num_classes}: {train} has {len(classes)} classes; set dataset.num_classes "
-                f"to {len(classes)}, or {self.key.split('=')[0]} to another folder"
+                f"to {len(classes)}, or dataset.folder to another folder"
             )
-        for path in there:
-            for name in sorted(classes):
-                if not images(path / name):
-                    raise ConfigError(f"{self.key}: {path / name} has no images ({', '.join(ENDINGS)})")
-        return sorted(classes)
+        for path in (path / name for path in present for name in classes):
+            if not images(path):
+                raise ConfigError(f"{self._key}: {path} has no images ({', '.join(ENDINGS)})")
+        return classes
 
-    def _wanted(self) -> set[str] | None:
-        if self.list is None:
+    def _kept_classes(self) -> set[str] | None:
+        if self.class_file is None:
             return None
         try:
-            return set(self.list.read_text().split())
+            return set(self.class_file.read_text().split())
         except OSError as error:
-            raise ConfigError(f"dataset.classes: {self.list} cannot be read ({error.strerror})") from error
+            raise ConfigError(f"dataset.classes: {self.class_file} cannot be read ({error.strerror})") from error
 
 
 def few(names: Sequence[str]) -> str:
-    """The first names and how many more there are."""
+    """Join the first three names, with the number of the others."""
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + rest

@@ -1,12 +1,13 @@
-"""MultiDigits: several MNIST digits on one black canvas, of which a network may learn all or suppress some.
+"""MultiDigits: several MNIST digits on one black canvas. A network may learn all of them or suppress some.
 
 Chen, Luo and Li, Intriguing Properties of Contrastive Losses (arXiv 2011.02803), sections 3.1 and 4.3: 112 x 112
-pixels, 1 to 16 digits of 28 x 28, each in a cell of its own or anywhere; or two digits of different sizes. The network
-is judged on canvases with one digit. Where digits overlap the brighter pixel is seen, which the paper leaves open.
+pixels, 1 to 16 digits of 28 x 28, each in a separate cell or anywhere; or two digits of different sizes. The network is
+evaluated on canvases with one digit. Where digits overlap, the brighter pixel counts; the paper leaves this open.
 
-A canvas is a row of a small table (which digits, where) and is painted when it is asked for.
+A canvas is stored as a row of a small table (which digits, where) and painted when it is read.
 
-N canvases of a split  n of a batch  K digits on each  M digits to choose from  S side of the canvas  s of a digit
+N canvases of a split  n canvases of a batch  K digits on a canvas  M digits to choose from
+S side of the canvas  s side of a digit
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, one_hot
 
 from ssl_bench.data.arrays import ArrayDataset, Dataset, Probe, Source
+from ssl_bench.errors import require
 from ssl_bench.seeding import stream
 
 DIGIT = 28  # side of MNIST's images
@@ -26,7 +28,7 @@ MOST = 16  # digits on a canvas
 
 @dataclass(frozen=True, eq=False)
 class Canvases(Source):
-    """Digit ``which`` [N, K] of each canvas with its upper left corner at ``top``, ``left`` [N, K]."""
+    """Canvases with the digits ``which`` [N, K], whose upper left corners are at ``top``, ``left`` [N, K]."""
 
     digits: Tensor  # uint8 [M, 28, 28], possibly memory-mapped
     which: Tensor
@@ -41,12 +43,11 @@ class Canvases(Source):
         return sum(t.nbytes for t in (self.digits, self.which, self.top, self.left, self.labels))
 
     def to(self, device: torch.device) -> "Canvases":
-        which, top, left = (place.to(device) for place in (self.which, self.top, self.left))
-        labels = self.labels.to(device)
+        which, top, left, labels = (t.to(device) for t in (self.which, self.top, self.left, self.labels))
         return Canvases(self.digits.to(device), which, top, left, self.sizes, self.size, labels)
 
     def take(self, ids: Tensor) -> Tensor:
-        """Canvases ``ids`` [n] as uint8 [n, 1, S, S]."""
+        """Paint the canvases ``ids`` [n] as uint8 [n, 1, S, S]."""
         canvas = torch.zeros(len(ids), self.size, self.size, dtype=torch.uint8, device=ids.device)
         which, top, left = self.which[ids], self.top[ids], self.left[ids]  # [n, K] each
         for i, size in enumerate(self.sizes):
@@ -55,14 +56,14 @@ class Canvases(Source):
 
 
 def paste(canvas: Tensor, patch: Tensor, top: Tensor, left: Tensor) -> None:
-    """Puts patch i of [n, s, s] on canvas i of [n, S, S] at (top, left) [n], the brighter pixel of both; in place."""
+    """Paint patch i of [n, s, s] on canvas i of [n, S, S] at (top, left) [n]; the brighter pixel counts; in place."""
     side, rows = patch.shape[-1], torch.arange(len(canvas), device=canvas.device)
     windows = canvas.unfold(1, side, 1).unfold(2, side, 1)  # [n, S-s+1, S-s+1, s, s], a view: the window at each corner
     windows[rows, top, left] = torch.maximum(windows[rows, top, left], patch)
 
 
 def scaled(digits: Tensor, size: int) -> Tensor:
-    """uint8 [n, 28, 28] -> uint8 [n, size, size], bilinear with antialiasing."""
+    """Resize digits, bilinear with antialiasing: uint8 [n, 28, 28] -> uint8 [n, size, size]."""
     if size == digits.shape[-1]:
         return digits
     resized = interpolate(digits[:, None].float(), (size, size), mode="bilinear", antialias=True)
@@ -70,23 +71,26 @@ def scaled(digits: Tensor, size: int) -> Tensor:
 
 
 def mnist(root: Path) -> ArrayDataset:
-    """The prepared MNIST, where digits come from."""
+    """The prepared MNIST, which the digits come from."""
     common: dict[str, Any] = {"size": DIGIT, "channels": 1, "num_classes": 10, "mean": [0.0], "std": [1.0]}
-    return ArrayDataset("mnist", "MNIST", ["train"], root=str(root), epochs=1, knn_k=1, **common)
+    return ArrayDataset("mnist", "MNIST", ["train"], root=str(root), **common)
 
 
 class MultiDigits(Dataset):
-    """Canvases of MNIST digits, drawn independently and once and for all; as many as MNIST has images.
+    """Canvases of MNIST digits that are drawn independently and then fixed; as many as MNIST has images.
 
-    Labels for pre-training are the digit's class, or of several digits how often each class is there, [N, 10]. A
-    network is judged on one digit of 28 pixels anywhere on the canvas, each of MNIST's digits once; with ``sizes`` on
-    one digit of each of these sizes, which the metrics then name (``linear/digit20/top1``).
+    The label for pre-training is the digit's class, or for several digits the count of each class, [N, 10]. Evaluation
+    uses one digit of 28 pixels anywhere on the canvas, each of MNIST's digits once. With ``sizes`` there is one such
+    evaluation per size, with its name in the metrics (``linear/digit20/top1``).
 
     Args:
-        digits: on a canvas, 1 to 16.
-        placement: ``grid``: in cells of 28 x 28, no two in one; ``random``: anywhere inside the canvas.
-        sizes: sides of the digits in pixels, one for each; None: 28.
+        digits: number of digits on a canvas, 1 to 16.
+        placement: ``grid``: in cells of 28 x 28, at most one per cell; ``random``: anywhere inside the canvas.
+        sizes: sides of the digits in pixels, one per digit; None: 28.
         seed: of the digits and their places.
+
+    Raises:
+        InvalidValue: the digits do not fit on the canvas.
     """
 
     def __init__(
@@ -98,23 +102,19 @@ class MultiDigits(Dataset):
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        cells = (self.size // DIGIT) ** 2
-        if not 1 <= digits <= MOST:
-            raise ValueError(f"digits={digits} must be 1 to {MOST}")
-        if self.channels != 1:
-            raise ValueError(f"channels={self.channels} must be 1")
-        if sizes is not None and len(sizes) != digits:
-            raise ValueError(f"sizes={list(sizes)} must be one for each of the {digits} digits: set dataset.digits too")
-        if sizes is not None and placement == "grid":
-            raise ValueError("sizes are for dataset.placement=random: a cell of the grid holds 28 x 28 pixels")
-        if not 1 <= min(sizes or (DIGIT,)) <= max(sizes or (DIGIT,)) <= self.size or self.size < DIGIT:
-            raise ValueError(f"size={self.size} must be at least that of a digit ({max(sizes or (DIGIT,))}, {DIGIT})")
-        if placement == "grid" and (self.size % DIGIT or digits > cells):
-            raise ValueError(
-                f"size={self.size} has no {digits} cells of {DIGIT} pixels: set dataset.size to 112, which has 16"
-            )
+        grid = placement == "grid"
+        require(1 <= digits <= MOST, "digits", digits, f"a number from 1 to {MOST}")
+        require(self.channels == 1, "channels", self.channels, "1")
+        one_each = sizes is None or (len(sizes) == digits and min(sizes) >= 1)
+        require(one_each, "sizes", sizes, f"null or {digits} positive numbers, one per digit (dataset.digits)")
+        remedy = f"null, or dataset.placement to random: a cell of the grid has {DIGIT} x {DIGIT} pixels"
+        require(sizes is None or not grid, "sizes", sizes, remedy)
+        largest = max((DIGIT, *(sizes or ())))  # evaluation uses digits of 28 pixels too
+        require(self.size >= largest, "size", self.size, f"{largest} or more, the side of the largest digit")
+        cells = self.size % DIGIT == 0 and digits <= (self.size // DIGIT) ** 2
+        require(not grid or cells, "size", self.size, f"112 for {digits} cells of {DIGIT} pixels")
         self.digits, self.placement, self.seed = digits, placement, seed
-        self.sizes, self.several = sizes or (DIGIT,) * digits, sizes is not None
+        self.sizes, self.sized = sizes or (DIGIT,) * digits, sizes is not None
         self.mnist = mnist(self.root)
 
     def check(self) -> int:
@@ -125,31 +125,31 @@ class MultiDigits(Dataset):
         generator = torch.Generator().manual_seed(stream("multi_digits", self.seed, "pretrain"))
         which = torch.randint(len(images), (len(images), self.digits), generator=generator)  # [N, K]
         top, left = self._places(len(images), self.sizes, self.placement == "grid", generator)
-        each = classes[which]  # [N, K]
-        labels = each[:, 0] if self.digits == 1 else one_hot(each, self.num_classes).sum(1)  # [N] or [N, 10]
+        drawn = classes[which]  # [N, K]
+        labels = drawn[:, 0] if self.digits == 1 else one_hot(drawn, self.num_classes).sum(1)  # [N] or [N, 10]
         return Canvases(images, which, top, left, self.sizes, self.size, labels)
 
     def split(self, name: str) -> Canvases:
         return self._single(name, DIGIT)
 
     def probes(self) -> dict[str, Probe]:
-        if not self.several:
+        if not self.sized:
             return super().probes()
-        ends = {size: (self._single("train", size), self._single("test", size)) for size in dict.fromkeys(self.sizes)}
-        return {f"digit{size}": Probe(*pair, self.num_classes) for size, pair in ends.items()}
+        splits = {size: (self._single("train", size), self._single("test", size)) for size in dict.fromkeys(self.sizes)}
+        return {f"digit{size}": Probe(*pair, self.num_classes) for size, pair in splits.items()}
 
     def _single(self, name: str, size: int) -> Canvases:
-        """Every digit of MNIST's ``train`` or ``test`` split, alone on a canvas at a random place."""
+        """Put every digit of MNIST's ``train`` or ``test`` split on its own canvas at a random place."""
         images, classes = self._open(name)
         generator = torch.Generator().manual_seed(stream("multi_digits", self.seed, name, size))
         top, left = self._places(len(images), (size,), False, generator)
         return Canvases(images, torch.arange(len(images))[:, None], top, left, (size,), self.size, classes)
 
     def _places(self, n: int, sizes: tuple[int, ...], grid: bool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Upper left corners, [n, K] each, of digits that are inside the canvas."""
+        """Draw the upper left corners, two tensors [n, K], of digits inside the canvas."""
         if grid:
             side = self.size // DIGIT
-            # The first K of a random order of the cells: K distinct ones, every choice equally likely.
+            # The first K cells of a random order: they are distinct, and every choice is equally likely.
             cells = torch.rand(n, side * side, generator=generator, dtype=torch.float64).argsort(1)[:, : len(sizes)]
             return cells // side * DIGIT, cells % side * DIGIT
         corners = [torch.randint(self.size - size + 1, (n, 2), generator=generator) for size in sizes]
@@ -157,6 +157,6 @@ class MultiDigits(Dataset):
         return top, left
 
     def _open(self, split: str) -> tuple[Tensor, Tensor]:
-        """MNIST's ``train`` or ``test``: uint8 [M, 28, 28] and int64 [M]."""
-        images, classes = self.mnist._open(split)
+        """Open MNIST's ``train`` or ``test`` split: uint8 [M, 28, 28] and int64 [M]."""
+        images, classes = self.mnist.arrays(split)
         return images[:, 0], classes

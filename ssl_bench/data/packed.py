@@ -1,7 +1,7 @@
-"""The photos of a split in one file: read without opening a file per image, and shrunk to what training needs.
+"""The photos of a split in one file: no file is opened per image, and photos are no larger than training needs.
 
-``<split>.jpegs`` holds JPEGs one after another and ``<split>.npz`` their offsets [N+1], labels [N] and heights and
-widths [N, 2]. The index is written last: where it is, all is there.
+``<split>.jpegs`` holds JPEGs one after another; ``<split>.npz`` is the index: their offsets [N+1], labels [N], and
+heights and widths [N, 2]. The index is written last, so a split with an index is complete.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,28 +18,28 @@ from ssl_bench.data.photos import Photos
 from ssl_bench.errors import ConfigError
 
 QUALITY = 90
-CHUNK = 1024  # images encoded before they are written
+CHUNK = 1024  # images that are encoded between two writes
 
-Track = Callable[[Iterable[list[int]]], Iterable[list[int]]]  # passes chunks on and shows how far it is
+Track = Callable[[Iterable[list[int]]], Iterable[list[int]]]  # yields the same chunks and shows the progress
 
 
 class Packed(Photos):
     """A packed split.
 
     Args:
-        path: of its files, less their endings.
+        path: of its files, without their endings.
         workers: threads that decode.
 
     Raises:
-        ConfigError: they are not there, or do not belong together.
+        ConfigError: a file is missing or damaged, or the two do not belong together.
     """
 
     def __init__(self, path: Path, workers: int | None) -> None:
         self.path, index = path.with_name(f"{path.name}.jpegs"), path.with_name(f"{path.name}.npz")
         try:
-            with np.load(index) as found:
-                self.offsets, labels, self.sizes = found["offsets"], found["labels"], found["sizes"]
-            self._bytes = np.memmap(self.path, dtype=np.uint8, mode="c")  # copy-on-write: nothing writes back
+            with np.load(index) as content:
+                self.offsets, labels, self.sizes = content["offsets"], content["labels"], content["sizes"]
+            self._bytes = np.memmap(self.path, dtype=np.uint8, mode="c")  # copy-on-write: the file stays unchanged
             if len(self._bytes) != self.offsets[-1] or len(self.offsets) != len(labels) + 1:
                 raise ValueError(f"{self.path.name} is {len(self._bytes)} bytes long, not {self.offsets[-1]}")
         except FileNotFoundError as error:
@@ -59,7 +59,7 @@ class Packed(Photos):
 
 
 def pack(photos: Photos, path: Path, side: int, track: Track) -> None:
-    """Writes photos as JPEGs with a short side of ``side`` at most; those that are smaller keep their size."""
+    """Write photos as JPEGs with a short side of at most ``side``; smaller photos keep their size."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lengths: list[int] = []
     sizes: list[tuple[int, int]] = []
@@ -78,7 +78,7 @@ def pack(photos: Photos, path: Path, side: int, track: Track) -> None:
 
 
 def encode(image: Tensor, side: int) -> tuple[bytes, tuple[int, int]]:
-    """uint8 [3, h, w] -> a JPEG, and its height and width."""
+    """Encode uint8 [3, h, w] as a JPEG; return its bytes, and its height and width."""
     from PIL import Image
 
     photo, out = Image.fromarray(image.permute(1, 2, 0).numpy()), BytesIO()
@@ -90,5 +90,5 @@ def encode(image: Tensor, side: int) -> tuple[bytes, tuple[int, int]]:
 
 
 def chunks(count: int) -> list[list[int]]:
-    """0 .. count - 1 in pieces."""
+    """Split 0 .. count - 1 into lists of CHUNK."""
     return [list(range(start, min(start + CHUNK, count))) for start in range(0, count, CHUNK)]

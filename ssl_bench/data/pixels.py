@@ -1,6 +1,6 @@
-"""What random views and the view of evaluation both do to images.
+"""Operations on images that random views and the evaluation view share.
 
-n images  C channels that are a picture  E further ones  S output size
+n images  C channels of the picture  E extra channels, constant over the image  S output size
 """
 
 from collections.abc import Sequence
@@ -9,20 +9,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from ssl_bench.data.arrays import ImageBatch
+from ssl_bench.errors import require
+
 
 class Normalize:
-    """(x - mean) / std for x in [0, 1]; with mean and std None, x itself."""
+    """(x - mean) / std for x in [0, 1]; the identity if mean and std are None."""
 
     def __init__(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
-        require((mean is None) == (std is None), "mean", "given together with std, or both None", mean)
+        require((mean is None) == (std is None), "mean", mean, "as many numbers as std has, or both to null")
         self.mean, self.std = None if mean is None else tuple(mean), tuple(std or ())
         count = 1 if self.mean is None else len(self.mean)
-        require(count in (0, 1, 3), "mean", "one number for each of 1 or 3 channels", mean)
+        require(count in (0, 1, 3), "mean", mean, "null or a list of 0, 1 or 3 numbers, one per channel of the picture")
         valid = self.mean is None or (len(self.std) == count and all(s > 0 for s in self.std))
-        require(valid, "std", "positive numbers, as many as mean has", std)
+        require(valid, "std", std, f"as many positive numbers as mean has ({count})")
 
-    def split(self, images: Tensor | list[Tensor]) -> tuple[int, Tensor | None]:
-        """The number C of channels that are a picture, and the values [n, E] in {0 .. 255} of those that are constant.
+    def split(self, images: ImageBatch) -> tuple[int, Tensor | None]:
+        """Count the channels C of the picture and read the extra channels: [n, E] in {0 .. 255}, or None without any.
 
         Raises:
             ValueError: images of another type or shape, or with fewer channels than mean.
@@ -30,8 +33,8 @@ class Normalize:
         first = images[0]
         channels = first.shape[0] if first.ndim == 3 else -1
         picture = channels if self.mean is None else len(self.mean)
-        wanted = (1, 3) if self.mean is None else range(picture, 10**6)
-        if first.dtype != torch.uint8 or channels not in wanted:
+        allowed = (1, 3) if self.mean is None else range(picture, 10**6)
+        if first.dtype != torch.uint8 or channels not in allowed:
             shape = list(images.shape) if isinstance(images, Tensor) else [len(images), *first.shape]
             expected = "1 or 3" if self.mean is None else f"{picture} or more"
             raise ValueError(f"images must be uint8 [n, {expected}, H, W], not {first.dtype} {shape}.")
@@ -43,7 +46,7 @@ class Normalize:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, C, h, w] -> [n, C, h, w], in place"""
-        # Plain numbers, one channel at a time: constants on the device would have to be copied there first.
+        # One channel at a time with plain numbers: tensors of constants would first have to be copied to the device.
         for channel, (mean, std) in enumerate(zip(self.mean or (), self.std, strict=True)):
             x[:, channel].sub_(mean).div_(std)  # [n, h, w]
         return x
@@ -54,16 +57,16 @@ def resize(x: Tensor, size: Sequence[int], interpolation: str) -> Tensor:
     return interpolate(x, tuple(size), mode=interpolation, antialias=True)
 
 
-def by_size(images: Tensor | list[Tensor], step: int) -> list[list[int]]:
-    """The places of images, those together whose sides fall into the same multiples of ``step``."""
+def by_size(images: ImageBatch, step: int) -> list[list[int]]:
+    """Group the indices of images whose sides, rounded up to a multiple of ``step``, are equal."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for i, image in enumerate(images):
         groups.setdefault(tuple(-(-side // step) for side in image.shape[1:]), []).append(i)
     return list(groups.values())
 
 
-def sizes(images: Tensor | list[Tensor]) -> tuple[int | Tensor, int | Tensor]:
-    """Height and width of images: of all of them, or [n] each on their device."""
+def sizes(images: ImageBatch) -> tuple[int | Tensor, int | Tensor]:
+    """Height and width of images: two numbers if all have one size, else two tensors [n] on their device."""
     if isinstance(images, Tensor):
         return images.shape[-2], images.shape[-1]
     device = images[0].device
@@ -77,9 +80,5 @@ def constants(values: Tensor, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type to compute in for a result of type ``dtype``: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def require(condition: bool, name: str, expected: str, value: object) -> None:
-    if not condition:
-        raise ValueError(f"{name} must be {expected}, not {value!r}.")

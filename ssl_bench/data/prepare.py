@@ -1,140 +1,115 @@
-"""``ssl-bench prepare dataset=cifar10``: a dataset as the arrays that training reads.
+"""Make the files of a dataset that training reads: the library of ``ssl-bench prepare``.
 
-It takes what is nearest: the arrays themselves if they are there, a folder of torchvision's, or torchvision's download.
-ImageNet is read from a folder: ``dataset=imagenet64`` shrinks it to arrays, ``dataset=imagenet dataset.packed=true``
-packs it into one file.
+Arrays that exist are kept. If not, they come from a folder in torchvision's format or from torchvision's download.
+ImageNet comes from a folder: ``dataset=imagenet64`` shrinks it to arrays, and ``dataset=imagenet dataset.packed=true``
+packs it into one file per split.
 """
 
-import argparse
-import sys
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ssl_bench import files
-from ssl_bench.config.compose import load
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.data.arrays import ArrayDataset, Dataset
+from ssl_bench.data.folder import FolderDataset
+from ssl_bench.data.packed import pack
+from ssl_bench.data.shrink import shrink
+from ssl_bench.errors import ConfigError, require
 
-if TYPE_CHECKING:
-    from ssl_bench.data.arrays import ArrayDataset
-    from ssl_bench.data.folder import FolderDataset
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Writes ``<paths.data>/<dataset>/``; 0, 1 for a failed download or bad photos, 2 for bad arguments."""
-    parser = argparse.ArgumentParser("ssl-bench prepare", description="Make a dataset ready for training.")
-    parser.add_argument(
-        "overrides", nargs="+", metavar="key=value", help="dataset=NAME, and paths.data=FOLDER if need be"
-    )
-    parser.add_argument(
-        "--source",
-        type=Path,
-        help="a folder that torchvision's dataset class reads, or with ImageNet's train and val; nothing is downloaded",
-    )
-    parser.add_argument("--show", type=Path, metavar="FILE.png", help="also draw some images and their views")
-    options = parser.parse_args(arguments)
-    try:
-        print(prepare(options.overrides, options.source))
-        if options.show:
-            from ssl_bench.data.sheet import show
-
-            print(show(load(options.overrides), options.show))
-    except ConfigError as error:
-        print(f"ssl-bench: {error}", file=sys.stderr)
-        return 2
-    except (RunError, OSError) as error:
-        print(f"ssl-bench: {error}", file=sys.stderr)
-        return 1
-    return 0
+Progress = Callable[[str, Iterable[list[int]]], Iterable[list[int]]]  # (split, chunks) -> the same chunks
 
 
-def prepare(overrides: Sequence[str], source: Path | None) -> str:
-    """Makes the files of the dataset that ``overrides`` name, and says what there is.
+def prepare(dataset: Dataset, name: str, source: Path | None, progress: Progress) -> str:
+    """Make the files of a dataset unless they exist, and return a sentence about the result.
+
+    Args:
+        dataset: the dataset to prepare.
+        name: its name for that sentence.
+        source: folder with the original files; None is the folder of the dataset, or torchvision's download.
+        progress: called with each split of photos; it yields the chunks and shows the progress.
 
     Raises:
-        ConfigError: the dataset needs no preparation, or ``source`` does not have it.
-        OSError: the download failed, or the folder cannot be written.
+        ConfigError: ``source`` does not have the dataset.
+        OSError: the download failed, or a file cannot be written.
         RunError: too many photos are damaged.
     """
-    config = load(overrides)
-    from ssl_bench import parts as assemble
-    from ssl_bench.data.arrays import ArrayDataset
-    from ssl_bench.data.folder import FolderDataset
-
-    dataset = assemble.dataset(config)
     if isinstance(dataset, FolderDataset) and dataset.packed:
-        return _pack(dataset, source)
-    if not isinstance(dataset, ArrayDataset):
-        return f"dataset={config['choices']['dataset']} needs no preparation: {dataset.check()} images to train on"
+        folder = _pack(dataset, source, progress)
+    elif isinstance(dataset, ArrayDataset):
+        folder = dataset.folder
+        if not _is_complete(dataset):
+            if dataset.torchvision == "ImageFolder":
+                _shrink(dataset, source or dataset.root / "imagenet", progress)
+            else:
+                _convert(dataset, source)
+    else:
+        return f"dataset={name} needs no preparation: {dataset.check()} images to train on"
+    return f"{folder} is ready: {dataset.check()} images to train on"
+
+
+def _is_complete(dataset: ArrayDataset) -> bool:
+    """Whether all arrays exist and fit the dataset."""
     try:
-        return f"{dataset.folder} is ready: {dataset.check()} images to train on"
+        dataset.check()
     except ConfigError:
-        pass  # not there yet
-    if dataset.torchvision == "ImageFolder":
-        _shrink(dataset, source or dataset.root / "imagenet")
-        return f"{dataset.folder} is ready: {dataset.check()} images to train on"
-    folder = source or dataset.root / "torchvision"
-    for split in dict.fromkeys([*dataset.pretrain_splits, "train", "test"]):
-        images, labels = _read(dataset.torchvision, folder, split, download=source is None)
-        dataset.folder.mkdir(parents=True, exist_ok=True)
-        for what, array in (("images", images), ("labels", labels)):
-            files.write(dataset.folder / f"{split}_{what}.npy", lambda file, array=array: np.save(file, array))  # type: ignore[misc]
-    return f"{dataset.folder} is ready: {dataset.check()} images to train on"
+        return False
+    return True
 
 
-def _pack(dataset: "FolderDataset", source: Path | None) -> str:
-    """Packs the splits that are not packed yet."""
-    from ssl_bench.data.packed import pack
-
-    for split in dataset.names:
-        path = dataset.pack(split)
+def _pack(dataset: FolderDataset, source: Path | None, progress: Progress) -> Path:
+    """Pack the splits that are not packed yet; return their folder."""
+    for split in dataset.split_folders:
+        path = dataset.packed_path(split)
         if not path.with_name(f"{path.name}.npz").is_file():
-            pack(dataset.source(split, source), path, dataset.resize, partial(_track, split))
-    return f"{dataset.pack('train').parent} is ready: {dataset.check()} images to train on"
+            pack(dataset.source(split, source), path, dataset.resize, partial(progress, split))
+    return dataset.packed_path("train").parent
 
 
-def _shrink(dataset: "ArrayDataset", source: Path) -> None:
-    """Makes the arrays of both splits from a folder of photos."""
-    from ssl_bench.data.folder import FolderDataset
-    from ssl_bench.data.shrink import shrink
-
+def _shrink(dataset: ArrayDataset, source: Path, progress: Progress) -> None:
+    """Make the arrays of both splits from a folder of photos."""
     size, classes = dataset.size, dataset.num_classes
-    same: dict[str, Any] = {"channels": 3, "mean": [0.0], "std": [1.0], "epochs": 1, "knn_k": 1}
+    common: dict[str, Any] = {"channels": 3, "mean": [0.0], "std": [1.0]}
     source = source.resolve()  # so that it has a name
-    photos = FolderDataset(source.name, root=str(source.parent), size=size, num_classes=classes, **same)
-    for split in photos.names:
-        shrink(photos.source(split), dataset.folder, split, dataset.size, partial(_track, split))
+    photos = FolderDataset(source.name, root=str(source.parent), size=size, num_classes=classes, **common)
+    for split in photos.split_folders:
+        shrink(photos.source(split), dataset.folder, split, size, partial(progress, split))
 
 
-def _track(split: str, chunks: Iterable[list[int]]) -> Iterable[list[int]]:
-    """Shows how far a split is, on a terminal."""
-    from rich.console import Console
-    from rich.progress import track
+def _convert(dataset: ArrayDataset, source: Path | None) -> None:
+    """Make the arrays of all splits with torchvision, which downloads the dataset if there is no ``source``.
 
-    console = Console(stderr=True)
-    return track(chunks, split, console=console, disable=not console.is_terminal)
-
-
-def _read(name: str, folder: Path, split: str, download: bool) -> tuple[np.ndarray, np.ndarray]:
-    """One split from torchvision: uint8 [N, H, W, C] and int64 [N]."""
+    torchvision's classes differ in three ways, which are read from the class and its data: the argument for the split
+    (``split`` or ``train``), the axis of the channels (the second, the last or none) and the name of the labels
+    (``targets`` or ``labels``).
+    """
     from torchvision import datasets
 
-    choice: dict[str, Any] = {"split": split} if name == "STL10" else {"train": split == "train"}
-    try:
-        found = getattr(datasets, name)(str(folder), download=download, **choice)
-    except RuntimeError as error:  # torchvision's answer to a missing or damaged file, and to a failed download
-        if download:
-            raise OSError(
-                f"torchvision could not download {name}: {error}; get its files elsewhere and give --source"
-            ) from error
-        raise ConfigError(f"{folder} does not have torchvision's {name} ({error})") from error
-    images = np.asarray(found.data, dtype=np.uint8)
-    if name == "STL10":
-        images = images.transpose(0, 2, 3, 1)  # stored with the channels first
-    elif images.ndim == 3:
-        images = images[..., None]
-    labels = np.asarray(found.labels if name == "STL10" else found.targets, dtype=np.int64)
-    return np.ascontiguousarray(images), labels
+    name, folder = dataset.torchvision, source or dataset.root / "torchvision"
+    require(hasattr(datasets, name), "dataset.torchvision", name, "a class of torchvision.datasets")
+    make = getattr(datasets, name)
+    by_name = "split" in inspect.signature(make).parameters
+    has_splits = by_name or set(dataset.splits) == {"train", "test"}
+    require(has_splits, "dataset.pretrain", dataset.pretrain_splits, f"train or test: {name} has no other splits")
+    for split in dataset.splits:
+        choice: dict[str, Any] = {"split": split} if by_name else {"train": split == "train"}
+        try:
+            content = make(str(folder), download=source is None, **choice)
+        except RuntimeError as error:  # a missing or damaged file, or a failed download
+            if source is None:
+                raise OSError(
+                    f"torchvision could not download {name}: {error}; get its files elsewhere and give --source"
+                ) from error
+            raise ConfigError(f"{folder} does not have torchvision's {name} ({error})") from error
+        images = np.asarray(content.data, dtype=np.uint8)
+        if images.ndim == 3:
+            images = images[..., None]
+        elif images.shape[-1] != dataset.channels == images.shape[1]:
+            images = images.transpose(0, 2, 3, 1)
+        labels = np.asarray(content.targets if hasattr(content, "targets") else content.labels, dtype=np.int64)
+        dataset.folder.mkdir(parents=True, exist_ok=True)
+        files.write(dataset.folder / f"{split}_images.npy", partial(np.save, arr=np.ascontiguousarray(images)))
+        files.write(dataset.folder / f"{split}_labels.npy", partial(np.save, arr=labels))

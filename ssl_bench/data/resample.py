@@ -1,7 +1,7 @@
-"""Cropping, flipping, resizing and blurring as products with one small matrix per image.
+"""Crop, flip, resize and blur as products with one small matrix per image and axis.
 
-A separable resampling is `rows @ image @ columns.T`. What differs between images (the box, the flip, the blur's width)
-is then only numbers inside the matrices, so a whole batch is two batched products, whatever was drawn.
+A separable resampling is `rows @ image @ columns.T`. Images differ (in box, flip, width of the blur) only by numbers
+inside these matrices, so a whole batch is always two batched products.
 
 n images  C channels  H, W input size  S output size  r blur radius
 """
@@ -14,13 +14,13 @@ from torch.nn.functional import pad
 
 
 def _bilinear(x: Tensor) -> Tensor:
-    """The triangle filter: support 1; x is a distance >= 0 in units of the (stretched) pixel."""
+    """Triangle filter of support 1; x is a distance >= 0 in units of the (stretched) pixel."""
     return (1 - x).clamp_(min=0)
 
 
 def _bicubic(x: Tensor) -> Tensor:
     """Keys' cubic filter with a = -1/2, as in Pillow and in antialiased torch resizing: support 2."""
-    near = (1 - x).clamp_(min=0).square_().mul_(2 * x - 1)  # what the filter has on [0, 1] beyond the cubic of [1, 2]
+    near = (1 - x).clamp_(min=0).square_().mul_(2 * x - 1)  # on [0, 1]: the filter minus the cubic of [1, 2]
     return (2 - x).clamp_(min=0).square_().mul_(0.5 - 0.5 * x).add_(near)
 
 
@@ -36,13 +36,13 @@ def resize_matrix(
     interpolation: str,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Weights [n, out_size, in_size] that cut [start, start + length) out of an axis, resize and, by flip, mirror it.
+    """Weights [n, out_size, in_size] that crop an axis to [start, start + length), resize it and mirror it by flip.
 
-    start, length: [n], in whole pixels, inside the axis; flip: bool [n], or None for no mirroring at all.
-    The filter is stretched by the scale when shrinking (antialias) and sees no pixel outside the box, as in Pillow.
+    start, length: [n], in whole pixels, inside the axis; flip: bool [n], or None for no mirroring. When shrinking, the
+    filter is stretched by the scale (antialias); pixels outside the box have weight 0, as in Pillow.
     """
     # Pixel centres lie at .5. `step` input pixels make one output pixel. Source positions count from the box's start,
-    # which is exact, so that a weight does not lose precision with the box's position.
+    # which is exact, so the precision of a weight does not depend on the box's position.
     first = start.to(dtype)[:, None, None]  # [n, 1, 1]
     extent = length.to(dtype)[:, None, None]  # [n, 1, 1]
     step = extent / out_size  # [n, 1, 1]
@@ -60,14 +60,14 @@ def blur_matrix(sigma: Tensor, kernel: int, size: int, dtype: torch.dtype) -> Te
     """Weights [n, size, size] of a Gaussian blur with an odd kernel and reflected borders; sigma: [n], in pixels."""
     radius = kernel // 2
     offset = torch.arange(-radius, radius + 1, device=sigma.device, dtype=torch.float64)  # [2r+1]
-    # In double, because exp's last bit depends on where a value lies in the batch and these bits must not.
+    # In double: the last bit of exp depends on the place in the batch, and must not reach the result.
     bell = (offset / sigma.double()[:, None]).square().mul(-0.5).exp()  # [n, 2r+1]
     bell = (bell / bell.sum(1, keepdim=True)).to(dtype)  # [n, 2r+1]
-    # A window sliding over the zero-padded bell gives every shift of it: row i has the bell around pixel i + r of a
+    # A window that slides over the zero-padded bell makes every shift: row i has the bell around pixel i + r of the
     # padded axis.
     shifts = pad(bell, (size - 1, size - 1)).unfold(1, size + 2 * radius, 1).flip(1)  # [n, S, S+2r]
     weights = shifts[:, :, radius : radius + size].contiguous()  # [n, S, S]
-    # Reflection: what falls d pixels before the first pixel (after the last) belongs to the pixel d after (before) it.
+    # Reflection: a weight d pixels before the first (after the last) pixel is added to the pixel d after (before) it.
     weights[:, :, 1 : radius + 1] += shifts[:, :, :radius].flip(2)  # [n, S, r]
     weights[:, :, size - 1 - radius : size - 1] += shifts[:, :, size + radius :].flip(2)  # [n, S, r]
     return weights
@@ -79,8 +79,8 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     rows: [n, S, H], columns: [n, S, W]; their dtype is the result's.
     """
     n, channels, height, width = images.shape
-    # Prepared data have channels last: the product over rows then needs no copy but the cast. The product over columns
-    # needs channels apart from columns, and leaves them first, as per-channel work wants.
+    # Prepared data have the channels last: the product over rows then needs no copy except the cast. The product over
+    # columns needs the channels apart from the columns and leaves them first, as operations per channel need them.
     x = images.permute(0, 2, 3, 1).to(rows.dtype, memory_format=torch.contiguous_format)  # [n, H, W, C]
     x = torch.bmm(rows, x.view(n, height, width * channels))  # [n, S, W*C]
     x = x.view(n, -1, width, channels).permute(0, 3, 1, 2).reshape(n, -1, width)  # [n, C*S, W]

@@ -1,9 +1,9 @@
-"""``ssl-bench prepare dataset=multi_digits --show sheet.png``: some images and the views that training makes of them.
+"""A picture of some images and the views that training makes of them: ``ssl-bench prepare ... --show sheet.png``.
 
-A column is an image of the first batch: as it is, then its views. Further channels, which are constants of an image
-(see bits.py), are a strip of bars below each, the first on the left and white for 1.
+A column has an image of the first batch and, below it, its views. Extra channels, which are constant over the image
+(see bits.py), are a strip of bars below each tile: the first channel on the left, white for 1.
 
-C channels of the picture  E further channels
+C channels of the picture  E extra channels
 """
 
 from collections.abc import Sequence
@@ -15,33 +15,16 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from ssl_bench import files
-from ssl_bench import parts as assemble
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.views import Views
 
-LEAST, STRIP, GAP = 112, 16, 4  # pixels: the side of a tile at least, the height of its bars, what lies between tiles
-FRAME = 96  # the grey between and around images
-
-
-def show(config: dict[str, Any], path: Path, count: int = 8) -> str:
-    """Writes the sheet as a PNG and says what is on it.
-
-    Raises:
-        ConfigError: the dataset is not there.
-        OSError: the file cannot be written.
-    """
-    from PIL import Image
-
-    dataset, views = assemble.dataset(config), assemble.views(config)
-    count = min(count, dataset.check())
-    image = Image.fromarray(sheet(dataset.pretrain(), views, config["seed"], count).permute(1, 2, 0).numpy())
-    files.write(path, lambda file: image.save(file, "PNG"))
-    return f"{path} shows {count} images of dataset={config['choices']['dataset']}, each above its {len(views)} views"
+LEAST, STRIP, GAP = 112, 16, 4  # pixels: the smallest side of a tile, the height of its bars, the gap between tiles
+FRAME = 96  # grey level between and around images
 
 
 def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Tensor:
-    """The first images of a training and their views, uint8 [3, height, width]."""
+    """Draw the first ``count`` images of a training and their views, uint8 [3, height, width]."""
     step = next(Loader(images, views, count, torch.device("cpu"), seed, torch.float32).steps(0, 1))
     rows = [step.images, *(pixels(x, view) for x, view in zip(step.batch().views, views, strict=True))]
     picture, _ = views[0].normalize.split(step.images)
@@ -49,8 +32,20 @@ def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Tens
     return torch.cat([torch.cat([tile(image, picture, side) for image in row], 2) for row in rows], 1)
 
 
+def write_png(path: Path, image: Tensor) -> None:
+    """Write uint8 [3, height, width] as a PNG.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from PIL import Image
+
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+    files.write(path, lambda file: picture.save(file, "PNG"))
+
+
 def pixels(x: Tensor, views: Views) -> Tensor:
-    """A view [n, C + E, S, S] as it was before it was normalised, uint8."""
+    """Undo the normalisation of a view [n, C + E, S, S], as uint8."""
     x = x.clone()
     for channel, (mean, std) in enumerate(zip(views.normalize.mean or (), views.normalize.std, strict=True)):
         x[:, channel].mul_(std).add_(mean)
@@ -58,14 +53,14 @@ def pixels(x: Tensor, views: Views) -> Tensor:
 
 
 def tile(image: Tensor, picture: int, side: int) -> Tensor:
-    """uint8 [C + E, h, w] -> uint8 [3, height, width]: the picture in a square and its constants as bars below."""
+    """uint8 [C + E, h, w] -> uint8 [3, height, width]: the picture in a square, the extra channels as bars below."""
     parts = []
     if picture:
         scale = side / max(image.shape[1:])
         size = [round(length * scale) for length in image.shape[1:]]
-        # Small images are magnified with their pixels to be seen.
-        how: dict[str, Any] = {"mode": "nearest"} if scale >= 1 else {"mode": "bilinear", "antialias": True}
-        square = interpolate(image[None, :picture].float(), size, **how)[0].round().to(torch.uint8).expand(3, -1, -1)
+        # Small images are magnified so that their pixels can be seen.
+        mode: dict[str, Any] = {"mode": "nearest"} if scale >= 1 else {"mode": "bilinear", "antialias": True}
+        square = interpolate(image[None, :picture].float(), size, **mode)[0].round().to(torch.uint8).expand(3, -1, -1)
         parts.append(pad(square, (0, side - size[1], 0, side - size[0]), value=FRAME))
     if len(image) > picture:
         bars = image[None, picture:, 0, 0][None].float()  # [1, 1, E]

@@ -1,7 +1,7 @@
-"""Whole photos as small arrays: ImageNet 64 x 64.
+"""Photos shrunk to small arrays: ImageNet 64 x 64.
 
-Each photo is resized to a square, its proportions ignored, by Pillow's box filter, as Chrabaszcz, Loshchilov and
-Hutter did: A Downsampled Variant of ImageNet as an Alternative to the CIFAR datasets (arXiv 1707.08819), section 3.
+Pillow's box filter resizes the whole photo to a square and ignores its proportions, as in Chrabaszcz, Loshchilov and
+Hutter, A Downsampled Variant of ImageNet as an Alternative to the CIFAR datasets (arXiv 1707.08819), section 3.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from ssl_bench.data.photos import Photos
 
 
 def shrink(photos: Photos, folder: Path, split: str, size: int, track: Track) -> None:
-    """Writes ``<split>_images.npy``, uint8 [N, size, size, 3], a chunk at a time, and ``<split>_labels.npy``."""
+    """Write ``<split>_images.npy``, uint8 [N, size, size, 3], chunk by chunk, and then ``<split>_labels.npy``."""
     folder.mkdir(parents=True, exist_ok=True)
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(photos), size, size, 3)}
 
@@ -31,7 +31,7 @@ def shrink(photos: Photos, folder: Path, split: str, size: int, track: Track) ->
 
 
 def box(image: Tensor, size: int) -> np.ndarray:
-    """uint8 [3, h, w] -> uint8 [size, size, 3]"""
+    """Shrink one photo: uint8 [3, h, w] -> uint8 [size, size, 3]."""
     from PIL import Image
 
     photo = Image.fromarray(image.permute(1, 2, 0).numpy())

@@ -1,17 +1,17 @@
-"""Random views of a batch of uint8 images, made on the device that holds the batch.
+"""Random views of a batch of uint8 images, computed on the device that holds the batch.
 
     views = Views(32, jitter=(0.4, 0.4, 0.4, 0.1), mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26))
     x = views(images, generator)                        # uint8 [n, C, H, W] -> float32 [n, C, 32, 32]
 
 Every image gets its own parameters, distributed as in torchvision's RandomResizedCrop, RandomHorizontalFlip,
 ColorJitter, RandomGrayscale, GaussianBlur and RandomSolarize; for given parameters the values are those of
-torchvision's functionals on the image in [0, 1]. Drawing and applying are apart: `uniform` is cheap and can cover a
-global batch, of which each device applies its own rows.
+torchvision's functionals on the image in [0, 1]. Drawing and applying are separate steps: `uniform` is cheap and can
+cover a global batch, while each device applies only its own rows.
 
-Images of one size come as one tensor, images of many sizes as a list. Channels beyond those that are normalised are
-constants of the image (bits, see bits.py): a view has them as they are.
+Images of one size are one tensor, images of many sizes a list. Channels after the normalised ones are constant over
+the image (bits, see bits.py) and pass through unchanged.
 
-n images  C channels (1 or 3)  E further channels  H, W input size  S output size
+n images  C channels of the picture (1 or 3)  E extra channels  H, W input size  S output size
 """
 
 from __future__ import annotations
@@ -24,21 +24,25 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ssl_bench.data.arrays import ImageBatch
 from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
-from ssl_bench.data.pixels import Normalize, by_size, compute_dtype, constants, require, resize
+from ssl_bench.data.pixels import Normalize, by_size, compute_dtype, constants, resize
 from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_matrix
+from ssl_bench.errors import require
 
 TRIES = 10  # boxes tried before the central one, as in torchvision
-CHUNK = 2**18  # numbers of a view, per thread, that the CPU works on at a time: a megabyte, which stays in its cache
-BLOCK = 32  # rows or columns that are blurred at a time where images are cut out one by one
-BUCKET = 128  # pixels by which the sides of images may differ that are padded to one size
+CHUNK = 2**18  # numbers of a view, per thread, that the CPU computes at a time: a megabyte, which stays in its cache
+BLOCK = 32  # rows or columns blurred at a time if images are cropped one by one
+BUCKET = 128  # pixels: images whose sides round up to the same multiples of it are padded to one size
 
-OnRows = Callable[..., Tensor]  # (operation, x, rows, *parameters) -> x with the operation done where rows [n] holds
+OnRows = Callable[
+    ..., Tensor
+]  # (operation, x, rows, *arguments) -> x with the operation applied where rows [n] is True
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
-    """Every random parameter of one view of n images; the leading dimension of each tensor is n."""
+class ViewParameters:
+    """All random parameters of one view of n images; the leading dimension of each tensor is n."""
 
     top: Tensor  # int64 [n], first row of the box
     left: Tensor  # int64 [n], first column of the box
@@ -46,20 +50,20 @@ class Draw:
     width: Tensor  # int64 [n]
     flip: Tensor  # bool [n]
     jitter: Tensor  # bool [n], whether the four parts below act
-    order: Tensor  # int64 [n, 4], permutations: which of brightness, contrast, saturation, hue comes first, second, ...
+    order: Tensor  # int64 [n, 4], permutations: which of brightness, contrast, saturation, hue is first, second, ...
     strength: Tensor  # float32 [n, 4]: factors of brightness, contrast and saturation, then the turn of the hue
     grayscale: Tensor  # bool [n]
     blur: Tensor  # bool [n]
     sigma: Tensor  # float32 [n], pixels
     solarize: Tensor  # bool [n]
 
-    def __getitem__(self, rows: slice | Tensor) -> Draw:
-        """The parameters of some rows (a slice, indices or a mask)."""
-        return Draw(*(getattr(self, field.name)[rows] for field in fields(self)))
+    def __getitem__(self, rows: slice | Tensor) -> ViewParameters:
+        """Select the parameters of some images by a slice, indices or a mask."""
+        return ViewParameters(*(getattr(self, field.name)[rows] for field in fields(self)))
 
-    def to(self, device: torch.device | str) -> Draw:
-        """The same parameters on another device."""
-        return Draw(*(getattr(self, field.name).to(device) for field in fields(self)))
+    def to(self, device: torch.device | str) -> ViewParameters:
+        """Copy the parameters to another device."""
+        return ViewParameters(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 class Views:
@@ -67,27 +71,30 @@ class Views:
 
     Args:
         size: side S of the square output.
-        scale: range in (0, 1] of the crop's share of the image's area.
-        ratio: positive range of the crop's width / height, uniform in its logarithm.
+        scale: range, in (0, 1], of the crop's share of the image's area.
+        ratio: positive range of the crop's width / height; its logarithm is uniform.
         interpolation: "bilinear" or "bicubic", both antialiased; bicubic is clamped to [0, 1], as torchvision does for
             uint8 images.
         flip: probability of mirroring left to right.
-        jitter: strengths (b, c, s, h) or None for none. Factors of brightness, contrast and saturation lie in
-            [max(0, 1 - strength), 1 + strength], the hue's turn in [-h, h], h <= 0.5. Each image has its own random
-            order of the four.
-        strength: what the four are multiplied by (SimCLR's s).
-        jitter_p: probability of the jitter as a whole.
+        jitter: strengths [b, c, s, h] of the colour jitter; None switches it off. Factors of brightness, contrast and
+            saturation lie in [max(0, 1 - b), 1 + b] (c and s likewise), the turn of the hue in [-h, h], h <= 0.5. The
+            order of the four is random for each image.
+        strength: factor of the four jitter strengths (SimCLR's s).
+        jitter_p: probability of the whole jitter.
         grayscale: probability of replacing the colours by their luma (ITU-R 601).
-        grayscale_first: grayscale before the jitter (MoCo v1) rather than after it (SimCLR, MoCo v2).
+        grayscale_first: grayscale before the jitter (MoCo v1), not after it (SimCLR, MoCo v2).
         blur: probability of a Gaussian blur with reflected borders.
-        blur_kernel: its odd width in pixels; None is a tenth of the size, made odd and at least 3, as in SimCLR:
-            3 at 32, 9 at 96, 23 at 224.
-        blur_sigma: positive range of its standard deviation in pixels.
-        solarize: probability of inverting what is 0.5 or brighter (BYOL).
+        blur_kernel: odd width of the blur in pixels; None is a tenth of the size, made odd and at least 3, as in
+            SimCLR: 3 at 32, 9 at 96, 23 at 224.
+        blur_sigma: positive range of the blur's standard deviation in pixels.
+        solarize: probability of inverting values of 0.5 or more (BYOL).
         mean, std: one number per channel, for (x - mean) / std with x in [0, 1]; None leaves x as it is.
 
-    On one-channel images brightness and contrast act and saturation, hue and grayscale do nothing, as in torchvision.
-    A flip commutes with all that follows it, so that recipes which flip last (MoCo) are the same recipe.
+    On images of one channel, saturation, hue and grayscale do nothing, as in torchvision.
+    A flip commutes with all later operations, so recipes that flip last (MoCo) are the same recipe.
+
+    Raises:
+        InvalidValue: an argument is outside its range.
     """
 
     def __init__(
@@ -112,19 +119,20 @@ class Views:
     ) -> None:
         kernel = 2 * max(1, size // 20) + 1 if blur_kernel is None else blur_kernel
         strengths = (0.0, 0.0, 0.0, 0.0) if jitter is None else tuple(strength * part for part in jitter)
-        positive = "a range (low, high) of positive numbers"
-        require(size >= 1, "size", "a positive number of pixels", size)
-        require(_is_range(scale, 1), "scale", "a range (low, high) in (0, 1]", scale)
-        require(_is_range(ratio), "ratio", positive, ratio)
-        require(interpolation in FILTERS, "interpolation", " or ".join(FILTERS), interpolation)
+        positive = "[low,high] with 0 < low <= high"
+        require(size >= 1, "size", size, "a positive number of pixels")
+        require(_is_range(scale, 1), "scale", scale, f"{positive} <= 1")
+        require(_is_range(ratio), "ratio", ratio, positive)
+        require(interpolation in FILTERS, "interpolation", interpolation, " or ".join(FILTERS))
         chances = {"flip": flip, "jitter_p": jitter_p, "grayscale": grayscale, "blur": blur, "solarize": solarize}
         for name, p in chances.items():
-            require(0 <= p <= 1, name, "a probability in [0, 1]", p)
-        expected = "None or four strengths (brightness, contrast, saturation, hue), none negative and hue at most 0.5"
-        require(len(strengths) == 4 and min(strengths) >= 0 and strengths[HUE] <= 0.5, "jitter", expected, jitter)
-        require(_is_range(blur_sigma), "blur_sigma", positive, blur_sigma)
-        expected = f"an odd number of pixels from 3 to {2 * size - 1} (size {size}, doubled, less 1)"
-        require(blur == 0 or (kernel % 2 == 1 and 3 <= kernel < 2 * size), "blur_kernel", expected, kernel)
+            require(0 <= p <= 1, name, p, "a probability in [0, 1]")
+        valid = len(strengths) == 4 and min(strengths) >= 0 and strengths[HUE] <= 0.5
+        remedy = "null or [brightness,contrast,saturation,hue], none negative and hue x strength at most 0.5"
+        require(valid, "jitter", jitter, remedy)
+        require(_is_range(blur_sigma), "blur_sigma", blur_sigma, positive)
+        valid = blur == 0 or (kernel % 2 == 1 and 3 <= kernel < 2 * size)
+        require(valid, "blur_kernel", kernel, f"an odd number of pixels from 3 to {2 * size - 1} (size x 2 - 1)")
         self.size, self.interpolation = size, interpolation
         self.scale, self.ratio = tuple(scale), tuple(ratio)
         self.flip, self.grayscale, self.grayscale_first = flip, grayscale, grayscale_first
@@ -135,21 +143,21 @@ class Views:
 
     @staticmethod
     def uniform(n: int, generator: torch.Generator) -> Tensor:
-        """The random numbers of n views, [n, 36] in [0, 1), on the generator's device.
+        """Draw the random numbers of n views, [n, 36] in [0, 1), on the generator's device.
 
-        Their shape depends on n alone: the boxes of a seed do not change when blur is switched on, and after drawing
-        for a global batch and slicing, row i has the same view however many devices share the batch.
+        Their shape depends on n only. So blur does not change the boxes of a seed, and a row of the global batch has
+        the same view for any number of devices that share the batch.
         """
         return torch.rand(n, 2 * TRIES + 16, generator=generator, device=generator.device)
 
-    def draw(self, n: int, height: int | Tensor, width: int | Tensor, generator: torch.Generator) -> Draw:
-        """Parameters for n images of height x width (of all of them, or [n]), on the generator's device."""
+    def draw(self, n: int, height: int | Tensor, width: int | Tensor, generator: torch.Generator) -> ViewParameters:
+        """Draw parameters for n images of height x width (numbers, or [n] each), on the generator's device."""
         return self.parameters(self.uniform(n, generator), height, width)
 
-    def parameters(self, uniform: Tensor, height: int | Tensor, width: int | Tensor) -> Draw:
-        """From numbers [n, 36] in [0, 1) the parameters for n images of height x width (of all of them, or [n])."""
+    def parameters(self, uniform: Tensor, height: int | Tensor, width: int | Tensor) -> ViewParameters:
+        """Map numbers [n, 36] in [0, 1) to the parameters for n images of height x width (numbers, or [n] each)."""
         height, width = (_column(side, uniform.device) for side in (height, width))
-        # Boxes as in RandomResizedCrop: area and log ratio uniform, rounded, and the first of ten tries that fits.
+        # Boxes as in RandomResizedCrop: area and log ratio uniform, sides rounded, the first of ten tries that fits.
         area = _spread(uniform[:, :TRIES], self.scale) * (height * width)  # [n, 10]
         ratio = _spread(uniform[:, TRIES : 2 * TRIES], [math.log(r) for r in self.ratio]).exp_()  # [n, 10]
         heights, widths = (area / ratio).sqrt_().round_(), (area * ratio).sqrt_().round_()  # [n, 10] each
@@ -163,8 +171,8 @@ class Views:
         top = torch.where(fit, u[:, 0] * (height - box_height + 1), (height - central_height) // 2)  # [n]
         left = torch.where(fit, u[:, 1] * (width - box_width + 1), (width - central_width) // 2)  # [n]
         ranges = [(max(0.0, 1 - s), 1 + s) for s in self.jitter[:3]] + [(-self.jitter[3], self.jitter[3])]
-        return Draw(
-            # .long() floors a number >= 0; a product rounded up to its bound must stay inside the image.
+        return ViewParameters(
+            # .long() floors a number >= 0; minimum: a product that was rounded up must stay inside the image.
             top=torch.minimum(top, height - box_height).long(),
             left=torch.minimum(left, width - box_width).long(),
             height=box_height.long(),
@@ -180,7 +188,7 @@ class Views:
         )
 
     def _central_box(self, height: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-        """(height, width) of the largest central box within the ratios, for when no try fits; each [1 or n]."""
+        """Height and width, each [1 or n], of the largest central box within the ratios: used if no try fits."""
         low, high = self.ratio
         ratio = width.double() / height
         narrow = (width / low).round().clamp(min=1).to(height.dtype)
@@ -188,124 +196,136 @@ class Views:
         return torch.where(ratio < low, narrow, height), torch.where(ratio > high, wide, width)
 
     def apply(
-        self, images: Tensor | list[Tensor], draw: Draw, dtype: torch.dtype = torch.float32, masked: bool | None = None
+        self,
+        images: ImageBatch,
+        parameters: ViewParameters,
+        dtype: torch.dtype = torch.float32,
+        masked: bool | None = None,
     ) -> Tensor:
         """uint8 [n, C + E, H, W] of any strides, or n of [C + E, h, w] -> contiguous [n, C + E, S, S] of `dtype`.
 
-        Two forms with equal results. masked=True computes every operation for every image and selects: no shape depends
-        on what was drawn and the host never waits for the device, so it can be compiled or captured in a CUDA graph.
-        masked=False computes an operation only for the rows it acts on, a few images at a time. None takes the second
-        on the CPU and the first elsewhere.
+        There are two forms with equal results. masked=True computes every operation for every image and then selects:
+        no shape depends on the parameters and the host never waits for the device, so the form can be compiled or
+        captured in a CUDA graph. masked=False computes an operation only for the rows that need it, a few images at a
+        time. None is masked=False on the CPU and masked=True elsewhere.
 
-        On the CPU the forms agree to the last bit, for images of one size, and so do apply(images, draw)[rows] and
-        apply(images[rows], draw[rows]); images of many sizes are cut out one by one in the second form, which rounds
-        differently (1e-6). In float64, where the matrix product's order of summation can depend on how its
-        arguments lie in memory, to 1e-13. Computed in float32, or in float64 if that is `dtype`, whatever autocast
-        says. A GPU that is allowed TF32 products rounds weights and intermediate pixels to 11 bits.
+        On the CPU and for images of one size, the forms agree to the last bit, and apply(images, parameters)[rows] is
+        apply(images[rows], parameters[rows]) to the last bit; in float64 both hold to 1e-13, because the order of
+        summation in a matrix product can depend on the memory layout of its arguments. Images of many sizes are cropped
+        one by one with masked=False, which rounds differently (1e-6). Autocast has no effect: the computation is in
+        float32, or in float64 if that is `dtype`. A GPU with TF32 products rounds weights and intermediate pixels to 11
+        bits.
         """
-        picture, further = self.normalize.split(images)
+        picture, extra = self.normalize.split(images)
         device = images[0].device
         with torch.autocast(device.type, enabled=False):
             if masked if masked is not None else device.type != "cpu":
-                out = self.normalize(self._apply(images, picture, draw, compute_dtype(dtype), _where)).to(dtype)
+                x = self._apply(images, picture, parameters, compute_dtype(dtype), _on_all_rows)
+                out = self.normalize(x).to(dtype)
             else:
                 out = torch.empty(len(images), picture, self.size, self.size, dtype=dtype, device=device)
                 step = max(1, CHUNK * torch.get_num_threads() // max(1, out[:1].numel()))
                 for start in range(0, len(images), step):
                     rows = slice(start, start + step)
-                    x = self._apply(images[rows], picture, draw[rows], compute_dtype(dtype), _gather)
+                    x = self._apply(images[rows], picture, parameters[rows], compute_dtype(dtype), _on_needed_rows)
                     out[rows] = self.normalize(x)  # [step, C, S, S]
-        return out if further is None else torch.cat([out, constants(further, self.size, dtype)], 1)
+        return out if extra is None else torch.cat([out, constants(extra, self.size, dtype)], 1)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """uint8 [n, C, H, W] -> float32 [n, C, S, S]: one random view of each image."""
+        """Draw and apply one random view of each image: uint8 [n, C, H, W] -> float32 [n, C, S, S]."""
         n, _, height, width = images.shape
         return self.apply(images, self.draw(n, height, width, generator).to(images.device))
 
     def _apply(
-        self, images: Tensor | list[Tensor], channels: int, draw: Draw, dtype: torch.dtype, on_rows: OnRows
+        self, images: ImageBatch, channels: int, parameters: ViewParameters, dtype: torch.dtype, on_rows: OnRows
     ) -> Tensor:
         """The first C channels of each image -> [n, C, S, S] in [0, 1], before normalisation."""
         if channels == 0:
             return torch.empty(len(images), 0, self.size, self.size, dtype=dtype, device=images[0].device)
-        each = not isinstance(images, Tensor) and on_rows is _gather  # one by one, reading only what is needed
+        one_by_one = not isinstance(images, Tensor) and on_rows is _on_needed_rows  # reads the boxes only
         if isinstance(images, Tensor):
-            x = self._crop(images[:, :channels], draw, dtype)
+            x = self._crop(images[:, :channels], parameters, dtype)
         else:
-            x = (self._crop_each if each else self._crop_padded)([image[:channels] for image in images], draw, dtype)
+            crop = self._crop_one_by_one if one_by_one else self._crop_padded
+            x = crop([image[:channels] for image in images], parameters, dtype)
         grays = self.grayscale > 0 and channels == 3
         if grays and self.grayscale_first:
-            x = on_rows(to_gray, x, draw.grayscale)
+            x = on_rows(to_gray, x, parameters.grayscale)
         if self.jitter_p > 0 and self.jitter[HUE] > 0 and channels == 3:
-            # What each image has before its hue, then the hue of all, which costs most, then what they have after it.
-            first = torch.arange(4, device=x.device) < (draw.order == HUE).byte().argmax(1, keepdim=True)  # [n, 4]
-            x = self._blend(x, draw, first, range(3), on_rows)
-            x = on_rows(shift_hue, x, draw.jitter, draw.strength[:, HUE].to(dtype))
-            x = self._blend(x, draw, ~first, range(1, 4), on_rows)
+            # Operations before hue, hue, operations after it: hue costs most, so it is computed once for all.
+            hue = (parameters.order == HUE).byte().argmax(1, keepdim=True)  # [n, 1]
+            before = torch.arange(4, device=x.device) < hue  # [n, 4]
+            x = self._blend(x, parameters, before, range(3), on_rows)
+            x = on_rows(shift_hue, x, parameters.jitter, parameters.strength[:, HUE].to(dtype))
+            x = self._blend(x, parameters, ~before, range(1, 4), on_rows)
         elif self.jitter_p > 0:
-            x = self._blend(x, draw, torch.ones_like(draw.order, dtype=torch.bool), range(4), on_rows)
+            x = self._blend(x, parameters, torch.ones_like(parameters.order, dtype=torch.bool), range(4), on_rows)
         if grays and not self.grayscale_first:
-            x = on_rows(to_gray, x, draw.grayscale)
+            x = on_rows(to_gray, x, parameters.grayscale)
         if self.blur > 0:
-            block = BLOCK if each else self.size
-            x = on_rows(partial(self._blur, block=block), x, draw.blur, draw.sigma)
+            block = BLOCK if one_by_one else self.size
+            x = on_rows(partial(self._blur, block=block), x, parameters.blur, parameters.sigma)
         if self.solarize > 0:
-            x = on_rows(_solarize, x, draw.solarize)
+            x = on_rows(_solarize, x, parameters.solarize)
         return x
 
-    def _blend(self, x: Tensor, draw: Draw, chosen: Tensor, slots: range, on_rows: OnRows) -> Tensor:
-        """Brightness, contrast and saturation where they are ``chosen`` [n, 4] in a slot of the order of each image."""
+    def _blend(
+        self, x: Tensor, parameters: ViewParameters, chosen: Tensor, positions: range, on_rows: OnRows
+    ) -> Tensor:
+        """Apply brightness, contrast and saturation at the positions of each image's order where ``chosen`` [n, 4]."""
         if max(self.jitter[:3]) == 0:
             return x
-        known = draw.order <= SATURATION if x.shape[1] == 3 else draw.order < SATURATION  # [n, 4]
-        chosen = chosen & known & draw.jitter[:, None]
-        strength = draw.strength.to(x.dtype).gather(1, draw.order)  # [n, 4], in the order of application
-        for slot in slots:
-            x = on_rows(blend, x, chosen[:, slot], strength[:, slot], draw.order[:, slot])
+        order = parameters.order
+        blends = order <= SATURATION if x.shape[1] == 3 else order < SATURATION  # [n, 4]
+        chosen = chosen & blends & parameters.jitter[:, None]
+        strength = parameters.strength.to(x.dtype).gather(1, order)  # [n, 4], in the order of application
+        for position in positions:
+            x = on_rows(blend, x, chosen[:, position], strength[:, position], order[:, position])
         return x
 
-    def _crop(self, images: Tensor, draw: Draw, dtype: torch.dtype) -> Tensor:
+    def _crop(self, images: Tensor, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
         """uint8 [n, C, H, W] -> [n, C, S, S] in [0, 1]."""
         height, width = images.shape[-2:]
-        flip = draw.flip if self.flip > 0 else None
-        rows = resize_matrix(draw.top, draw.height, None, height, self.size, self.interpolation, dtype)  # [n, S, H]
-        columns = resize_matrix(draw.left, draw.width, flip, width, self.size, self.interpolation, dtype)  # [n, S, W]
+        flip = parameters.flip if self.flip > 0 else None
+        to = self.size, self.interpolation, dtype
+        rows = resize_matrix(parameters.top, parameters.height, None, height, *to)  # [n, S, H]
+        columns = resize_matrix(parameters.left, parameters.width, flip, width, *to)  # [n, S, W]
         x = resample(images, rows.div_(255), columns)  # [n, C, S, S]
-        return x.clamp_(0, 1) if self.interpolation == "bicubic" else x  # its negative lobes overshoot
+        return x.clamp_(0, 1) if self.interpolation == "bicubic" else x  # bicubic overshoots
 
-    def _crop_each(self, images: list[Tensor], draw: Draw, dtype: torch.dtype) -> Tensor:
-        """n of uint8 [C, h, w] -> [n, C, S, S] in [0, 1]; of each image only the box is read."""
+    def _crop_one_by_one(self, images: list[Tensor], parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
+        """n of uint8 [C, h, w] -> [n, C, S, S] in [0, 1], reading only the box of each image."""
         out = torch.empty(len(images), images[0].shape[0], self.size, self.size, dtype=dtype)
-        boxes = torch.stack([draw.top, draw.left, draw.height, draw.width, draw.flip.long()], 1).tolist()
-        for x, image, (top, left, height, width, flip) in zip(out, images, boxes, strict=True):
+        sides = [parameters.top, parameters.left, parameters.height, parameters.width, parameters.flip.long()]
+        for x, image, (top, left, height, width, flip) in zip(out, images, torch.stack(sides, 1).tolist(), strict=True):
             box = image[None, :, top : top + height, left : left + width]
-            made = resize(box.to(dtype, memory_format=torch.contiguous_format), x.shape[1:], self.interpolation)[0]
-            torch.div(made.flip(-1) if flip and self.flip > 0 else made, 255, out=x)
+            crop = resize(box.to(dtype, memory_format=torch.contiguous_format), x.shape[1:], self.interpolation)[0]
+            torch.div(crop.flip(-1) if flip and self.flip > 0 else crop, 255, out=x)
         return out.clamp_(0, 1) if self.interpolation == "bicubic" else out
 
-    def _crop_padded(self, images: list[Tensor], draw: Draw, dtype: torch.dtype) -> Tensor:
-        """The same in few products: images of about one size are padded to a batch, for no box reaches the padding."""
+    def _crop_padded(self, images: list[Tensor], parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
+        """The same in few products: images of about one size are padded to a batch; no box reaches the padding."""
         groups = by_size(images, BUCKET)
         order = torch.tensor([i for group in groups for i in group]).to(images[0].device, non_blocking=True)  # [n]
-        draws, out, start = draw[order], [], 0
+        grouped, out, start = parameters[order], [], 0
         for group in groups:
             size = [max(images[i].shape[side] for i in group) for side in (0, 1, 2)]
             batch = images[0].new_zeros(len(group), size[1], size[2], size[0]).permute(0, 3, 1, 2)  # [m, C, H, W]
             for padded, i in zip(batch, group, strict=True):
                 padded[:, : images[i].shape[1], : images[i].shape[2]] = images[i]
-            out.append(self._crop(batch, draws[start : start + len(group)], dtype))  # [m, C, S, S]
+            out.append(self._crop(batch, grouped[start : start + len(group)], dtype))  # [m, C, S, S]
             start += len(group)
         x = torch.cat(out)
         return torch.empty_like(x).index_copy_(0, order, x)
 
     def _blur(self, x: Tensor, sigma: Tensor, block: int) -> Tensor:
-        """[n, C, S, S], [n] -> [n, C, S, S], a block of rows and columns from those that the kernel reaches."""
+        """[n, C, S, S], [n] -> [n, C, S, S]: blocks of columns, then of rows, from what the kernel reaches."""
         weights, reach = blur_matrix(sigma, self.blur_kernel, self.size, x.dtype), self.blur_kernel // 2  # [n, S, S]
         starts = range(0, self.size, block)
         bands = [(slice(i, i + block), slice(max(0, i - reach), i + block + reach)) for i in starts]
         flat = x.flatten(1, 2)  # [n, C*S, S]
         x = _join([torch.bmm(flat[:, :, near], weights[:, out, near].mT) for out, near in bands]).view_as(x)
-        return _join([weights[:, None, out, near] @ x[:, :, near] for out, near in bands], 2)  # rows blurred too
+        return _join([weights[:, None, out, near] @ x[:, :, near] for out, near in bands], 2)  # now the rows
 
 
 def _join(parts: list[Tensor], dim: int = -1) -> Tensor:
@@ -317,24 +337,24 @@ def _solarize(x: Tensor) -> Tensor:
     return torch.where(x >= 0.5, 1 - x, x)
 
 
-def _where(operation: Callable[..., Tensor], x: Tensor, rows: Tensor, *parameters: Tensor) -> Tensor:
-    return torch.where(rows[:, None, None, None], operation(x, *parameters), x)  # [n, C, S, S]
+def _on_all_rows(operation: Callable[..., Tensor], x: Tensor, rows: Tensor, *arguments: Tensor) -> Tensor:
+    return torch.where(rows[:, None, None, None], operation(x, *arguments), x)  # [n, C, S, S]
 
 
-def _gather(operation: Callable[..., Tensor], x: Tensor, rows: Tensor, *parameters: Tensor) -> Tensor:
+def _on_needed_rows(operation: Callable[..., Tensor], x: Tensor, rows: Tensor, *arguments: Tensor) -> Tensor:
     index = rows.nonzero()[:, 0]  # [m]
     if len(index) > 0:
-        x[index] = operation(x[index], *(parameter[index] for parameter in parameters))  # [m, C, S, S]
+        x[index] = operation(x[index], *(argument[index] for argument in arguments))  # [m, C, S, S]
     return x
 
 
 def _column(side: int | Tensor, device: torch.device) -> Tensor:
-    """[1, 1] or [n, 1]; a number is filled in by the device, for a copy of it would wait for what the device does."""
+    """[1, 1] or [n, 1]. The device fills in a number: a copy from the host would wait for the device's current work."""
     return side.to(device).view(-1, 1) if isinstance(side, Tensor) else torch.full((1, 1), side, device=device)
 
 
 def _spread(uniform: Tensor, bounds: Sequence[float]) -> Tensor:
-    """Numbers in [0, 1) -> numbers in [low, high), of the same shape."""
+    """Map numbers in [0, 1) to [low, high)."""
     return uniform * (bounds[1] - bounds[0]) + bounds[0]
 
 

@@ -1,7 +1,7 @@
-"""What an evaluator yields where one number does not say it: data that is kept as JSON and drawn by ``plots.py``.
+"""Results of an evaluator that are more than one number: they are written as JSON and drawn by ``record/plots.py``.
 
-Plain lists of finite numbers, so that ``dataclasses.asdict`` is the file. ``label`` says what is on the axis, unit
-included.
+The fields are plain lists of finite numbers, so that ``dataclasses.asdict`` is the content of the file. ``label`` is
+the text of an axis, with the unit.
 """
 
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often a quantity was where, for one or several groups over the same bins."""
+    """Frequencies of a quantity in bins, for one or several groups with the same bins."""
 
     counts: dict[str, list[int]]  # by group, [bins]
-    edges: list[float]  # [bins + 1], ascending; a value on an edge counts above it, on the last edge below it
+    edges: list[float]  # [bins + 1], ascending; a bin includes its lower edge, the last one both
     label: str
-    of: str  # what is counted
-    groups: str  # what the groups are
+    of: str  # the things that are counted
+    groups: str  # the kind of the groups
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A few values of a quantity, such as one for each class, for one or several groups."""
+    """A few values of a quantity, such as one per class, for one or several groups."""
 
     values: dict[str, list[float]]  # by group
     label: str
-    of: str  # what has a value
+    of: str  # the things that have a value each
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Curve:
     x: list[float]
     lines: dict[str, list[float]]  # by label, as long as x
     label: str  # of x
-    doubling: bool = False  # x grows by factors
+    doubling: bool = False  # draw x on a logarithmic scale, base 2
 
 
 @dataclass(frozen=True)
 class Regions:
-    """Which places of a photo belong together, in several ways: a hexadecimal digit a place, a string a row of them."""
+    """Clusters of the locations of a photo, in several ways: a string per row, a hexadecimal digit per location."""
 
-    photo: str  # file
+    photo: str  # path of the file
     columns: int  # maps side by side
     maps: dict[str, list[str]]  # by title
     instances: list[str] | None  # annotated objects; "." is background, "x" a crowd

@@ -1,12 +1,12 @@
-"""How features lie on the unit sphere: alignment, uniformity, tolerance, semantic sensitivity, compactness of classes.
+"""Geometry of features on the unit sphere: alignment, uniformity, tolerance, semantic sensitivity, class compactness.
 
 Shapes: N test images, D features, C classes, b x b a tile of the matrix of all pairs.
 
-The expectations over pairs x, y of test images are over distinct ones, x != y. MACL's equations 5 to 7 draw x and y
-independently of each other; with N images that adds the N self pairs to N (N - 1) others, so that a value v becomes
-(v (N - 1) + 1) / N: for 10,000 images at most 1e-4 more.
+Expectations over pairs x, y of test images are over distinct images, x != y. MACL's equations 5 to 7 draw x and y
+independently, which adds N self pairs to the N (N - 1) others: a value v becomes (v (N - 1) + 1) / N, at most 1e-4 more
+for 10,000 images.
 
-Cosines and sums are float64: distances of nearly equal features keep their digits, and the terms are many.
+Cosines and sums are float64, because distances of nearly equal features would lose digits and the sums are long.
 """
 
 import math
@@ -18,38 +18,40 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_bench.distributed import all_sum, broadcast_object, rank, world
+from ssl_bench.errors import require
 from ssl_bench.evaluate.artifacts import Artifact, Distribution
 from ssl_bench.evaluate.target import Target
 from ssl_bench.seeding import stream
 
 TILE = 512
-POSITIVES = 4096  # images whose views are drawn at a time
-WIDEST = 4096  # the effective rank needs the eigenvalues of a matrix of min(N, D) rows, 4096 of them in some 10 s
+POSITIVES = 4096  # images per call of Target.positives
+WIDEST = 4096  # largest min(N, D) for the effective rank: the eigenvalues of so many rows take about 10 s
 
 
 class Geometry:
-    """Statistics of the l2-normalised features of the test split, from its test-time views.
+    """Statistics of the l2-normalised features of the test split, from test-time views.
 
-    Yields, with f the features of x, g those of y and E over distinct pairs:
+    Yields the following, with f the features of x, g those of y and E over distinct pairs:
 
     tolerance             E[f.g 1(same class)], in [-1, 1] (Wang & Liu, 2021; MACL eq. 6)
     semantic_sensitivity  S = E exp(-(H - f.g)^2), H = 1 in the same class, else -1; in [e^-4, 1] (MACL eq. 7)
     uniformity            log E exp(-t |f - g|^2), in [-4 t, 0]; lower is more uniform (Wang & Isola, 2020; MACL eq. 5)
-    intra_distance        mean over the classes of the mean of |f - g| within a class, in [0, 2], and
-    intra_distance_median, their median ("Less can be more", figure 2); classes of one image are left out
+    intra_distance        mean over the classes of the mean of |f - g| within a class, in [0, 2]
+    intra_distance_median the median over the classes ("Less can be more", figure 2); classes of one image are left out
     intra_distances       the class means themselves, a Distribution
     effective_rank        exp of the entropy of the singular values divided by their sum, in [1, min(N, D)] (Roy &
-                          Vetterli, 2007); not centred; left out where both N and D exceed 4096, as raw pixels may
-    silhouette            mean of (b - a) / max(a, b), in [-1, 1], scikit-learn's, Euclidean (same, figure 3)
-    alignment             E |f - g|^gamma of two random training views of each image, in [0, 2^gamma] (MACL eq. 5), and
-    projection_alignment  that of the projections, if ``features`` are others; both for networks only
+                          Vetterli, 2007); not centred; left out if both N and D exceed 4096 (possible for raw pixels)
+    silhouette            mean of (b - a) / max(a, b), in [-1, 1], scikit-learn's, Euclidean ("Less ...", figure 3)
+    alignment             E |f - g|^gamma of two random training views of each image, in [0, 2^gamma] (MACL eq. 5)
+    projection_alignment  the alignment of the projections if ``features`` is backbone; both are for networks only
 
-    The papers' S is below 1/e, that of cosines around 0, so it was of features with positive entries: the backbone's.
+    The papers report S below 1/e, its value for cosines around 0. That needs features with positive entries, as the
+    backbone's are.
 
     Args:
-        features: the space. Raw pixels have a backbone space only, and nothing is yielded for their projection.
+        features: the space. Raw pixels have no projection, and nothing is yielded for it.
         t: in (0, 100]; gamma: above 0.
-        silhouette_samples: a seeded choice of so many images is taken where there are more.
+        silhouette_samples: the largest number of images for the silhouette; a larger split is subsampled by the seed.
     """
 
     def __init__(
@@ -59,33 +61,30 @@ class Geometry:
         gamma: float = 2.0,
         silhouette_samples: int = 10000,
     ) -> None:
-        if not 0 < t <= 100:
-            raise ValueError(f"t must be in (0, 100], not {t}")
-        if gamma <= 0:
-            raise ValueError(f"gamma must be above 0, not {gamma}")
-        if silhouette_samples < 2:
-            raise ValueError(f"silhouette_samples must be at least 2, not {silhouette_samples}")
+        require(0 < t <= 100, "t", t, "a number in (0, 100]")
+        require(gamma > 0, "gamma", gamma, "a positive number")
+        require(silhouette_samples >= 2, "silhouette_samples", silhouette_samples, "2 or more")
         self.features, self.t, self.gamma, self.silhouette_samples = features, t, gamma, silhouette_samples
 
     def check(self, target: Target) -> None:
         target.labels("test")
 
     def run(self, target: Target) -> Iterator[tuple[str, float | Artifact]]:
-        labels, found = target.labels("test"), target.features("test").get(self.features)
-        if found is None:
+        labels, features = target.labels("test"), target.features("test").get(self.features)
+        if features is None:
             return
-        if len(found) > 1:
-            yield from pair_statistics(found, labels, target.num_classes, self.t)
-        if min(found.shape) <= WIDEST:
-            yield "effective_rank", effective_rank(found)
-        score = self._silhouette(found, labels, target.seed)
+        if len(features) > 1:
+            yield from pair_statistics(features, labels, target.num_classes, self.t)
+        if min(features.shape) <= WIDEST:
+            yield "effective_rank", effective_rank(features)
+        score = self._silhouette(features, labels, target.seed)
         if score is not None:
             yield "silhouette", score
         if target.network is not None and target.augment:
             yield from self._alignment(target)
 
     def _silhouette(self, features: Tensor, labels: Tensor, seed: int) -> float | None:
-        """None where it is not defined: one class, or no two images of one."""
+        """The silhouette; None if there is one class only, or every class has one image."""
         if len(features) > self.silhouette_samples:
             generator = torch.Generator().manual_seed(stream("silhouette", seed))
             chosen = torch.randperm(len(features), generator=generator)[: self.silhouette_samples].to(features.device)
@@ -93,11 +92,11 @@ class Geometry:
         if not 1 < len(labels.unique()) < len(labels):
             return None
         score = None
-        if rank() == 0:  # a processor's work, which as many ranks would only do at once
+        if rank() == 0:  # it runs on the CPU, and other ranks would only repeat it
             from sklearn import config_context
             from sklearn.metrics import silhouette_score
 
-            with config_context(working_memory=64):  # MB, the block of distances that is stored
+            with config_context(working_memory=64):  # MB, for a block of distances
                 unit = F.normalize(features, dim=1).cpu().numpy()
                 score = float(silhouette_score(unit, labels.cpu().numpy()))
         return broadcast_object(score)  # type: ignore[no-any-return]
@@ -118,30 +117,31 @@ class Geometry:
 def pair_statistics(
     features: Tensor, labels: Tensor, num_classes: int, t: float, tile: int = TILE
 ) -> Iterator[tuple[str, float | Artifact]]:
-    """What :class:`Geometry` says of pairs, for features [N, D] of classes ``labels`` [N], tile by tile over the ranks.
+    """Yield the statistics of pairs (see :class:`Geometry`) for features [N, D] and labels [N].
 
-    All pairs are first taken to be of different classes, which most are; those within the classes are then put right.
+    First every pair counts as one of different classes, as most are; then the pairs within a class are corrected. The
+    tiles are divided over the ranks.
 
     Args:
         tile: b; the result does not depend on it. Memory beside the features: a few b x max(b, D).
     """
     device, count = features.device, len(features)
-    sums = torch.zeros(3, dtype=torch.float64, device=device)  # of the sensitivity, the uniformity, the tolerance
+    sums = torch.zeros(3, dtype=torch.float64, device=device)  # for sensitivity, uniformity and tolerance
     distances = torch.zeros(num_classes, dtype=torch.float64, device=device)
     for i, j in _tiles(count, tile)[rank() :: world()]:
         cosines = _cosines(features, i, j, tile)
         sums[0] += _sensitivity(cosines, -1)
         sums[1] += cosines.sub_(1).mul_(2 * t).exp_().sum()  # |f - g|^2 = 2 - 2 f.g
     for label in range(rank(), num_classes, world()):
-        mates = features[labels == label]
-        for i, j in _tiles(len(mates), tile):
-            cosines = _cosines(mates, i, j, tile)
+        members = features[labels == label]
+        for i, j in _tiles(len(members), tile):
+            cosines = _cosines(members, i, j, tile)
             sums[0] += _sensitivity(cosines, 1) - _sensitivity(cosines, -1)
             sums[2] += cosines.sum()
             distances[label] += (2 - 2 * cosines).clamp_min_(0).sqrt_().sum()
     sensitivity, uniformity, tolerance = (all_sum(sums) / (count * (count - 1) / 2)).tolist()
-    size = labels.bincount(minlength=num_classes)
-    means = (all_sum(distances) / (size * (size - 1) / 2))[size > 1].cpu()
+    sizes = labels.bincount(minlength=num_classes)
+    means = (all_sum(distances) / (sizes * (sizes - 1) / 2))[sizes > 1].cpu()
     yield "tolerance", tolerance
     yield "semantic_sensitivity", sensitivity
     yield "uniformity", math.log(uniformity)
@@ -153,27 +153,28 @@ def pair_statistics(
 
 
 def _tiles(count: int, tile: int) -> list[tuple[int, int]]:
-    """First row and first column of the tiles that hold each pair of ``count`` once, those on the diagonal by half."""
+    """First row and first column of the tiles that hold every pair once; of a diagonal tile only one half counts."""
     starts = range(0, count, tile)
     return [(i, j) for i in starts for j in starts if i <= j]
 
 
 def _cosines(features: Tensor, i: int, j: int, tile: int) -> Tensor:
-    """Cosines of the pairs of a tile, float64, flat."""
+    """Cosines of the pairs of a tile, as one float64 vector."""
     f, g = (F.normalize(features[k : k + tile].double(), dim=1) for k in (i, j))  # [b, D]
     cosines = f @ g.T
     return cosines[torch.ones_like(cosines, dtype=torch.bool).triu_(1)] if i == j else cosines.flatten()
 
 
-def _sensitivity(cosines: Tensor, kind: int) -> Tensor:
-    """Sum of exp(-(H - f.g)^2) over pairs of one H."""
-    return (cosines - kind).square_().neg_().exp_().sum()
+def _sensitivity(cosines: Tensor, h: int) -> Tensor:
+    """Sum of exp(-(H - f.g)^2) over pairs with the same H: 1 for equal classes, else -1."""
+    return (cosines - h).square_().neg_().exp_().sum()
 
 
 def effective_rank(features: Tensor) -> float:
     """exp(-sum_k p_k log p_k), p_k = s_k / sum s, of the singular values s of the normalised features [N, D].
 
-    From the eigenvalues of the smaller Gram matrix: singular values under 1e-7 of the largest are noise and count as 0.
+    It uses the eigenvalues of the smaller Gram matrix. Singular values below 1e-7 of the largest are noise and count as
+    0.
     """
     count, width = features.shape
     if width <= count:

@@ -1,10 +1,14 @@
 """Weighted k-nearest-neighbour classification of frozen features (Wu et al., 2018, arXiv:1805.01978, section 3.4).
 
-Shapes: Q queries, N bank entries, D features, n x m a block of both, g entries per group.
+    cosines    = normalize(queries) @ normalize(bank).T     [Q, N], one block at a time, never stored as a whole
+    neighbours = the k largest cosines of every row         [Q, k], updated after every block
+    score(c)   = sum of exp(cosine / temperature) over the neighbours of class c; the highest score wins
 
-The whole cost is one product of Q x D by D x N and the choice of k in every row of it. The product is made block by
-block and never kept. The choice looks at the maximum of each group of g neighbouring bank entries first: the k nearest
-entries lie in the k groups with the largest maxima, so that only k * g entries of a block are ever compared singly.
+To find the k largest of the m cosines of a block, cut its entries into groups of 8 and take the maximum of each group.
+The k nearest entries all lie in the k groups with the largest maxima: for an entry of any other group, those maxima are
+k entries that are nearer. So a top-k of m / 8 maxima and a top-k of the 8 k entries of those groups are enough.
+
+Shapes: Q queries, N bank entries, D features, n queries and m bank entries of a block, G entries of a group.
 """
 
 import itertools
@@ -15,11 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_bench.distributed import all_sum, rank, world
+from ssl_bench.errors import require
 from ssl_bench.evaluate.target import Target
 
-GROUP = 8
-INDEX = 0xFFFFFFFF  # low half of a key
-BLOCKS = {"cpu": (256, 20480), "cuda": (2048, 32768)}  # queries x bank entries: the cosines kept at a time
+GROUP = 8  # G
+LOW_HALF = 0xFFFFFFFF
+BLOCKS = {"cpu": (256, 20480), "cuda": (2048, 32768)}  # n, m
 
 
 def knn_predict(
@@ -32,74 +37,61 @@ def knn_predict(
     num_classes: int,
     blocks: tuple[int, int] | None = None,
 ) -> Tensor:
-    """Ranks the classes for every query by its k nearest bank entries.
+    """Rank the classes for every query by its k nearest bank entries.
 
-    Neighbours are nearest in cosine similarity s, each votes for its class with weight exp(s / temperature). Among
-    equally similar neighbours the lower bank index counts as nearer; among equal classes the lower one comes first.
-    Cosines are float32, votes are summed in float64 in one fixed order. Extra memory does not grow with Q * N.
+    Neighbours are the nearest in cosine similarity s, and each votes for its class with weight exp(s / temperature).
+    Among equal cosines the lower bank index is nearer; among equal scores the lower class is first. Cosines are
+    float32; votes are summed in float64 in a fixed order. Extra memory does not grow with Q * N.
 
     Args:
-        queries, bank: features [Q, D] and [N, D], normalised in here; bank_labels: [N] in [0, num_classes).
+        queries, bank: features [Q, D] and [N, D], of any norm; bank_labels: [N] in [0, num_classes).
         k: neighbours, in [1, N]; temperature: above 0.
-        blocks: the most queries and bank entries compared at a time; the result does not depend on it.
+        blocks: the largest n and m; the result does not depend on them.
 
     Returns:
         [Q, num_classes] classes, best first.
 
     Raises:
-        ValueError: if k, temperature or a label is out of range.
+        ValueError: k, temperature or a label is out of range.
     """
     check_votes(bank_labels, k, temperature, num_classes)
+    return rank_classes(nearest(queries, bank, k, blocks), bank_labels, k, temperature, num_classes)
+
+
+def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | None = None) -> Tensor:
+    """Find the k nearest bank entries of every query: their keys [Q, k] (see :func:`_keys`), nearest first."""
     query_block, bank_block = blocks or BLOCKS.get(queries.device.type, BLOCKS["cpu"])
-    return rank_classes(nearest(queries, bank, k, query_block, bank_block), bank_labels, k, temperature, num_classes)
-
-
-def rank_classes(keys: Tensor, bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> Tensor:
-    """[Q, num_classes] classes, best first, by the votes of the first k of the neighbours ``keys`` [Q, k or more]."""
-    ranking = torch.empty(len(keys), num_classes, dtype=torch.int64, device=keys.device)
-    for block, out in zip(keys.split(4096), ranking.split(4096), strict=True):
-        cosines, labels = _cosines_of(block), bank_labels[INDEX - (block & INDEX)]
-        weights = ((cosines - cosines[:, :1]) / temperature).exp()  # relative to the nearest: cannot overflow
-        scores = weights.new_zeros(len(block), num_classes)
-        for j in range(k):  # one neighbour of all queries at a time: no two additions race, so that ties are exact
-            scores.scatter_add_(1, labels[:, j : j + 1], weights[:, j : j + 1])
-        out.copy_(scores.sort(dim=1, descending=True, stable=True).indices)
-    return ranking
-
-
-def nearest(queries: Tensor, bank: Tensor, k: int, query_block: int, bank_block: int) -> Tensor:
-    """Keys [Q, k] of the k nearest bank entries, nearest first; a key holds a cosine and an index."""
-    device, group = bank.device, torch.arange(GROUP, device=bank.device)
-    found = torch.full((len(queries), k), torch.iinfo(torch.int64).min, device=device)  # below every key
-    bank_block = -(-len(bank) // -(-len(bank) // bank_block))  # equal blocks
+    device, offsets = bank.device, torch.arange(GROUP, device=bank.device)
+    best = torch.full((len(queries), k), torch.iinfo(torch.int64).min, device=device)  # below every key
+    bank_block = -(-len(bank) // -(-len(bank) // bank_block))  # blocks of equal size
     for start in range(0, len(bank), bank_block):
         count = min(bank_block, len(bank) - start)
         groups = -(-count // GROUP)
         entries = torch.empty(groups * GROUP, bank.shape[1], device=device)  # [m, D], padded to whole groups
         entries[:count], entries[count:] = bank[start : start + count], 0
         entries /= entries.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        for block, best in zip(queries.split(query_block), found.split(query_block), strict=True):
-            cosines = _products(entries, F.normalize(block.float(), dim=1))  # [m, n]
-            cosines[count:] = -torch.inf
-            cosines = cosines.view(groups, GROUP, len(block))
+        for some_queries, some_best in zip(queries.split(query_block), best.split(query_block), strict=True):
+            cosines = _products(entries, F.normalize(some_queries.float(), dim=1))  # [m, n]
+            cosines[count:] = -torch.inf  # the padding
+            cosines = cosines.view(groups, GROUP, len(some_queries))
             maxima = _keys(cosines.amax(1).T.contiguous(), torch.arange(groups, device=device))  # [n, groups]
-            chosen = maxima.topk(min(k, groups), dim=1, sorted=False).indices.unsqueeze(2)  # [n, k, 1]
-            candidates = cosines.permute(2, 0, 1).gather(1, chosen.expand(-1, -1, GROUP))  # [n, k, g]
-            keys = _keys(candidates, start + chosen * GROUP + group).flatten(1)  # [n, k * g]
-            best.copy_(torch.cat([best, keys], dim=1).topk(k, dim=1, sorted=False).values)
-    return found.sort(dim=1, descending=True).values
+            chosen = maxima.topk(min(k, groups), dim=1, sorted=False).indices.unsqueeze(2)  # [n, k, 1] groups
+            members = cosines.permute(2, 0, 1).gather(1, chosen.expand(-1, -1, GROUP))  # [n, k, G] their cosines
+            keys = _keys(members, start + chosen * GROUP + offsets).flatten(1)  # [n, k G]
+            some_best.copy_(torch.cat([some_best, keys], dim=1).topk(k, dim=1, sorted=False).values)
+    return best.sort(dim=1, descending=True).values
 
 
 def _products(entries: Tensor, queries: Tensor) -> Tensor:
-    """entries @ queries.T, [m, n], contiguous and in full float32, whatever the run allows elsewhere.
+    """entries @ queries.T, [m, n], contiguous and in full float32, even where the run allows TF32.
 
-    On CPU as a 1 x 1 convolution, which oneDNN computes with AVX-512 wherever the processor has it; the matrix product
-    goes to MKL, which on AMD processors stays at AVX2 and takes 2.4 times as long.
+    On CPUs it is a 1 x 1 convolution, which oneDNN computes with AVX-512 if the processor has it. The matrix product of
+    MKL stays at AVX2 on AMD processors and takes 2.4 times as long.
     """
     if entries.device.type == "cpu" and torch.backends.mkldnn.is_available() and len(queries):
         pixels = entries[None, None].permute(0, 3, 1, 2)  # [1, D, 1, m], channels last
-        return F.conv2d(pixels, queries[:, :, None, None])[0, :, 0].T.contiguous()  # channels last again: no copy
-    # The switch that runs set: torch refuses to read one of its switches where another has said something else.
+        return F.conv2d(pixels, queries[:, :, None, None])[0, :, 0].T.contiguous()  # channels last too: no copy
+    # Use the same switch as a run does: torch refuses to read one switch after another one has set something else.
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False  # TF32 would round the cosines to 11 bits
     try:
@@ -109,38 +101,57 @@ def _products(entries: Tensor, queries: Tensor) -> Tensor:
 
 
 def _keys(cosines: Tensor, index: Tensor) -> Tensor:
-    """One int64 each, ordered by the cosine and among equal cosines by the lower index."""
-    bits = (cosines + 0.0).view(torch.int32)  # + 0.0: minus zero is zero
-    return ((bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32) + (INDEX - index)
+    """Pack each cosine and its index into an int64, so that one sort orders by cosine, and ties by lower index.
+
+    The high half is the cosine, the low half is 2^32 - 1 - index.
+    """
+    bits = (cosines + 0.0).view(torch.int32)  # + 0.0 turns minus zero into zero
+    return (_flip_negative(bits).long() << 32) + (LOW_HALF - index)
 
 
-def _cosines_of(keys: Tensor) -> Tensor:
-    """The cosines that `_keys` was given, as float64."""
-    bits = (keys >> 32).int()
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32).double()
+def _unpacked(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """The cosines (float64) and indices that were packed into keys."""
+    return _flip_negative((keys >> 32).int()).view(torch.float32).double(), LOW_HALF - (keys & LOW_HALF)
+
+
+def _flip_negative(bits: Tensor) -> Tensor:
+    """Turn the bits of floats into integers in the same order, or back: flip all but the sign of negative ones."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def rank_classes(keys: Tensor, bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> Tensor:
+    """[Q, num_classes] classes, best first, by the votes of the first k neighbours in ``keys`` [Q, k or more]."""
+    ranking = torch.empty(len(keys), num_classes, dtype=torch.int64, device=keys.device)
+    for some_keys, some_ranking in zip(keys.split(4096), ranking.split(4096), strict=True):
+        cosines, indices = _unpacked(some_keys)
+        labels = bank_labels[indices]
+        weights = ((cosines - cosines[:, :1]) / temperature).exp()  # relative to the nearest: cannot overflow
+        scores = weights.new_zeros(len(some_keys), num_classes)
+        for j in range(k):  # one neighbour of all queries at a time: additions in a fixed order, so that ties are exact
+            scores.scatter_add_(1, labels[:, j : j + 1], weights[:, j : j + 1])
+        some_ranking.copy_(scores.sort(dim=1, descending=True, stable=True).indices)
+    return ranking
 
 
 def check_votes(bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> None:
-    """Raises ValueError unless k neighbours can be found in the bank and vote."""
+    """Raise InvalidValue for a k or a temperature that cannot be used, ValueError for a label out of range."""
     count = len(bank_labels)
-    if not 1 <= k <= count:
-        raise ValueError(f"k must be in [1, {count}], the number of bank entries, not {k}: set such a k")
-    if temperature <= 0:
-        raise ValueError(f"temperature must be above 0, not {temperature}")
+    require(1 <= k <= count, "k", k, f"a number from 1 to {count}, the number of labelled training images")
+    require(temperature > 0, "temperature", temperature, "a positive number")
     if bank_labels.min() < 0 or bank_labels.max() >= num_classes:
-        raise ValueError(f"bank_labels must lie in [0, num_classes) = [0, {num_classes}): set a labelled bank")
+        raise ValueError(f"bank_labels must lie in [0, num_classes) = [0, {num_classes})")
 
 
 class KNN:
-    """Accuracy of the k nearest neighbours in the clean train split, for the backbone and for the projection.
+    """Accuracy of kNN in the train split, seen without augmentation, for the backbone and for the projection.
 
-    Yields top1, projection_top1 and, with more than five classes, top5 and projection_top5. Raw pixels have no
-    projection. Raises ValueError if k exceeds the train split: it is never cut silently.
+    Yields top1 and projection_top1, with more than five classes also top5 and projection_top5. Raw pixels have no
+    projection. A k larger than the train split is refused, never reduced.
 
     Args:
-        k, temperature: of the votes; of several, all pairs are reported (k20_t0.07_top1), the first pair also plainly.
-            The neighbours are searched once.
-        per_class: also the accuracy on the test images of each class (top1_class0 ...), of the first pair.
+        k, temperature: of the votes. With lists, every pair is reported (k20_t0.07_top1), and the first one also under
+            the plain names; the neighbours are searched once.
+        per_class: also yield the accuracy on the test images of each class (top1_class0 ...), for the first pair.
     """
 
     def __init__(
@@ -149,8 +160,8 @@ class KNN:
         self.k = [k] if isinstance(k, int) else list(k)
         self.temperature = [temperature] if isinstance(temperature, float | int) else list(temperature)
         self.per_class = per_class
-        if not self.k or not self.temperature:
-            raise ValueError("k and temperature must not be empty lists")
+        require(bool(self.k), "k", self.k, "one or more numbers of neighbours")
+        require(bool(self.temperature), "temperature", self.temperature, "one or more positive numbers")
 
     def check(self, target: Target) -> None:
         bank_labels, _ = target.labels("train"), target.labels("test")
@@ -160,33 +171,35 @@ class KNN:
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         self.check(target)
         bank_labels, labels = target.labels("train"), target.labels("test")
-        mine, pairs = slice(rank(), None, world()), list(itertools.product(self.k, self.temperature))
-        for name, bank in target.features("train").items():
-            queries = target.features("test")[name][mine]
-            keys = nearest(queries, bank, max(self.k), *BLOCKS.get(queries.device.type, BLOCKS["cpu"]))
-            prefix = "" if name == "backbone" else f"{name}_"
-            for place, (k, temperature) in enumerate(pairs):
+        local_rows, pairs = slice(rank(), None, world()), list(itertools.product(self.k, self.temperature))
+        for space, bank in target.features("train").items():
+            keys = nearest(target.features("test")[space][local_rows], bank, max(self.k))
+            prefix = "" if space == "backbone" else f"{space}_"
+            for i, (k, temperature) in enumerate(pairs):
                 ranking = rank_classes(keys, bank_labels, k, temperature, target.num_classes)
-                found = dict(scores(ranking[:, :5] == labels[mine, None], labels, mine, target.num_classes))
-                top = {key: value for key, value in found.items() if "class" not in key}
-                if place == 0:
-                    yield from ((f"{prefix}{key}", value) for key, value in (found if self.per_class else top).items())
+                hits = ranking[:, :5] == labels[local_rows, None]
+                top, top1_by_class = top_accuracies(hits, labels, local_rows, target.num_classes)
+                if i == 0:
+                    plain = top | top1_by_class if self.per_class else top
+                    yield from ((f"{prefix}{name}", value) for name, value in plain.items())
                 if len(pairs) > 1:
-                    yield from ((f"{prefix}k{k}_t{temperature:g}_{key}", value) for key, value in top.items())
+                    yield from ((f"{prefix}k{k}_t{temperature:g}_{name}", value) for name, value in top.items())
 
 
-def scores(hits: Tensor, labels: Tensor, rows: slice, num_classes: int) -> Iterator[tuple[str, float]]:
-    """top1, with more than five classes top5, and the top1 of each class.
+def top_accuracies(
+    hits: Tensor, labels: Tensor, local_rows: slice, num_classes: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Compute top1, top5 if there are more than five classes, and the top1 of each class, over all ranks.
 
     Args:
-        hits: bool [n, 5 or fewer], whether the r-th best class is right, for this rank's ``rows`` of the images.
+        hits: bool [n, 5 or fewer], whether the r-th best class is right, for the ``local_rows`` of this rank.
         labels: int64 [N] of all images.
     """
-    counts = all_sum(hits.sum(0)).cumsum(0).double() / len(labels)
-    yield "top1", float(counts[0])
+    correct = all_sum(hits.sum(0)).cumsum(0).double() / len(labels)
+    top = {"top1": float(correct[0])}
     if num_classes > 5:
-        yield "top5", float(counts[4])
-    right = torch.zeros(num_classes, dtype=torch.float64, device=hits.device)
-    right = all_sum(right.index_add_(0, labels[rows], hits[:, 0].double()))
-    each = labels.bincount(minlength=num_classes)
-    yield from ((f"top1_class{c}", float(right[c] / each[c])) for c in range(num_classes) if each[c])
+        top["top5"] = float(correct[4])
+    per_class = torch.zeros(num_classes, dtype=torch.float64, device=hits.device)
+    per_class = all_sum(per_class.index_add_(0, labels[local_rows], hits[:, 0].double()))
+    sizes = labels.bincount(minlength=num_classes)
+    return top, {f"top1_class{c}": float(per_class[c] / sizes[c]) for c in range(num_classes) if sizes[c]}

@@ -1,7 +1,9 @@
 """Linear classification on augmented images: the frozen network runs again on new crops in every epoch.
 
 This is the protocol of the published ImageNet tables (He et al., 2020, arXiv:1911.05722, section 4.1). It costs a
-forward pass over the train split per epoch; `linear.py` is the one to use where augmentation does not matter.
+forward pass over the train split per epoch; use `linear.py` if augmentation does not matter.
+
+Shapes: N images, n images of this rank's share of a batch, D features, C classes.
 """
 
 import math
@@ -15,31 +17,32 @@ from torch import Tensor, nn
 from ssl_bench.data.pixels import sizes
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, rank, world
-from ssl_bench.evaluate.linear import judged
-from ssl_bench.evaluate.target import Target, parts, tapped
+from ssl_bench.errors import require
+from ssl_bench.evaluate.linear import top_accuracies
+from ssl_bench.evaluate.target import Target, captured_outputs, submodules
 
 
 class LinearOnImages:
     """Test accuracy (top1, top5) of a linear classifier on the backbone, trained on random crops and flips.
 
-    The last epoch's classifier is tested, never the best one. Each batch is divided over the ranks and the gradients
-    are added up, so that any number of ranks trains the same classifier. Raw pixels have no network to run on crops:
-    nothing is yielded for them.
+    The classifier of the last epoch is tested, never the best one. Each batch is divided over the ranks and the
+    gradients are summed, so that any number of ranks trains the same classifier. Yields nothing for raw pixels, which
+    have no network to run on crops.
 
     Args:
-        size ... std, jitter_p: of the views, as in `ssl_bench.data.views.Views`.
-        epochs, batch_size: of the training; the batch size is that of all ranks together.
+        size, mean ... grayscale: of the views, as in `ssl_bench.data.views.Views`.
+        epochs, batch_size: of the training; ``batch_size`` counts the images of all ranks.
         optimizer: ``sgd`` or ``adam``.
-        lr, weight_decay: of the optimizer. The rate is not scaled by the batch size.
+        lr, weight_decay: of the optimizer; ``lr`` is not scaled by the batch size.
         momentum, nesterov: of SGD.
-        schedule: ``step``: the rate times ``gamma`` after each of the epochs ``milestones``; ``cosine`` and ``linear``
-            to 0 over the training, from step to step; ``constant``.
-        init_std: of the initial weights; 0 starts from zero.
-        layers: None: one classifier, on the backbone's features. Names of parts of the backbone (layer1 ... of a
-            ResNet): one on each, trained side by side on the same views (OpenSelfSup's multi-head), on the part's map
-            averaged to at most ``cells`` numbers and normalised by a BN without learned parameters; yields
+        schedule: ``step`` multiplies the learning rate by ``gamma`` after each of the epochs ``milestones``; ``cosine``
+            and ``linear`` decrease it to 0 from step to step; ``constant``.
+        init_std: standard deviation of the initial weights; 0 starts from zero.
+        layers: None: one classifier, on the backbone's features. Names of modules of the backbone (layer1 ... of a
+            ResNet): one classifier on each, all trained on the same views (OpenSelfSup's multi-head). The module's map
+            is averaged to at most ``cells`` numbers and normalised by a BN without learned parameters; yields
             layer1_top1 ....
-        per_class: also the accuracy on the test images of each class (top1_class0 ...).
+        per_class: also yield the accuracy on the test images of each class (top1_class0 ...).
     """
 
     def __init__(
@@ -69,10 +72,9 @@ class LinearOnImages:
         cells: int = 9216,
         per_class: bool = False,
     ) -> None:
-        if epochs < 1 or batch_size < 1:
-            raise ValueError(f"epochs and batch_size must be at least 1, not {epochs} and {batch_size}")
-        if lr <= 0:
-            raise ValueError(f"lr must be above 0, not {lr}")
+        require(epochs >= 1, "epochs", epochs, "1 or more")
+        require(batch_size >= 1, "batch_size", batch_size, "1 or more")
+        require(lr > 0, "lr", lr, "a positive number")
         self.views = Views(
             size,
             scale=scale,
@@ -94,28 +96,28 @@ class LinearOnImages:
     def check(self, target: Target) -> None:
         target.labels("train"), target.labels("test")
         if self.layers is not None:
-            parts(self._backbone(target), self.layers)
+            submodules(self._backbone(target), self.layers)
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         if target.network is None:
             return
         self.check(target)
         for name, (weight, bias, norm) in self._fit(target).items():
-            logits = F.linear(norm(self._all(target, name)), weight, bias)
+            logits = F.linear(norm(self._test_features(target, name)), weight, bias)
             prefix = "" if self.layers is None else f"{name}_"
-            for key, value in judged(logits, target.labels("test"), target.num_classes, self.per_class):
-                yield f"{prefix}{key}", value
+            for metric, value in top_accuracies(logits, target.labels("test"), target.num_classes, self.per_class):
+                yield f"{prefix}{metric}", value
 
-    def _fit(self, target: Target) -> dict[str, tuple[Tensor, Tensor, "Standard"]]:
-        """For each classifier by its layer ("": the only one) its weight [C, D], bias [C] and normalisation."""
+    def _fit(self, target: Target) -> dict[str, tuple[Tensor, Tensor, "FeatureNorm"]]:
+        """Train the classifiers: weight [C, D], bias [C] and normalisation by layer ("" if there is only one)."""
         labels, device = target.labels("train"), target.device
         generator = torch.Generator().manual_seed(target.seed)
-        first = self._first(target)
+        one_image = self._one_image(target)
         heads = {}
-        for name, x in first.items():
+        for name, x in one_image.items():
             weight = torch.empty(target.num_classes, x.shape[1]).normal_(std=self.init_std, generator=generator)
             bias = torch.zeros(target.num_classes, device=device, requires_grad=True)
-            heads[name] = weight.to(device).requires_grad_(), bias, Standard(x, self.layers is not None)
+            heads[name] = weight.to(device).requires_grad_(), bias, FeatureNorm(x, self.layers is not None)
         parameters = [p for weight, bias, _ in heads.values() for p in (weight, bias)]
         optimizer: torch.optim.Optimizer
         if self.optimizer == "adam":
@@ -126,14 +128,14 @@ class LinearOnImages:
         steps, step = self.epochs * math.ceil(len(labels) / self.batch_size), 0
         for epoch in range(self.epochs):
             for batch in torch.randperm(len(labels), generator=generator).split(self.batch_size):
-                optimizer.param_groups[0]["lr"] = self.lr * self._factor(epoch, step / steps)
+                optimizer.param_groups[0]["lr"] = self.lr * self._lr_factor(epoch, step / steps)
                 views = self._views(target, batch, generator)
-                found = self._features(target, views) if len(views) else {n: x[:0] for n, x in first.items()}
-                wanted = labels[batch.to(device, non_blocking=True)[rank() :: world()]]
+                features = self._features(target, views) if len(views) else {n: x[:0] for n, x in one_image.items()}
+                local_labels = labels[batch.to(device, non_blocking=True)[rank() :: world()]]
                 loss = torch.zeros((), device=device)
                 for name, (weight, bias, norm) in heads.items():
-                    x = norm(found[name], len(batch))
-                    loss = loss + F.cross_entropy(F.linear(x, weight, bias), wanted, reduction="sum") / len(batch)
+                    logits = F.linear(norm(features[name], len(batch)), weight, bias)
+                    loss = loss + F.cross_entropy(logits, local_labels, reduction="sum") / len(batch)
                 optimizer.zero_grad(set_to_none=False)
                 loss.backward()  # type: ignore[no-untyped-call]
                 for parameter in parameters:
@@ -142,7 +144,7 @@ class LinearOnImages:
                 step += 1
         return {name: (weight.detach(), bias.detach(), norm) for name, (weight, bias, norm) in heads.items()}
 
-    def _factor(self, epoch: int, progress: float) -> float:
+    def _lr_factor(self, epoch: int, progress: float) -> float:
         if self.schedule == "cosine":
             return (1 + math.cos(math.pi * progress)) / 2
         if self.schedule == "linear":
@@ -150,21 +152,21 @@ class LinearOnImages:
         return self.gamma ** sum(epoch >= m for m in self.milestones) if self.schedule == "step" else 1.0
 
     def _views(self, target: Target, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """This rank's share of the views of a batch; their numbers are drawn for all of it."""
-        uniform, mine = self.views.uniform(len(batch), generator), slice(rank(), None, world())
-        if len(batch[mine]) == 0:  # the last batch can have fewer images than there are ranks
+        """Make this rank's share of the views of a batch; random numbers are drawn for the whole batch."""
+        uniform, local_rows = self.views.uniform(len(batch), generator), slice(rank(), None, world())
+        if len(batch[local_rows]) == 0:  # the last batch can have fewer images than there are ranks
             return uniform[:0]
-        images = target.load(target.train, batch[mine])
-        uniform = uniform[mine].to(target.device, non_blocking=True)
+        images = target.load(target.train, batch[local_rows])
+        uniform = uniform[local_rows].to(target.device, non_blocking=True)
         return self.views.apply(images, self.views.parameters(uniform, *sizes(images)))
 
     def _features(self, target: Target, views: Tensor) -> dict[str, Tensor]:
-        """What each classifier sees of views [n, C, S, S]: [n, D] by the name of its layer."""
+        """The input [n, D] of each classifier for some views, by the name of its layer."""
         if self.layers is None:
             return {"": target.embed(views)["backbone"]}
-        with tapped(self._backbone(target), self.layers, self._averaged) as found:
+        with captured_outputs(self._backbone(target), self.layers, self._averaged) as features:
             target.embed(views)
-        return found
+        return features
 
     def _averaged(self, output: Tensor) -> Tensor:
         side = max(1, math.isqrt(self.cells // output.shape[1]))
@@ -174,29 +176,29 @@ class LinearOnImages:
     def _backbone(target: Target) -> nn.Module:
         return getattr(target.network, "backbone", None) or target.network  # type: ignore[return-value]
 
-    def _first(self, target: Target) -> dict[str, Tensor]:
-        """What each classifier sees of one image, [1, D]."""
+    def _one_image(self, target: Target) -> dict[str, Tensor]:
+        """The input [1, D] of each classifier for the first test image."""
         if self.layers is None:
             return {"": target.features("test")["backbone"][:1]}
         return self._features(target, target.view(target.load(target.test, torch.zeros(1, dtype=torch.int64))))
 
-    def _all(self, target: Target, name: str) -> Tensor:
-        """Features [N, D] of the test split, from its test-time views."""
+    def _test_features(self, target: Target, name: str) -> Tensor:
+        """The input [N, D] of a classifier for the test split, from test-time views."""
         if self.layers is None:
             return target.features("test")["backbone"]
         ids = torch.arange(len(target.test)).split(target.batch_size)
         return torch.cat([self._features(target, target.view(target.load(target.test, i)))[name] for i in ids])
 
 
-class Standard:
-    """A BN without learned parameters over the batches of all ranks; off, the identity."""
+class FeatureNorm:
+    """A BN without learned parameters over the batches of all ranks; the identity if not ``enabled``."""
 
-    def __init__(self, like: Tensor, on: bool) -> None:
-        self.on, self.mean, self.var = on, torch.zeros_like(like[0]), torch.ones_like(like[0])
+    def __init__(self, like: Tensor, enabled: bool) -> None:
+        self.enabled, self.mean, self.var = enabled, torch.zeros_like(like[0]), torch.ones_like(like[0])
 
     def __call__(self, x: Tensor, count: int | None = None) -> Tensor:
-        """[n, D], normalised by a batch of ``count`` images in training, by the running statistics without it."""
-        if not self.on:
+        """Normalise x [n, D] by a training batch of ``count`` images, or with None by the running statistics."""
+        if not self.enabled:
             return x
         mean, var = self.mean, self.var
         if count is not None:

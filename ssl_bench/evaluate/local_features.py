@@ -1,8 +1,8 @@
-"""What the network finds alike within a photo: k-means over the locations of its feature maps.
+"""Regions of a photo whose features are similar: k-means over the locations of the network's feature maps.
 
 Chen, Luo and Li, Intriguing Properties of Contrastive Losses (arXiv:2011.02803), section 3.2 and figures 3 and 4: block
-groups 2, 3 and 4 of a ResNet, features l2-normalised, photos of 448 x 448, beside a supervised network and raw RGB
-patches. The paper shows pictures only; where objects are annotated, the regions are also measured against them.
+groups 2, 3 and 4 of a ResNet, l2-normalised features, photos of 448 x 448, compared with a supervised network and with
+raw RGB patches. The paper shows pictures only; here the regions are also compared with annotated objects.
 
 Shapes: P photos, K cluster counts, S side of a photo, g side of a feature map, D its channels.
 """
@@ -24,36 +24,35 @@ from torchvision.transforms.functional import rgb_to_grayscale
 from ssl_bench.data import coco
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.distributed import all_sum, rank, world
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.artifacts import Artifact, Regions
-from ssl_bench.evaluate.target import Target, frozen, parts, tapped
+from ssl_bench.evaluate.target import Target, captured_outputs, frozen, submodules
 
-KEY = "evaluate.local_features"
 PHOTOS = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
-MOST = 16  # clusters, as many as a picture has colours
+MAX_CLUSTERS = 16  # the number of colours of a picture
 
 
 class LocalFeatures:
-    """Regions of photos by layer and number of clusters, as pictures and, where objects are annotated, as agreement.
+    """Regions of photos by layer and number of clusters: pictures, and their agreement with annotated objects.
 
-    Yields ``<row>_k<clusters>_ami`` for every row (a layer, ``rgb``, ``reference_<layer>``): the adjusted mutual
-    information between the regions and the instances at the middle of each cell, background being one of them, the mean
-    over the photos that show two instances or more. Crowds are left out. Raw pixels as a target have nothing to add to
-    the row ``rgb``: nothing is yielded for them. The photos are divided over the ranks. Every photo also is a Regions
-    under its path within the folder.
+    Yields a Regions for every photo, under its path within the folder, and if there are annotations
+    ``<row>_k<clusters>_ami`` for every row (a layer, ``rgb``, ``reference_<layer>``): the adjusted mutual information
+    between the regions and the instances, averaged over the photos with two or more. Instances are read at the centre
+    of each location; the background counts as one, crowds are left out. Yields nothing for raw pixels, which the row
+    ``rgb`` already shows. The photos are divided over the ranks.
 
     Args:
-        mean, std: of the images that the network was trained on; one value each makes the photos grey.
-        images: folder of photos, searched through; ``annotations``: COCO's instances of them, or None.
-        photos: how many, the first by name.
-        size: side S that photos are resized to, in both directions.
-        layers: modules of the backbone that give feature maps.
-        clusters: the numbers of clusters, each on its own.
-        grid: larger feature maps are averaged down to it (a CIFAR stem's are four times as large).
+        mean, std: of the images that the network was trained on; with one value each, the photos are made grey.
+        images: folder of photos, searched with its subfolders; ``annotations``: COCO's instances of them, or None.
+        photos: number of photos, the first by name.
+        size: side S; photos are resized to S x S.
+        layers: modules of the backbone whose outputs are feature maps.
+        clusters: numbers of clusters; each is a separate k-means.
+        grid: larger feature maps are averaged to this side (those of a CIFAR stem are four times as large).
         patch: side of the RGB patches.
-        n_init: starts of every k-means, of which the best counts.
-        reference: a network of timm to show beside, such as ``resnet50.tv_in1k``, which timm downloads, or a name with
-            ``reference_weights``, a file with its state dict. It needs the same ``layers``.
+        n_init: starts of every k-means; the best one counts.
+        reference: a network of timm to compare with, such as ``resnet50.tv_in1k``. timm downloads its weights unless
+            ``reference_weights`` is a file with its state dict. It must have the same ``layers``.
     """
 
     def __init__(
@@ -72,20 +71,18 @@ class LocalFeatures:
         reference: str | None = None,
         reference_weights: str | None = None,
     ) -> None:
-        if not Path(images).is_dir():
-            raise ValueError(f"images={images} is no folder: set it to one with photos")
-        if annotations is not None and not Path(annotations).is_file():
-            raise ValueError(f"annotations={annotations} is no file: set it to COCO's instances_*.json, or to null")
-        if not clusters or min(clusters) < 2 or max(clusters) > MOST:
-            raise ValueError(f"clusters={list(clusters)}: set numbers from 2 to {MOST}")
-        if min(photos, size, grid, n_init) < 1 or not layers:
-            raise ValueError("photos, size, grid and n_init must be 1 or more, and layers must name one or more")
-        if patch < 1 or size % patch:
-            raise ValueError(f"patch={patch} must divide size={size}")
-        if reference_weights is not None and (reference is None or not Path(reference_weights).is_file()):
-            raise ValueError(
-                f"reference_weights={reference_weights} is no file, or reference does not name its network"
-            )
+        require(Path(images).is_dir(), "images", images, "a folder with photos")
+        has_file = annotations is None or Path(annotations).is_file()
+        require(has_file, "annotations", annotations, "the file instances_*.json of COCO, or null")
+        for name, value in {"photos": photos, "size": size, "grid": grid, "n_init": n_init}.items():
+            require(value >= 1, name, value, "1 or more")
+        require(bool(layers), "layers", list(layers), "one or more modules of the backbone")
+        valid = len(clusters) > 0 and all(2 <= k <= MAX_CLUSTERS for k in clusters)
+        require(valid, "clusters", list(clusters), f"one or more numbers from 2 to {MAX_CLUSTERS}")
+        require(patch >= 1 and size % patch == 0, "patch", patch, f"a divisor of size={size}")
+        if reference_weights is not None:
+            require(Path(reference_weights).is_file(), "reference_weights", reference_weights, "a state dict's file")
+            require(reference is not None, "reference", reference, "the name of timm's network for reference_weights")
         self.channels, self.view = len(mean), EvalView(mean=mean, std=std)
         self.images, self.annotations = Path(images), Path(annotations) if annotations else None
         self.photos, self.size, self.layers, self.clusters = photos, size, list(layers), list(clusters)
@@ -93,88 +90,88 @@ class LocalFeatures:
         self.reference, self.reference_weights = reference, reference_weights
 
     def check(self, target: Target) -> None:
-        parts(self._backbone(target), self.layers), self._paths()
+        submodules(self._backbone(target), self.layers), self._paths()
 
     def run(self, target: Target) -> Iterator[tuple[str, float | Artifact]]:
         if target.network is None:
             return
         paths = self._paths()
-        instances = self._instances(paths)  # before anything is computed, so that a wrong file is said at once
+        instances = self._instances(paths)  # before any computation, so that a wrong file is refused at once
         regions = self._regions(target, paths)
         for row, maps in regions.items():
             for j, k in enumerate(self.clusters):
                 scores = [agreement(maps[i, j], objects) for i, objects in instances.items()]
-                known = [score for score in scores if score is not None]
-                if known:
-                    yield f"{row}_k{k}_ami", sum(known) / len(known)
+                defined = [score for score in scores if score is not None]
+                if defined:
+                    yield f"{row}_k{k}_ami", sum(defined) / len(defined)
         columns = [(row, j, k) for row in regions for j, k in enumerate(self.clusters)]
         for i, path in enumerate(paths):
-            drawn = {f"{row}, {k} clusters": lines(regions[row][i, j]) for row, j, k in columns}
-            objects = shown(instances[i]) if i in instances else None
+            clusters = {f"{row}, {k} clusters": cluster_rows(regions[row][i, j]) for row, j, k in columns}
+            objects = instance_rows(instances[i]) if i in instances else None
             name = path.relative_to(self.images).with_suffix("").as_posix()
-            yield name, Regions(str(path), len(self.clusters), drawn, objects)
+            yield name, Regions(str(path), len(self.clusters), clusters, objects)
 
     def _paths(self) -> list[Path]:
-        found = sorted(path for path in self.images.rglob("*") if path.suffix.lower() in PHOTOS)[: self.photos]
-        if not found:
-            raise ConfigError(f"{KEY}.images={self.images} has no photos: set it to a folder that has")
-        return found
+        paths = sorted(path for path in self.images.rglob("*") if path.suffix.lower() in PHOTOS)[: self.photos]
+        require(bool(paths), "images", self.images, "a folder with photos: this one has none")
+        return paths
 
     def _instances(self, paths: Sequence[Path]) -> dict[int, NDArray[np.int64]]:
-        """Maps [S, S] of the photos that are annotated, by their place in ``paths``."""
+        """Maps [S, S] of the annotated photos, by their index in ``paths``."""
         if self.annotations is None:
             return {}
         by_name = {photo.file_name: photo for photo in coco.read(self.annotations).photos}
         names = [path.relative_to(self.images).as_posix() for path in paths]
-        found = {i: coco.instance_map(by_name[name], self.size) for i, name in enumerate(names) if name in by_name}
-        if not found:
-            raise ConfigError(
-                f"{KEY}.annotations={self.annotations} has none of the {len(paths)} photos such as {names[0]}: set "
-                "images to the folder that its file_name entries start from, or annotations to null"
-            )
-        return found
+        maps = {i: coco.instance_map(by_name[name], self.size) for i, name in enumerate(names) if name in by_name}
+        remedy = (
+            f"a file that has some of the {len(paths)} photos such as {names[0]}, or to null, or set images to the "
+            "folder in which the file's file_name entries lie"
+        )
+        require(bool(maps), "annotations", self.annotations, remedy)
+        return maps
 
     def _regions(self, target: Target, paths: Sequence[Path]) -> dict[str, NDArray[np.uint8]]:
-        """Cluster of every location by row, [P, K, g, g], on every rank."""
+        """Cluster of every location, [P, K, g, g], by row; all ranks have all of them."""
         backbone = self._backbone(target)
-        wanted = target.load(target.test, torch.zeros(1, dtype=torch.int64))[0].shape[0]
-        if wanted != self.channels:
+        channels = target.load(target.test, torch.zeros(1, dtype=torch.int64))[0].shape[0]
+        if channels != self.channels:
             raise ConfigError(
-                f"evaluate=local_features has photos of {self.channels} channels and the network {wanted}: leave it out"
+                f"its photos have {self.channels} channels, but the network's images have {channels}: "
+                "leave it out of evaluate"
             )
         dtype = next(backbone.parameters()).dtype
         reference = self._reference(target.device)
-        found: dict[str, Tensor] = {}
+        regions: dict[str, Tensor] = {}
         for i, path in enumerate(paths):
-            mine = i % world() == rank()
-            if not mine and i > 0:  # a rank without photos still learns the sizes from the first
+            is_local = i % world() == rank()
+            if not is_local and i > 0:  # a rank without photos opens the first one, to find the sizes of the maps
                 continue
-            pixels = self._open(path).to(target.device)  # [1, 3, S, S]
-            own = pixels if self.channels == 3 else rgb_to_grayscale(pixels)
+            rgb = self._open(path).to(target.device)  # [1, 3, S, S]
+            pixels = rgb if self.channels == 3 else rgb_to_grayscale(rgb)
             mixed = torch.autocast(target.device.type, target.autocast) if target.autocast else nullcontext()
             with mixed:
-                maps = feature_maps(backbone, self.layers, self.view(own, dtype), self.grid)
-            maps["rgb"] = patches(pixels, self.patch)
+                maps = feature_maps(backbone, self.layers, self.view(pixels, dtype), self.grid)
+            maps["rgb"] = patches(rgb, self.patch)
             if reference is not None:
                 model, view = reference
-                told = feature_maps(model, self.layers, view(pixels), self.grid)
-                maps |= {f"reference_{layer}": x for layer, x in told.items()}
+                reference_maps = feature_maps(model, self.layers, view(rgb), self.grid)
+                maps |= {f"reference_{layer}": x for layer, x in reference_maps.items()}
             for row, x in maps.items():
                 shape = len(paths), len(self.clusters), *x.shape[:2]
-                found.setdefault(row, torch.zeros(shape, dtype=torch.uint8, device=target.device))
-                for j, k in enumerate(self.clusters if mine else []):
-                    found[row][i, j] = torch.from_numpy(clustered(x, k, target.seed, self.n_init))
-        return {row: all_sum(maps).cpu().numpy() for row, maps in found.items()}
+                regions.setdefault(row, torch.zeros(shape, dtype=torch.uint8, device=target.device))
+                for j, k in enumerate(self.clusters if is_local else []):
+                    regions[row][i, j] = torch.from_numpy(clustered(x, k, target.seed, self.n_init))
+        return {row: all_sum(clusters).cpu().numpy() for row, clusters in regions.items()}
 
     @staticmethod
     def _backbone(target: Target) -> nn.Module:
         if not isinstance(backbone := getattr(target.network, "backbone", None), nn.Module):
             name = type(target.network).__name__
-            raise ConfigError(f"evaluate=local_features judges a backbone, which {name} has not")
+            raise ConfigError(f"{name} has no backbone: leave it out of evaluate")
         return backbone
 
     def _open(self, path: Path) -> Tensor:
-        """uint8 [1, 3, S, S]"""
+        """Read a photo as uint8 [1, 3, S, S]."""
         with Image.open(path) as image:
             resized = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BICUBIC)
         return torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None]
@@ -184,30 +181,31 @@ class LocalFeatures:
             return None
         import timm
 
-        local = self.reference_weights
+        weights = self.reference_weights
         try:
-            model = timm.create_model(self.reference, pretrained=local is None, num_classes=0).to(device)
-        except Exception as error:  # an unknown name, or whatever a download ends with
-            raise ConfigError(f"{KEY}.reference={self.reference}: {error}; or set reference_weights") from error
-        if local is not None:
-            state = torch.load(local, map_location="cpu", weights_only=True)
+            model = timm.create_model(self.reference, pretrained=weights is None, num_classes=0).to(device)
+        except Exception as error:  # an unknown name, or any error of a download
+            remedy = f"a network that timm can load, or set reference_weights to a file ({error})"
+            raise InvalidValue("reference", self.reference, remedy) from error
+        if weights is not None:
+            state = torch.load(weights, map_location="cpu", weights_only=True)
             try:
                 model.load_state_dict({k: v for k, v in state.items() if not k.startswith("fc.")})
             except RuntimeError as error:
-                reason = " ".join(str(error).split())[:200]
-                raise ConfigError(f"{KEY}.reference_weights={local} is not for {self.reference}: {reason}") from error
-        trained_on: Any = model.pretrained_cfg
-        return model, EvalView(mean=trained_on["mean"], std=trained_on["std"])
+                remedy = f"a state dict of {self.reference} ({' '.join(str(error).split())[:200]})"
+                raise InvalidValue("reference_weights", weights, remedy) from error
+        training: Any = model.pretrained_cfg
+        return model, EvalView(mean=training["mean"], std=training["std"])
 
 
 def feature_maps(backbone: nn.Module, layers: Sequence[str], view: Tensor, grid: int) -> dict[str, Tensor]:
-    """What ``layers`` give for one view [1, C, S, S]: unit vectors [g, g, D], g at most ``grid``."""
-    with frozen(backbone), tapped(backbone, layers) as seen:
+    """Outputs of ``layers`` for one view [1, C, S, S]: unit vectors [g, g, D], with g at most ``grid``."""
+    with frozen(backbone), captured_outputs(backbone, layers) as outputs:
         backbone(view)
     maps = {}
-    for layer, x in seen.items():
-        if not isinstance(x, Tensor) or x.ndim != 4:
-            raise ConfigError(f"{KEY}.layers: {layer} gives no feature map [n, D, g, g]: set layers to modules that do")
+    for layer, x in outputs.items():
+        is_map = isinstance(x, Tensor) and x.ndim == 4
+        require(is_map, "layers", list(layers), f"modules with outputs [n, D, g, g]: {layer} has another output")
         if x.shape[-1] > grid:
             x = F.adaptive_avg_pool2d(x, grid)
         maps[layer] = F.normalize(x[0].float(), dim=0).permute(1, 2, 0)
@@ -217,19 +215,19 @@ def feature_maps(backbone: nn.Module, layers: Sequence[str], view: Tensor, grid:
 def patches(pixels: Tensor, side: int) -> Tensor:
     """uint8 [1, C, S, S] -> the pixels of every patch, [S / side, S / side, C side side] in [0, 1].
 
-    Not normalised, or light and dark patches of one hue were the same.
+    They are not normalised, which would make light and dark patches of one hue equal.
     """
     x = pixels[0].float().div(255).unfold(1, side, side).unfold(2, side, side)  # [C, g, g, side, side]
     return x.permute(1, 2, 0, 3, 4).flatten(2)
 
 
 def clustered(x: Tensor, k: int, seed: int, n_init: int) -> NDArray[np.uint8]:
-    """k-means of the locations of a map [g, g, D]: their clusters [g, g], 0 the largest."""
+    """Cluster the locations of a map [g, g, D] by k-means: [g, g], numbered from 0, the largest cluster first."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a plain photo has fewer kinds of places than clusters
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a photo can have fewer different locations than clusters
         labels = KMeans(k, n_init=n_init, random_state=seed).fit_predict(x.flatten(0, 1).cpu().numpy())
     order = np.argsort(-np.bincount(labels, minlength=k), kind="stable")
     return np.argsort(order)[labels].reshape(x.shape[:2]).astype(np.uint8)
@@ -240,20 +238,21 @@ def agreement(regions: NDArray[np.uint8], instances: NDArray[np.int64]) -> float
     from sklearn.metrics import adjusted_mutual_info_score
 
     rows, columns = (coco.centres(g, s) for g, s in zip(regions.shape, instances.shape, strict=True))
-    seen = instances[np.ix_(rows, columns)]  # [g, g]
-    told = seen != coco.CROWD
-    if len(np.unique(seen[told])) < 2:
+    at_centres = instances[np.ix_(rows, columns)]  # [g, g]
+    known = at_centres != coco.CROWD
+    if len(np.unique(at_centres[known])) < 2:
         return None
-    return float(adjusted_mutual_info_score(seen[told], regions[told]))
+    return float(adjusted_mutual_info_score(at_centres[known], regions[known]))
 
 
-def lines(regions: NDArray[np.uint8]) -> list[str]:
-    """[g, g] -> a line of digits, to the base 16, for every row of locations."""
+def cluster_rows(regions: NDArray[np.uint8]) -> list[str]:
+    """Clusters [g, g] as text: a string for each row, a hexadecimal digit for each location."""
     return ["".join(f"{cluster:x}" for cluster in row) for row in regions.tolist()]
 
 
-def shown(instances: NDArray[np.int64], grid: int = 64) -> list[str]:
-    """Lines as above, of instances [S, S] at ``grid`` x ``grid`` places; ``.`` is background, ``x`` a crowd."""
+def instance_rows(instances: NDArray[np.int64], grid: int = 64) -> list[str]:
+    """Instances [S, S] at ``grid`` x ``grid`` locations as such text; ``.`` is background, ``x`` a crowd."""
     rows, columns = (coco.centres(grid, s) for s in instances.shape)
     signs = {coco.BACKGROUND: ".", coco.CROWD: "x"}
-    return ["".join(signs.get(n) or f"{n % MOST:x}" for n in row) for row in instances[np.ix_(rows, columns)].tolist()]
+    at_locations = instances[np.ix_(rows, columns)].tolist()
+    return ["".join(signs.get(n) or f"{n % MAX_CLUSTERS:x}" for n in row) for row in at_locations]

@@ -1,7 +1,7 @@
 """The negative-positive coupling multiplier of a network at several batch sizes (Yeh et al., Decoupled Contrastive
 Learning, figure 1).
 
-Shapes: N images of a batch, P projection width, 2 views, each image an anchor in both.
+Shapes: N images of a batch, P projection width, 2 views; an image is an anchor in each view.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ssl_bench.errors import require
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Histogram
 from ssl_bench.evaluate.target import Target
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
@@ -19,19 +20,19 @@ from ssl_bench.seeding import stream
 class NPC:
     """q_B = sigmoid(u), the negatives' share of InfoNCE's denominator, over random batches of the train split.
 
-    A batch is N different images in two training views; its projections are of the network in evaluation mode, so that
-    batch statistics have no part in it, and each anchor has the 2N - 2 views of the other images as negatives. The
-    framework's other parts (momentum, predictor, queue) are left aside.
+    A batch is N different images in two training views, and each anchor has the 2N - 2 views of the other images as
+    negatives. The network is in evaluation mode, so that batch statistics play no role. The momentum network, the
+    predictor and the queue of the framework are not used.
 
     Yields for each batch size n{N}_mean and n{N}_cv = standard deviation / mean over all anchors of all its batches,
-    both as a Curve (``by_batch_size``; figure 1a) and the distribution as a Histogram (``multiplier``; figure 1b).
-    Nothing for raw pixels, which have no projection.
+    both as a Curve (``by_batch_size``; figure 1a), and the distribution as a Histogram (``multiplier``; figure 1b).
+    Yields nothing for raw pixels, which have no projection.
 
     Args:
-        batch_sizes: N, each at least 2 and at most the train split.
-        batches: of each size.
-        tau: temperature; the paper's is 0.1, whatever the network was trained with.
-        bins: equal steps of the histogram from 0 to 1.
+        batch_sizes: N, each at least 2 and at most the size of the train split.
+        batches: number of batches of each size.
+        tau: temperature; 0.1 in the paper, for any temperature of the training.
+        bins: number of bins of the histogram, which divide [0, 1].
     """
 
     def __init__(
@@ -41,22 +42,18 @@ class NPC:
         tau: float = 0.1,
         bins: int = 20,
     ) -> None:
-        if not batch_sizes or min(batch_sizes) < 2:
-            raise ValueError(f"batch_sizes must be one or more sizes of at least 2, not {list(batch_sizes)}")
-        if batches < 1 or bins < 1:
-            raise ValueError(f"batches and bins must be at least 1, not {batches} and {bins}")
-        if tau <= 0:
-            raise ValueError(f"tau must be above 0, not {tau}")
+        require(min(batch_sizes, default=0) >= 2, "batch_sizes", list(batch_sizes), "one or more sizes, each 2 or more")
+        require(batches >= 1, "batches", batches, "1 or more")
+        require(bins >= 1, "bins", bins, "1 or more")
+        require(tau > 0, "tau", tau, "a positive number")
         self.batch_sizes, self.batches, self.tau, self.bins = sorted(set(batch_sizes)), batches, tau, bins
 
     def check(self, target: Target) -> None:
         if not target.augment:
-            raise ValueError("augment must say how views are made: the multiplier is that of two views of an image")
-        if self.batch_sizes[-1] > len(target.train):
-            raise ValueError(
-                f"batch_sizes must be at most {len(target.train)}, the images of the train split, "
-                f"not {self.batch_sizes[-1]}: leave the larger ones out"
-            )
+            raise ValueError("the target has no augment, but the multiplier needs two training views of an image")
+        count = len(target.train)
+        remedy = f"sizes up to {count}, the number of images in the train split"
+        require(self.batch_sizes[-1] <= count, "batch_sizes", self.batch_sizes, remedy)
 
     def run(self, target: Target) -> Iterator[tuple[str, float | Artifact]]:
         if target.network is None:
@@ -85,9 +82,9 @@ class NPC:
 
 
 def multipliers(projections: Tensor, ids: Tensor, tau: float) -> Tensor:
-    """sigmoid(u) of every anchor, [2, N], for projections [2, N, P] of two views of the images ``ids`` [N]."""
+    """Compute sigmoid(u) of every anchor, [2, N], from projections [2, N, P] of two views of the images ``ids`` [N]."""
     unit = F.normalize(projections, dim=2)
     e = Embedded(q=unit, p=unit.flip(0), raw=projections, ids=ids)
-    # The candidates of InBatch, which would gather them: here every rank has the whole batch, of any size.
+    # The same candidates as InBatch, which cannot be used: it would gather, but here every rank has the whole batch.
     contrast = Contrast.of(e, Bank(e.p.flatten(0, 1), ids.repeat(2)))
     return contrast.log_odds(torch.tensor(tau, dtype=unit.dtype, device=unit.device)).sigmoid()

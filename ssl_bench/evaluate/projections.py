@@ -1,8 +1,8 @@
 """Histograms of representations along random orthogonal directions (Chen et al., Intriguing Properties of Contrastive
 Losses, figure A.1).
 
-Where the projection head's outputs are Gaussian, or uniform on the sphere, each of them is bell-shaped: a picture of
-how well the representations match the prior.
+If the projections are Gaussian, or uniform on the sphere, every histogram is bell-shaped: the picture shows how well
+the representations match the prior.
 
 Shapes: N test images, P projection width, d directions.
 """
@@ -13,26 +13,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ssl_bench.errors import require
 from ssl_bench.evaluate.artifacts import Artifact, Histogram
 from ssl_bench.evaluate.target import Target
 from ssl_bench.seeding import stream
 
 
 class Projections:
-    """The test images' projections, from their test-time views, on seeded orthonormal directions.
+    """Histograms of the test images' projections, from test-time views, along seeded orthonormal directions.
 
-    Yields one Histogram (``histograms``) with the directions as groups; its bins divide [-m, m] with m the largest
-    absolute value. Nothing for raw pixels, which have no projection.
+    Yields one Histogram (``histograms``) with the directions as groups. Its bins divide [-m, m], where m is the largest
+    absolute value. Yields nothing for raw pixels, which have no projection.
 
     Args:
-        directions: d; at most P of them are orthogonal, so no more than P are taken.
+        directions: d; at most P directions can be orthogonal, so a larger number is reduced to P.
         bins: of each histogram.
-        normalize: l2-normalise the projections, as contrastive losses do; false: as the head gives them.
+        normalize: l2-normalise the projections, as contrastive losses do; false: use the output of the head.
     """
 
     def __init__(self, directions: int = 8, bins: int = 40, normalize: bool = True) -> None:
-        if directions < 1 or bins < 1:
-            raise ValueError(f"directions and bins must be at least 1, not {directions} and {bins}")
+        require(directions >= 1, "directions", directions, "1 or more")
+        require(bins >= 1, "bins", bins, "1 or more")
         self.directions, self.bins, self.normalize = directions, bins, normalize
 
     def run(self, target: Target) -> Iterator[tuple[str, float | Artifact]]:
@@ -50,7 +51,7 @@ class Projections:
 
 
 def orthonormal(width: int, directions: int, generator: torch.Generator) -> Tensor:
-    """min(directions, width) random orthonormal directions in width dimensions, [width, d] float64, uniform."""
+    """Draw d = min(directions, width) orthonormal directions uniformly, [width, d] float64."""
     gauss = torch.randn(width, min(directions, width), dtype=torch.float64, generator=generator)
     q, r = torch.linalg.qr(gauss)
-    return q * r.diagonal().sign()  # without the signs that QR prefers
+    return q * r.diagonal().sign()  # removes the preference of QR for some signs

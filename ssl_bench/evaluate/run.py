@@ -1,33 +1,61 @@
-"""Run evaluators on targets and collect what they find."""
+"""Run evaluators on targets and collect their results.
 
-from collections.abc import Iterable, Mapping
+An evaluator has a name, such as ``knn``, that begins its metrics. A target has an infix that follows it: ``/`` for the
+trained network, ``_init/`` and ``_raw/`` for the baselines, and the name of a probe after it, such as ``/digit20/``.
+"""
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.target import Evaluator, Target
 
-Findings = tuple[dict[str, float], dict[str, Artifact]]
+Results = tuple[dict[str, float], dict[str, Artifact]]
 
 
-def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> Findings:
-    """Run every evaluator on every target.
-
-    All ranks take part, and all have the results.
+def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> Results:
+    """Run every evaluator on every target. All ranks take part, and all have the results.
 
     Args:
-        evaluators: by the name that begins their metrics, such as ``knn``.
-        targets: each with what follows that name: ``/`` for the trained network, ``_init/`` and ``_raw/`` for the
-            baselines, and the name of a probe after it, such as ``/digit20/``.
+        evaluators: by name.
+        targets: each with its infix.
 
     Returns:
         The metrics by name (``knn_init/top1``), and the artifacts by name.
+
+    Raises:
+        ConfigError: an evaluator refuses a target; the sentence begins with ``evaluate.<name>``.
     """
     metrics: dict[str, float] = {}
     artifacts: dict[str, Artifact] = {}
     for infix, target in targets:
         for name, evaluator in evaluators.items():
-            for found, value in evaluator.run(target):
+            with _refusals_of(name):
+                results = dict(evaluator.run(target))
+            for metric, value in results.items():
                 if isinstance(value, Artifact):
-                    artifacts[f"{name}{infix}{found}"] = value
+                    artifacts[f"{name}{infix}{metric}"] = value
                 else:
-                    metrics[f"{name}{infix}{found}"] = value
+                    metrics[f"{name}{infix}{metric}"] = value
     return metrics, artifacts
+
+
+def check_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> None:
+    """Call the ``check`` of every evaluator that has one with every target; the errors of :func:`run_evaluators`."""
+    checks = {name: evaluator.check for name, evaluator in evaluators.items() if hasattr(evaluator, "check")}
+    for _, target in targets if checks else ():
+        for name, check in checks.items():
+            with _refusals_of(name):
+                check(target)
+
+
+@contextmanager
+def _refusals_of(name: str) -> Iterator[None]:
+    """Put ``evaluate.<name>`` before the refusals of an evaluator."""
+    try:
+        yield
+    except InvalidValue as refusal:
+        raise refusal.within(f"evaluate.{name}") from refusal
+    except ConfigError as error:
+        raise ConfigError(f"evaluate.{name}: {error}") from error

@@ -1,13 +1,13 @@
-"""Who carries out a run: one process at a time, of all the machines that share its directory.
+"""Claims: one process at a time carries out a run, of all machines that share its directory.
 
-A claim is a file ``claims/<n>`` in the directory, made by an exclusive open, which is atomic on local file systems and
-on NFS from version 3 on; no lock of the file system is relied on. The highest number counts. Who finds that its owner
-is gone makes the next number, which of many who try only one can; numbers are never used twice while a run is
-unfinished.
+A claim is a file ``claims/<n>`` in the directory, created by an exclusive open. That is atomic on local file systems
+and on NFS from version 3 on; locks of the file system are not used. The highest number is the valid claim. A waiter
+takes over from an owner that is gone by creating the next number, which only one of many waiters can. Numbers are never
+used twice while a run is unfinished.
 
-On the owner's machine its process tells whether it lives. Elsewhere the file does: the owner touches it every ten
-seconds, and one that has not changed for a minute and a half, by the clock of who is looking, has no owner any more. An
-owner that was given up in this way, having been suspended say, ends as soon as it finds the next number.
+An owner on this machine is gone if its process is. An owner on another machine touches its file every ten seconds; it
+is gone if the file has not changed for 90 seconds, by the clock of the observer. An owner that was only suspended
+exits as soon as it finds a higher number.
 """
 
 import contextlib
@@ -18,22 +18,23 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
+from ssl_bench.errors import unwritable
 
 BEAT = 10.0  # seconds between two touches
 LEASE = 90.0  # longer than a minute, for which NFS may show an old state of a file
-GRACE = 1.0  # what a process that was killed may need until its ranks are gone too
+GRACE = 1.0  # seconds until the ranks of a killed process are gone too
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that has a run. ``since`` is in seconds of the epoch, ``born`` in the kernel's ticks."""
+    """The process that carries out a run. ``since`` is in seconds of the epoch, ``born`` in the kernel's ticks."""
 
     host: str
     pid: int
@@ -42,29 +43,29 @@ class Owner:
     born: str | None
 
     @classmethod
-    def me(cls) -> "Owner":
-        return cls(socket.gethostname(), os.getpid(), round(time.time(), 3), _machine(), _born(os.getpid()))
+    def this_process(cls) -> "Owner":
+        return cls(socket.gethostname(), os.getpid(), round(time.time(), 3), _machine(), start_time(os.getpid()))
 
     def __str__(self) -> str:
         return f"{self.host} (process {self.pid}) since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
 
 
 class Claim:
-    """The claim of this process on a run, to be taken and released.
+    """The claim of this process on a run.
 
     Args:
         folder: the run's directory.
-        lease: seconds without a sign of life after which an owner on another machine is given up.
+        lease: seconds without a change after which an owner on another machine is gone.
     """
 
     def __init__(self, folder: Path, lease: float = LEASE) -> None:
         self.folder, self.lease = folder / "claims", lease
-        self.number = 0  # ours; 0: none
-        self._seen: tuple[int, int, float] = (0, 0, 0.0)  # number, time of change, when that was first seen here
+        self.number = 0  # of this process; 0: it has no claim
+        self._seen: tuple[int, int, float] = (0, 0, 0.0)  # number, time of change, when this process first saw that
         self._released = threading.Event()
 
     def take(self) -> Owner | None:
-        """None: the run is this process's now. Otherwise who has it; ask again, for an owner elsewhere may be gone."""
+        """Try to take the run. Return None on success, else the owner; ask again later, it may be gone then."""
         number = _latest(self.folder)
         while True:
             owner, gone = self._living(number) if number else (None, False)
@@ -76,68 +77,92 @@ class Claim:
                     time.sleep(GRACE)
                 threading.Thread(target=self._beat, daemon=True).start()
                 return None
-            number += 1  # somebody else was faster
+            number += 1  # another process was faster
 
-    def wait(self, say: Callable[[Owner], None]) -> None:
-        """Takes the run, when whoever has it is done; ``say`` is told of each owner once."""
-        told = None
+    def wait(self, announce: Callable[[Owner], None]) -> None:
+        """Take the run as soon as its owner is done; ``announce`` is called once for each owner."""
+        announced = None
         while (owner := self.take()) is not None:
-            if owner != told:
-                say(owner)
-                told = owner
+            if owner != announced:
+                announce(owner)
+                announced = owner
             time.sleep(0.5)
 
     def release(self, finished: bool) -> None:
-        """Gives the run back; of one that is finished no claims stay."""
+        """Give the run back. The claims of a finished run are removed."""
         self._released.set()
         if finished:
             shutil.rmtree(self.folder, ignore_errors=True)
             return
-        with contextlib.suppress(OSError):  # on a full disk the end of this process says the same
+        with contextlib.suppress(OSError):  # on a full disk the end of this process has the same effect
             files.write_json(self.folder / str(self.number), {"released": True})
 
     def _make(self, number: int) -> bool:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             with open(self.folder / str(number), "x") as file:
-                json.dump(asdict(Owner.me()), file)
+                json.dump(asdict(Owner.this_process()), file)
         except FileExistsError:
             return False
         return True
 
     def _living(self, number: int) -> tuple[Owner | None, bool]:
-        """The owner of a claim if there still is one; and whether there was one who did not give it back."""
+        """The owner of a claim, None if it has none any more; and whether the last owner ended without releasing it."""
         path = self.folder / str(number)
         data: Any = files.read_json(path)
         if isinstance(data, dict) and "released" in data:
             return None, False
         owner = Owner(**data) if isinstance(data, dict) else Owner("another process", 0, 0.0, "", None)
         if owner.machine == _machine():
-            return (owner, False) if _born(owner.pid) == owner.born and owner.born != "" else (None, True)
+            return (owner, False) if start_time(owner.pid) == owner.born and owner.born != "" else (None, True)
         try:
             changed = path.stat().st_mtime_ns
         except OSError:
-            return None, False  # finished meanwhile
+            return None, False  # the run has finished meanwhile
         now = time.monotonic()
         if (number, changed) != self._seen[:2]:
             self._seen = number, changed, now
         return (owner, False) if now - self._seen[2] < self.lease else (None, True)
 
     def _beat(self) -> None:
+        """Touch the claim every ten seconds; exit if another process has taken over."""
         while not self._released.wait(BEAT):
             if _latest(self.folder) > self.number:
-                print(f"ssl-bench: {self.folder.parent} was given to another process meanwhile", file=sys.stderr)
+                print(f"ssl-bench: {self.folder.parent} was taken over by another process", file=sys.stderr)
                 os._exit(1)
             try:
                 os.utime(self.folder / str(self.number))
             except OSError:
-                continue  # a file system that is away for a moment
+                continue  # the file system is unreachable for a moment
+
+
+@contextlib.contextmanager
+def claimed(folder: Path, wait: bool) -> Iterator[Owner | None]:
+    """Hold the claim on the run in ``folder``; yield None, or the owner if there is one and ``wait`` is False.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    claim = Claim(folder)
+    try:
+        owner = claim.take()
+        if owner is not None and not wait:
+            yield owner
+            return
+        if owner is not None:
+            claim.wait(lambda owner: print(f"{folder} is being trained by {owner}: waiting", flush=True))
+    except OSError as error:
+        raise unwritable(error) from error
+    try:
+        yield None
+    finally:
+        claim.release((folder / "results.json").exists())
 
 
 def owner(folder: Path) -> Owner | None:
-    """Who seems to be carrying out the run in ``folder``: the owner of its newest claim, unless it is surely gone.
+    """The process that carries out the run in ``folder``, as far as one look can tell.
 
-    Of an owner elsewhere the time of the last touch is compared with this machine's clock.
+    For an owner on another machine, the time of the last touch is compared with this machine's clock.
     """
     claims = folder / "claims"
     number = _latest(claims)
@@ -160,7 +185,7 @@ def _latest(claims: Path) -> int:
 
 @cache
 def _machine() -> str:
-    """This machine since it was started, and where in it process numbers mean the same (containers have their own)."""
+    """Identity of this machine since its start, and of the PID namespace, which containers have of their own."""
     parts = [socket.gethostname()]
     for read in (
         lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
@@ -173,10 +198,10 @@ def _machine() -> str:
     return "/".join(parts)
 
 
-def _born(pid: int) -> str | None:
-    """When a process was started, which tells it from a later one of the same number; "" if there is none.
+def start_time(pid: int) -> str | None:
+    """Start time of a process, which distinguishes it from a later one with the same PID; "" if there is none.
 
-    None where that is not told: not on Linux, and the process is there.
+    None if the process exists and the system does not tell its start time (not Linux).
     """
     if not sys.platform.startswith("linux"):
         try:

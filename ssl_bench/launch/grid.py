@@ -1,10 +1,9 @@
-"""A grid on disk: the cells it has and what became of each, whichever launcher carries them out.
+"""A grid on disk: its runs and the outcome of each, whichever launcher carries them out.
 
-``<sweep>/grid.json``       {"command", "host", "pid", "started", "cells": [[override, ...], ...]}, at its start
-``<sweep>/cells/<n>.json``  {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each cell
+``<grid>/grid.json``       {"command", "host", "pid", "started", "runs": [[override, ...], ...]}, written at the start
+``<grid>/jobs/<n>.json``   {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each run
 
-States: running, done, done before, failed, interrupted (``code`` is 128 + the signal), held (another process has the
-run).
+``<grid>`` is ``<paths.outputs>/.sweeps/<start>``.
 """
 
 import os
@@ -12,67 +11,55 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
 
 from ssl_bench import files
-from ssl_bench.record.summary import compare
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.record.summary import print_grid
 
-WORDS = {"done": "trained", "done before": "done before", "failed": "failed"}
-started: Path | None = None  # the folder of the grid that this process has started
-
-
-class Grid(Callback):
-    """Hydra's callback that writes ``grid.json``."""
-
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        global started
-        given = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
-        given += config.hydra.overrides.task
-        parsed = OverridesParser.create().parse_overrides(given)
-        cells = [list(cell) for batch in BasicSweeper.split_arguments(parsed, None) for cell in batch]
-        started = Path(config.hydra.sweep.dir)
-        (started / "cells").mkdir(parents=True, exist_ok=True)
-        record: dict[str, Any] = {"command": shlex.join([*sys.argv[0].split(), *sys.argv[1:]])}
-        record |= {"host": socket.gethostname(), "pid": os.getpid(), "started": time.time(), "cells": cells}
-        files.write_json(started / "grid.json", record)
+WORDS = {
+    State.DONE: "trained",
+    State.DONE_BEFORE: "done before",
+    State.FAILED: "failed",
+    State.INTERRUPTED: "interrupted",
+    State.HELD: "held",
+}
+ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
+LOST = Outcome.failed("its process exited without reporting")
 
 
-def record(sweep: Path, number: int, overrides: Sequence[str], outcome: Mapping[str, Any]) -> None:
-    """Writes what became of a cell; ``outcome`` has at least ``state``."""
-    known = {"folder": None, "reason": "", "code": 0} | {k: v for k, v in outcome.items() if k in ("state", *KEPT)}
-    files.write_json(sweep / "cells" / f"{number}.json", {"overrides": list(overrides), **known})
+def begin(folder: Path, runs: Sequence[Sequence[str]]) -> None:
+    """Write ``grid.json``. ``runs`` has the overrides of each."""
+    (folder / "jobs").mkdir(parents=True, exist_ok=True)
+    process = {"host": socket.gethostname(), "pid": os.getpid(), "started": time.time()}
+    command = shlex.join([*sys.argv[0].split(), *sys.argv[1:]])
+    files.write_json(folder / "grid.json", {"command": command, **process, "runs": [list(run) for run in runs]})
 
 
-KEPT = ("folder", "reason", "code")
+def record(folder: Path, number: int, overrides: Sequence[str], outcome: Outcome) -> None:
+    """Write the state of one run of the grid."""
+    files.write_json(folder / "jobs" / f"{number}.json", {"overrides": list(overrides), **outcome.record()})
 
 
-def summary(sweep: Path) -> int:
-    """Says how a grid went, each cell by what sets it apart, and how well; gives the exit code."""
-    cells: list[list[str]] = files.read_json(sweep / "grid.json")["cells"]
-    found = [files.read_json(sweep / "cells" / f"{number}.json") for number in range(len(cells))]
-    lost: dict[str, Any] = {"state": "failed", "reason": "its process ended without a word", "code": 1}
-    outcomes = [lost if cell is None or cell["state"] == "running" else cell for cell in found]
-    states = [outcome["state"] for outcome in outcomes]
-    counts = [f"{states.count(s)} {word}" for s, word in WORDS.items()]
-    counts += [f"{states.count(s)} {s}" for s in ("interrupted", "held") if s in states]
-    print(f"{len(cells)} cells: {', '.join(counts)}")
-    shared = set.intersection(*(set(cell) for cell in cells))
-    finished: dict[str, list[Path]] = {}  # of one name: the seeds of a cell
-    for cell, outcome in zip(cells, outcomes, strict=True):
-        apart = [override for override in cell if override not in shared]
-        if outcome["state"] in ("failed", "held"):
-            print(f"  {outcome['state']}: {' '.join(apart)}: {outcome['reason']}")
-        elif outcome["state"] in ("done", "done before"):
-            name = " ".join(override for override in apart if not override.startswith("seed="))
-            finished.setdefault(name, []).append(Path(outcome["folder"]))
-    if len(cells) > 1:
-        compare(finished)
-    stopped = [outcome["code"] for outcome in outcomes if outcome["state"] == "interrupted"]
-    return stopped[0] if stopped else 1 if {"failed", "held"} & set(states) else 0
+def summarise(folder: Path) -> int:
+    """Print how each run ended and a table of the finished ones; return the exit code of the grid."""
+    runs: list[list[str]] = files.read_json(folder / "grid.json")["runs"]
+    records = [Outcome.read(files.read_json(folder / "jobs" / f"{number}.json")) for number in range(len(runs))]
+    outcomes = [LOST if one is None or one.state is State.RUNNING else one for one in records]
+    states = [outcome.state for outcome in outcomes]
+    counts = [f"{states.count(s)} {word}" for s, word in WORDS.items() if s in ALWAYS or s in states]
+    print(f"{len(runs)} runs: {', '.join(counts)}")
+    shared = set.intersection(*(set(run) for run in runs))
+    finished: dict[str, list[Path]] = {}  # runs that differ in their seed only have one name
+    for run, outcome in zip(runs, outcomes, strict=True):
+        distinct = [override for override in run if override not in shared]
+        if outcome.finished:
+            name = " ".join(override for override in distinct if not override.startswith("seed="))
+            finished.setdefault(name, []).append(Path(outcome.folder or ""))
+        elif outcome.state in (State.FAILED, State.HELD):
+            print(f"  {outcome.state.value}: {' '.join(distinct)}: {outcome.reason}")
+    if len(runs) > 1:
+        print_grid(finished)
+    stopped = [outcome.code for outcome in outcomes if outcome.state is State.INTERRUPTED]
+    return stopped[0] if stopped else 1 if {State.FAILED, State.HELD} & set(states) else 0

@@ -1,4 +1,4 @@
-"""One cell of a grid, or the only one: from Hydra's composition to an outcome, without getting in anybody's way."""
+"""Carry out one run: from Hydra's composed configuration to an outcome."""
 
 import contextlib
 import os
@@ -6,167 +6,168 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ssl_bench import files
-from ssl_bench.config import compose as configuration
+from ssl_bench.config import compose
 from ssl_bench.config.identity import run_dir, run_id
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.launch import grid
-from ssl_bench.launch.claim import Claim
-from ssl_bench.launch.slots import Place
-from ssl_bench.record import wandb as tracking
-from ssl_bench.record.summary import headline, report
+from ssl_bench.launch.claim import claimed
+from ssl_bench.launch.nodes import nodes
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.slots import Slot
+from ssl_bench.record.metrics import show_agent
+from ssl_bench.record.summary import one_line, print_run
+from ssl_bench.record.wandb import under_agent
 
-Outcome = dict[str, Any]
 Check = Callable[[dict[str, Any]], None]
 Work = Callable[[dict[str, Any]], dict[str, float]]  # metrics of a configuration
 
 
-class Cell:
-    """A cell as Hydra made it.
+class Job:
+    """Carries out one run, alone or as one of a grid.
 
     Args:
-        cfg: its configuration, and ``settings``: Hydra's own.
-        check: raises ConfigError for values that cannot be meant.
-        work: what it does, in this process; None: it pre-trains and evaluates on ``devices``.
+        cfg: the configuration that Hydra composed.
+        settings: Hydra's own configuration.
+        check: raises ConfigError for invalid values.
+        work: computes the metrics of a configuration in this process; None: pre-train and evaluate on ``devices``.
     """
 
     def __init__(self, cfg: Any, settings: Any, check: Check, work: Work | None) -> None:
         self.cfg, self.check, self.work = cfg, check, work
-        self.grid = settings.mode.name == "MULTIRUN"
+        self.in_grid = settings.mode.name == "MULTIRUN"
         self.overrides, self.choices = list(settings.overrides.task), dict(settings.runtime.choices)
         folders = [source.path for source in settings.runtime.config_sources if source.provider == "command-line"]
         flags = [word for folder in folders for word in ("--config-dir", folder)]
         self.command = shlex.join(["ssl-bench", settings.job.config_name, *flags, *self.overrides])
-        self.launcher = self.choices["hydra/launcher"] if self.grid else "basic"
-        self.jobs = settings.launcher.n_jobs if self.launcher == "local" else 1
-        self.number = settings.job.num if self.grid else 0
-        self.sweep = Path(settings.sweep.dir)
-        self.quiet = self.launcher == "local"  # others use the terminal at the same time
+        self.launcher = self.choices["hydra/launcher"] if self.in_grid else "basic"
+        self.concurrent = settings.launcher.n_jobs if self.launcher == "local" else 1
+        self.number = settings.job.num if self.in_grid else 0
+        self.grid = Path(settings.sweep.dir)
+        self.quiet = self.launcher == "local"  # several jobs share the terminal
         self.torchrun = "TORCHELASTIC_RUN_ID" in os.environ and work is None
 
-    def __call__(self, wait: bool) -> Outcome:
-        """Carries it out and says how it ended; nothing is raised, so that the others go on.
+    def run(self, wait: bool) -> Outcome:
+        """Carry out the run and report how it ended. Failures become the outcome, so that a grid goes on.
 
         Args:
-            wait: for a process that has the run; else the cell is ``held``.
+            wait: for another process that is training the run; otherwise the outcome is ``HELD``.
         """
+        folder: Path | None = None
         try:
-            outcome = self._carry_out(wait)
+            config = self._configuration()
+            folder = run_dir(config)
+            self._record(Outcome(State.RUNNING, folder=str(folder)))
+            outcome = self._carried_out(config, folder, wait)
         except ConfigError as error:
-            outcome = {"state": "failed", "reason": str(error), "code": 2}
-        if outcome["state"] == "interrupted":
-            outcome["code"] = 128 + outcome["signal"]
-            name = signal.Signals(outcome["signal"]).name
-            print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
-        if outcome["state"] in ("failed", "held") and os.environ.get("RANK", "0") == "0":
-            print(f"ssl-bench: {outcome['reason']}", file=sys.stderr, flush=True)
-        self._note(outcome)
+            outcome = Outcome.failed(str(error), error.exit_code)
+        outcome = replace(outcome, folder=str(folder) if folder else None)
+        self._report(outcome)
+        self._record(outcome)
         return outcome
 
-    def _note(self, outcome: Outcome) -> None:
-        if self.grid:
-            grid.record(self.sweep, self.number, self.overrides, outcome)
-
-    def _carry_out(self, wait: bool) -> Outcome:
-        self.config = configuration.resolve(self.cfg, self.choices)
+    def _configuration(self) -> dict[str, Any]:
+        """The resolved and checked configuration."""
+        config = compose.resolve(self.cfg, self.choices)
         if self.torchrun:
-            if self.grid:
+            if self.in_grid:
                 raise ConfigError(
-                    "a grid cannot run under torchrun, where every rank would sweep: use devices=N instead"
+                    "a grid cannot run under torchrun, where every rank would start it: use devices=N instead"
                 )
-            self.config["devices"] = int(os.environ["WORLD_SIZE"])
-        if self.grid and tracking.agent():
-            raise ConfigError("a grid cannot run under a W&B agent, which starts a cell at a time: leave -m out")
-        self.check(self.config)
-        self.identity, self.folder = run_id(self.config), run_dir(self.config)
-        self.results = self.folder / "results.json"
-        self._note({"state": "running", "folder": str(self.folder)})
-        return self._run(wait) | {"folder": str(self.folder)}
+            config["devices"] = int(os.environ["WORLD_SIZE"])
+        if self.in_grid and under_agent():
+            raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
+        self.check(config)
+        return config
 
-    def _run(self, wait: bool) -> Outcome:
-        from ssl_bench.launch.nodes import nodes
-
-        # Where the ranks have more than one parent, rank 0 tells them all whether there is anything to do.
-        several = self.torchrun or nodes().count > 1
-        first = os.environ["RANK"] == "0" if self.torchrun else nodes().mine == 0
-        if self.results.exists() and not several:
-            return self._conclude({"state": "done before"})
-        from ssl_bench import parts as assemble  # torch: only when there is something to train
-
+    def _carried_out(self, config: dict[str, Any], folder: Path, wait: bool) -> Outcome:
+        """Skip a finished run; otherwise validate it, wait for a slot and for the claim, and train."""
+        results = folder / "results.json"
+        # Where the ranks have several parents, all start, and rank 0 tells them whether there is anything to do.
+        several_parents = self.torchrun or nodes().count > 1
+        first = os.environ["RANK"] == "0" if self.torchrun else nodes().index == 0
+        if results.exists() and not several_parents:
+            return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
         if self.work is None:
-            here = int(os.environ["LOCAL_WORLD_SIZE"]) if self.torchrun else nodes().share(self.config["devices"])
-            assemble.validate(self.config, here)
-        if not first:
-            return self._launch()
-        if self.results.exists():
-            return self._conclude(self._launch())
-        own = Place(self.config["devices"], self.config["runs_per_gpu"], self.jobs) if self._placed() else None
-        with own or contextlib.nullcontext():
-            return self._claimed(wait)
+            from ssl_bench.parts import Parts  # imports torch: only if there is something to train
 
-    def _placed(self) -> bool:
+            local = int(os.environ["LOCAL_WORLD_SIZE"]) if self.torchrun else nodes().share(config["devices"])
+            Parts(config).validate(local)
+        if not first:
+            return self._started(config, folder)
+        if results.exists():
+            return self._concluded(self._started(config, folder), config, folder)
+        with self._slot(config), claimed(folder, wait) as owner:
+            if owner is not None:
+                return Outcome(State.HELD, 1, f"{folder} is being trained by {owner}")
+            if results.exists():  # finished while this process waited
+                return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
+            self._begin(config, folder)
+            return self._concluded(self._started(config, folder), config, folder)
+
+    def _slot(self, config: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
+        """GPUs or cores for this run, if others run at the same time."""
+        if not self._separate:
+            return contextlib.nullcontext()
+        return Slot(config["devices"], config["runs_per_gpu"], self.concurrent)
+
+    @property
+    def _separate(self) -> bool:
+        """Whether the training needs a process of its own, because other runs share this one's machine."""
         return self.launcher == "local" and self.work is None
 
-    def _claimed(self, wait: bool) -> Outcome:
-        """The run, once it is this process's alone."""
-        claim = Claim(self.folder)
+    def _begin(self, config: dict[str, Any], folder: Path) -> None:
+        """Write the run's command and configuration."""
         try:
-            owner = claim.take()
-            if owner is not None:
-                if not wait:
-                    return {"state": "held", "reason": f"{self.folder} is being trained by {owner}", "code": 1}
-                claim.wait(lambda owner: print(f"{self.folder} is being trained by {owner}: waiting", flush=True))
+            (folder / "failed.json").unlink(missing_ok=True)
+            files.write_text(folder / "command.txt", self.command + "\n")
+            files.write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         except OSError as error:
-            raise ConfigError(unwritable(error)) from error
-        try:
-            if self.results.exists():  # meanwhile
-                return self._conclude({"state": "done before"})
-            self._begin()
-            return self._conclude(self._launch())
-        finally:
-            claim.release(self.results.exists())
-
-    def _begin(self) -> None:
-        try:
-            (self.folder / "failed.json").unlink(missing_ok=True)
-            files.write_text(self.folder / "command.txt", self.command + "\n")
-            files.write_text(self.folder / "config.yaml", yaml.safe_dump(self.config, sort_keys=False))
-        except OSError as error:
-            raise ConfigError(unwritable(error)) from error
+            raise unwritable(error) from error
         if not self.quiet:
-            print(f"run {self.identity} in {self.folder}", flush=True)
+            print(f"run {run_id(config)} in {folder}", flush=True)
 
-    def _launch(self) -> Outcome:
-        from ssl_bench.launch import ranks as launch
+    def _started(self, config: dict[str, Any], folder: Path) -> Outcome:
+        """Start the work where it belongs: here, as a rank of torchrun, or in ranks of our own."""
+        from ssl_bench.launch import ranks
 
         if self.work is not None:
-            return launch.alone(self.work, self.config, self.identity, self.folder)
+            return ranks.compute(self.work, config, run_id(config), folder)
         if self.torchrun:
-            return launch.join(self.config, self.identity, self.folder)
-        return launch.launch(self.config, self.identity, self.folder, apart=self._placed())
+            return ranks.join(config, run_id(config), folder)
+        return ranks.launch(config, run_id(config), folder, self._separate)
 
-    def _conclude(self, outcome: Outcome) -> Outcome:
-        """Shows how the run ended, and keeps the reason if it failed."""
-        if outcome["state"] == "done before" and self.work is None:
-            tracking.show_agent(self.config, self.identity, self.folder)
-        if outcome["state"] in ("done", "done before") and self.quiet:
-            print(f"[{self.number + 1}] {outcome['state']}: {headline(self.folder)}", flush=True)
-        elif outcome["state"] in ("done", "done before"):
-            print("" if outcome["state"] == "done" else f"already done: {self.folder}\n", end="")
-            report(self.folder)
-        if outcome["state"] == "failed":
-            detail = outcome.pop("detail")
-            if detail:
-                print(detail, file=sys.stderr, flush=True)
-            with contextlib.suppress(OSError):  # a full disk may be the reason, and is about to be told
-                files.write_json(self.folder / "failed.json", {"reason": outcome["reason"], "detail": detail})
+    def _concluded(self, outcome: Outcome, config: dict[str, Any], folder: Path) -> Outcome:
+        """Show the results of a finished run; keep the reason of a failed one."""
+        if outcome.state is State.DONE_BEFORE and self.work is None:
+            show_agent(config, run_id(config), folder)
+        if outcome.finished and self.quiet:
+            print(f"[{self.number + 1}] {outcome.state.value}: {one_line(folder)}", flush=True)
+        elif outcome.finished:
+            print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")
+            print_run(folder)
+        if outcome.state is State.FAILED:
+            if outcome.detail:
+                print(outcome.detail, file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # a full disk may be the reason, which is reported anyway
+                failure = {"reason": outcome.reason, "detail": outcome.detail}
+                files.write_json(folder / "failed.json", failure)
         return outcome
 
+    def _report(self, outcome: Outcome) -> None:
+        """Print why the run did not finish, on rank 0."""
+        if outcome.state is State.INTERRUPTED:
+            name = signal.Signals(outcome.signal).name
+            print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
+        if outcome.state in (State.FAILED, State.HELD) and os.environ.get("RANK", "0") == "0":
+            print(f"ssl-bench: {outcome.reason}", file=sys.stderr, flush=True)
 
-def unwritable(error: OSError) -> str:
-    return f"{error.filename or 'paths.outputs'}: {error.strerror}; set paths.outputs to a folder that can be written"
+    def _record(self, outcome: Outcome) -> None:
+        if self.in_grid:
+            grid.record(self.grid, self.number, self.overrides, outcome)

@@ -1,42 +1,40 @@
-"""The machines that carry out one run together, as Slurm hands them to a job that submitit has started.
+"""The machines of a Slurm job that carry out one run together.
 
-submitit starts the whole of a cell once on every machine; each starts its share of the ranks.
+submitit starts the job once on every machine; each process starts its share of the ranks.
 """
 
 import os
 from dataclasses import dataclass
 
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import InvalidValue
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """``count`` machines, of which this is number ``mine``; ``meeting`` is the address where their ranks meet."""
+    """``count`` machines, of which this is number ``index``; ``rendezvous`` is the address where their ranks meet."""
 
     count: int = 1
-    mine: int = 0
-    meeting: str = "localhost:0"
+    index: int = 0
+    rendezvous: str = "localhost:0"
 
     def share(self, devices: int) -> int:
-        """The ranks on each.
+        """Ranks on each machine.
 
         Raises:
-            ConfigError: they cannot be divided.
+            ConfigError: ``devices`` is no multiple of the machines.
         """
         if devices % self.count:
-            raise ConfigError(
-                f"devices={devices} cannot be divided: set devices, the GPUs of all nodes, to a multiple of "
-                f"hydra.launcher.nodes={self.count}"
-            )
+            remedy = f"the GPUs of all nodes, a multiple of hydra.launcher.nodes={self.count}"
+            raise InvalidValue("devices", devices, remedy)
         return devices // self.count
 
 
 def nodes() -> Nodes:
-    """One, unless this is a task of a Slurm job on several."""
+    """The machines of this Slurm job; a single one outside Slurm."""
     count = int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
     if os.environ.get("SUBMITIT_EXECUTOR") != "slurm" or count == 1:
         return Nodes()
     from submitit import JobEnvironment
 
-    port = 20_000 + int(os.environ["SLURM_JOB_ID"]) % 20_000  # another one for each job of a machine
+    port = 20_000 + int(os.environ["SLURM_JOB_ID"]) % 20_000  # jobs that share a machine need different ports
     return Nodes(count, int(os.environ["SLURM_NODEID"]), f"{JobEnvironment().hostnames[0]}:{port}")

@@ -1,4 +1,4 @@
-"""What a process owes to the one that started it: Hydra's launchers, an elastic agent, Slurm."""
+"""Signals between a process and its parent: Hydra's launchers, an elastic agent, Slurm."""
 
 import ctypes
 import os
@@ -7,23 +7,23 @@ import sys
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Makes the kernel send this process a signal when its parent is gone, however that ended (Linux)."""
+    """Make the kernel send this process a signal when its parent ends, however it ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
-        os._exit(1)  # it ended before the line above
+        os._exit(1)  # the parent ended before the line above
 
 
-def enter(launcher: str) -> None:
-    """Called in the process in which a launcher carries out a cell, before it does."""
+def prepare(launcher: str) -> None:
+    """Set up a process in which a launcher carries out a run."""
     if launcher == "local":
-        die_with(os.getppid(), signal.SIGTERM)  # so that ranks are stopped and save what they have
+        die_with(os.getppid(), signal.SIGTERM)  # the ranks are stopped and save their state
 
 
-def interrupted(number: int) -> None:
-    """Called after a cell was stopped by a signal and has saved itself.
+def pass_on(number: int) -> None:
+    """Pass on the signal that stopped a run which has saved its state.
 
-    Slurm's warning that the time is up goes on to submitit, which puts the job back into the queue and ends it.
+    Slurm's warning before the time limit goes to submitit, which requeues the job and ends it.
     """
     if number == signal.SIGUSR2 and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
         signal.raise_signal(signal.SIGUSR2)

@@ -1,8 +1,4 @@
-"""Where a run's processes come from: this one, ranks that are started here, or the ranks of an outer torchrun.
-
-All three end in :func:`_cell`, which gives an outcome as plain data: ``{"state": "done", "metrics": ...}``,
-``{"state": "interrupted", "signal": ...}`` or ``{"state": "failed", "reason": ..., "code": ..., "detail": ...}``.
-"""
+"""The processes of a run: this one, ranks started here, or the ranks of an outer torchrun. All return an Outcome."""
 
 import datetime
 import logging
@@ -22,114 +18,109 @@ import torch.distributed as dist
 from ssl_bench import files
 from ssl_bench.distributed import broadcast_object, leave, rank, world
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.hardware import local_device, release_memory
+from ssl_bench.hardware import available_cores, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
+from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with
-from ssl_bench.launch.slots import available_cores
 from ssl_bench.record.environment import environment
-from ssl_bench.record.log import journal
-from ssl_bench.training.engine import Run
+from ssl_bench.record.log import logging_to
+from ssl_bench.training.engine import train
 from ssl_bench.training.interrupt import Interrupted
 
-Outcome = dict[str, Any]
-# How ranks end that were told to stop: by themselves, or because they were not listening yet.
+# Exit codes of ranks that were stopped: after saving their state, or by the signal itself, before they listened to it.
 STOPPED = {code: n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2) for code in (128 + n, -n)}
 
 
-def launch(config: dict[str, Any], run_id: str, folder: Path, apart: bool = False) -> Outcome:
-    """Carries out one validated run on ``devices`` processes and waits for it.
+def launch(config: dict[str, Any], run_id: str, folder: Path, separate: bool = False) -> Outcome:
+    """Carry out a validated run on ``devices`` processes and wait for it.
 
     Args:
-        apart: never in this process, whose memory and environment other runs share, and without a word on the terminal,
-            which they share too.
+        separate: use a process of its own even for one device, and print nothing, because other runs share this
+            process and its terminal.
     """
-    if config["devices"] == 1 and not apart:
-        return _cell(config, run_id, folder, local_device(0))
-    return _elastic(config, run_id, folder, apart)
+    if config["devices"] == 1 and not separate:
+        return _train(config, run_id, folder, local_device(0))
+    return _elastic(config, run_id, folder, separate)
 
 
-def alone(work: Callable[[dict[str, Any]], Any], config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
-    """Carries out something else than a training, in this process, and writes ``results.json``."""
+def compute(work: Callable[[dict[str, Any]], Any], config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
+    """Carry out a computation that is no training, in this process, and write ``results.json``."""
 
-    def keep() -> dict[str, float]:
+    def compute_and_record() -> None:
         started = time.monotonic()
         metrics: dict[str, float] = work(config)
         results = {"run_id": run_id, "name": config["name"], "config": config, "metrics": metrics}
         results |= {"environment": environment(device), "seconds": round(time.monotonic() - started, 3)}
         files.write_json(folder / "results.json", results)
-        return metrics
 
     device = torch.device("cpu")
-    return _attempt(keep, folder, device)
+    return _outcome_of(compute_and_record, folder, device)
 
 
 def join(config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False) -> Outcome:
-    """Carries out a run as one of its ranks; rank 0 decides for all whether it is done already."""
+    """Carry out a run as one of its ranks. Rank 0 tells the others if it is done already."""
     die_with(os.getppid())
     device = _enter(config, int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     try:
         done = broadcast_object((folder / "results.json").exists() if rank() == 0 else None)
-        outcome: Outcome = {"state": "done before"} if done else _cell(config, run_id, folder, device, quiet)
+        outcome = Outcome(State.DONE_BEFORE) if done else _train(config, run_id, folder, device, quiet)
     except BaseException:
-        if device.type == "cpu":  # NCCL would wait there for the other ranks, which may never come
+        if device.type == "cpu":  # with NCCL, leaving would wait for ranks that may never come
             leave()
         raise
     leave()
     return outcome
 
 
-def _cell(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
-    """One rank's part."""
+def _train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
+    """Train on this rank."""
     try:
-        return _attempt(lambda: Run(config, run_id, folder, device)(), folder, device, quiet)
+        return _outcome_of(lambda: train(config, run_id, folder, device), folder, device, quiet)
     finally:
         release_memory(device)
 
 
-def _attempt(work: Callable[[], Any], folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
-    """What was foreseen becomes an outcome; anything else is a defect and keeps its traceback."""
-    # Where gloo tells the others at once that a rank has left, NCCL does not: there only a rank's death does.
-    unheard = world() > 1 and device.type == "cuda"
-    with journal(folder if rank() == 0 else None, quiet):
+def _outcome_of(work: Callable[[], Any], folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
+    """Call ``work`` and convert known errors to outcomes; other errors of several ranks keep their traceback."""
+    # With gloo the other ranks notice at once that a rank has left. With NCCL only the end of its process shows it.
+    must_exit = world() > 1 and device.type == "cuda"
+    with logging_to(folder if rank() == 0 else None, quiet):
         try:
-            return {"state": "done", "metrics": work()}
+            work()
+            return Outcome(State.DONE)
         except Interrupted as stop:
-            return {"state": "interrupted", "signal": stop.number}
+            return Outcome.interrupted(stop.number)
         except (ConfigError, RunError) as error:
-            if (world() > 1 and isinstance(error.__cause__, torch.OutOfMemoryError)) or unheard:
-                raise  # this rank's alone: the others wait, and it must end visibly
-            return _failed(str(error), 2 if isinstance(error, ConfigError) else 1)
+            if (world() > 1 and isinstance(error.__cause__, torch.OutOfMemoryError)) or must_exit:
+                raise  # only this rank failed: it must exit, since the others wait for it
+            return Outcome.failed(str(error), error.exit_code)
         except OSError as error:
-            if unheard:
+            if must_exit:
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            return _failed(f"{where}{error.strerror or error}; once that is put right, the same command resumes", 1)
+            return Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")
         except torch.OutOfMemoryError as error:
             if world() > 1:
                 raise
             reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
-            return _failed(f"{reason} Set a smaller batch_size.size or more devices", 1)
+            return Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
         except Exception as error:
-            if world() > 1 and _lost(error):
+            if world() > 1 and _lost_a_rank(error):
                 why = str(error).splitlines()[0]
-                return _failed(f"rank {rank()} has lost the others ({why}); the same command resumes", 1)
+                return Outcome.failed(f"rank {rank()} has lost the others ({why}); the same command resumes")
             if world() > 1:
                 raise
-            return _failed(f"{type(error).__name__}: {error}", 1, traceback.format_exc())
+            return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
 
 
-def _lost(error: Exception) -> bool:
-    """Whether a collective failed because another rank is gone. Gloo has no class of error for that."""
+def _lost_a_rank(error: Exception) -> bool:
+    """Whether a collective failed because another rank is gone. Gloo has no error class for that."""
     signs = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
     return isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)
 
 
-def _failed(reason: str, code: int, detail: str = "") -> Outcome:
-    return {"state": "failed", "reason": reason, "code": code, "detail": detail}
-
-
 def _enter(config: dict[str, Any], local_rank: int, local_world: int) -> torch.device:
-    """Joins the process group as a rank of this machine."""
+    """Join the process group as a rank of this machine."""
     device = local_device(local_rank)
     torch.set_num_threads(max(1, available_cores() // local_world))
     if config["devices"] == 1:
@@ -150,51 +141,51 @@ def _elastic(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> 
 
     for name in logging.root.manager.loggerDict:  # each has a level of its own
         if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # what failed is said once, below
-    multiprocessing.set_start_method("spawn", force=True)  # joblib's workers have one that ranks would not know
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # the outcome reports a failure once
+    multiprocessing.set_start_method("spawn", force=True)  # joblib's workers set a method that the ranks do not know
     team = nodes()
     settings = LaunchConfig(
         min_nodes=team.count,
         max_nodes=team.count,
         nproc_per_node=team.share(config["devices"]),
         run_id=run_id,
-        rdzv_backend="c10d" if team.count == 1 else "static",  # which takes the nodes in their order
-        rdzv_endpoint=team.meeting,
-        rdzv_configs={"rank": team.mine, "timeout": config["timeout"]},
+        rdzv_backend="c10d" if team.count == 1 else "static",  # static keeps the order of the nodes
+        rdzv_endpoint=team.rendezvous,
+        rdzv_configs={"rank": team.index, "timeout": config["timeout"]},
         max_restarts=0,
         monitor_interval=0.1,
         start_method="spawn",
     )
-    former = signal.signal(signal.SIGUSR2, _stop)
+    former = signal.signal(signal.SIGUSR2, _raise_signal)
     try:
         outcomes = elastic_launch(settings, _rank)(config, run_id, folder, quiet, os.getpid())
         return outcomes[0]  # type: ignore[no-any-return]
     except SignalException as stop:
-        return {"state": "interrupted", "signal": int(stop.sigval)}
+        return Outcome.interrupted(int(stop.sigval))
     except ChildFailedError as error:
         number, failure = error.get_first_failure()
-        if failure.exitcode in STOPPED:  # somebody stopped the ranks, not us
-            return {"state": "interrupted", "signal": int(STOPPED[failure.exitcode])}
-        told: Any = failure.message  # a sentence, or what an exception left behind
-        message = str(told["extraInfo"]["py_callstack"] if isinstance(told, dict) else told).strip()
-        return _failed(f"rank {number} failed: {message.splitlines()[-1]}", 1, message)
+        if failure.exitcode in STOPPED:  # another process stopped the ranks, not this one
+            return Outcome.interrupted(int(STOPPED[failure.exitcode]))
+        report: Any = failure.message  # a sentence, or a dict with a traceback
+        message = str(report["extraInfo"]["py_callstack"] if isinstance(report, dict) else report).strip()
+        return Outcome.failed(f"rank {number} failed: {message.splitlines()[-1]}", detail=message)
     finally:
         signal.signal(signal.SIGUSR2, former)
 
 
-def _stop(number: int, frame: Any) -> None:
-    """Elastic's own handlers do the same for the signals that it knows: the ranks get it too and have time to save."""
+def _raise_signal(number: int, frame: Any) -> None:
+    """Do for SIGUSR2 what elastic does for the other signals: the ranks receive it too and have time to save."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
     raise SignalException(signal.Signals(number).name, signal.Signals(number))
 
 
 def _rank(config: dict[str, Any], run_id: str, folder: Path, quiet: bool, parent: int) -> Outcome:
-    """The entry of a rank that was started here."""
+    """Entry point of a rank that is started here."""
     die_with(parent)
     outcome = join(config, run_id, folder, quiet)
-    if outcome["state"] == "interrupted":
-        # A rank that returns waits until its result is fetched; one that was told to stop has nobody to fetch it.
+    if outcome.state is State.INTERRUPTED:
+        # A rank that returned would wait until its result is fetched, which the interrupted parent never does.
         sys.stdout.flush()
-        os._exit(128 + outcome["signal"])
+        os._exit(outcome.code)
     return outcome

@@ -1,10 +1,10 @@
-"""A method is networks and an objective on what they give: the one module that trains.
+"""Base classes: a method is networks and an objective on their outputs, the one module that is trained.
 
-V anchor views   B images on this rank   D width
+V anchor views   B images on this rank   D width   F features of the backbone
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,19 +19,27 @@ from ssl_bench.objective.shards import Shards
 from ssl_bench.objective.temperature import Temperature
 
 Norm = Literal["sync", "shuffle", "local"]
-Outputs = dict[str, Tensor]  # each [V, B, ...], so that those of several chunks of a batch can be put together
+Outputs = dict[str, Tensor]  # each [V, B, ...], so that those of several chunks of a batch can be joined
+
+
+class StepResult(NamedTuple):
+    """The result of a forward pass."""
+
+    loss: Tensor  # [], the mean over this rank
+    diagnostics: dict[str, Tensor]
+    kept: Any = None  # what after_step needs of this batch, detached; None or a dataclass, which DDP passes on as it is
 
 
 class Method(nn.Module):
-    """``forward(batch, progress) -> (loss [], diagnostics)``; the loss is this rank's mean.
+    """Networks and the objective on their outputs.
 
-    The way to the loss is cut in two, for batches too large to go it at once: what the networks give for some images,
-    and the objective on what they gave for all.
+    Forward and objective are separate, so that a batch can be processed in chunks: the networks see some images at a
+    time, and the objective sees their outputs for all images.
 
     Attributes:
-        encoder: maps views [B, channels, H, W] to ``{"backbone": [B, F], "projection": [B, D]}``; it is what is judged.
-        norm: batch statistics over all ranks (``sync``) or each rank's own (``local``, ``shuffle``).
-        views: of an image that it takes.
+        encoder: maps views [B, channels, H, W] to ``{"backbone": [B, F], "projection": [B, D]}``; it is evaluated.
+        norm: batch statistics over all ranks (``sync``) or of each rank's images (``local``, ``shuffle``).
+        views: number of views of an image that the method takes.
     """
 
     encoder: nn.Module
@@ -39,55 +47,60 @@ class Method(nn.Module):
     views: ClassVar[int] = 2
 
     def networks(self) -> list[nn.Module]:
-        """What can be compiled."""
+        """The networks, which may be compiled."""
         return [self.encoder]
 
-    def trained(self, batch: Batch) -> Outputs:
-        """What the trained networks give for a batch, with gradient."""
+    def trained_outputs(self, batch: Batch) -> Outputs:
+        """Outputs of the trained networks for a batch, with gradient."""
         raise NotImplementedError
 
-    def followed(self, batch: Batch) -> Outputs:
-        """What other networks give, without gradient."""
+    def momentum_outputs(self, batch: Batch) -> Outputs:
+        """Outputs of the momentum network, and other constants made of the views: without gradient."""
         return {}
 
-    def objective(
-        self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss and what is to be told of it; ``batch`` may come without its views."""
+    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+        """Compute the loss and, with ``diagnostics``, all diagnostics; ``batch`` may come without its views."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, progress: float, diagnostics: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.objective(self.trained(batch) | self.followed(batch), batch, progress, diagnostics)
+    def forward(self, batch: Batch, progress: float, diagnostics: bool = False) -> StepResult:
+        """Run the networks and the objective at ``progress`` in [0, 1] of the training."""
+        outputs = self.trained_outputs(batch) | self.momentum_outputs(batch)
+        return self.objective(outputs, batch, progress, diagnostics)
 
-    def after_step(self, progress: float) -> None:
-        """Called after each optimiser step."""
+    def after_step(self, progress: float, kept: Any) -> None:
+        """Update what is not trained by gradients; called after each optimiser step.
+
+        Args:
+            progress: as for the forward.
+            kept: from the step's StepResult.
+        """
         for module in self.modules():
             if isinstance(module, StepGenerator):
                 module.step += 1
 
     def collect(self) -> None:
-        """Called on every rank before one of them saves the state: what is spread over the ranks comes together."""
+        """Bring memories that are spread over the ranks to rank 0; called on every rank before the state is saved."""
         for module in self.modules():
             if isinstance(module, Shards):
                 module.collect()
 
     def facts(self, images: int) -> dict[str, Any]:
-        """What a run at a global batch of ``images`` amounts to, for its record.
+        """Facts about a run at a global batch of ``images``, for its record.
 
         Raises:
-            ValueError: the method cannot work at that batch.
+            InvalidValue: the method cannot work at that batch.
         """
         return {}
 
 
 class Framework(nn.Module):
-    """The networks of a contrastive method, and which of their outputs are anchors and positives.
+    """The networks of a contrastive method, and the choice of their outputs as anchors and positives.
 
     Attributes:
         encoder, norm: as in :class:`Method`.
-        gives: what negatives and losses may need of it: ``both_views`` (keys of both views), ``two_views`` (the anchors
-            of the two views are each other's positives).
-        views: of an image that it takes, at least.
+        gives: requirements of negatives and losses that it meets: ``both_views`` (keys of both views), ``two_views``
+            (the anchors of the two views are each other's positives).
+        views: smallest number of views of an image that it takes.
     """
 
     encoder: nn.Module
@@ -95,10 +108,12 @@ class Framework(nn.Module):
     views: ClassVar[int] = 2
     gives: frozenset[str]
 
-    def trained(self, batch: Batch) -> Outputs:
+    def trained_outputs(self, batch: Batch) -> Outputs:
+        """As in :class:`Method`."""
         raise NotImplementedError
 
-    def followed(self, batch: Batch) -> Outputs:
+    def momentum_outputs(self, batch: Batch) -> Outputs:
+        """As in :class:`Method`."""
         raise NotImplementedError
 
     def embed(self, outputs: Outputs, ids: Tensor) -> Embedded:
@@ -106,11 +121,11 @@ class Framework(nn.Module):
         raise NotImplementedError
 
     def after_step(self, progress: float) -> None:
-        """Called after each optimiser step, for networks that follow another one."""
+        """Move the momentum network, if there is one; called after each optimiser step."""
 
 
 class Contrastive(Method):
-    """Framework, negatives, temperature and loss put together.
+    """A contrastive method, made of framework, negatives, temperature and loss.
 
     Args:
         reduction: ``mean`` over the anchors of all views (most PyTorch codes); ``sum`` over the views of the mean over
@@ -140,8 +155,8 @@ class Contrastive(Method):
         gives = framework.gives | negatives.gives
         gives |= {"tau"} if loss.uses_tau else set()
         gives |= set() if tiled else {"dense"}
-        wanted = {"loss": loss.needs, "negatives": negatives.needs, "temperature": temperature.needs}
-        for group, needs in wanted.items():
+        needs_of = {"loss": loss.needs, "negatives": negatives.needs, "temperature": temperature.needs}
+        for group, needs in needs_of.items():
             for need in sorted(needs - gives, key=list(NEEDS).index):
                 raise MissingNeed(group, need)
         self.framework, self.negatives, self.temperature, self.loss = framework, negatives, temperature, loss
@@ -154,31 +169,27 @@ class Contrastive(Method):
     def networks(self) -> list[nn.Module]:
         return list(self.framework.children())
 
-    def trained(self, batch: Batch) -> Outputs:
-        return self.framework.trained(batch)
+    def trained_outputs(self, batch: Batch) -> Outputs:
+        return self.framework.trained_outputs(batch)
 
-    def followed(self, batch: Batch) -> Outputs:
-        return self.framework.followed(batch)
+    def momentum_outputs(self, batch: Batch) -> Outputs:
+        return self.framework.momentum_outputs(batch)
 
-    def objective(
-        self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
         # Half precision ends here: unit vectors, cosines and logits are float32 (or float64, where that was asked for).
         with torch.autocast(batch.ids.device.type, enabled=False):
             e = self.framework.embed(outputs, batch.ids)
             contrast = self.negatives.select(Contrast.of(e, self.negatives.bank(e), self.tiled))
             tau = self.temperature(progress, contrast)
             loss = self.loss(contrast, tau).mean(1)  # [V]
-            own = None if e.own is None else e.own.detach()
-            self._last = Embedded(e.q.detach(), e.p.detach(), e.raw.detach(), e.ids, own)
-            found = diagnose(contrast, tau, self.loss) if diagnostics else {"tau": tau.detach().mean()}
-        return loss.mean() if self.reduction == "mean" else loss.sum(), found
+            values = diagnose(contrast, tau, self.loss) if diagnostics else {"tau": tau.detach().mean()}
+        return StepResult(loss.mean() if self.reduction == "mean" else loss.sum(), values, e.detach())
 
     @torch.no_grad()
-    def after_step(self, progress: float) -> None:
-        self.negatives.update(self._last)
+    def after_step(self, progress: float, kept: Embedded) -> None:
+        self.negatives.update(kept)
         self.framework.after_step(progress)
-        super().after_step(progress)
+        super().after_step(progress, kept)
 
     def facts(self, images: int) -> dict[str, Any]:
         return {"negatives_per_anchor": self.negatives.count(images)}
@@ -199,10 +210,10 @@ NEEDS: Mapping[str, tuple[str, str]] = {
 
 
 class MissingNeed(ValueError):
-    """A part of a method needs what the others do not give.
+    """A part of a method needs something that the others do not give.
 
     Attributes:
-        group: of the configuration, the one in need.
+        group: group of the configuration whose part has the need.
     """
 
     def __init__(self, group: str, need: str) -> None:

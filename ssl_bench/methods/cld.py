@@ -1,14 +1,14 @@
-"""Cross-level instance-group discrimination: a term beside an instance loss (Wang et al. 2021, arXiv 2008.03813;
+"""Cross-level instance-group discrimination: a term added to an instance loss (Wang et al. 2021, arXiv 2008.03813;
 official code frank-xwang/CLD-UnsupervisedLearning).
 
-A second linear head gives each of two views of an image a unit vector u. The vectors of a view are clustered, and what
-one view says of an image must find the cluster that the other view put it in, among the means M of the clusters:
+A second linear head gives each of two views of an image a unit vector u. The vectors of each view are clustered. The
+vector of an image in one view must find, among the means M of the clusters of the other view, the image's own cluster:
 
     loss = instance loss + weight * CLD
     CLD  = mean over the views v, w the other one, of   -log softmax(u_v M_w / tau)_label_w
 
-The means are not made unit, and the gradient goes through them. The clusters are of the global batch, so that any
-number of ranks does the same; in the official code they are each GPU's own.
+The means are not normalised, and the gradient goes through them. The clusters are of the global batch, so that the
+result does not depend on the number of ranks; in the official code they are those of each GPU.
 
 V views   B images on this rank   N images of all ranks   C clusters   D width
 """
@@ -22,7 +22,8 @@ from torch.nn.functional import cross_entropy, normalize
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather, rank
-from ssl_bench.methods.base import Method, Outputs
+from ssl_bench.errors import require
+from ssl_bench.methods.base import Method, Outputs, StepResult
 from ssl_bench.methods.kmeans import kmeans
 from ssl_bench.methods.npid import NPID
 from ssl_bench.methods.siamese import Siamese
@@ -40,52 +41,56 @@ class CrossLevel(nn.Module):
 
     Args:
         inputs, dim: width of the backbone's features, and D.
-        clusters: C.
-        cld_tau: its temperature.
+        clusters: C, at least 1.
+        cld_tau: temperature of the term, positive.
         weight: of the term.
-        iterations: of k-means.
+        iterations: of k-means, at least 1.
+
+    Raises:
+        InvalidValue: clusters, iterations or cld_tau outside these ranges.
     """
 
     def __init__(self, inputs: int, dim: int, clusters: int, cld_tau: float, weight: float, iterations: int) -> None:
         super().__init__()
-        for name, value in {"clusters": clusters, "iterations": iterations}.items():
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
-        if not cld_tau > 0:
-            raise ValueError(f"cld_tau={cld_tau} must be positive")
+        require(clusters >= 1, "clusters", clusters, "1 or more")
+        require(iterations >= 1, "iterations", iterations, "1 or more")
+        require(cld_tau > 0, "cld_tau", cld_tau, "a positive number")
         self.clusters, self.tau, self.weight, self.iterations = clusters, cld_tau, weight, iterations
         self.head = nn.Linear(inputs, dim)
 
-    def trained(self, encoder: nn.Module, views: list[Tensor]) -> Outputs:
-        """One forward for each view: the projections ``z`` and the group vectors ``group``, [V, B, D] each."""
+    def trained_outputs(self, encoder: nn.Module, views: list[Tensor]) -> Outputs:
+        """Projections ``z`` and group vectors ``group``, [V, B, D] each, from one forward for each view."""
         outputs = [encoder(view) for view in views]
         z = torch.stack([each["projection"] for each in outputs])
         return {"z": z, "group": torch.stack([self.head(each["backbone"]) for each in outputs])}
 
     def forward(self, group: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted term [] for ``group`` [2, B, D], and the share of images that find their cluster."""
+        """The weighted term [] for ``group`` [2, B, D], and its diagnostics."""
         with torch.autocast(group.device.type, enabled=False):
             u = normalize(full_precision(group), dim=-1)
-            every, share = gather(u, dim=1), u.shape[1]  # [2, N, D]
-            found = [kmeans(view, self.clusters, self.iterations) for view in every]
-            terms, right = [], []
-            for one, (labels, means) in zip(u, reversed(found), strict=True):
-                own = labels[rank() * share : (rank() + 1) * share]  # [B]
-                logits = one @ means.T / self.tau  # [B, C]
-                terms.append(cross_entropy(logits, own))
-                right.append((logits.argmax(1) == own).to(u.dtype).mean())
+            all_u, share = gather(u, dim=1), u.shape[1]  # [2, N, D]
+            clustered = [kmeans(view, self.clusters, self.iterations) for view in all_u]
+            terms, correct = [], []
+            for vectors, (labels, means) in zip(u, reversed(clustered), strict=True):
+                local_labels = labels[rank() * share : (rank() + 1) * share]  # [B]
+                logits = vectors @ means.T / self.tau  # [B, C]
+                terms.append(cross_entropy(logits, local_labels))
+                correct.append((logits.argmax(1) == local_labels).to(u.dtype).mean())
             term = torch.stack(terms).mean()
-            top1 = gather(torch.stack(right).mean()[None]).mean()
+            top1 = gather(torch.stack(correct).mean()[None]).mean()
         return self.weight * term, {"cld/loss": gather(term.detach()[None]).mean(), "cld/top1": top1}
 
     def check(self, images: int) -> None:
-        """Raises ValueError if a global batch of ``images`` has fewer than there are clusters."""
-        if self.clusters > images:
-            raise ValueError(f"clusters={self.clusters} is more than a batch of {images} images: set {images} or less")
+        """Refuse a global batch of ``images`` that has fewer images than there are clusters.
+
+        Raises:
+            InvalidValue: naming the clusters.
+        """
+        require(self.clusters <= images, "clusters", self.clusters, f"{images} or less, the images of a batch")
 
 
 class NPIDCLD(NPID):
-    """NPID of two views, whose losses are averaged and which enter the memory one after the other, with CLD.
+    """NPID of two views with CLD. The views' losses are averaged, and both enter the memory, one after the other.
 
     Args:
         clusters, cld_tau, weight, iterations: as in :class:`CrossLevel`.
@@ -107,15 +112,13 @@ class NPIDCLD(NPID):
         super().__init__(backbone, head, **npid)
         self.cld = CrossLevel(_width(backbone), head.num_features, clusters, cld_tau, weight, iterations)
 
-    def trained(self, batch: Batch) -> Outputs:
-        return self.cld.trained(self.encoder, batch.views[:2])
+    def trained_outputs(self, batch: Batch) -> Outputs:
+        return self.cld.trained_outputs(self.encoder, batch.views[:2])
 
-    def objective(
-        self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, found = super().objective(outputs, batch, progress, diagnostics)
-        term, more = self.cld(outputs["group"])
-        return loss + term, found | (more if diagnostics else {})
+    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+        loss, values, kept = super().objective(outputs, batch, progress, diagnostics)
+        term, term_values = self.cld(outputs["group"])
+        return StepResult(loss + term, values | (term_values if diagnostics else {}), kept)
 
     def facts(self, images: int) -> dict[str, Any]:
         self.cld.check(images)
@@ -123,7 +126,7 @@ class NPIDCLD(NPID):
 
 
 class MoCoCLD(Method):
-    """MoCo with two views as queries and a third one's key as the positive of both, with CLD between the queries.
+    """MoCo with CLD: two views are queries, the key of a third view is the positive of both, CLD is of the queries.
 
     Args:
         backbone, head: the networks.
@@ -164,31 +167,29 @@ class MoCoCLD(Method):
     def networks(self) -> list[nn.Module]:
         return list(self.moco.children())
 
-    def trained(self, batch: Batch) -> Outputs:
-        return self.cld.trained(self.encoder, batch.views[:2])
+    def trained_outputs(self, batch: Batch) -> Outputs:
+        return self.cld.trained_outputs(self.encoder, batch.views[:2])
 
-    def followed(self, batch: Batch) -> Outputs:
-        return self.moco.followed(replace(batch, views=batch.views[1:3]))  # the key of the second of these
+    def momentum_outputs(self, batch: Batch) -> Outputs:
+        return self.moco.momentum_outputs(replace(batch, views=batch.views[1:3]))  # the key of the second of these
 
-    def objective(
-        self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
         with torch.autocast(batch.ids.device.type, enabled=False):
             z = full_precision(outputs["z"])  # [2, B, D]
             q, key = normalize(z, dim=-1), normalize(full_precision(outputs["key"]), dim=-1)  # key [1, B, D]
             e = Embedded(q, key.expand_as(q), z, batch.ids)
             contrast, tau = Contrast.of(e, self.queue.bank(e)), self.temperature.tau
             loss = self.loss(contrast, tau).mean()
-            self._last = Embedded(q[:1].detach(), key, z[:1].detach(), batch.ids)  # a key enters the queue once
-            found = diagnose(contrast, tau, self.loss) if diagnostics else {"tau": tau}
-        term, more = self.cld(outputs["group"])
-        return loss + term, found | (more if diagnostics else {})
+            kept = Embedded(q[:1], key, z[:1], batch.ids).detach()  # a key enters the queue once
+            values = diagnose(contrast, tau, self.loss) if diagnostics else {"tau": tau}
+        term, term_values = self.cld(outputs["group"])
+        return StepResult(loss + term, values | (term_values if diagnostics else {}), kept)
 
     @torch.no_grad()
-    def after_step(self, progress: float) -> None:
-        self.queue.update(self._last)
+    def after_step(self, progress: float, kept: Embedded) -> None:
+        self.queue.update(kept)
         self.moco.after_step(progress)
-        super().after_step(progress)
+        super().after_step(progress, kept)
 
     def facts(self, images: int) -> dict[str, Any]:
         self.cld.check(images)

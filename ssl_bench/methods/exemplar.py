@@ -1,10 +1,10 @@
-"""Every image is a class of its own: parametric instance classification.
+"""Parametric instance classification: every image is a class of its own.
 
 L = mean over the views and images of  -log softmax(W head(backbone(view)))_i,   i the image, W [images, D] learned
 
 Dosovitskiy et al., Discriminative Unsupervised Feature Learning with Exemplar Convolutional Neural Networks (arXiv
-1406.6909), with a class for each training image. W is as large as the dataset: every rank has all of it, and its
-gradient, which has rows for every image, is averaged over the ranks like any other.
+1406.6909), with a class for each training image. W has a row for every image: every rank has all of it, and its
+gradient is averaged over the ranks like that of any other weight.
 
 V views   B images on this rank   D width
 """
@@ -12,23 +12,23 @@ V views   B images on this rank   D width
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather
-from ssl_bench.methods.base import Method, Outputs
+from ssl_bench.methods.base import Method, Outputs, StepResult
 from ssl_bench.networks.encoder import Encoder, full_precision
 from ssl_bench.networks.heads import MLP
 
 
 class Exemplar(Method):
-    """Cross-entropy of both views with the image's number.
+    """Cross-entropy of both views with the index of the image.
 
     Args:
         backbone, head: the networks.
         instances: images to pre-train on.
-        norm: batch statistics over all ranks (``sync``) or each rank's own (``local``).
+        norm: batch statistics over all ranks (``sync``) or of each rank's images (``local``).
     """
 
     def __init__(self, backbone: nn.Module, head: MLP, instances: int, norm: Literal["sync", "local"]) -> None:
@@ -36,18 +36,16 @@ class Exemplar(Method):
         self.encoder, self.norm = Encoder(backbone, head), norm
         self.classifier = nn.Linear(head.num_features, instances, bias=False)
 
-    def trained(self, batch: Batch) -> Outputs:
+    def trained_outputs(self, batch: Batch) -> Outputs:
         views = batch.views[:2]
         return {"z": self.encoder(torch.cat(views))["projection"].unflatten(0, (len(views), -1))}
 
-    def objective(
-        self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
         with torch.autocast(batch.ids.device.type, enabled=False):
             logits = self.classifier(full_precision(outputs["z"]).flatten(0, 1))  # [V B, images]
             ids = batch.ids.repeat(len(outputs["z"]))  # [V B]
             loss = cross_entropy(logits, ids)
         if not diagnostics:
-            return loss, {}
-        right = (logits.argmax(1) == ids).to(loss.dtype).mean()
-        return loss, {"train/top1": gather(right[None]).mean()}
+            return StepResult(loss, {})
+        correct = (logits.argmax(1) == ids).to(loss.dtype).mean()
+        return StepResult(loss, {"train/top1": gather(correct[None]).mean()})

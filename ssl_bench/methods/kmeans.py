@@ -1,4 +1,4 @@
-"""k-means as cross-level discrimination uses it: a few of Lloyd's steps, of which the last has a gradient.
+"""k-means for cross-level discrimination: a few of Lloyd's steps, of which the last has a gradient.
 
     c_j = x_j (j < C),   then several times:   label_i = argmin_j |x_i - c_j|^2,   c_j = mean of the x_i with label j
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 def kmeans(x: Tensor, clusters: int, iterations: int) -> tuple[Tensor, Tensor]:
-    """Labels [N] and the means [C, D] of the points ``x`` [N, D] with these labels.
+    """Cluster the points ``x`` [N, D]: labels [N] and the means [C, D] of the points with these labels.
 
-    The first C points are where it starts. Labels are constants; a mean has the gradient of a mean. A cluster that has
-    lost all its points has its mean at the origin, as in CLD's code. Nothing waits for the device, and the cost does
-    not depend on the data.
+    The first C points are the initial means. Labels are constants; a mean has the gradient of a mean. The mean of a
+    cluster without points is the origin, as in CLD's code. Nothing waits for the device, and the cost does not depend
+    on the data.
 
     Args:
         clusters: C, at most N.
@@ -28,7 +28,7 @@ def kmeans(x: Tensor, clusters: int, iterations: int) -> tuple[Tensor, Tensor]:
 
 
 def _members(x: Tensor, means: Tensor) -> Tensor:
-    """[C, N]: 1 / n where a point belongs to a cluster of n, else 0."""
+    """[C, N]: 1 / n where a point belongs to a cluster of n points, else 0."""
     labels = (means.square().sum(1) - 2 * x @ means.T).argmin(1)  # [N]; |x|^2 is the same for all clusters
     belongs = (labels == torch.arange(len(means), device=x.device)[:, None]).to(x.dtype)
     return belongs / belongs.sum(1, keepdim=True).clamp(min=1)

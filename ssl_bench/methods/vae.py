@@ -1,19 +1,19 @@
-"""A variational autoencoder: the generative control that contrastive methods are measured against.
+"""Variational autoencoder: the generative control that contrastive methods are compared with.
 
 L = mean over the views and images of  -log p(x | z) + beta KL(q(z | x) || N(0, 1)),   z = m + s e,  e ~ N(0, 1)
 -log p(x | z) = sum over channels and pixels of  softplus(y) - x y,   y = decoder(z)
 KL = sum over latents of  (m^2 + s^2 - 1 - log s^2) / 2
 
-Kingma and Welling, Auto-Encoding Variational Bayes (arXiv 1312.6114), equation 10, in nats per image. The paper
-that has it as a control (Intriguing Properties of Contrastive Losses, arXiv 2011.02803, section 4.4) says only that its
+Kingma and Welling, Auto-Encoding Variational Bayes (arXiv 1312.6114), equation 10, in nats per image. The paper that
+has it as a control (Intriguing Properties of Contrastive Losses, arXiv 2011.02803, section 4.4) states only that its
 size is that of the other models. Each view is its own target, so that as many images are seen as by the other methods.
 
-A pixel in [0, 1] is the probability of a Bernoulli variable. Added bits are just that, and the values of a picture are
-brought back from their normalisation, so that one likelihood serves every dataset and no variance has to be chosen.
+A pixel in [0, 1] is the probability of a Bernoulli variable. Added bits are such probabilities already, and the
+normalisation of a picture's values is undone. So one likelihood serves every dataset, and no variance has to be chosen.
 
-A channel that is constant over an image, an added bit, is one variable of the image rather than one of each pixel: it
-counts once, as the mean over them. Counted at every pixel, 20 bits of an MNIST image are 10,900 nats beside the 200 of
-the digit, which is then not learned before all of them are. Which of the two the paper's control does is not said.
+A channel that is constant over an image, an added bit, is one variable of the image, not one per pixel: it counts once,
+as the mean over the pixels. Counted at every pixel, 20 bits of an MNIST image are 10,900 nats and the digit is 200; the
+digit is then not learned before all bits are. The paper does not state which of the two its control does.
 
 V views   B images on this rank   W ranks   L latents   C channels
 """
@@ -28,29 +28,29 @@ from torch.nn.functional import softplus
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import global_mean, rank, world
-from ssl_bench.errors import ConfigError
-from ssl_bench.methods.base import Method, Outputs
+from ssl_bench.errors import ConfigError, require
+from ssl_bench.methods.base import Method, Outputs, StepResult
 from ssl_bench.networks.encoder import Encoder, full_precision
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.sampling import StepGenerator
 
 
 class GaussianEncoder(Encoder):
-    """Backbone and a linear map to the mean and the log-variance of the latents; evaluators judge the mean."""
+    """Backbone and a linear map to the mean and the log-variance of the latents; evaluators see the mean."""
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """[B, C, H, W] -> ``backbone`` [B, L], the mean, and ``projection`` [B, 2 L], it and the log-variance."""
+        """[B, C, H, W] -> ``backbone`` [B, L], the mean, and ``projection`` [B, 2 L], mean and log-variance."""
         moments = self.head(self.backbone(x))
         return {"backbone": moments.chunk(2, 1)[0], "projection": moments}
 
 
 class Decoder(nn.Module):
-    """Transposed convolutions from a map of at most 4 x 4, each doubling the side, to the logits of an image.
+    """Transposed convolutions from a map of at most 4 x 4 to the logits of an image; each doubles the side.
 
     Args:
         latents: width of the latents.
         width: channels before the last convolution; twice as many for each halving of the side, at most 512.
-        channels, size: of the image; where ``size`` is no 2^n times the first side, the rest is cut off.
+        channels, size: of the image; if ``size`` is not 2^n times the first side, the rest is cut off.
     """
 
     def __init__(self, latents: int, width: int, channels: int, size: int) -> None:
@@ -62,7 +62,7 @@ class Decoder(nn.Module):
         layers: list[nn.Module] = [nn.Linear(latents, widths[0] * side * side, bias=False)]
         layers += [nn.Unflatten(1, (widths[0], side, side))]
         for inputs, outputs in pairwise([*widths, channels]):
-            # 4 is even: every pixel is reached by as many weights, and no pattern of the stride is left in the image.
+            # A kernel of 4 reaches every pixel with equally many weights, so the stride leaves no pattern in the image.
             layers += [nn.BatchNorm2d(inputs), nn.ReLU(inplace=True)]
             layers += [nn.ConvTranspose2d(inputs, outputs, 4, 2, 1, bias=len(layers) > 3 * stages)]
         self.layers, self.size = nn.Sequential(*layers), size
@@ -72,20 +72,23 @@ class Decoder(nn.Module):
 
 
 class VAE(Method):
-    """Both views, each encoded, sampled once and decoded.
+    """Variational autoencoder of both views: each is encoded, sampled once and decoded.
 
-    In a batch that goes in chunks, the decoder still sees all of it at once.
+    If a batch is processed in chunks, the decoder still sees the whole batch at once.
 
     Args:
-        backbone: the network that is judged, by the mean of the latents.
-        head: linear, to twice as many numbers as there are latents.
-        width, channels, size: of the decoder, see there.
-        mean, std: of the views' normalisation, for as many channels as they have.
+        backbone: the network that is evaluated, by the mean of the latents.
+        head: linear, with two outputs for each latent.
+        width, channels, size: as in :class:`Decoder`.
+        mean, std: of the views' normalisation, one value for each normalised channel.
         beta: weight of the divergence (Higgins et al. 2017); 1: the evidence lower bound.
         constants: whether channels beyond those of ``mean``, each constant over an image, count ``once`` or at every
             ``pixel``.
         seed: of e, which is drawn for the global batch of each step.
-        norm: batch statistics over all ranks (``sync``) or each rank's own (``local``).
+        norm: batch statistics over all ranks (``sync``) or of each rank's images (``local``).
+
+    Raises:
+        ConfigError: a head with an odd number of outputs, a width or size below 1, or a negative beta.
     """
 
     def __init__(
@@ -108,57 +111,48 @@ class VAE(Method):
         self.counts: Tensor
         outputs = head.num_features
         if outputs % 2:
-            raise ConfigError(
-                f"head.out={outputs}: set head.out to an even number, a mean and a log-variance per latent"
-            )
-        for name, value in {"width": width, "size": size}.items():
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
-        if beta < 0:
-            raise ValueError(f"beta={beta} must not be negative")
+            raise ConfigError(f"head.out={outputs}: set head.out to an even number: a mean and a variance per latent")
+        require(width >= 1, "width", width, "1 or more")
+        require(size >= 1, "size", size, "1 or more")
+        require(beta >= 0, "beta", beta, "0 or more")
         self.encoder, self.beta, self.norm = GaussianEncoder(backbone, head), beta, norm
         self.decoder = Decoder(outputs // 2, width, channels, size)
-        picture, further = len(mean), channels - len(mean)  # constants are not normalised
-        numbers = {"shift": [*mean] + [0.0] * further, "scale": [*std] + [1.0] * further}
-        numbers["counts"] = [1.0] * picture + [1.0 if constants == "pixel" else size**-2] * further
-        for name, values in numbers.items():
+        added = channels - len(mean)  # constant channels, which are not normalised
+        buffers = {"shift": [*mean] + [0.0] * added, "scale": [*std] + [1.0] * added}
+        buffers["counts"] = [1.0] * len(mean) + [1.0 if constants == "pixel" else size**-2] * added
+        for name, values in buffers.items():
             self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)  # [C, 1, 1]
         self.draws = StepGenerator("reparameterisation", seed)
 
     def networks(self) -> list[nn.Module]:
         return [self.encoder, self.decoder]
 
-    def trained(self, batch: Batch) -> Outputs:
+    def trained_outputs(self, batch: Batch) -> Outputs:
         views = batch.views[:2]
         return {"moments": self.encoder(torch.cat(views))["projection"].unflatten(0, (len(views), -1))}
 
-    def followed(self, batch: Batch) -> Outputs:
-        """The ``target`` of each view, [V, B, C, H, W] in [0, 1]."""
+    def momentum_outputs(self, batch: Batch) -> Outputs:
+        """``target`` of each view, its pixels [V, B, C, H, W] in [0, 1]."""
         return {"target": torch.stack(batch.views[:2]) * self.scale + self.shift}
 
-    def objective(
-        self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        moments = (
-            outputs["moments"].double() if outputs["moments"].dtype == torch.float64 else outputs["moments"].float()
-        )
-        mean, log_variance = moments.chunk(2, 2)  # [V, B, L] each
+    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+        mean, log_variance = full_precision(outputs["moments"]).chunk(2, 2)  # [V, B, L] each
         z = mean + (log_variance / 2).exp() * self._noise(mean)
         logits = self.decoder(z.flatten(0, 1)).unflatten(0, z.shape[:2])  # [V, B, C, H, W]
         logits, target = full_precision(logits), outputs["target"]
-        surprise = (softplus(logits) - target * logits).sum((3, 4), keepdim=True)  # [V, B, C, 1, 1]
-        reconstruction = (surprise * self.counts).sum((2, 3, 4))  # [V, B]
+        per_channel = (softplus(logits) - target * logits).sum((3, 4), keepdim=True)  # [V, B, C, 1, 1]
+        reconstruction = (per_channel * self.counts).sum((2, 3, 4))  # [V, B]
         divergence = (mean.square() + log_variance.exp() - 1 - log_variance).sum(2) / 2  # [V, B]
         loss = (reconstruction + self.beta * divergence).mean()
         if not diagnostics:
-            return loss, {}
-        told = {"vae/reconstruction": reconstruction, "vae/kl": divergence}
-        return loss, {name: global_mean(value.detach().flatten()) for name, value in told.items()}
+            return StepResult(loss, {})
+        values = {"vae/reconstruction": reconstruction, "vae/kl": divergence}
+        return StepResult(loss, {name: global_mean(value.detach().flatten()) for name, value in values.items()})
 
     def _noise(self, like: Tensor) -> Tensor:
-        """This rank's rows of e for the global batch, [V, B, L]."""
+        """Draw e for the global batch and take this rank's rows, [V, B, L]."""
         views, share, latents = like.shape
         generator = self.draws.generator(like.device)
-        # In float32, so that a run in float64 has the same numbers.
+        # Drawn in float32, so that a run in float64 has the same numbers.
         noise = torch.randn(views, share * world(), latents, generator=generator, device=like.device)
         return noise[:, rank() * share : (rank() + 1) * share].to(like.dtype)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.config.build import near
+from ssl_bench.errors import InvalidValue, require
 
 
 def timm_backbone(
@@ -16,36 +17,34 @@ def timm_backbone(
     zero_init_residual: bool | None = None,
     size: int | None = None,
 ) -> nn.Module:
-    """A network of timm without its classifier.
+    """Build a network of timm without its classifier.
 
     Args:
         name: timm's name, such as ``resnet50``.
         in_channels: channels of the images.
-        stem: ``cifar`` puts a 3 x 3 convolution of stride 1 in place of a ResNet's 7 x 7 one and drops the max-pool.
+        stem: ``cifar`` replaces a ResNet's 7 x 7 convolution by a 3 x 3 one of stride 1 and removes the max-pool.
         zero_init_residual: start each residual block's last BN at scale 0; None: timm's default.
-        size: height and width of the images, for networks that are made for one size (ViT, Swin); None: timm's default.
+        size: height and width of the images, for networks that accept one size only (ViT, Swin); None: timm's default.
 
     Raises:
-        ValueError: no such network, or one without the stem that would be replaced.
+        InvalidValue: timm has no such network, or the network has no such option or no stem that can be replaced.
     """
     import timm  # heavy: only where it is used
 
     if not timm.is_model(name):
-        raise ValueError(
-            f"name={name}: timm has no such network{near(name, timm.list_models())}; see timm.list_models()"
-        )
+        raise InvalidValue("name", name, f"a network in timm.list_models(){near(name, timm.list_models())}")
     options: dict[str, Any] = {} if zero_init_residual is None else {"zero_init_last": zero_init_residual}
     if size is not None and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
         options["img_size"] = size
     try:
         model: nn.Module = timm.create_model(name, num_classes=0, in_chans=in_channels, **options)
     except TypeError as error:
-        raise ValueError(f"name={name} does not take zero_init_residual: set it to null") from error
-    model.num_features = model.head_hidden_size  # of what comes out: some have a layer more before the classifier
+        raise InvalidValue("zero_init_residual", zero_init_residual, f"null: name={name} has no such option") from error
+    model.num_features = model.head_hidden_size  # width of the output: some networks have one more layer at their end
     if stem == "cifar":
         conv = getattr(model, "conv1", None)
         if not isinstance(conv, nn.Conv2d) or not hasattr(model, "maxpool"):
-            raise ValueError(f"stem=cifar is for ResNets, not for name={name}: set stem to imagenet")
+            raise InvalidValue("stem", stem, f"imagenet: cifar is for ResNets, and name={name} is none")
         model.conv1 = nn.Conv2d(in_channels, conv.out_channels, 3, 1, 1, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
         model.maxpool = nn.Identity()
@@ -53,19 +52,18 @@ def timm_backbone(
 
 
 def wide_resnet50(width: int, in_channels: int, zero_init_residual: bool) -> nn.Module:
-    """timm's ResNet-50 with ``width`` times the channels in every layer, the stem and the features included.
+    """Build timm's ResNet-50 with ``width`` times the channels in every layer, stem and features included.
 
-    The 2x and 4x of SimCLR (Chen et al., arXiv 2002.05709, figure 7) and of tables after it; not the "wide ResNet" of
+    SimCLR (Chen et al., arXiv 2002.05709, figure 7) and later tables call it 2x and 4x. It is not the "wide ResNet" of
     Zagoruyko and Komodakis, which widens the 3 x 3 convolutions only.
     """
     import timm  # heavy: only where it is used
 
-    if width < 1:
-        raise ValueError(f"width={width} must be at least 1")
+    require(width >= 1, "width", width, "1 or more")
     stem = 64 * width
     options: dict[str, Any] = {"channels": tuple(stem * 2**i for i in range(4)), "zero_init_last": zero_init_residual}
     model: nn.Module = timm.create_model("resnet50", num_classes=0, in_chans=in_channels, **options)
-    # timm's stem always has 64 channels: it and what reads it are made anew.
+    # timm's stem always has 64 channels: replace it and the layers that read it.
     first = model.get_submodule("layer1.0")
     model.conv1, model.bn1 = nn.Conv2d(in_channels, stem, 7, 2, 3, bias=False), nn.BatchNorm2d(stem)
     first.conv1 = nn.Conv2d(stem, stem, 1, bias=False)
@@ -76,17 +74,16 @@ def wide_resnet50(width: int, in_channels: int, zero_init_residual: bool) -> nn.
 
 
 class DigitsResNet(nn.Module):
-    """A ResNet with the CIFAR stem and one basic block in each of three stages, for small images of simple things.
+    """A ResNet with the CIFAR stem and one basic block in each of three stages, for small and simple images.
 
     Args:
-        width: channels of the first stage; the features have 4 x ``width``.
+        width: channels of the first stage; the output has 4 x ``width`` features.
         in_channels: channels of the images.
     """
 
     def __init__(self, width: int, in_channels: int) -> None:
         super().__init__()
-        if width < 1:
-            raise ValueError(f"width={width} must be at least 1")
+        require(width >= 1, "width", width, "1 or more")
         self.stem = nn.Sequential(_conv(in_channels, width), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
         self.stages = nn.Sequential(_Block(width, width), _Block(width, 2 * width), _Block(2 * width, 4 * width))
         self.num_features = 4 * width
@@ -102,13 +99,12 @@ class ConvN(nn.Module):
 
     Args:
         in_channels: channels of the images.
-        size: height and width of the images.
+        size: height and width of the images, 15 or more.
     """
 
     def __init__(self, in_channels: int, size: int) -> None:
         super().__init__()
-        if size < 15:
-            raise ValueError(f"size={size} must be at least 15: three convolutions halve it")
+        require(size >= 15, "size", size, "15 or more: each of three convolutions halves it")
         widths, layers = (in_channels, 32, 64, 64), []
         for inputs, outputs in pairwise(widths):
             layers += [_conv(inputs, outputs, 2, 0), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
@@ -122,7 +118,7 @@ class ConvN(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut; a wider output halves the resolution."""
+    """Two 3 x 3 convolutions and a shortcut; a block that widens its input also halves the resolution."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

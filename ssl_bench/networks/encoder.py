@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Encoder(nn.Module):
-    """A backbone followed by a head; its outputs are the two representations that are evaluated."""
+    """A backbone followed by a projection head; evaluators use the outputs of both."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -21,5 +21,5 @@ class Encoder(nn.Module):
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """``x`` in float32, or in float64 if it is float64: half precision ends before vectors are normalised."""
+    """Convert ``x`` to float32, float64 aside: vectors are never normalised in half precision."""
     return x if x.dtype == torch.float64 else x.float()

@@ -1,48 +1,56 @@
-"""``ssl-bench evaluate RUN_DIR export=timm``: the backbone of a run as a state dict that timm or torchvision loads.
+"""Write the backbone of a run as a state dict that timm or torchvision loads, and read such exports again.
 
-timm's names of a ResNet's tensors are torchvision's, so the two exports differ only in what is checked. Loaded again by
-:func:`load`, or without this package by the two lines in the JSON beside the file.
+timm and torchvision use the same names for the tensors of a ResNet, so the two exports differ only in what is checked.
+An export is loaded by :func:`load`, or without this package by the lines of Python in the JSON beside the file.
 """
 
 import hashlib
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from ssl_bench import files
 from ssl_bench.config.build import one_of
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.errors import ConfigError
+from ssl_bench.networks.backbones import timm_backbone
 
 LIBRARIES = ("timm", "torchvision")
 
 
-def export(folder: Path, library: str) -> Path:
-    """Writes ``RUN_DIR/export/backbone_<library>.pt`` and a JSON of what it is; gives the JSON's path.
+def check_exportable(library: str, config: Mapping[str, Any]) -> None:
+    """Refuse an export that cannot work, before the weights are read.
 
     Raises:
-        ConfigError: no run there, or a backbone that ``library`` does not have.
-        RunError: no checkpoint that can be read.
+        ConfigError: ``library`` is unknown, or the run's backbone is not timm's.
     """
-    import torch
-    import yaml
-
-    from ssl_bench import parts as assemble
-    from ssl_bench.record import checkpoint
-
     one_of("export", library, LIBRARIES)
-    if not (folder / "config.yaml").is_file():
-        raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
-    config: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text())
-    node = config["backbone"]
-    if node["_target_"] != "ssl_bench.networks.backbones.timm_backbone":
-        chosen = config["choices"].get("backbone", node["_target_"])
-        raise ConfigError(f"export={library}: backbone={chosen} is not timm's; a run with backbone=resnet18 would be")
-    state = checkpoint.load(folder / "checkpoints", folder.resolve().name)
-    if state is None:
-        raise RunError(f"{folder} has no checkpoint yet: start its training")
-    method = assemble.method(config)
-    method.load_state_dict(state["method"])
-    weights = method.encoder.get_submodule("backbone").state_dict()
+    target: str = config["backbone"]["_target_"]
+    if target.rpartition(".")[2] != timm_backbone.__name__:  # the module's path may have changed since the run
+        name = config["choices"].get("backbone", target)
+        raise ConfigError(f"export={library}: backbone={name} is not timm's: export a run with one such as resnet18")
+
+
+def export(
+    folder: Path, library: str, config: Mapping[str, Any], weights: Mapping[str, Tensor], run_id: str, step: int
+) -> Path:
+    """Write ``folder/export/backbone_<library>.pt`` and a JSON that describes it; return the path of the JSON.
+
+    Args:
+        folder: directory of the run.
+        library: ``timm`` or ``torchvision``.
+        config: resolved configuration of the run.
+        weights: state dict of the backbone, float32.
+        run_id, step: the run and the optimiser step that the weights are from.
+
+    Raises:
+        ConfigError: ``library`` is unknown or has no such network.
+    """
+    check_exportable(library, config)
+    node, dataset = config["backbone"], config["dataset"]
     if library == "torchvision":
         _check_torchvision(node["name"], node["stem"], node["in_channels"], weights)
     buffer = io.BytesIO()
@@ -50,72 +58,72 @@ def export(folder: Path, library: str) -> Path:
     path = folder / "export" / f"backbone_{library}.pt"
     path.parent.mkdir(exist_ok=True)
     files.write(path, lambda file: file.write(buffer.getbuffer()))
-    files.write_json(
-        path.with_suffix(".json"),
-        {
-            "run_id": state["run_id"],
-            "step": state["step"],
-            "library": library,
-            "name": node["name"],
-            "stem": node["stem"],
-            "in_channels": node["in_channels"],
-            "mean": config["dataset"]["mean"],
-            "std": config["dataset"]["std"],
-            "sha256": hashlib.sha256(buffer.getbuffer()).hexdigest(),
-            "load": _how(library, node["name"], node["stem"], node["in_channels"], weights),
-        },
-    )
+    description = {
+        "run_id": run_id,
+        "step": step,
+        "library": library,
+        "name": node["name"],
+        "stem": node["stem"],
+        "in_channels": node["in_channels"],
+        "mean": dataset["mean"],
+        "std": dataset["std"],
+        "sha256": hashlib.sha256(buffer.getbuffer()).hexdigest(),
+        "load": _recipe(library, node["name"], node["stem"], node["in_channels"], weights),
+    }
+    files.write_json(path.with_suffix(".json"), description)
     return path.with_suffix(".json")
 
 
-def load(path: Path) -> tuple[Any, dict[str, Any]]:
-    """The exported backbone, every tensor of it from the file, and what its JSON ``path`` says.
+def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """Build the exported backbone with the weights of the file.
+
+    Args:
+        path: the JSON of the export.
+
+    Returns:
+        The backbone, and the content of the JSON.
 
     Raises:
-        ConfigError: no export there, or one whose weights are not those that were written with it.
+        ConfigError: no export there, or weights that do not belong to the JSON.
     """
-    from ssl_bench.networks.backbones import timm_backbone
-
-    facts, weights = read(path)
-    backbone = timm_backbone(facts["name"], facts["in_channels"], facts["stem"])
+    description, weights = read(path)
+    backbone = timm_backbone(description["name"], description["in_channels"], description["stem"])
     backbone.load_state_dict(weights)
-    return backbone, facts
+    return backbone, description
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What an export's JSON ``path`` says, and its weights by name; raises ConfigError as :func:`load` does."""
-    import torch
-
-    facts = files.read_json(path)
-    if not isinstance(facts, dict) or "sha256" not in facts:
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Content of the JSON ``path`` of an export, and its weights by name. Raises ConfigError as :func:`load` does."""
+    description = files.read_json(path)
+    if not isinstance(description, dict) or "sha256" not in description:
         raise ConfigError(f"{path} is no export: make one with `ssl-bench evaluate RUN_DIR export=torchvision`")
     weights = path.with_suffix(".pt")
     try:
         content = weights.read_bytes()
     except OSError as error:
         raise ConfigError(f"{weights}: {error.strerror}; export the run again") from error
-    if hashlib.sha256(content).hexdigest() != facts["sha256"]:
-        raise ConfigError(f"{weights} is not what {path} was written for: export the run again")
-    return facts, torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    if hashlib.sha256(content).hexdigest() != description["sha256"]:
+        raise ConfigError(f"{weights} does not belong to {path}: export the run again")
+    return description, torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
-def _check_torchvision(name: str, stem: str, channels: int, weights: dict[str, Any]) -> None:
-    """Raises ConfigError unless torchvision has a network with the same names and, the stem aside, shapes."""
-    import torch
-    import torchvision
+def _check_torchvision(name: str, stem: str, channels: int, weights: Mapping[str, Tensor]) -> None:
+    """Raise ConfigError unless torchvision has a network with the same names and shapes; the stem may differ."""
+    import torchvision  # heavy: only where it is used
 
     if name not in torchvision.models.list_models(torchvision.models):
         raise ConfigError(f"export=torchvision: torchvision has no {name}; set export=timm")
     with torch.device("meta"):
-        theirs = torchvision.models.get_model(name, weights=None).state_dict()
+        tensors = torchvision.models.get_model(name, weights=None).state_dict()
     changed = {"conv1.weight"} if stem == "cifar" or channels != 3 else set()
-    known = {k: None if k in changed else v.shape for k, v in theirs.items() if not k.startswith(("fc.", "classifier"))}
-    if {k: None if k in changed else v.shape for k, v in weights.items()} != known:
-        raise ConfigError(f"export=torchvision: timm's {name} is not torchvision's; set export=timm")
+    expected = {k: v.shape for k, v in tensors.items() if not k.startswith(("fc.", "classifier"))}
+    shapes = {k: expected.get(k) if k in changed else v.shape for k, v in weights.items()}
+    if shapes != expected:
+        raise ConfigError(f"export=torchvision: timm's {name} differs from torchvision's; set export=timm")
 
 
-def _how(library: str, name: str, stem: str, channels: int, weights: dict[str, Any]) -> list[str]:
-    """Lines of Python that make the network which the weights are loaded into, strictly."""
+def _recipe(library: str, name: str, stem: str, channels: int, weights: Mapping[str, Tensor]) -> list[str]:
+    """Lines of Python that build the network and load the weights strictly."""
     if library == "timm":
         lines = ["import timm, torch", f"model = timm.create_model({name!r}, num_classes=0, in_chans={channels})"]
     else:

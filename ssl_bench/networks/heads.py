@@ -1,25 +1,27 @@
-"""Projection heads, from the backbone's features to the space of the loss."""
+"""Projection heads: features of the backbone [B, inputs] to the space of the loss [B, out]."""
 
 from typing import Literal
 
 from torch import Tensor, nn
 
+from ssl_bench.errors import require
+
 
 class MLP(nn.Module):
     """A stack of ``layers`` linear maps with ReLU between them; one layer is a linear head.
 
-    SimCLR's convention ("k layers" counts the last): hidden layers are Linear without bias, BN, ReLU; the last is
-    Linear without bias and a BN with a scale but no shift, its weight drawn from N(0, 0.01). MoCo v2 has no BN
-    (``norm=False, final_norm=none``), and then every Linear has its bias.
+    The convention is SimCLR's, which counts the last layer: a hidden layer is a Linear without bias, BN, ReLU; the last
+    is a Linear without bias, its weight from N(0, 0.01^2), and a BN with a scale but no shift. MoCo v2 has no BN
+    (``norm=False, final_norm=none``), so that every Linear has a bias.
 
     Args:
         inputs: width of the features.
-        layers: 1 or more.
-        hidden: width of the hidden layers, or of each of them; None: ``inputs``.
+        layers: number of Linears, 1 or more.
+        hidden: width of all hidden layers, or one width for each; None: ``inputs``.
         out: width of the projection.
-        norm: BN after the hidden Linears.
-        final_norm: after the last one no BN (``none``), one with a scale only (``scale``, SimCLR), or one with a scale
-            and a shift (``affine``, SiMo).
+        norm: put a BN after each hidden Linear.
+        final_norm: BN after the last Linear: ``none``, ``scale`` (no shift, SimCLR) or ``affine`` (scale and shift,
+            SiMo).
     """
 
     def __init__(
@@ -32,14 +34,11 @@ class MLP(nn.Module):
         final_norm: Literal["none", "scale", "affine"] = "scale",
     ) -> None:
         super().__init__()
-        if layers < 1:
-            raise ValueError(f"layers={layers} must be at least 1")
+        require(layers >= 1, "layers", layers, "1 or more")
         widths = hidden if isinstance(hidden, tuple) else (inputs if hidden is None else hidden,) * (layers - 1)
-        if len(widths) != layers - 1:
-            raise ValueError(f"hidden={list(widths)} must have {layers - 1} widths, one for each layer but the last")
-        for name, value in [*(("hidden", width) for width in widths), ("out", out)]:
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
+        require(len(widths) == layers - 1, "hidden", hidden, f"{layers - 1} widths, one for each layer but the last")
+        require(min(widths, default=1) >= 1, "hidden", hidden, "1 or more, or null")
+        require(out >= 1, "out", out, "1 or more")
         stack: list[nn.Module] = []
         for width in widths:
             stack += [nn.Linear(inputs, width, bias=not norm)]

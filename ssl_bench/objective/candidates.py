@@ -1,6 +1,6 @@
-"""The candidates of a batch of anchors, in the form in which their cosines are cheapest.
+"""Candidates of a batch of anchors, in the form in which their cosines are cheapest.
 
-V anchor views   B images on this rank   D width   C candidates   K of them an anchor's negatives
+V anchor views   B images on this rank   D width   C candidates   K of them are negatives of an anchor
 """
 
 from dataclasses import dataclass, replace
@@ -13,29 +13,29 @@ from ssl_bench.objective import tiles
 
 
 class Candidates:
-    """What an anchor is contrasted with."""
+    """The keys that the anchors are contrasted with."""
 
     @property
     def count(self) -> Tensor | int:
-        """K: [V or 1, B], or the number that all anchors have."""
+        """K, the number of negatives: [V or 1, B], or one number for all anchors."""
         raise NotImplementedError
 
-    def lse(self, tau: Tensor, wide: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """log sum_k exp(s_k / tau) over the negatives [V, B], and the same at ``wide`` without gradient."""
+    def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """log sum_k exp(s_k / tau) over the negatives [V, B], and the same at ``second_tau`` without gradient."""
         raise NotImplementedError
 
-    def cosines(self, of: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """[V, B, C] with the anchors, or with ``of`` [V, B, D] in their place; and where they count, or None: all."""
+    def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Cosines [V, B, C] with the anchors, or with ``anchors`` [V, B, D] in their place; which count, None: all."""
         raise NotImplementedError
 
-    def facing(self, q: Tensor) -> "Candidates":
-        """The same candidates, as constants, for the anchors ``q`` [V, B, D]."""
+    def detached_for(self, q: Tensor) -> "Candidates":
+        """The same candidates, without gradient, for the anchors ``q`` [V, B, D]."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Cosines(Candidates):
-    """Given as cosines.
+    """Candidates of which only the cosines with the anchors are known.
 
     Attributes:
         neg: [V, B, C] with the anchors.
@@ -52,16 +52,16 @@ class Cosines(Candidates):
         rows = self.valid.expand(*self.valid.shape[:-2], *self.neg.shape[1:])  # [(V,) B, C]
         return rows.sum(-1).view(-1, self.neg.shape[1])
 
-    def lse(self, tau: Tensor, wide: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        if wide is None:
+    def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if second_tau is None:
             return self._lse(tau), None
         with torch.no_grad():
-            second = self._lse(wide)
+            second = self._lse(second_tau)
         return self._lse(tau), second
 
-    def cosines(self, of: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        if of is not None:
-            raise ValueError("these candidates are known by their cosines with the anchors only")
+    def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if anchors is not None:
+            raise ValueError("only the cosines with the original anchors are known, not those with other vectors")
         return self.neg, self.valid
 
     def _lse(self, tau: Tensor) -> Tensor:
@@ -74,55 +74,58 @@ class Cosines(Candidates):
 
 @dataclass(frozen=True)
 class Pool(Candidates):
-    """All keys but those of the anchor's own image.
+    """All keys except those that show the anchor's own image.
 
     Attributes:
         q: [V, B, D] anchors.
         keys: [C, D], or [V, C, D] where each view has its own.
-        own: ids of the anchors [B] and of the keys [C]: equal ids exclude. None: no key shows an anchor's image.
-        drop: [V, B, n] further keys, by index, that do not count.
+        image_ids: ids of the images of the anchors [B] and of the keys [C]; a key with the anchor's id is excluded.
+            None: no key shows an anchor's image.
+        excluded: [V, B, n] indices of further keys that do not count.
         tiled: never store the cosines of all anchors at once; None: where they are many.
     """
 
     q: Tensor
     keys: Tensor
-    own: tuple[Tensor, Tensor] | None
-    drop: Tensor | None = None
+    image_ids: tuple[Tensor, Tensor] | None
+    excluded: Tensor | None = None
     tiled: bool | None = None
 
     @property
     def count(self) -> Tensor | int:
-        dropped = 0 if self.drop is None else self.drop.shape[-1]
-        if self.own is None:
-            return self.keys.shape[-2] - dropped
-        ids, known = self.own[0], self.own[1].sort().values
-        excluded = torch.searchsorted(known, ids, right=True) - torch.searchsorted(known, ids)  # [B]
-        return (len(known) - dropped - excluded)[None]  # [1, B]
+        further = 0 if self.excluded is None else self.excluded.shape[-1]
+        if self.image_ids is None:
+            return self.keys.shape[-2] - further
+        anchor_ids, key_ids = self.image_ids[0], self.image_ids[1].sort().values
+        same = torch.searchsorted(key_ids, anchor_ids, right=True) - torch.searchsorted(key_ids, anchor_ids)  # [B]
+        return (len(key_ids) - further - same)[None]  # [1, B]
 
-    def lse(self, tau: Tensor, wide: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         if not _is_tiled(self.tiled, self.q, self.keys):
-            return Cosines(*self.cosines()).lse(tau, wide)
+            return Cosines(*self.cosines()).lse(tau, second_tau)
         if self.keys.ndim == 2:  # the anchors of all views are rows of one matrix
             views = len(self.q)
-            own = None if self.own is None else (self.own[0].repeat(views), self.own[1])
-            drop = None if self.drop is None else self.drop.flatten(0, 1)
-            found = tiles.pooled_lse(self.q.flatten(0, 1), self.keys, _rows(tau), _rows(wide), own, drop)
-            return _views(found, views)
+            ids = None if self.image_ids is None else (self.image_ids[0].repeat(views), self.image_ids[1])
+            excluded = None if self.excluded is None else self.excluded.flatten(0, 1)
+            rows = tiles.pooled_lse(self.q.flatten(0, 1), self.keys, _flat(tau), _flat(second_tau), ids, excluded)
+            return _split(rows, views)
         each = [
-            tiles.pooled_lse(self.q[v], key, _row(tau, v), _row(wide, v), self.own, _row(self.drop, v))
-            for v, key in enumerate(self.keys)
+            tiles.pooled_lse(
+                self.q[v], keys, _of_view(tau, v), _of_view(second_tau, v), self.image_ids, _of_view(self.excluded, v)
+            )
+            for v, keys in enumerate(self.keys)
         ]
         return _stack(each)
 
-    def cosines(self, of: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        neg = (self.q if of is None else of) @ self.keys.mT  # [V, B, C]
-        valid = None if self.own is None else self.own[0][:, None] != self.own[1]  # [B, C]
-        if self.drop is not None:
-            everything = torch.ones_like(neg, dtype=torch.bool) if valid is None else valid.expand(neg.shape)
-            valid = everything.scatter(-1, self.drop.long(), False)
+    def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        neg = (self.q if anchors is None else anchors) @ self.keys.mT  # [V, B, C]
+        valid = None if self.image_ids is None else self.image_ids[0][:, None] != self.image_ids[1]  # [B, C]
+        if self.excluded is not None:
+            valid = torch.ones_like(neg, dtype=torch.bool) if valid is None else valid.expand(neg.shape)
+            valid = valid.scatter(-1, self.excluded.long(), False)
         return neg, valid
 
-    def facing(self, q: Tensor) -> Candidates:
+    def detached_for(self, q: Tensor) -> Candidates:
         return replace(self, q=q, keys=self.keys.detach())
 
 
@@ -139,24 +142,24 @@ class Picks(Candidates):
     def count(self) -> Tensor | int:
         return self.index.shape[-1]
 
-    def lse(self, tau: Tensor, wide: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         if not _is_tiled(self.tiled, self.q, self.keys):
-            return Cosines(*self.cosines()).lse(tau, wide)
+            return Cosines(*self.cosines()).lse(tau, second_tau)
         if self.keys.ndim == 2:
             index = self.index.flatten(0, 1)
-            found = tiles.picked_lse(self.q.flatten(0, 1), self.keys, _rows(tau), _rows(wide), index)
-            return _views(found, len(self.q))
+            rows = tiles.picked_lse(self.q.flatten(0, 1), self.keys, _flat(tau), _flat(second_tau), index)
+            return _split(rows, len(self.q))
         each = [
-            tiles.picked_lse(self.q[v], key, _row(tau, v), _row(wide, v), self.index[v])
-            for v, key in enumerate(self.keys)
+            tiles.picked_lse(self.q[v], keys, _of_view(tau, v), _of_view(second_tau, v), self.index[v])
+            for v, keys in enumerate(self.keys)
         ]
         return _stack(each)
 
-    def cosines(self, of: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        full = (self.q if of is None else of) @ self.keys.mT  # [V, B, C]
+    def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        full = (self.q if anchors is None else anchors) @ self.keys.mT  # [V, B, C]
         return full.gather(-1, self.index.long()), None
 
-    def facing(self, q: Tensor) -> Candidates:
+    def detached_for(self, q: Tensor) -> Candidates:
         return replace(self, q=q, keys=self.keys.detach())
 
 
@@ -167,20 +170,23 @@ def _is_tiled(setting: bool | None, q: Tensor, keys: Tensor) -> bool:
 Maybe = TypeVar("Maybe", Tensor, Tensor | None)
 
 
-def _rows(tau: Maybe) -> Maybe:
+def _flat(tau: Maybe) -> Maybe:
     """[V, B] as [V B]; a scalar as it is."""
     return tau.flatten() if tau is not None and tau.ndim else tau
 
 
-def _row(values: Maybe, view: int) -> Maybe:
+def _of_view(values: Maybe, view: int) -> Maybe:
+    """Values of one view; a scalar as it is."""
     return values[view] if values is not None and values.ndim else values
 
 
-def _views(found: tuple[Tensor, Tensor | None], views: int) -> tuple[Tensor, Tensor | None]:
-    first, second = found
+def _split(rows: tuple[Tensor, Tensor | None], views: int) -> tuple[Tensor, Tensor | None]:
+    """[V B] as [V, B], for both temperatures."""
+    first, second = rows
     return first.unflatten(0, (views, -1)), None if second is None else second.unflatten(0, (views, -1))
 
 
 def _stack(each: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
+    """[B] of each view as [V, B], for both temperatures."""
     firsts, seconds = zip(*each, strict=True)
     return torch.stack(firsts), None if seconds[0] is None else torch.stack(seconds)

@@ -1,4 +1,4 @@
-"""What a loss may see of a batch: cosines with the positives and with the negatives.
+"""Cosines of anchors with their positives and with their negatives: all that a loss may see of a batch.
 
 Shapes: V anchor views (2 symmetric, 1 one-directional), B images on this rank, D width, C candidates, N images over
 all ranks.
@@ -14,30 +14,38 @@ from ssl_bench.objective.candidates import Candidates, Cosines, Picks, Pool
 
 @dataclass(frozen=True)
 class Embedded:
+    """Anchors and positives of a batch. With more than two views, an anchor view is a pair (view, view of positive)."""
+
     q: Tensor  # [V, B, D] unit anchors
     p: Tensor  # [V, B, D] unit positives of the anchors; without gradient when a momentum network made them
     raw: Tensor  # [V, B, D] the anchors before normalisation
     ids: Tensor  # [B]
-    # Where there are more than two views, an "anchor view" is a pair of them, anchor and positive:
-    own: Tensor | None = None  # [V, B, D] keys of the anchors' own views; None: they are p of the other view
+    anchor_keys: Tensor | None = None  # [V, B, D] keys of the anchors' views; None: p of the other view
 
     @property
     def keys(self) -> Tensor:
-        """[2 or 1, B, D] the keys of this batch that later ones may be contrasted with."""
-        return self.p if self.own is None else self.own[:: len(self.own) // 2]
+        """[2 or 1, B, D] keys of this batch that may be negatives of later batches."""
+        return self.p if self.anchor_keys is None else self.anchor_keys[:: len(self.anchor_keys) // 2]
+
+    def detach(self) -> "Embedded":
+        """The same embeddings without gradient."""
+        anchor_keys = None if self.anchor_keys is None else self.anchor_keys.detach()
+        return Embedded(self.q.detach(), self.p.detach(), self.raw.detach(), self.ids, anchor_keys)
 
 
 @dataclass(frozen=True)
 class Bank:
+    """Candidates of a batch, before a choice among them."""
+
     keys: Tensor  # [C, D] candidates shared by the views, or [V, C, D]
-    ids: Tensor | None  # [C] image of each candidate, -1: never the anchor's own; None: all of them -1
+    ids: Tensor | None  # [C] image of each candidate, -1: never the anchor's own image; None: all of them -1
 
 
 class Contrast:
-    """The positives and the negatives of a batch of anchors as unscaled cosines.
+    """Cosines, not divided by the temperature, of anchors with their positives and their negatives.
 
-    With s the cosine of an anchor and its positive and l = log sum_k exp(s_k / tau) over its K negatives, the log-odds
-    u = l - s / tau against the positive carry most contrastive losses.
+    With s the cosine of an anchor and its positive and l = log sum_k exp(s_k / tau) over its K negatives, most losses
+    are functions of u = l - s / tau, the log-odds against the positive.
     """
 
     pos: Tensor  # [V, B]
@@ -54,7 +62,7 @@ class Contrast:
     ) -> None:
         self.pos, self.candidates, self.raw = pos, candidates, raw
         self._q, self._p, self._mirror = q, p, mirror
-        self._known: tuple[Tensor, Tensor] | None = None  # the last temperature asked for, and its answer
+        self._last_lse: tuple[Tensor, Tensor] | None = None  # the last temperature and lse at it
 
     @classmethod
     def dense(
@@ -65,7 +73,7 @@ class Contrast:
         raw: Tensor | None = None,
         mirror: Tensor | None = None,
     ) -> "Contrast":
-        """From cosines.
+        """Make a contrast from cosines.
 
         Args:
             pos: [V, B], in [-1, 1].
@@ -83,10 +91,10 @@ class Contrast:
 
     @classmethod
     def of(cls, e: Embedded, bank: Bank | None, tiled: bool | None = None) -> "Contrast":
-        """The anchors of ``e`` against its positives and the candidates of ``bank``.
+        """Contrast the anchors of ``e`` with its positives and with the candidates of ``bank``.
 
-        A candidate is a negative if it shows another image than the anchor: told by the image's id, so it holds for
-        any number of ranks, any order and any padding.
+        A candidate is a negative if the id of its image is not the anchor's, which holds for any number of ranks, any
+        order and any padding.
 
         Args:
             e: anchors and positives.
@@ -94,38 +102,38 @@ class Contrast:
             tiled: compute in panels that are never stored; None: where the cosines are many.
         """
         pos = (e.q * e.p).sum(-1)  # [V, B]
-        own = None if bank is None or bank.ids is None else (e.ids, bank.ids)
-        candidates = None if bank is None else Pool(e.q, bank.keys, own, tiled=tiled)
+        image_ids = None if bank is None or bank.ids is None else (e.ids, bank.ids)
+        candidates = None if bank is None else Pool(e.q, bank.keys, image_ids, tiled=tiled)
         return cls(pos, candidates, e.raw, e.q, e.p)
 
     def pick(self, index: Tensor) -> "Contrast":
-        """With the candidates ``index`` [V, B, K] of each anchor as its only negatives."""
+        """The same contrast with the candidates ``index`` [V, B, K] as the only negatives of each anchor."""
         pool = self._pool()
         picks = Picks(pool.q, pool.keys, index, pool.tiled)
         return Contrast(self.pos, picks, self.raw, self._q, self._p)
 
-    def drop(self, index: Tensor) -> "Contrast":
-        """Without the candidates ``index`` [V, B, n] of each anchor."""
+    def excluding(self, index: Tensor) -> "Contrast":
+        """The same contrast without the candidates ``index`` [V, B, n] of each anchor."""
         pool = self._pool()
-        rest = Pool(pool.q, pool.keys, pool.own, index, pool.tiled)
+        rest = Pool(pool.q, pool.keys, pool.image_ids, index, pool.tiled)
         return Contrast(self.pos, rest, self.raw, self._q, self._p)
 
     def lse(self, tau: Tensor) -> Tensor:
         """log sum_k exp(s_k / tau) over the negatives, [V, B]; ``tau`` is [] or [V, B], positive."""
-        if self._known is None or self._known[0] is not tau:
-            self._known = tau, self._negatives().lse(self._fit(tau))[0]
-        return self._known[1]
+        if self._last_lse is None or self._last_lse[0] is not tau:
+            self._last_lse = tau, self._negatives().lse(self._cast(tau))[0]
+        return self._last_lse[1]
 
     def log_odds(self, tau: Tensor) -> Tensor:
         """u = lse(tau) - pos / tau, [V, B]; sigmoid(u) is DCL's NPC multiplier q_B and MACL's W_i."""
         return self.lse(tau) - self.pos / tau
 
-    def log_odds_at(self, tau: Tensor, wide: Tensor) -> tuple[Tensor, Tensor]:
-        """The log-odds at ``tau`` and, without gradient, at ``wide``, in one pass over the candidates."""
-        first, second = self._negatives().lse(self._fit(tau), self._fit(wide).detach())
+    def log_odds_at(self, tau: Tensor, second_tau: Tensor) -> tuple[Tensor, Tensor]:
+        """The log-odds at ``tau`` and, without gradient, at ``second_tau``, in one pass over the candidates."""
+        first, second = self._negatives().lse(self._cast(tau), self._cast(second_tau).detach())
         assert second is not None
-        self._known = tau, first
-        return first - self.pos / tau, second - self.pos.detach() / wide.detach()
+        self._last_lse = tau, first
+        return first - self.pos / tau, second - self.pos.detach() / second_tau.detach()
 
     @property
     def has_negatives(self) -> bool:
@@ -151,12 +159,12 @@ class Contrast:
             raise ValueError("mirror is not known: give Contrast.dense the positives' cosines with the candidates")
         return self._negatives().cosines(self._p)[0]
 
-    def alone(self) -> tuple[Tensor, "Contrast"] | None:
-        """The anchors as leaves of a new graph and the contrast on them, everything else constant; None: not known."""
+    def with_leaf_anchors(self) -> tuple[Tensor, "Contrast"] | None:
+        """The anchors as leaves of a new graph and the contrast of them, all else constant; None without vectors."""
         if self._q is None or self._p is None:
             return None
         q, p = self._q.detach().requires_grad_(), self._p.detach()
-        candidates = None if self.candidates is None else self.candidates.facing(q)
+        candidates = None if self.candidates is None else self.candidates.detached_for(q)
         raw = None if self.raw is None else self.raw.detach()
         return q, Contrast((q * p).sum(-1), candidates, raw, q, p)
 
@@ -166,9 +174,9 @@ class Contrast:
         return self.candidates
 
     def _pool(self) -> Pool:
-        if not isinstance(self.candidates, Pool) or self.candidates.drop is not None:
+        if not isinstance(self.candidates, Pool) or self.candidates.excluded is not None:
             raise ValueError("candidates can be chosen once, among the keys of a bank")
         return self.candidates
 
-    def _fit(self, tau: Tensor) -> Tensor:
+    def _cast(self, tau: Tensor) -> Tensor:
         return tau.to(self.pos.dtype)

@@ -1,4 +1,4 @@
-"""What can be said of an objective from its contrast, for every loss alike; scalars over the anchors of all ranks.
+"""Diagnostics of a contrast, the same for every loss; scalars over the anchors of all ranks.
 
 positive            mean cosine of the positives
 tau                 mean temperature
@@ -6,8 +6,10 @@ npc/mean, std, cv   of the negative-positive coupling multiplier sigmoid(u) (DCL
                     which InfoNCE's gradient falls short of DCL's; cv = std / mean (DCL, figure 1)
 npc/histogram       [20] shares of the anchors in equal steps of it from 0 to 1
 negatives/effective (sum w)^2 / sum w^2 of the weights w = exp(s_k / tau), Kish's number of equal ones: mean
-information         lower bound on the mutual information of the views, nats (the loss says which)
+information         lower bound on the mutual information of the views, nats (Loss.information)
 query_grad/mean, var   of |dL/dq| over the anchors, all else constant (EqCo, figure 4); L the anchor's own loss
+
+V anchor views   B images on this rank   N of all ranks   D width
 """
 
 import torch
@@ -21,7 +23,7 @@ BINS = 20
 
 
 def diagnose(contrast: Contrast, tau: Tensor, loss: Loss) -> dict[str, Tensor]:
-    """The diagnostics that apply, as listed above."""
+    """Compute the diagnostics above: without negatives only ``positive``, ``tau`` and ``query_grad``."""
     gradient = _query_gradient(contrast, tau.detach(), loss)
     with torch.no_grad():
         values = {"positive": _all(contrast.pos).mean(), "tau": tau.mean()}
@@ -42,12 +44,12 @@ def diagnose(contrast: Contrast, tau: Tensor, loss: Loss) -> dict[str, Tensor]:
 
 
 def _query_gradient(contrast: Contrast, tau: Tensor, loss: Loss) -> Tensor | None:
-    """d (sum of the losses) / d q: [V, B, D], or None where the loss does not come from q."""
-    if (alone := contrast.alone()) is None:
+    """d (sum of the losses) / d q: [V, B, D], or None if the loss does not depend on q."""
+    if (leaves := contrast.with_leaf_anchors()) is None:
         return None
-    q, other = alone
+    q, leaf_contrast = leaves
     with torch.enable_grad():
-        values = loss(other, tau).sum()
+        values = loss(leaf_contrast, tau).sum()
         return torch.autograd.grad(values, q, allow_unused=True)[0] if values.requires_grad else None
 
 

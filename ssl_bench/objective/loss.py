@@ -1,4 +1,7 @@
-"""What every loss is."""
+"""The base class of the losses, and two functions of the log-odds u that they share.
+
+V anchor views   B images on this rank   K negatives of an anchor
+"""
 
 from typing import ClassVar
 
@@ -10,22 +13,25 @@ from ssl_bench.objective.contrast import Contrast
 
 
 class Loss(nn.Module):
-    """A value per anchor from cosines alone: a loss knows neither views nor ranks nor the framework.
+    """A value per anchor from cosines alone: a loss does not depend on views, ranks or the framework.
 
-    ``needs`` names what it asks of the negatives and the framework, so that a combination without it is refused before
-    anything runs: ``negatives`` (at least one per anchor), ``aligned`` (an anchor's candidates are of the view of its
-    positive), ``two_views`` (the anchors of two views, of one network, are each other's positives), ``dense`` (the
-    matrix of cosines itself).
+    Attributes:
+        needs: requirements on the negatives and the framework; a combination that lacks one is refused before anything
+            runs. ``negatives``: at least one per anchor. ``aligned``: an anchor's candidates are of the view of its
+            positive. ``two_views``: the anchors of two views, of one network, are each other's positives. ``dense``:
+            the matrix of cosines itself.
+        uses_tau: whether the loss depends on the temperature.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
     uses_tau: ClassVar[bool] = True
 
-    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:  # [V, B]
+    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        """The loss of each anchor [V, B]; ``tau`` is [] or [V, B], positive."""
         raise NotImplementedError
 
     def information(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        """What an anchor adds to the lower bound on the mutual information of the views, in nats: [V, B].
+        """Contribution of each anchor to the lower bound on the mutual information of the views, in nats: [V, B].
 
         log(1 + K) - InfoNCE (CPC, van den Oord et al. 2018; EqCo, Zhu et al. 2020, section 3.1).
         """
@@ -38,9 +44,9 @@ def softplus(u: Tensor) -> Tensor:
 
 
 def unscaled_softplus(u: Tensor) -> Tensor:
-    """softplus(u) / sg sigmoid(u), in value and gradient: InfoNCE freed of its multiplier sigmoid(u).
+    """softplus(u) / sg sigmoid(u), in value and gradient: InfoNCE without its multiplier sigmoid(u).
 
-    The gradient is that of u itself, so it is taken from there: where sigmoid(u) underflows, the quotient has none.
+    The gradient is that of u itself and is taken from u: where sigmoid(u) underflows, the quotient has none.
     """
     v = u.detach().clamp(min=-30)  # below, the quotient is 1 to 13 digits
     return softplus(v) / v.sigmoid() + (u - u.detach())

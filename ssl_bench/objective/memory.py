@@ -1,9 +1,9 @@
-"""A memory of one vector for every training image, and what a batch can ask of it (Wu et al. 2018, "Unsupervised
-feature learning via non-parametric instance discrimination", arXiv 1805.01978).
+"""Memory of one vector for every training image (Wu et al. 2018, "Unsupervised feature learning via non-parametric
+instance discrimination", arXiv 1805.01978).
 
     v_i <- unit(m v_i + (1 - m) f_i)        after each step, for the images i of the batch
 
-N images of the dataset   R queries on this rank   D width
+N images of the dataset   R queries on this rank   D width   V views   B images on this rank
 """
 
 import math
@@ -13,28 +13,31 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ssl_bench.distributed import gather
+from ssl_bench.errors import require
 from ssl_bench.objective.candidates import Pool
 from ssl_bench.objective.sampling import StepGenerator
 
 
 class Memory(nn.Module):
-    """The whole of it on every rank; no gradient reaches it.
+    """The whole memory on every rank, without gradient.
 
-    At the start the vectors are uniform in a cube, as in the official code, made unit here.
+    The initial vectors are uniform in a cube, as in the official code, and then normalised.
 
     Args:
         instances: N.
         dim: D.
         momentum: m in [0, 1], the share of the old vector.
-        seed: of the first vectors, which are the same on all ranks.
+        seed: of the initial vectors, which are the same on all ranks.
+
+    Raises:
+        InvalidValue: a momentum outside [0, 1].
     """
 
     vectors: Tensor
 
     def __init__(self, instances: int, dim: int, momentum: float, seed: int) -> None:
         super().__init__()
-        if not 0 <= momentum <= 1:
-            raise ValueError(f"momentum={momentum} must be in [0, 1]")
+        require(0 <= momentum <= 1, "momentum", momentum, "a number from 0 to 1")
         self.instances, self.momentum = instances, momentum
         self._keep(normalize(self._start(dim, seed), dim=1))
 
@@ -55,7 +58,7 @@ class Memory(nn.Module):
         return self._lse(self.vectors, q, tau)
 
     def cosines(self, q: Tensor, index: Tensor) -> Tensor:
-        """Of ``q`` [R, D] with the vectors of the images ``index`` [R, m]: [R, m]."""
+        """Cosines [R, m] of ``q`` [R, D] with the vectors of the images ``index`` [R, m]."""
         return self._cosines(q, index)
 
     @staticmethod
@@ -67,12 +70,12 @@ class Memory(nn.Module):
 
     @torch.no_grad()
     def update(self, ids: Tensor, fresh: Tensor) -> None:
-        """Takes in what every rank found of its images.
+        """Update the vectors of the images of all ranks.
 
         Args:
-            ids: [B], no image twice on any rank.
-            fresh: [V, B, D] unit vectors of V views, taken one after the other, the last one first: the order in which
-                the backward passes of CLD's code do it.
+            ids: [B] images of this rank, none of them on two ranks or twice on one.
+            fresh: [V, B, D] unit vectors of V views, applied one after the other, the last view first: the order of the
+                backward passes in CLD's code.
         """
         ids, fresh = self._places(gather(ids)), gather(fresh, dim=1)
         for view in fresh.flip(0):
@@ -80,5 +83,5 @@ class Memory(nn.Module):
             self.vectors.index_copy_(0, ids, normalize(moved, dim=1))
 
     def _places(self, ids: Tensor) -> Tensor:
-        """Where the vectors of images are kept."""
+        """Rows of ``vectors`` that hold the vectors of the images ``ids``."""
         return ids

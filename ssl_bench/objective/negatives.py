@@ -1,6 +1,6 @@
-"""Which keys an anchor is contrasted with.
+"""Choice of the keys that an anchor is contrasted with.
 
-N images of all ranks   V anchor views   K negatives per anchor   C candidates
+N images of all ranks   V anchor views   B images on this rank   D width   K negatives per anchor   C candidates
 """
 
 from typing import Literal
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.distributed import gather, rank, world
+from ssl_bench.errors import require
 from ssl_bench.objective.candidates import Pool
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.memory import Memory
@@ -18,7 +19,9 @@ from ssl_bench.objective.sampling import StepGenerator, without_replacement
 class Negatives(nn.Module):
     """Candidates for a batch, the choice among them, and what is kept for the next batch.
 
-    ``gives`` is what a loss may list in its ``needs``; ``needs`` is what the framework must give.
+    Attributes:
+        gives: what a loss may list in its ``needs``.
+        needs: what the framework must give.
     """
 
     gives: frozenset[str] = frozenset({"negatives"})
@@ -28,12 +31,12 @@ class Negatives(nn.Module):
         """K at a global batch of ``images``.
 
         Raises:
-            ValueError: more are asked for than there are.
+            InvalidValue: the batch has fewer candidates than were asked for.
         """
         raise NotImplementedError
 
     def bank(self, e: Embedded) -> Bank | None:
-        """The candidates; those that show the anchor's own image are told by their id and do not count."""
+        """The candidates; those whose id is the anchor's do not count."""
         raise NotImplementedError
 
     def select(self, contrast: Contrast) -> Contrast:
@@ -41,13 +44,13 @@ class Negatives(nn.Module):
         return contrast
 
     def update(self, e: Embedded) -> None:
-        """Called once after each step, without gradient, for what outlives the batch."""
+        """Keep what later batches need; called once after each step, without gradient."""
 
 
 class InBatch(Negatives):
     """Both views of every other image of the global batch: K = 2N - 2 (SimCLR; DCL's U_i).
 
-    Of more than two views, those of the anchor and of its positive.
+    With more than two views, these are the view of the anchor and the view of its positive.
     """
 
     needs = frozenset({"both_views"})
@@ -57,9 +60,9 @@ class InBatch(Negatives):
 
     def bank(self, e: Embedded) -> Bank:
         ids = gather(e.ids).repeat(2)
-        if e.own is None:
+        if e.anchor_keys is None:
             return Bank(gather(e.p, dim=1).flatten(0, 1), ids)  # [2 N, D]
-        both = gather(torch.stack([e.p, e.own], 1), dim=2)  # of the pair's two views
+        both = gather(torch.stack([e.p, e.anchor_keys], 1), dim=2)  # [V, 2, N, D]
         return Bank(both.flatten(1, 2), ids)  # [V, 2 N, D]
 
 
@@ -76,27 +79,29 @@ class CrossView(Negatives):
 
 
 class RandomK(Negatives):
-    """K of the other images' keys, drawn uniformly without replacement, anew at every step.
+    """K keys of other images, drawn uniformly without replacement at every step.
 
     Args:
-        k: per anchor.
+        k: per anchor, at least 1.
         views: ``all``: out of the 2N - 2 of both views (SimCLR in "Less can be more" and EqCo); ``cross``: out of the
             N - 1 in the positive's view (ReLIC there).
         shared: one draw for all anchors instead of one each (SiMo's code).
         seed: of the draws, which are the same on any number of ranks.
+
+    Raises:
+        InvalidValue: k below 1.
     """
 
     def __init__(self, k: int, views: Literal["all", "cross"], shared: bool, seed: int) -> None:
         super().__init__()
-        if k < 1:
-            raise ValueError(f"k={k} must be at least 1")
+        require(k >= 1, "k", k, "1 or more")
         self.k, self.views, self.shared, self.draws = k, views, shared, StepGenerator("random_k", seed)
         self.pool = InBatch() if views == "all" else CrossView()
         self.gives, self.needs = self.pool.gives, self.pool.needs
 
     def count(self, images: int) -> int:
-        if self.k > (pool := self.pool.count(images)):
-            raise ValueError(f"k={self.k} is more than the pool of {pool} at a batch of {images}: set {pool} or less")
+        pool = self.pool.count(images)
+        require(self.k <= pool, "k", self.k, f"{pool} or less, the candidates of an anchor at a batch of {images}")
         return self.k
 
     def bank(self, e: Embedded) -> Bank | None:
@@ -105,19 +110,18 @@ class RandomK(Negatives):
     def select(self, contrast: Contrast) -> Contrast:
         share = contrast.pos.shape[1]
         images = share * world()
-        # Where the anchor's own keys stand: [B] in the first view, and in the second.
-        own = torch.arange(rank() * share, (rank() + 1) * share, dtype=torch.int32, device=contrast.pos.device)
-        places = [own, own + images] if self.views == "all" else [own]
-        return _chosen(contrast, self.k, self.pool.count(images), places, self.draws, self.shared)
+        first = torch.arange(rank() * share, (rank() + 1) * share, dtype=torch.int32, device=contrast.pos.device)
+        own_keys = [first, first + images] if self.views == "all" else [first]
+        return _chosen(contrast, self.k, self.pool.count(images), own_keys, self.draws, self.shared)
 
 
 def _chosen(
-    contrast: Contrast, k: int, pool: int, own: list[Tensor], draws: StepGenerator, shared: bool = False
+    contrast: Contrast, k: int, pool: int, own_keys: list[Tensor], draws: StepGenerator, shared: bool = False
 ) -> Contrast:
-    """With k of each anchor's ``pool`` candidates, uniform without replacement, as its only negatives.
+    """Keep k of each anchor's ``pool`` candidates as its only negatives, drawn uniformly without replacement.
 
     Args:
-        own: the places [B] that are no negatives of an anchor, in ascending order.
+        own_keys: indices [B] of the keys that show an anchor's own image and are no candidates, in ascending order.
         shared: one draw for all anchors instead of one each.
     """
     views, share = contrast.pos.shape
@@ -125,31 +129,34 @@ def _chosen(
     k = min(k, pool)
     if k == pool:
         return contrast
-    keep = 2 * k <= pool  # name the chosen or the rest, whichever are fewer
+    keep = 2 * k <= pool  # list the chosen candidates or the others, whichever are fewer
     n = k if keep else pool - k
-    mine = slice(rank() * share, (rank() + 1) * share)
+    local_rows = slice(rank() * share, (rank() + 1) * share)
     index = []
     for view in range(views):
         # Drawn for the global batch and cut: the same for any number of ranks.
-        rows, kept = (1, slice(None)) if shared else (images, mine)
+        rows, kept = (1, slice(None)) if shared else (images, local_rows)
         drawn = without_replacement(rows, pool, n, draws.generator(device, view), kept)
         places = drawn.expand(share, -1).int()  # [B, n] in [0, pool)
-        for gap in own:
-            places = places + (places >= gap[:, None])  # step over the image's own keys
+        for own in own_keys:
+            places = places + (places >= own[:, None])  # step over the key of the own image
         index.append(places)
     chosen = torch.stack(index)  # [V, B, n]
-    return contrast.pick(chosen) if keep else contrast.drop(chosen)
+    return contrast.pick(chosen) if keep else contrast.excluding(chosen)
 
 
 class Queue(Negatives):
-    """The K keys that came last, first in first out (MoCo, section 3.1), at the start random unit vectors.
+    """Queue of the last K keys, first in first out (MoCo, section 3.1); random unit vectors at the start.
 
-    Where K is smaller than a batch, K random keys of the batch before (EqCo's experiments).
+    If K is smaller than a batch, K random keys of the batch before (EqCo's experiments).
 
     Args:
-        k: keys in the queue.
+        k: keys in the queue, at least 1.
         dim: width D of a key.
         seed: of the first keys and of the draws; the queue is the same on all ranks.
+
+    Raises:
+        InvalidValue: k below 1.
     """
 
     gives = frozenset({"negatives", "aligned"})
@@ -158,8 +165,7 @@ class Queue(Negatives):
 
     def __init__(self, k: int, dim: int, seed: int) -> None:
         super().__init__()
-        if k < 1:
-            raise ValueError(f"k={k} must be at least 1")
+        require(k >= 1, "k", k, "1 or more")
         self.k, self.draws = k, StepGenerator("queue", seed)
         start = torch.randn(k, dim, generator=self.draws.generator(torch.device("cpu"), -1))
         self.register_buffer("keys", nn.functional.normalize(start, dim=1))
@@ -183,17 +189,20 @@ class Queue(Negatives):
 
 
 class MemoryBank(Negatives):
-    """One key for each training image, the average of those that were made of it (Wu et al. 2018; PIRL).
+    """One key for each training image, the moving average of the keys of its views (Wu et al. 2018; PIRL).
 
-    The anchor's own image is never a negative. The keys of a batch enter after the step, as
-    :meth:`ssl_bench.objective.memory.Memory.update` says.
+    The anchor's own image is never a negative. The keys of a batch enter after the step, as in
+    :meth:`ssl_bench.objective.memory.Memory.update`.
 
     Args:
         k: of the other images for each anchor, drawn uniformly without replacement at every step; None: all of them.
-        momentum: of the average, the share of what is there.
+        momentum: of the average, in [0, 1], the share of the old key.
         dim: width D of a key.
         instances: images to pre-train on.
         seed: of the first keys and of the draws, which are the same on any number of ranks.
+
+    Raises:
+        InvalidValue: k above the number of other images or below 1, or a momentum outside [0, 1].
     """
 
     gives = frozenset({"negatives", "aligned"})
@@ -202,8 +211,8 @@ class MemoryBank(Negatives):
     def __init__(self, k: int | None, momentum: float, dim: int, instances: int, seed: int) -> None:
         super().__init__()
         others = instances - 1
-        if k is not None and not 1 <= k <= others:
-            raise ValueError(f"k={k} must be from 1 to the {others} other images, or null for all of them")
+        fits = k is None or 1 <= k <= others
+        require(fits, "k", k, f"a number from 1 to {others}, the other images, or to null for all of them")
         self.k, self.others, self.draws = k or others, others, StepGenerator("memory_bank", seed)
         self.memory = Memory(instances, dim, momentum, seed)
         self.register_buffer("ids", torch.arange(instances), persistent=False)
@@ -216,15 +225,15 @@ class MemoryBank(Negatives):
 
     def select(self, contrast: Contrast) -> Contrast:
         pool = contrast.candidates
-        assert isinstance(pool, Pool) and pool.own is not None
-        return _chosen(contrast, self.k, self.others, [pool.own[0]], self.draws)
+        assert isinstance(pool, Pool) and pool.image_ids is not None
+        return _chosen(contrast, self.k, self.others, [pool.image_ids[0]], self.draws)
 
     def update(self, e: Embedded) -> None:
         self.memory.update(e.ids, e.keys)
 
 
 class NoNegatives(Negatives):
-    """None at all, for losses that need none (BYOL, SWD)."""
+    """No negatives, for losses that need none (BYOL, SWD)."""
 
     gives = frozenset()
 

@@ -10,14 +10,14 @@ from ssl_bench.seeding import stream
 
 
 class StepGenerator(nn.Module):
-    """A fresh stream at every step; the step travels in the checkpoint and is advanced by the method."""
+    """A new stream of random numbers at every step; the step is in the checkpoint and is advanced by the method."""
 
     def __init__(self, purpose: str, seed: int) -> None:
         super().__init__()
         self.purpose, self.seed, self.step = purpose, seed, 0
 
     def generator(self, device: torch.device, *key: int) -> torch.Generator:
-        """Random numbers of this step; ``key`` tells several draws of a step apart."""
+        """Random numbers of this step; draws of one step with different keys are independent."""
         return torch.Generator(device).manual_seed(stream(self.purpose, self.seed, self.step, *key))
 
     def get_extra_state(self) -> dict[str, int]:
@@ -28,16 +28,16 @@ class StepGenerator(nn.Module):
 
 
 def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator, kept: slice = slice(None)) -> Tensor:
-    """``k`` different integers in [0, pool) for each of the ``kept`` rows, uniform, in no particular order: [kept, k].
+    """Draw ``k`` different integers in [0, pool) for each of the ``kept`` rows, uniform, in no order: [kept, k].
 
-    Few are the first different values of a longer sequence drawn with replacement, at a cost that does not depend on
-    the pool; the sequence is too short once in 10^20 rows, which ends in an index out of range. Many are the places of
-    the largest of ``pool`` random numbers.
+    For small ``k`` these are the first different values of a longer sequence drawn with replacement, at a cost that
+    does not depend on the pool; the sequence is too short once in 10^20 rows, which ends in an index out of range. For
+    large ``k`` they are the places of the largest of ``pool`` random numbers.
     """
     device = generator.device
     if 2 * k > pool:
         return torch.rand(rows, pool, generator=generator, device=device)[kept].topk(k, sorted=False).indices
-    # StepGenerator until the k-th new value: a sum of geometric variables of success (pool - i) / pool.
+    # Draws until the k-th new value: a sum of geometric variables of success (pool - i) / pool.
     new = [(pool - i) / pool for i in range(k)]
     mean, spread = sum(1 / p for p in new), math.sqrt(sum((1 - p) / p**2 for p in new))
     length = math.ceil(mean + 10 * spread) + 32
@@ -45,19 +45,19 @@ def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator
     dtype = torch.int32 if high + low < 31 else torch.int64  # a value and its place in one number
     drawn = torch.randint(pool, (rows, length), generator=generator, device=device, dtype=dtype)[kept]
     order = _sort(drawn << low | torch.arange(length, dtype=dtype, device=device))  # by value, then by place
-    again = (order[:, 1:] >> low) == (order[:, :-1] >> low)
+    repeated = (order[:, 1:] >> low) == (order[:, :-1] >> low)
     order = (order & ((1 << low) - 1)) << high | order >> low
-    order[:, 1:].masked_fill_(again, torch.iinfo(dtype).max)
-    return _smallest(order, k) & ((1 << high) - 1)  # by place, what is repeated comes last
+    order[:, 1:].masked_fill_(repeated, torch.iinfo(dtype).max)
+    return _smallest(order, k) & ((1 << high) - 1)  # by place; repeated values come last
 
 
 def _sort(x: Tensor) -> Tensor:
-    """Along the last dimension. numpy's sort is several times faster than torch's on a CPU."""
+    """Sort along the last dimension. numpy's sort is several times faster than torch's on a CPU."""
     return torch.from_numpy(np.sort(x.numpy(), axis=-1)) if x.device.type == "cpu" else x.sort(-1).values
 
 
 def _smallest(x: Tensor, k: int) -> Tensor:
-    """The ``k`` smallest along the last dimension, in any order."""
+    """The ``k`` smallest values along the last dimension, in any order."""
     if x.device.type == "cpu":
         return torch.from_numpy(np.partition(x.numpy(), k - 1, axis=-1))[..., :k]
     return x.topk(k, largest=False, sorted=False).values

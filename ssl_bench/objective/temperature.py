@@ -1,4 +1,7 @@
-"""The temperature of the contrast, as a function of training progress and of the batch."""
+"""The temperature of the contrast, as a function of the progress of the training and of the batch.
+
+V anchor views   B images on this rank
+"""
 
 import math
 from typing import ClassVar
@@ -7,11 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.distributed import global_mean
+from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 
 
 class Temperature(nn.Module):
-    needs: ClassVar[frozenset[str]] = frozenset()  # what the loss must give
+    """Base class of the temperatures.
+
+    Attributes:
+        needs: requirements on the loss: ``tau``, a loss that depends on the temperature.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
 
     def forward(self, progress: float, contrast: Contrast) -> Tensor:
         """tau > 0, [] or [V, B], at ``progress`` in [0, 1] of the training."""
@@ -25,8 +35,8 @@ class Fixed(Temperature):
 
     def __init__(self, tau: float) -> None:
         super().__init__()
-        _positive(tau=tau)
-        # A buffer travels to the device once; a scalar in double precision leaves the type of float32 cosines alone.
+        _require_positive(tau=tau)
+        # A buffer is moved to the device once; a double precision scalar leaves the type of float32 cosines unchanged.
         self.register_buffer("tau", torch.tensor(tau, dtype=torch.float64), persistent=False)
 
     def forward(self, progress: float, contrast: Contrast) -> Tensor:
@@ -38,8 +48,8 @@ class Linear(Fixed):
 
     def __init__(self, tau: float, slope: float, epochs: int) -> None:
         super().__init__(tau)
-        if tau + slope * epochs <= 0:
-            raise ValueError(f"slope={slope} takes tau={tau} to {tau + slope * epochs:g} by epoch {epochs}: raise it")
+        end = tau + slope * epochs
+        require(end > 0, "slope", slope, f"more than -tau / epochs: tau={tau} would reach {end:g} by epoch {epochs}")
         self.rise = slope * epochs
 
     def forward(self, progress: float, contrast: Contrast) -> Tensor:
@@ -54,7 +64,7 @@ class Cosine(Fixed):
 
     def __init__(self, tau: float, final: float, cycles: float) -> None:
         super().__init__(tau)
-        _positive(final=final, cycles=cycles)
+        _require_positive(final=final, cycles=cycles)
         self.final, self.cycles = final, cycles
 
     def forward(self, progress: float, contrast: Contrast) -> Tensor:
@@ -66,7 +76,7 @@ class MACLa(Fixed):
 
     def __init__(self, tau: float, alpha: float) -> None:
         super().__init__(tau)
-        _positive(alpha=alpha)
+        _require_positive(alpha=alpha)
         self.alpha = alpha
 
     def forward(self, progress: float, contrast: Contrast) -> Tensor:
@@ -78,8 +88,8 @@ class MACLb(Fixed):
 
     def __init__(self, tau: float, beta: float) -> None:
         super().__init__(tau)
-        if not -1 < beta < 1:
-            raise ValueError(f"beta={beta} must be in (-1, 1), or tau reaches 0 where all positives agree or disagree")
+        remedy = "a number between -1 and 1: at 1 or -1, tau reaches 0 where all positives disagree or agree"
+        require(-1 < beta < 1, "beta", beta, remedy)
         self.beta = beta
 
     def forward(self, progress: float, contrast: Contrast) -> Tensor:
@@ -87,16 +97,17 @@ class MACLb(Fixed):
 
 
 class Learned(Temperature):
-    """Trained with the network: minimum + exp(theta), from ``tau``; no decay (CLIP, Radford et al. 2021, learns it so,
-    with its bound as a clamp instead)."""
+    """minimum + exp(theta), starting at ``tau``; theta is trained with the network, without decay.
+
+    CLIP (Radford et al. 2021) learns it so, with a clamp as its bound.
+    """
 
     needs = frozenset({"tau"})
 
     def __init__(self, tau: float, minimum: float) -> None:
         super().__init__()
-        _positive(minimum=minimum)
-        if not tau > minimum:
-            raise ValueError(f"tau={tau} must be above minimum={minimum}")
+        _require_positive(minimum=minimum)
+        require(tau > minimum, "tau", tau, f"a number above minimum={minimum}")
         self.minimum = minimum
         self.theta = nn.Parameter(torch.tensor(math.log(tau - minimum)))
 
@@ -110,7 +121,6 @@ def _alignment(contrast: Contrast) -> Tensor:
         return global_mean(contrast.pos.double(), dim=1).mean()
 
 
-def _positive(**values: float) -> None:
+def _require_positive(**values: float) -> None:
     for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name}={value} must be positive")
+        require(value > 0, name, value, "a positive number")

@@ -1,24 +1,24 @@
-"""What a run costs: hours on 8 V100, pre-training only.
+"""Estimate what a run costs: hours of pre-training on 8 V100.
 
     hours = images x epochs x passes x FLOPs of a view / RATE
 
-RATE is what a published ResNet-50 does: 8,322 images of 224 pixels a second on 8 V100 in mixed precision (NVIDIA
-DeepLearningExamples), 24.3 GFLOP each, forward and backward. Other networks are taken to reach the same FLOP rate,
-which is within a factor of two; data loading is taken not to be the limit. Passes count views that are trained as one
-and views that only go through a momentum network as a third, the share of the forward pass: SimCLR 2, MoCo 4/3, BYOL
-8/3. NPID has one view, MoCo with CLD two and the average's third.
+RATE is that of a published ResNet-50: 8,322 images of 224 pixels per second on 8 V100 in mixed precision (NVIDIA
+DeepLearningExamples), 24.3 GFLOP each, forward and backward. Other networks are assumed to reach the same FLOP rate,
+which holds within a factor of two, and data loading is assumed not to be the limit. A view that is trained on counts as
+one pass; a view that only goes through a momentum network counts as a third, the share of the forward pass: SimCLR 2,
+MoCo 4/3, BYOL 8/3. NPID has one view; MoCo + CLD has two and a third view in the momentum network.
 
-A ResNet-50 of w times the channels has 0.971 w^2 + 0.029 w times the FLOPs: its first convolution, 2.9% of them, reads
-three channels whatever w is.
+A ResNet-50 with w times the channels has 0.971 w^2 + 0.029 w times the FLOPs: its first convolution, 2.9% of them,
+reads three channels whatever w is.
 
-With 2 views ImageNet's 1,281,167 images take 308 s an epoch. Evaluation is not counted.
+With 2 views an epoch of ImageNet's 1,281,167 images takes 308 s. Evaluation is not counted.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 RATE = 8322 * 24.3  # GFLOP/s
-# GFLOP of a view, forward and backward, and the side of the image at which it is that; it grows with the area.
+# GFLOP of a view, forward and backward, and the image side for which they hold; they grow with the area.
 VIEW = {
     "resnet50": (24.3, 224),
     "resnet50_x2": (95.8, 224),
@@ -29,52 +29,38 @@ VIEW = {
     "resnet_digits": (0.04, 20),
     "conv_n": (0.006, 28),
 }
-# GFLOP that a VAE's decoder adds at a side of 32: 2.1 million products in each of two inner convolutions, 0.13 for each
-# channel in the last one and 0.26 in the linear map before them, a product being 2 FLOP forward and 4 backward.
+# GFLOP that a VAE's decoder adds at a side of 32: 2.1 million products in each of two inner convolutions, 0.13 million
+# for each channel in the last one and 0.26 million in the linear map before them; a product is 2 FLOP forward and 4
+# backward.
 DECODER = 0.03
-# Views that are trained and views that only the average sees, where a framework takes other than two views.
+# Views that are trained on, and views that only the momentum network sees, of frameworks without the usual two views.
 VIEWS = {"npid": (1, 0), "moco_cld": (2, 1)}
-IMAGES = {
-    "scattered_digits": 1347,
-    "mnist": 60_000,
-    "multi_digits": 60_000,
-    "randbit_mnist": 60_000,
-    "cifar10": 50_000,
-    "cifar100": 50_000,
-    "randbit_cifar10": 50_000,
-    "stl10": 105_000,
-    "imagenet100": 126_689,
-    "imagenet": 1_281_167,
-    "imagenet64": 1_281_167,
-    "digit_on_imagenet": 1_281_167,
-    "randbit_imagenet": 1_281_167,
-}
 
 
 def hours(config: Mapping[str, Any]) -> float | None:
-    """Hours of a composed configuration; None for a network or a dataset that is not listed."""
+    """Hours of a composed configuration; None for a network or a dataset of unknown size."""
     choices = config["choices"]
     network = VIEW.get(choices.get("backbone"))
-    images = config["dataset"].get("images", IMAGES.get(choices.get("dataset")))
+    images = config["dataset"].get("train_images")
     if network is None or not isinstance(images, int):
         return None
     flops, side = network
     if choices.get("framework") == "vae":
         flops += DECODER * (side / 32) ** 2
-    seen = images * config["epochs"]
+    processed = images * config["epochs"]
     if config["max_steps"] is not None:
-        seen = min(seen, config["max_steps"] * config["batch_size"]["size"])
-    return float(seen * _passes(config, side) * flops / RATE / 3600)
+        processed = min(processed, config["max_steps"] * config["batch_size"]["size"])
+    return float(processed * _passes(config, side) * flops / RATE / 3600)
 
 
 def _passes(config: Mapping[str, Any], side: int) -> float:
-    """Trained views of an image, each by its area over side x side."""
+    """Passes per image, each view counted by its area over side x side."""
     augment, framework = config["augment"], config["framework"]
     crops = [augment | {"count": 2}] if "_target_" in augment else list(augment.values())
     areas = [(crop["count"], (crop["size"] / side) ** 2) for crop in crops]
-    if (chosen := config["choices"].get("framework")) in VIEWS:
-        trained, followed = VIEWS[chosen]
-        return float((trained + followed / 3) * areas[0][1])
+    if (name := config["choices"].get("framework")) in VIEWS:
+        trained, in_momentum = VIEWS[name]
+        return float((trained + in_momentum / 3) * areas[0][1])
     total = sum(count * area for count, area in areas)
     if framework.get("momentum") is None:
         return float(total)

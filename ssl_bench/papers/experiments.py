@@ -1,179 +1,150 @@
-"""``python -m ssl_bench.papers.experiments``: writes ``conf/experiment/<paper>/`` from the papers' tables.
+"""The papers' tables as experiments: grids with a name, such as ``ssl-bench train experiment=macl/table4``.
 
-An experiment is a plain Hydra grid, every combination of its values being a run. A table whose runs are no such grid
-gets one per block of it that is; where those would be more than MOST, ``ssl-bench reproduce`` is the way to run it.
+In a grid of Hydra every combination of the values is a run. A table whose runs are no such grid is divided into blocks
+that are, one experiment each. A table of more than MOST blocks has no experiment: ``ssl-bench reproduce`` trains it.
+``commands/experiments.py`` shows the experiments to Hydra.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+import math
+import textwrap
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
-from ssl_bench import files
-from ssl_bench.papers import cost, runs, tables
+from ssl_bench.papers import tables
 from ssl_bench.papers.tables import Cell, Table
 
 MOST = 7
-Settings = tuple[tuple[str, str], ...]
-Grid = dict[str, list[str]]
+Settings = tuple[tuple[str, str], ...]  # the overrides of one run, as sorted pairs
+Block = dict[str, list[str]]  # the values of each key; every combination of them is a run
 
 
-def blocks(cells: Sequence[Cell]) -> list[Grid]:
-    """Grids that together have each run of the cells once."""
-    return _split(list(dict.fromkeys(tuple(sorted(_pair(o) for o in cell.overrides)) for cell in cells)))
+def names() -> list[str]:
+    """Names of all experiments, such as ``dcl/fig3a``."""
+    return [name for paper in tables.papers() for name in _of_paper(tables.load(paper))]
 
 
-def _pair(override: str) -> tuple[str, str]:
-    key, _, value = override.partition("=")
-    return key, value
+def content(name: str) -> dict[str, Any] | None:
+    """An experiment as Hydra's configuration; None if there is none of that name."""
+    paper = name.partition("/")[0]
+    return _of_paper(tables.load(paper)).get(name) if paper in tables.papers() else None
 
 
-def _split(found: list[Settings]) -> list[Grid]:
-    """Halves what is no grid along the key that leaves the fewest grids."""
+@cache
+def _of_paper(paper: tuple[Table, ...]) -> dict[str, dict[str, Any]]:
+    """The experiments of a paper's tables. A figure with the same runs as an earlier table has none."""
+    experiments: dict[str, dict[str, Any]] = {}
+    earlier: list[set[tuple[str, ...]]] = []
+    for table in paper:
+        runs = {cell.overrides for cell in table.cells if cell.available}
+        if runs not in earlier:
+            earlier.append(runs)
+            experiments |= of_table(table)
+    return experiments
+
+
+def of_table(table: Table) -> dict[str, dict[str, Any]]:
+    """The experiments that together have each run of a table once; none if there would be more than MOST."""
+    by_seeds: dict[tuple[int, ...], list[Cell]] = {}
+    for cell in table.cells:
+        if cell.available and cell.command == "train":
+            by_seeds.setdefault(cell.seeds, []).append(cell)
+    found = [(block, seeds) for seeds, cells in by_seeds.items() for block in blocks(cells)]
+    if len(found) > MOST:
+        return {}
+    stems = [table.stem] if len(found) == 1 else _stems(table.stem, [block for block, _ in found])
+    full_names = [f"{table.paper}/{stem}" for stem in stems]
+    return {name: _content(table, name, block, seeds) for name, (block, seeds) in zip(full_names, found, strict=True)}
+
+
+def _content(table: Table, name: str, block: Block, seeds: Sequence[int]) -> dict[str, Any]:
+    """The grid of a block, and the head of its ``--help``: source, expected numbers and number of runs."""
+    cells = [cell for cell in table.cells if cell.available and cell.seeds == tuple(seeds) and _contains(block, cell)]
+    params = {key: ",".join(values) for key, values in block.items() if key != "name"}
+    params["seed"] = ",".join(map(str, seeds))
+    lines = [f"{table.cite}, {table.stem}: {table.title}."]
+    for row in dict.fromkeys(cell.label for cell in cells):
+        numbers = [f"{c.column} {c.reported}" for c in cells if c.label == row and c.paper is not None]
+        lines += [f"{row}: {', '.join(numbers)}"] if numbers else []
+    if len(lines) == 1:
+        lines.append("The paper's numbers are not known.")
+    lines.append(f"{math.prod(map(len, block.values())) * len(seeds)} runs: ssl-bench train experiment={name}")
+    head = "".join(f"{part}\n" for line in lines for part in textwrap.wrap(line, 118, subsequent_indent="  "))
+    settings = {"mode": "MULTIRUN", "sweeper": {"params": params}, "help": {"header": head.replace("$", "")}}
+    return {"name": table.paper, "hydra": settings}
+
+
+def _contains(block: Block, cell: Cell) -> bool:
+    """Whether the cell's run is in a block."""
+    settings = cell.settings
+    return settings.keys() == block.keys() and all(settings[key] in values for key, values in block.items())
+
+
+def blocks(cells: Sequence[Cell]) -> list[Block]:
+    """Blocks that together have each run of the cells once."""
+    return _split(list(dict.fromkeys(tuple(sorted(cell.settings.items())) for cell in cells)))
+
+
+def _split(runs: list[Settings]) -> list[Block]:
+    """Split runs into few blocks: by the keys that they set, then recursively by the values of the best key."""
     by_keys: dict[tuple[str, ...], list[Settings]] = {}
-    for settings in found:
-        by_keys.setdefault(tuple(k for k, _ in settings), []).append(settings)
+    for settings in runs:
+        by_keys.setdefault(tuple(key for key, _ in settings), []).append(settings)
     if len(by_keys) > 1:
-        return [grid for group in by_keys.values() for grid in _split(group)]
-    values: Grid = {}
-    for settings in found:
+        return [block for group in by_keys.values() for block in _split(group)]
+    values: Block = {}
+    for settings in runs:
         for key, value in settings:
             values.setdefault(key, [])
             if value not in values[key]:
                 values[key].append(value)
-    size = 1
-    for each in values.values():
-        size *= len(each)
-    if size == len(found):
+    if math.prod(map(len, values.values())) == len(runs):
         return [values]
-    tries = []
-    for key in (k for k, each in values.items() if len(each) > 1):
+    candidates = []
+    for key in (key for key, options in values.items() if len(options) > 1):
         groups: dict[str, list[Settings]] = {}
-        for settings in found:
+        for settings in runs:
             groups.setdefault(dict(settings)[key], []).append(settings)
-        tries.append(_joined([grid for group in groups.values() for grid in _split(group)], key))
-    return min(tries, key=len)
+        candidates.append(_joined([block for group in groups.values() for block in _split(group)], key))
+    return min(candidates, key=len)
 
 
-def _joined(grids: list[Grid], key: str) -> list[Grid]:
-    """Grids that differ in the values of one key only, as one."""
-    joined: dict[tuple[tuple[str, tuple[str, ...]], ...], Grid] = {}
-    for grid in grids:
-        rest = tuple((k, tuple(v)) for k, v in grid.items() if k != key)
+def _joined(parts: list[Block], key: str) -> list[Block]:
+    """Join blocks that differ only in the values of one key."""
+    joined: dict[tuple[tuple[str, tuple[str, ...]], ...], Block] = {}
+    for block in parts:
+        rest = tuple((k, tuple(v)) for k, v in block.items() if k != key)
         if rest in joined:
-            joined[rest][key] += [value for value in grid[key] if value not in joined[rest][key]]
+            joined[rest][key] += [value for value in block[key] if value not in joined[rest][key]]
         else:
-            joined[rest] = {k: list(v) for k, v in grid.items()}
+            joined[rest] = {k: list(v) for k, v in block.items()}
     return list(joined.values())
 
 
-def wanted() -> Iterator[tuple[str, Table]]:
-    """Name and table of every experiment; a figure of the same runs as an earlier table has none of its own."""
-    told: list[set[tuple[str, ...]]] = []
-    for table in tables.every():
-        own = {cell.overrides for cell in table.cells if cell.runs}
-        if own not in told:
-            told.append(own)
-            yield from ((f"{table.name.split('/')[0]}/{name}", table) for name in experiments(table, costs=False))
-
-
-def experiments(table: Table, costs: bool = True) -> dict[str, str]:
-    """File names without their ending, and contents; nothing for a table that has too many blocks.
-
-    Args:
-        costs: compose the cells to say in the head what they cost.
-    """
-    groups: dict[tuple[int, ...], list[Cell]] = {}
-    for cell in table.cells:
-        if cell.runs and cell.command == "train":
-            groups.setdefault(cell.seeds, []).append(cell)
-    found = [(grid, seeds) for seeds, cells in groups.items() for grid in blocks(cells)]
-    if len(found) > MOST:
-        return {}
-    stem = table.name.split("/")[1]
-    names = [stem] if len(found) == 1 else _names(stem, [grid for grid, _ in found])
-    return {name: _file(table, name, grid, seeds, costs) for name, (grid, seeds) in zip(names, found, strict=True)}
-
-
-def _names(stem: str, grids: Sequence[Grid]) -> list[str]:
-    """Each block by its values of the fewest keys that tell every two blocks apart."""
+def _stems(stem: str, found: Sequence[Block]) -> list[str]:
+    """Name each block by its values of the fewest keys that distinguish every two blocks."""
     first = ("dataset", "framework", "loss", "negatives", "temperature")
-    keys = sorted({key for grid in grids for key in grid}, key=lambda key: (key not in first, "." in key, key))
+    keys = sorted({key for block in found for key in block}, key=lambda key: (key not in first, "." in key, key))
     varying = [key for key in keys if not key.startswith(("optimizer", "evaluate"))]
 
-    def apart(a: Grid, b: Grid, chosen: Sequence[str]) -> bool:
+    def distinct(a: Block, b: Block, chosen: Sequence[str]) -> bool:
         return any(set(a.get(key, ())).isdisjoint(b.get(key, ())) for key in chosen)
 
     for count in range(1, len(varying) + 1):
         for chosen in itertools.combinations(varying, count):
-            if all(apart(a, b, chosen) for a, b in itertools.combinations(grids, 2)):
-                names = ["_".join([stem, *(_word(key, grid[key]) for key in chosen if key in grid)]) for grid in grids]
-                if len(set(names)) == len(names) and max(map(len, names)) < 64:
-                    return names
-    return [f"{stem}_{i + 1}" for i in range(len(grids))]
+            if all(distinct(a, b, chosen) for a, b in itertools.combinations(found, 2)):
+                stems = [
+                    "_".join([stem, *(_word(key, block[key]) for key in chosen if key in block)]) for block in found
+                ]
+                if len(set(stems)) == len(stems) and max(map(len, stems)) < 64:
+                    return stems
+    return [f"{stem}_{i + 1}" for i in range(len(found))]
 
 
 def _word(key: str, values: Sequence[str]) -> str:
-    """A key's values in a file name; an option says what it is, a number needs its key."""
-    own = key.rpartition(".")[2] if "." in key and values[0][:1].isdigit() else ""
-    return own + "-".join("".join(c for c in value if c.isalnum() or c == "_") for value in values)
-
-
-def _file(table: Table, name: str, grid: Grid, seeds: Sequence[int], costs: bool) -> str:
-    paper = table.name.split("/")[0]
-    mine = [cell for cell in table.cells if cell.runs and _has(grid, cell) and cell.seeds == tuple(seeds)]
-    params = {key: ",".join(values) for key, values in grid.items() if key != "name"} | {
-        "seed": ",".join(map(str, seeds))
-    }
-    count, hours = 0, 0.0
-    for cell in {cell.overrides: cell for cell in mine}.values():
-        count += len(seeds)
-        hours += (cost.hours(runs.compose(cell.overrides)) or 0.0) * len(seeds) if costs else 0
-    rows = dict.fromkeys(cell.label for cell in mine)
-    expected = [(row, [c for c in mine if c.label == row and c.paper is not None]) for row in rows]
-    lines = [f"{row}: {', '.join(f'{c.column} {c.reported}' for c in cells)}" for row, cells in expected if cells]
-    head = [f"{table.cite}, {table.name.split('/')[1]}: {table.title}."]
-    head += lines or ["The paper's numbers are not known."]
-    head += [
-        f"{count} runs, about {hours:.1f} h of pre-training on 8 V100.",
-        f"ssl-bench train experiment={paper}/{name}",
-    ]
-    body = "".join(f"      {key}: {_quoted(value)}\n" for key, value in params.items())
-    comment = "".join(f"# {line}\n" for line in _wrapped(head))
-    return f"# @package _global_\n{comment}name: {paper}\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n{body}"
-
-
-def _wrapped(lines: Sequence[str]) -> list[str]:
-    import textwrap
-
-    return [part for line in lines for part in textwrap.wrap(line, 117, subsequent_indent="  ")]
-
-
-def _quoted(value: str) -> str:
-    """As YAML text: Hydra reads a list of numbers or options itself."""
-    return f'"{value}"' if value[0] in "[{" or "," in value or value in ("null", "true", "false") else value
-
-
-def _has(grid: Mapping[str, Sequence[str]], cell: Cell) -> bool:
-    own = dict(map(_pair, cell.overrides))
-    return own.keys() == grid.keys() and all(own[key] in values for key, values in grid.items())
-
-
-def main(folder: Path) -> int:
-    """Writes every experiment, and removes what no table has any more."""
-    paths = {folder / f"{name}.yaml": experiments(table)[name.split("/")[1]] for name, table in wanted()}
-    for path in {*folder.glob("*/*.yaml")} - paths.keys():
-        path.unlink()
-    for path, text in paths.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_text(path, text)
-    print(f"{len(paths)} experiments in {folder}")
-    return 0
-
-
-if __name__ == "__main__":
-    from ssl_bench.config.compose import directory
-
-    sys.exit(main(directory() / "experiment"))
+    """Values as a part of a name; a number has its key before it."""
+    prefix = key.rpartition(".")[2] if "." in key and values[0][:1].isdigit() else ""
+    return prefix + "-".join("".join(c for c in value if c.isalnum() or c == "_") for value in values)

@@ -1,299 +1,161 @@
-"""``ssl-bench reproduce dcl/table1``: train what a table still needs, one call of ``ssl-bench train`` per cell.
-
-``ssl-bench reproduce dcl/table1 row='CIFAR-10*' col=256 seed=0,1 devices=8 --dry-run``. Whatever else is given goes to
-every cell; where it changes what is computed, the runs are recorded with ``scale=reduced`` and fill no cell.
-``scale=smoke`` tries every cell with two steps on generated images. With ``hydra/launcher=local`` or ``slurm`` cells
-are carried out at once, each by its own command.
-"""
+"""Plan ``ssl-bench reproduce``: the runs that cells of papers need, and those of them that are missing."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import fnmatch
-import importlib
 import shlex
-import shutil
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.config.build import near
 from ssl_bench.config.identity import VOLATILE, run_id
-from ssl_bench.errors import ConfigError
-from ssl_bench.launch import slots as places
+from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.papers import cost, runs, smoke, tables
-from ssl_bench.papers.tables import Cell, Table
+from ssl_bench.papers.selection import Selection
+from ssl_bench.papers.tables import Cell
 
-USAGE = """usage: ssl-bench reproduce TABLE [row=PATTERN] [col=PATTERN] [seed=0,1] [key=value ...] [--dry-run]
-       ssl-bench reproduce PAPER --all
-
-  TABLE         such as dcl/table1; a paper alone lists its tables, with --all it means all of them
-  scale=smoke   two steps of every cell on generated images
-  --dry-run     print the commands and train nothing
-"""
-SUBMITTED = 32  # commands that wait for jobs of Slurm, each a process of its own
-PLACE = {"row", "col", "column", "seed", "scale"}  # arguments that are not passed on as they are
+Progress = Callable[[Sequence[Cell], str], Iterable[Cell]]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The arguments of ``reproduce``, ``table`` and ``figure``, which read them alike."""
+class Request:
+    """The arguments of ``reproduce``.
 
-    names: list[str]
-    flags: set[str]
-    places: dict[str, str]
-    overrides: list[str]
+    Attributes:
+        seeds: seeds to train instead of those of each cell; empty for the latter.
+        scale: ``full``, ``reduced`` or ``smoke``.
+        overrides: settings for every cell.
+    """
+
+    selection: Selection
+    seeds: tuple[int, ...]
+    scale: str
+    overrides: tuple[str, ...]
 
     @classmethod
-    def read(cls, arguments: Sequence[str], flags: Sequence[str]) -> Asked:
-        """Raises ConfigError for a flag that is not known."""
-        asked = cls([], set(), {}, [])
-        for argument in arguments:
-            key, equals, value = argument.partition("=")
-            if argument.startswith("--"):
-                if argument not in flags:
-                    raise ConfigError(
-                        f"there is no {argument}{near(argument, flags)}: set it to one of {', '.join(flags)}"
-                    )
-                asked.flags.add(argument)
-            elif not equals:
-                asked.names.append(argument)
-            elif key in PLACE:
-                asked.places["col" if key == "column" else key] = value
-            else:
-                asked.overrides.append(argument)
-        return asked
+    def read(cls, selection: Selection) -> Request:
+        """The request of a command line.
 
-    def tables(self) -> list[Table]:
-        """What is named; all of a paper, or all papers, with ``--all``.
+        Unless a scale is named, it is ``full``, or ``reduced`` if an override changes what is computed.
 
         Raises:
-            ConfigError: no such table, or none named.
+            ConfigError: the seeds are no integers, or smoke runs are asked for with a launcher.
         """
-        if not self.names and "--all" in self.flags:
-            return tables.every()
-        if not self.names:
-            raise ConfigError(f"name a table: {', '.join(table.name for table in tables.every())}")
-        found = [table for name in self.names for table in tables.find(name)]
-        whole = [name for name in self.names if "/" not in name]
-        if whole and "--all" not in self.flags:
-            raise ConfigError(f"{whole[0]} has {', '.join(t.name for t in found)}: name one, or add --all")
-        return found
-
-    def cells(self, table: Table) -> list[Cell]:
-        """The cells of the rows and columns that are asked for; raises ConfigError where no name fits."""
-        cells = list(table.cells)
-        for key, names in (("row", table.rows()), ("col", table.columns())):
-            pattern = self.places.get(key)
-            if pattern is not None:
-                fits = {name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
-                if not fits:
-                    raise ConfigError(
-                        f"{key}={pattern}: {table.name} has no such {key}{near(pattern, names)}; "
-                        f"set {key} to one of {', '.join(names)}, or to a pattern such as '*{names[-1][-4:]}'"
-                    )
-                cells = [cell for cell in cells if (cell.row if key == "row" else cell.column) in fits]
-        return cells
-
-    def outputs(self) -> Path:
-        given = [o.split("=", 1)[1] for o in self.overrides if o.startswith("paths.outputs=")]
-        return Path(given[-1] if given else "outputs")
-
-    def scale(self) -> str:
-        """full, unless something else is asked for or what is computed is changed."""
-        groups = [o.split("=")[0].split(".")[0].lstrip("+~") for o in self.overrides]
+        overrides = [s for s in selection.settings if s.split("=", 1)[0] not in ("seed", "scale")]
+        groups = [o.split("=")[0].split(".")[0].lstrip("+~") for o in overrides]
         changed = [group for group in groups if group not in VOLATILE and group.split("/")[0] != "hydra"]
-        return self.places.get("scale", "reduced" if changed else "full")
+        numbers = selection.setting("seed")
+        try:
+            seeds = () if numbers is None else tuple(int(number) for number in numbers.split(","))
+        except ValueError as error:
+            raise InvalidValue("seed", numbers, "integers such as 0,1,2") from error
+        scale = selection.setting("scale") or ("reduced" if changed else "full")
+        request = cls(selection, seeds, scale, tuple(overrides))
+        if scale == "smoke" and request.launcher != "basic":
+            raise ConfigError("scale=smoke generates the images of one cell at a time: leave hydra/launcher out")
+        return request
 
+    @property
+    def outputs(self) -> Path:
+        """Folder of the results."""
+        return self.selection.outputs
+
+    @property
     def launcher(self) -> str:
-        given = [o.split("=", 1)[1] for o in self.overrides if o.startswith("hydra/launcher=")]
-        return given[-1] if given else "basic"
+        """``basic``, ``local`` or ``slurm``."""
+        return self.selection.setting("hydra/launcher") or "basic"
+
+    @property
+    def smoke_data(self) -> Path:
+        """Folder of generated images, the same for every process because ``paths.data`` is in a run's command."""
+        return self.outputs / ".smoke"
 
 
 @dataclass
-class Job:
-    """The runs of one cell, which may fill several numbers."""
+class PlannedRuns:
+    """The runs of one configuration, one per seed. They may fill several numbers.
+
+    Attributes:
+        overrides: arguments of the command, without the seed.
+        cells: names of the cells that the runs fill.
+        config: the composed configuration.
+        unavailable: why there can be no run; empty if there can.
+        run_ids: of the run with each seed.
+        done: seeds of the finished runs.
+    """
 
     overrides: list[str]
     command: str
     seeds: list[int]
     cells: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
-    blocked: str = ""
-    identities: dict[int, str] = field(default_factory=dict)  # of its run with each seed
+    unavailable: str = ""
+    run_ids: dict[int, str] = field(default_factory=dict)
     done: list[int] = field(default_factory=list)
 
     @property
-    def left(self) -> list[int]:
-        return [] if self.blocked else [seed for seed in self.seeds if seed not in self.done]
+    def missing(self) -> list[int]:
+        """Seeds of the runs that are left to train."""
+        return [] if self.unavailable else [seed for seed in self.seeds if seed not in self.done]
 
     @property
     def hours(self) -> float:
-        return (cost.hours(self.config) or 0.0) * len(self.left) if self.left and "epochs" in self.config else 0.0
+        """Hours of the missing runs on 8 V100."""
+        pretrained = self.missing and "epochs" in self.config
+        return (cost.hours(self.config) or 0.0) * len(self.missing) if pretrained else 0.0
 
     def arguments(self) -> list[str]:
-        return ["-m", *self.overrides, f"seed={','.join(map(str, self.left))}"]
+        """Arguments that train the missing runs."""
+        return ["-m", *self.overrides, f"seed={','.join(map(str, self.missing))}"]
 
-    def say(self) -> str:
+    def line(self) -> str:
+        """Command line that trains the missing runs."""
         return shlex.join(["ssl-bench", self.command, *self.arguments()])
 
 
-def main(arguments: Sequence[str]) -> int:
-    """0: done, or nothing left to do. 1: a run failed. 2: wrong arguments. 128 + n: stopped by signal n."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE, end="")
-        return 0 if arguments else 2
-    try:
-        asked = Asked.read(arguments, ("--dry-run", "--all"))
-        chosen = asked.tables()
-        if asked.scale() == "smoke" and asked.launcher() != "basic":
-            raise ConfigError("scale=smoke makes the images of each cell before it: leave hydra/launcher out")
-        jobs = plan(asked, chosen)
-    except ConfigError as error:
-        print(f"ssl-bench: {error}", file=sys.stderr)
-        return 2
-    todo = _introduce(asked, jobs)
-    if "--dry-run" in asked.flags:
-        print(*(job.say() for job in todo), sep="\n")
-        return 0
-    try:
-        if asked.launcher() != "basic":
-            return max(_at_once(asked, todo), default=0)
-        with _generated(asked) if asked.scale() == "smoke" else contextlib.nullcontext():
-            return max(_one_by_one(asked, todo), default=0)
-    except OSError as error:  # such as a full disk, met by the images of a smoke run
-        print(f"ssl-bench: {error.filename or asked.outputs()}: {error.strerror}", file=sys.stderr)
-        return 1
+def plan(request: Request, progress: Progress = lambda cells, name: cells) -> list[PlannedRuns]:
+    """The runs of the selected cells; cells with the same runs stand together.
 
+    Args:
+        progress: shows the progress over the cells of a table: Hydra takes a tenth of a second to compose one.
 
-def plan(asked: Asked, chosen: Sequence[Table]) -> list[Job]:
-    """What each cell that is asked for needs, cells of the same runs together."""
-    jobs: dict[tuple[str, ...], Job] = {}
-    finished = {run.identity for run in runs.finished(asked.outputs())}
-    for table, cells in [(table, asked.cells(table)) for table in chosen]:
-        for cell in _shown(cells, table.name):
+    Raises:
+        ConfigError: the selection or an override does not fit.
+    """
+    planned: dict[tuple[str, ...], PlannedRuns] = {}
+    finished = {run.run_id for run in runs.finished(request.outputs)}
+    selected = [(table, request.selection.cells(table)) for table in request.selection.tables()]
+    for table, cells in selected:
+        for cell in progress(cells, table.name):
             name = f"{table.name} {cell.row} | {cell.column}"
-            if not cell.runs:
+            if not cell.available:
                 reason = f"needs {cell.missing}" if cell.missing else "nothing to run"
-                jobs.setdefault((name,), Job([], cell.command, [], [], blocked=reason)).cells[:] = [name]
+                planned[name,] = PlannedRuns([], cell.command, [], [name], unavailable=reason)
                 continue
             key = (cell.command, *cell.overrides)
-            if key not in jobs:
-                jobs[key] = _job(asked, cell, finished)
-            if name not in jobs[key].cells:
-                jobs[key].cells.append(name)
-    return list(jobs.values())
+            if key not in planned:
+                planned[key] = _planned(request, cell, finished)
+            if name not in planned[key].cells:
+                planned[key].cells.append(name)
+    return list(planned.values())
 
 
-def _shown(cells: Sequence[Cell], name: str) -> Iterable[Cell]:
-    """Says on a terminal which table is being looked at: Hydra takes a tenth of a second to compose a cell."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(cells, name, console=console, transient=True, disable=not console.is_terminal)
-
-
-def _job(asked: Asked, cell: Cell, finished: set[str]) -> Job:
-    scale = asked.scale()
-    try:
-        seeds = [int(seed) for seed in asked.places["seed"].split(",")] if "seed" in asked.places else list(cell.seeds)
-    except ValueError as error:
-        raise ConfigError(f"seed={asked.places['seed']}: set seed to integers, such as 0,1,2") from error
-    extra = list(asked.overrides)
+def _planned(request: Request, cell: Cell, finished: set[str]) -> PlannedRuns:
+    """The runs of a cell, composed; ``finished`` are the run_ids on disk."""
+    scale, extra = request.scale, list(request.overrides)
     if scale != "full" and cell.command == "train":
         extra.append(f"scale={scale}")
-    job = Job(tables.merge(list(cell.overrides), extra), cell.command, seeds[:1] if scale == "smoke" else seeds)
+    seeds = list(request.seeds or cell.seeds)
+    overrides = tables.merge(cell.overrides, extra)
+    result = PlannedRuns(overrides, cell.command, seeds[:1] if scale == "smoke" else seeds)
     try:
-        job.config = runs.compose(cell.overrides, cell.command)
-    except ConfigError as error:  # of the cell itself: the others go on
-        job.blocked = str(error)
-        return job
+        config = runs.compose(cell.overrides, cell.command)
+    except ConfigError as error:  # in the cell itself; the other cells go on
+        result.unavailable = str(error)
+        return result
     if scale == "smoke":
-        job.overrides = tables.merge(job.overrides, smoke.overrides(job.config, _data(asked)))
-    job.config = runs.compose(job.overrides, cell.command)
-    job.identities = {seed: run_id(runs.compose(job.overrides, cell.command, seed)) for seed in job.seeds}
-    job.done = [seed for seed, identity in job.identities.items() if identity in finished]
-    return job
-
-
-def _introduce(asked: Asked, jobs: Sequence[Job]) -> list[Job]:
-    """Says what is done, what cannot be and what the rest costs; gives the rest."""
-    blocked = Counter(job.blocked for job in jobs if job.blocked)
-    for job in jobs:
-        if job.seeds and not job.blocked:
-            state = f"{len(job.done)}/{len(job.seeds)} seeds"
-            print(f"{'done' if not job.left else state:>10}  {job.cells[0]}")
-    for reason, count in blocked.items():
-        print(f"{count:>4} cells  not available: {reason}")
-    todo = [job for job in jobs if job.left]
-    count, hours = sum(len(job.left) for job in todo), sum(job.hours for job in todo)
-    if asked.scale() == "reduced" and "scale" not in asked.places:
-        print(f"{' '.join(asked.overrides)}: these runs count as scale=reduced and fill no cell of the paper")
-    price = f", about {hours:.1f} h of pre-training on 8 V100" if asked.scale() == "full" else ""
-    print(f"{count} runs to go in {len(todo)} cells{price if count else ''}", flush=True)
-    return todo
-
-
-def _one_by_one(asked: Asked, todo: Sequence[Job]) -> list[int]:
-    codes: list[int] = []
-    for job in todo:
-        codes.append(_carry_out(asked, job))
-        if codes[-1] > 128:  # stopped by a signal
-            break
-    return codes
-
-
-def _carry_out(asked: Asked, job: Job) -> int:
-    if asked.scale() == "smoke" and job.command == "train":
-        smoke.write(job.config, _data(asked))
-    print(f"\n{'; '.join(job.cells)}\n{job.say()}", flush=True)
-    code: int = importlib.import_module(f"ssl_bench.commands.{job.command}").main(job.arguments())
-    if asked.scale() == "smoke":  # a thousand networks that nobody goes on with
-        for seed in job.left:
-            shutil.rmtree(asked.outputs() / "smoke" / job.identities[seed] / "checkpoints", ignore_errors=True)
-    return code
-
-
-def _at_once(asked: Asked, todo: Sequence[Job]) -> list[int]:
-    """As many commands at a time as this machine has places for runs; on Slurm its queue does the rest."""
-
-    def carry_out(job: Job) -> int:
-        print(f"{'; '.join(job.cells)}\n{job.say()}", flush=True)
-        return subprocess.run(
-            [sys.executable, "-m", "ssl_bench", job.command, *job.arguments()], check=False
-        ).returncode
-
-    config = todo[0].config if todo else {}
-    limit = (
-        SUBMITTED
-        if asked.launcher() == "slurm"
-        else places.jobs(config.get("devices", 1), config.get("runs_per_gpu", 1))
-    )
-    with ThreadPoolExecutor(limit) as pool:
-        return list(pool.map(carry_out, todo))
-
-
-def _data(asked: Asked) -> Path:
-    """Where generated images are while they are needed: for every process the same, for it is in what a run is."""
-    return asked.outputs() / ".smoke"
-
-
-@contextlib.contextmanager
-def _generated(asked: Asked) -> Iterator[None]:
-    """Sees that the last process that needs generated images removes them."""
-    _data(asked).mkdir(parents=True, exist_ok=True)
-    with open(_data(asked) / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(BlockingIOError):  # another one needs them
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(_data(asked), ignore_errors=True)
+        result.overrides = tables.merge(overrides, smoke.overrides(config, request.smoke_data))
+    result.config = runs.compose(result.overrides, cell.command)
+    result.run_ids = {seed: run_id(runs.compose(result.overrides, cell.command, seed)) for seed in result.seeds}
+    result.done = [seed for seed, identity in result.run_ids.items() if identity in finished]
+    return result

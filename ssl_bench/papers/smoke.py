@@ -1,6 +1,6 @@
-"""Every cell in seconds: two steps of eight generated images, through the same code as the real thing.
+"""Make a run small: two steps on eight images at a time, generated ones, through the same code as the real run.
 
-``scale=smoke`` is part of a run's identity, so what comes out can never be taken for a result.
+``scale=smoke`` is part of a run's identity, so its numbers cannot be mistaken for results.
 """
 
 from collections.abc import Mapping
@@ -14,29 +14,34 @@ from ssl_bench import files
 
 BATCH, CLASSES, SIDE = 8, 6, 32
 COUNTS = {"train": 36, "test": 18, "unlabeled": 18}
-DRAWN = ("ScatteredDigits", "BitImages")  # datasets without files
-EVALUATORS = {
-    "knn": ["evaluate.knn.k=5"],
-    "linear": ["evaluate.linear.epochs=1", "evaluate.linear.batch_size=8", "evaluate.linear.lrs=[0.1]"],
-    "npc": ["evaluate.npc.batch_sizes=[8]", "evaluate.npc.batches=1"],
-    "projections": ["evaluate.projections.directions=2"],
-    "geometry": ["evaluate.geometry.silhouette_samples=18"],
+WITHOUT_FILES = ("ScatteredDigits", "BitImages")
+# Arguments of evaluators that are made small wherever they occur.
+EVALUATOR_ARGUMENTS = {
+    "k": 5,
+    "epochs": 1,
+    "batch_size": BATCH,
+    "lrs": "[0.1]",
+    "batch_sizes": f"[{BATCH}]",
+    "batches": 1,
+    "directions": 2,
+    "silhouette_samples": 18,
 }
+LOCAL_FEATURES = {"photos": 1, "size": 128, "clusters": "[2,4]", "grid": 8, "n_init": 1}
 
 
 def overrides(config: Mapping[str, Any], data: Path) -> list[str]:
-    """What makes the run of a composed configuration small, with its images under ``data``."""
-    if "epochs" not in config:  # the toys
+    """The overrides that make the run of a composed configuration small. Its images are in the folder ``data``."""
+    if "epochs" not in config:  # ssl-bench mi, ssl-bench weight
         return ["name=smoke", *(["steps=2", "evaluations=2"] if "steps" in config else [])]
     small = ["name=smoke", "scale=smoke", f"paths.data={data}", "max_steps=2", "precision=fp32", "tracking=off"]
     small += [f"batch_size.size={BATCH}", "batch_size.chunk=null", "evaluate.every=0"]
-    dataset, kind = config["dataset"], _kind(config)
+    dataset, kind = config["dataset"], _class_name(config)
     if kind == "BitImages":
-        small.append("dataset.images=36")
+        small.append(f"dataset.images={COUNTS['train']}")
     if "folder" in dataset:
         small += [f"dataset.num_classes={CLASSES}", "dataset.classes=null", "dataset.packed=false"]
-        small += ["dataset.resize=112", "dataset.size=112"] if "combine" in dataset else []
-        small += [] if "combine" in dataset else [f"dataset.resize={SIDE}", f"dataset.size={SIDE}"]
+        side = 112 if "combine" in dataset else SIDE
+        small += [f"dataset.resize={side}", f"dataset.size={side}"]
     elif dataset["size"] > SIDE and kind != "MultiDigits":
         small.append(f"dataset.size={SIDE}")
     k = (config["negatives"] or {}).get("k")
@@ -46,19 +51,23 @@ def overrides(config: Mapping[str, Any], data: Path) -> list[str]:
     if "clusters" in config["framework"]:
         small.append(f"framework.clusters={BATCH // 2}")
     for name, node in config["evaluate"].items():
-        if name in EVALUATORS:
-            small += EVALUATORS[name]
-        elif isinstance(node, Mapping) and "milestones" in node:  # a linear classifier on images
-            small += [f"evaluate.{name}.epochs=1", f"evaluate.{name}.batch_size={BATCH}"]
-        elif name == "local_features":
-            small += [f"evaluate.{name}.images={data / 'photos'}", f"evaluate.{name}.annotations=null"]
-            small += [f"evaluate.{name}.{o}" for o in ("photos=1", "size=128", "clusters=[2,4]", "grid=8", "n_init=1")]
+        if isinstance(node, Mapping):
+            small += [f"evaluate.{name}.{setting}" for setting in _evaluator(node, data)]
     return small
 
 
+def _evaluator(node: Mapping[str, Any], data: Path) -> list[str]:
+    """The settings that make an evaluator small, without its name."""
+    if "annotations" in node:  # local_features, which reads photos of its own
+        small = {"images": data / "photos", "annotations": "null", **LOCAL_FEATURES}
+    else:
+        small = {argument: value for argument, value in EVALUATOR_ARGUMENTS.items() if argument in node}
+    return [f"{argument}={value}" for argument, value in small.items()]
+
+
 def write(config: Mapping[str, Any], data: Path) -> None:
-    """The images that a small run needs, in the layout that its dataset reads. ``config`` has ``overrides`` in it."""
-    dataset, kind = config["dataset"], _kind(config)
+    """Write the images of a small run in the format that its dataset reads. ``config`` includes :func:`overrides`."""
+    dataset, kind = config["dataset"], _class_name(config)
     if "local_features" in config["evaluate"]:
         _photos(data / "photos", 1, 64)
     if "folder" in dataset:
@@ -67,25 +76,28 @@ def write(config: Mapping[str, Any], data: Path) -> None:
                 _photos(data / dataset["folder"] / split / f"n{label:08d}", 3, 48)
     if kind in ("MultiDigits", "DigitOnImageNet"):
         _arrays(data / "mnist", 28, 1, 10)
-    elif "folder" not in dataset and kind not in DRAWN:
+    elif "folder" not in dataset and kind not in WITHOUT_FILES:
         channels = dataset["channels"] - dataset.get("bits", 0)
         _arrays(data / dataset["name"], dataset["size"], channels, dataset["num_classes"])
 
 
-def _kind(config: Mapping[str, Any]) -> str:
+def _class_name(config: Mapping[str, Any]) -> str:
+    """Name of the dataset's class."""
     return str(config["dataset"]["_target_"]).rpartition(".")[2]
 
 
 def _arrays(folder: Path, side: int, channels: int, classes: int) -> None:
+    """Write the images and labels of every split as arrays."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in COUNTS.items():
         images = _noise(split, (count, side, side, channels))
         labels = np.arange(count) % min(classes, CLASSES)
-        for what, array in (("images", images), ("labels", labels.astype(np.int64))):
-            files.write(folder / f"{split}_{what}.npy", lambda file, array=array: np.save(file, array))  # type: ignore[misc]
+        for part, array in (("images", images), ("labels", labels.astype(np.int64))):
+            files.write(folder / f"{split}_{part}.npy", lambda file, array=array: np.save(file, array))  # type: ignore[misc]
 
 
 def _photos(folder: Path, count: int, side: int) -> None:
+    """Write ``count`` JPEG files of side x side pixels."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,4 +107,5 @@ def _photos(folder: Path, count: int, side: int) -> None:
 
 
 def _noise(key: str, shape: tuple[int, ...]) -> Any:
+    """Random bytes that depend only on ``key``."""
     return np.random.default_rng(list(key.encode())).integers(0, 256, shape, dtype=np.uint8)

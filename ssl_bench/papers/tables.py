@@ -1,23 +1,4 @@
-"""A paper's tables from its YAML file.
-
-A file has ``paper``, ``title``, ``cite``, ``recipes`` (lists of overrides to refer to) and ``tables``. A table is a
-matrix: its own overrides (``set``), those of a row and those of a column together are a cell's, the later one winning
-where two say the same key. In its YAML
-
-set          overrides of ``ssl-bench train``; lists in the list are flattened; ``~temperature`` takes back what was set
-             of a group before
-metric       what fills a cell; ``{column}`` is the column's name; ``name@50`` is the value at epoch 50. A row with
-             several numbers has ``metrics``, by their names in the paper
-values       in a row: a number per column, or several such lists by the names of ``metrics``. A number alone has the
-             table's ``provenance``, ``49.4 recollection`` its own; null is a number that is not known
-columns      overrides by name, or a list of names for which ``each`` has the overrides, ``{column}`` being the name
-seeds, note  of the table, a row or a cell
-missing      what a row, a column or a cell needs that this package does not have
-command      train (default) | mi | weight | none: nothing is run
-x, y         of a figure: label and unit of the axes; the columns' names, or their ``x``, are the places
-
-and a value can be ``{is: NUMBER, provenance:, note:, set:, missing:}``.
-"""
+"""Read and check the tables of a paper from its YAML file, whose format README.md describes."""
 
 from __future__ import annotations
 
@@ -35,23 +16,33 @@ from ssl_bench.errors import ConfigError
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
 COMMANDS = ("train", "mi", "weight", "none")
-PAPER = {"paper", "title", "cite", "recipes", "tables"}
-TABLE = {
+PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables"}
+TABLE_KEYS = {
     *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing", "command"),
     *("rows", "columns", "each", "x", "y"),
 }
-ROW = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
-COLUMN = {"set", "metric", "missing", "note", "x"}
-VALUE = {"is", "provenance", "note", "set", "missing"}
+ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
+COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
+VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table."""
+    """One number of a table.
+
+    Attributes:
+        measure: the number's name in the paper if a row has several numbers per column, else "".
+        metric: the metric that fills the cell; ``name@50`` is its value at epoch 50.
+        overrides: arguments of the command that trains it, without the seed.
+        paper: the reported number, accuracies in percent; None if it is not known.
+        provenance: where that number comes from, one of PROVENANCE.
+        missing: what this package lacks for the cell; empty if nothing.
+        x: the column's place on the axis of a figure.
+    """
 
     row: str
     column: str
-    measure: str  # the number's name where a row has several; else ""
+    measure: str
     metric: str
     overrides: tuple[str, ...]
     paper: float | None
@@ -64,26 +55,37 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """The row as a table shows it."""
+        """The row's name with that of the measure."""
         return f"{self.row} {self.measure}".rstrip()
 
     @property
     def reported(self) -> str:
-        """The paper's number as text; empty where it is not known."""
+        """The paper's number as text; empty if it is not known."""
         if self.paper is None:
             return ""
         text = f"{self.paper:.4f}".rstrip("0")
         return text + "0" if text.endswith(".") else text
 
     @property
-    def runs(self) -> bool:
-        """Whether a run of this package fills it."""
+    def available(self) -> bool:
+        """Whether a run of this package can fill the cell."""
         return not self.missing and self.command != "none"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The overrides as a mapping from key to value."""
+        return dict(override.split("=", 1) for override in self.overrides)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table or figure. ``x`` and ``y`` are a figure's axis labels."""
+    """A table or figure of a paper.
+
+    Attributes:
+        name: such as ``dcl/table1``.
+        x, y: axis labels of a figure; empty for a table.
+        doubling: the x axis is logarithmic to the base 2.
+    """
 
     name: str
     title: str
@@ -92,48 +94,65 @@ class Table:
     cells: tuple[Cell, ...]
     x: str
     y: str
-    doubling: bool  # x grows by factors
+    doubling: bool
+
+    @property
+    def paper(self) -> str:
+        """The paper's part of the name."""
+        return self.name.partition("/")[0]
+
+    @property
+    def stem(self) -> str:
+        """The name without the paper."""
+        return self.name.partition("/")[2]
 
     def axes(self, cell: Cell) -> dict[str, str]:
-        """What tells a cell from the others of the table, and its dataset; how it is trained and judged is left out."""
-        settings = [dict(o.split("=", 1) for o in each.overrides) for each in self.cells if each.runs]
-        own = dict(o.split("=", 1) for o in cell.overrides)
-        aside = ("optimizer", "evaluate", "name")
+        """The cell's dataset and the settings in which it differs from other cells of the table.
+
+        The settings of the optimiser and of the evaluation are left out.
+        """
+        others = [other.settings for other in self.cells if other.available]
         return {
             key: value
-            for key, value in own.items()
+            for key, value in cell.settings.items()
             if key == "dataset"
-            or (key.split(".")[0] not in aside and any(other.get(key) != value for other in settings))
+            or (
+                key.split(".")[0] not in ("optimizer", "evaluate", "name")
+                and any(settings.get(key) != value for settings in others)
+            )
         }
 
     def rows(self) -> list[str]:
+        """Names of the rows, in order."""
         return list(dict.fromkeys(cell.row for cell in self.cells))
 
     def columns(self) -> list[str]:
+        """Names of the columns, in order."""
         return list(dict.fromkeys(cell.column for cell in self.cells))
 
 
-def percent(metric: str) -> bool:
-    """Whether papers print this metric times a hundred."""
+def is_accuracy(metric: str) -> bool:
+    """Whether a metric is an accuracy: a share in runs, a percentage in papers."""
     return "top1" in metric or "top5" in metric
 
 
 def directory() -> Path:
-    """Where the papers' files are; ``SSL_BENCH_PAPERS`` names another folder, such as one of your own tables."""
+    """Folder of the papers' files: the one that ``SSL_BENCH_PAPERS`` names, or this package's."""
     return Path(os.environ.get("SSL_BENCH_PAPERS") or Path(__file__).parent)
 
 
 def papers() -> list[str]:
+    """Names of all papers."""
     return sorted(path.stem for path in directory().glob("*.yaml"))
 
 
 def every() -> list[Table]:
-    """Every table of every paper."""
+    """All tables of all papers."""
     return [table for paper in papers() for table in load(paper)]
 
 
 def find(name: str) -> list[Table]:
-    """The tables of a name: ``dcl/table1``; ``dcl/fig3`` is all its panels and ``dcl`` all tables of a paper.
+    """The tables of a name: ``dcl/table1``, all panels of ``dcl/fig3``, or all tables of ``dcl``.
 
     Raises:
         ConfigError: there is none.
@@ -142,17 +161,22 @@ def find(name: str) -> list[Table]:
     if paper not in papers():
         raise ConfigError(f"there is no paper {paper!r}{near(paper, papers())}: set it to one of {', '.join(papers())}")
     tables = load(paper)
+    if not rest:
+        return list(tables)
     exact = [table for table in tables if table.name == name]
     panels = [table for table in tables if table.name[:-1] == name and table.name[-1].isalpha()]
-    found = tables if not rest else exact or panels
-    if not found:
+    if not exact and not panels:
         names = [table.name for table in tables]
         raise ConfigError(f"there is no table {name!r}{near(name, names)}: set it to one of {', '.join(names)}")
-    return list(found)
+    return exact or panels
 
 
 def load(paper: str) -> tuple[Table, ...]:
-    """The tables of a paper, checked."""
+    """The tables of a paper. A file is read again when it has changed.
+
+    Raises:
+        ConfigError: the file does not have the format.
+    """
     path = directory() / f"{paper}.yaml"
     return _load(path, path.stat().st_mtime_ns)
 
@@ -162,24 +186,24 @@ def _load(path: Path, changed: int) -> tuple[Table, ...]:
     try:
         data = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    _known(data, PAPER, str(path))
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    _check_keys(data, PAPER_KEYS, str(path))
     return tuple(_table(f"{data['paper']}/{name}", data, node) for name, node in data["tables"].items())
 
 
 def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Table:
-    _known(node, TABLE, name)
+    _check_keys(node, TABLE_KEYS, name)
     columns = node["columns"]
     if isinstance(columns, list):
         columns = dict.fromkeys(columns, node.get("each"))
-    columns = {str(label): _node(entry) for label, entry in columns.items()}
+    columns = {str(label): _as_mapping(entry) for label, entry in columns.items()}
     for label, column in columns.items():
-        _known(column, COLUMN, f"{name} column {label}")
+        _check_keys(column, COLUMN_KEYS, f"{name} column {label}")
     x = node.get("x") or {}
     cells = [
         cell
         for label, entry in node["rows"].items()
-        for cell in _row(name, str(label), _node(entry), node, columns, paper["paper"], bool(x))
+        for cell in _row(name, str(label), _as_mapping(entry), node, columns, paper["paper"], bool(x))
     ]
     return Table(
         name=name,
@@ -202,72 +226,73 @@ def _row(
     paper: str,
     figure: bool,
 ) -> Iterator[Cell]:
+    """The cells of a row, measure by measure."""
     where = f"{name} row {label}"
-    _known(row, ROW, where)
+    _check_keys(row, ROW_KEYS, where)
+    command = table.get("command", "train")
+    _check_one_of(COMMANDS, "command", command, name)
     metrics = row.get("metrics") or ({"": row["metric"]} if "metric" in row else table.get("metrics"))
     metrics = metrics or {"": table.get("metric", "")}
     lists = row.get("values") or {}
     lists = lists if isinstance(lists, Mapping) else {"": lists}
-    if set(lists) - set(metrics):
-        raise ConfigError(f"{where}: its values have names that its metrics have not: {sorted(set(lists))}")
+    if unknown := sorted(set(lists) - set(metrics)):
+        raise ConfigError(f"{where}: values has {', '.join(unknown)}, which metrics lacks")
     for measure, metric in metrics.items():
         values = lists.get(measure) or [None] * len(columns)
         if len(values) != len(columns):
             raise ConfigError(f"{where} {measure}: set {len(columns)} values, one per column, not {len(values)}")
         for (heading, column), value in zip(columns.items(), values, strict=True):
-            number, provenance, own = _value(value, row.get("provenance", table.get("provenance", "text")), where)
-            place = [o.replace("{column}", heading) for o in _flat(column.get("set"))]
-            cell = [_flat(row.get("set")), place, _flat(own.get("set"))]
-            command = table.get("command", "train")
-            if command not in COMMANDS:
-                raise ConfigError(f"{name}: command={command}: set command to one of {', '.join(COMMANDS)}")
-            notes = [own.get("note"), row.get("note"), column.get("note")]
+            number, provenance, entry = _value(value, row.get("provenance", table.get("provenance", "text")), where)
+            column_overrides = [o.replace("{column}", heading) for o in _flat(column.get("set"))]
+            overrides = [_flat(table.get("set")), _flat(row.get("set")), column_overrides, _flat(entry.get("set"))]
+            notes = [node.get("note") for node in (entry, row, column)]
+            missing = [node.get("missing") for node in (entry, row, column, table)]
             yield Cell(
                 row=label,
                 column=heading,
                 measure=measure,
                 metric=str(column.get("metric", metric)).replace("{column}", heading),
-                overrides=tuple(merge([f"name={paper}"], _flat(table.get("set")), *cell)),
+                overrides=tuple(merge([f"name={paper}"], *overrides)),
                 paper=number,
                 provenance=provenance,
                 seeds=tuple(row.get("seeds") or table.get("seeds") or (0,)),
                 command=command,
                 note="; ".join(" ".join(str(note).split()) for note in notes if note),
-                missing=own.get("missing") or row.get("missing") or column.get("missing") or table.get("missing") or "",
+                missing=next(filter(None, missing), ""),
                 x=float(column.get("x", heading)) if figure else None,
             )
 
 
 def _value(value: Any, provenance: str, where: str) -> tuple[float | None, str, Mapping[str, Any]]:
-    """A number, where it comes from, and what else its cell says."""
-    own: Mapping[str, Any] = value if isinstance(value, Mapping) else {"is": value}
-    _known(own, VALUE, where)
-    number, provenance = own.get("is"), own.get("provenance", provenance)
+    """A number, where it comes from, and the mapping that it stands in."""
+    entry: Mapping[str, Any] = value if isinstance(value, Mapping) else {"is": value}
+    _check_keys(entry, VALUE_KEYS, where)
+    number, provenance = entry.get("is"), entry.get("provenance", provenance)
     if isinstance(number, str):
         text, _, provenance = number.partition(" ")
         number = float(text)
     if number is None:
         provenance = "unknown"
-    if provenance not in PROVENANCE:
-        raise ConfigError(f"{where}: provenance={provenance}: set it to one of {', '.join(PROVENANCE)}")
-    return None if number is None else float(number), provenance, own
+    _check_one_of(PROVENANCE, "provenance", provenance, where)
+    return None if number is None else float(number), provenance, entry
 
 
-def _node(entry: Any) -> Mapping[str, Any]:
-    """A list of overrides is short for ``{set: [...]}``."""
+def _as_mapping(entry: Any) -> Mapping[str, Any]:
+    """``entry``, or ``{set: entry}`` for a list of overrides."""
     return entry if isinstance(entry, Mapping) else {"set": entry or []}
 
 
 def _flat(overrides: Any) -> list[str]:
+    """Overrides of nested lists as one list."""
     if overrides is None:
         return []
     return [o for entry in overrides for o in (_flat(entry) if isinstance(entry, list) else [str(entry)])]
 
 
 def merge(*parts: Sequence[str]) -> list[str]:
-    """The overrides in order, each key once: the last one that sets it stays, at its own place.
+    """Join lists of overrides, keeping the last override of each key, at its place.
 
-    ``~temperature`` takes back what was set of a group before it.
+    ``~temperature`` removes the overrides of that group before it.
     """
     kept: dict[str, str] = {}
     for override in (o for part in parts for o in part):
@@ -281,9 +306,16 @@ def merge(*parts: Sequence[str]) -> list[str]:
     return list(kept.values())
 
 
-def _known(node: Any, keys: set[str], where: str) -> None:
+def _check_keys(node: Any, keys: set[str], where: str) -> None:
     if not isinstance(node, Mapping):
         raise ConfigError(f"{where} must be a mapping, not {node!r}")
     for key in node:
         if key not in keys:
             raise ConfigError(f"{where}: there is no key {key}{near(str(key), keys)}")
+
+
+def _check_one_of(options: Sequence[str], key: str, value: str, where: str) -> None:
+    if value not in options:
+        raise ConfigError(
+            f"{where}: {key}={value}: set {key} to one of {', '.join(options)}{near(str(value), options)}"
+        )

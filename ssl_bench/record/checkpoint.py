@@ -1,7 +1,7 @@
-"""Checkpoints: the whole state of a run in one file, replaced atomically, with the one before kept.
+"""Checkpoint files: the whole state of a run in one file, replaced atomically, with the previous one kept.
 
-``last.pt`` holds everything that the next step depends on, so that a run that was killed and started again ends in the
-same bits as one that was not. ``previous.pt`` stands in for it should it be unreadable.
+``last.pt`` holds everything that the next step depends on: a run that was killed and started again ends with the same
+bits as one that was not. ``previous.pt`` is used if ``last.pt`` cannot be read.
 """
 
 import io
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
-    """Writes ``state`` as ``last.pt`` in ``folder`` and keeps the former one as ``previous.pt``."""
+    """Write ``state`` to ``last.pt`` in ``folder``, and rename the former ``last.pt`` to ``previous.pt``."""
     folder.mkdir(parents=True, exist_ok=True)
-    buffer = io.BytesIO()  # torch hides what went wrong with a file, such as a full disk; writing the bytes does not
+    buffer = io.BytesIO()  # torch.save to a file hides the reason of a failure such as a full disk
     torch.save(state, buffer)
     last = folder / "last.pt"
     fresh = folder / "next.pt"
@@ -32,10 +32,10 @@ def save(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load(folder: Path, run_id: str) -> dict[str, Any] | None:
-    """The newest readable state in ``folder``, or None where a run has none yet.
+    """The newest readable state in ``folder``; None if the run has no checkpoint yet.
 
     Raises:
-        RunError: there are checkpoints and none can be used, or one belongs to another run.
+        RunError: no checkpoint can be read, or one belongs to another run.
     """
     refused = []
     for path in (folder / "last.pt", folder / "previous.pt"):
@@ -44,7 +44,7 @@ def load(folder: Path, run_id: str) -> dict[str, Any] | None:
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             owner = state["run_id"]
-        except Exception as error:  # the reader raises many kinds for a damaged file
+        except Exception as error:  # torch raises many kinds of errors for a damaged file
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             refused.append(f"{path} cannot be read ({reason})")
             continue

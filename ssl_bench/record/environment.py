@@ -1,4 +1,4 @@
-"""What a run was made with."""
+"""Versions, commit, hardware and memory that a run is recorded with."""
 
 import platform
 import resource
@@ -34,8 +34,8 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
-    """The most memory that this process held, in MB of 10^6 bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+    """The most memory that this process has used, in MB of 10^6 bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes in the unit of ru_maxrss
     found = {"peak_host_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)}
     if device.type == "cuda":
         found["peak_device_mb"] = round(torch.cuda.max_memory_allocated(device) / 1e6, 1)
@@ -43,15 +43,14 @@ def peak_memory(device: torch.device) -> dict[str, float]:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that the package runs from, with + if files have changed; None outside one."""
+    """Commit of the checkout that the package runs from, with + if files have changed; None outside a checkout."""
     here = Path(ssl_bench.__file__).parent.parent
     if not (here / ".git").exists():
         return None
 
     def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(here), *words], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        command = ["git", "-C", str(here), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
@@ -60,10 +59,8 @@ def commit() -> str | None:
 
 
 def processor() -> str:
+    """Name of the CPU."""
     cpuinfo = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        if cpuinfo.exists()
-        else []
-    )
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
     return names[0] if names else platform.processor() or platform.machine()

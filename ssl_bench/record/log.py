@@ -1,4 +1,4 @@
-"""What a run says: on standard output and in ``train.log``."""
+"""The log of a run: messages to the terminal and to ``train.log``."""
 
 import contextlib
 import logging
@@ -9,25 +9,25 @@ from pathlib import Path
 log = logging.getLogger("ssl_bench")
 
 
-class _File(logging.FileHandler):
-    """A log whose failure is the run's failure: a full disk is told once, not for every line."""
+class _LogFile(logging.FileHandler):
+    """A log file whose write errors fail the run, so that a full disk is reported once and not for every line."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         raise  # the error that is being handled
 
 
 @contextlib.contextmanager
-def journal(folder: Path | None, quiet: bool = False) -> Iterator[None]:
-    """Sends the package's messages to ``train.log`` in ``folder`` and, unless ``quiet``, to the terminal.
+def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
+    """Send the package's messages to ``train.log`` in ``folder`` and, unless ``quiet``, to the terminal.
 
-    None: nowhere (other ranks).
+    With ``folder`` None, for all ranks but rank 0, only errors are shown.
     """
     if folder is None:
         log.setLevel(logging.ERROR)
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    console, file = logging.StreamHandler(sys.stdout), _File(folder / "train.log")
+    console, file = logging.StreamHandler(sys.stdout), _LogFile(folder / "train.log")
     console.setFormatter(logging.Formatter("%(message)s"))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.setLevel(logging.INFO)

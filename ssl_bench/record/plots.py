@@ -1,14 +1,13 @@
-"""Pictures of a run: learning curves and what evaluators found, as PNG beside the data they show.
+"""Plots of a run: learning curves and the evaluators' artifacts, as PNG beside their data.
 
-Matplotlib is imported when a picture is made, and used without pyplot: no window, no global state. Colours are those of
-Okabe and Ito, which differ for every kind of colour vision; lines differ in their dashes and markers too.
+Matplotlib is imported when a plot is drawn, and used without pyplot: no window, no global state. The colours are those
+of Okabe and Ito, which are distinct for every kind of colour vision; lines differ in dashes and markers too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram, Regions
+from ssl_bench.record.metrics import read_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,14 +32,14 @@ LABELS = {"loss": "loss (nats)", "information": "information (nats)", "images_pe
 CLOCKS = ("step", "epoch", "seconds")
 
 
-def keep(folder: Path, artifacts: Mapping[str, Artifact], record: Path | None = None) -> dict[str, Path]:
-    """Writes each artifact as ``<name>.json`` and, as far as that works, ``<name>.png``; gives the pictures by name.
+def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact], record: Path | None = None) -> dict[str, Path]:
+    """Write each artifact as ``<name>.json`` and draw it as ``<name>.png``; return the PNG files by name.
 
     Args:
-        folder: made if there is something to write. A ``/`` in a name becomes a ``-`` in the file's.
+        folder: created if there is something to write. A ``/`` in a name becomes ``-`` in the file name.
         record: the ``metrics.jsonl`` whose learning curves are drawn as ``curves.png``.
 
-    A picture that cannot be drawn is a warning: the data is there. A file that cannot be written is an OSError.
+    A plot that cannot be drawn is a warning, since its data is there. A file that cannot be written is an OSError.
     """
     pictures: dict[str, Path] = {}
 
@@ -47,14 +47,14 @@ def keep(folder: Path, artifacts: Mapping[str, Artifact], record: Path | None = 
         path = folder / f"{_file(name)}.png"
         try:
             png = _render(make, *given)
-        except Exception as error:  # whatever is wrong with a machine's matplotlib
+        except Exception as error:  # a broken matplotlib raises many kinds of errors
             log.warning("%s was not drawn: %s", path, error)
             return
         if png:
             files.write(path, lambda file: file.write(png))
             pictures[name] = path
 
-    rows = [] if record is None else _rows(record)
+    rows = [] if record is None else read_rows(record)
     if artifacts or rows:
         folder.mkdir(parents=True, exist_ok=True)
     for name, artifact in artifacts.items():
@@ -71,7 +71,7 @@ def _file(name: str) -> str:
 
 
 def _render(make: Callable[..., Figure | None], *given: Any) -> bytes:
-    """The PNG, in matplotlib's defaults and ours, whatever this machine's matplotlibrc says."""
+    """Draw a figure as PNG with matplotlib's defaults and our style, ignoring the machine's matplotlibrc."""
     import matplotlib.style
 
     with matplotlib.style.context(["default", STYLE]):
@@ -82,7 +82,7 @@ def _render(make: Callable[..., Figure | None], *given: Any) -> bytes:
 
 
 def draw(artifact: Artifact, title: str) -> Figure:
-    """The picture of an artifact."""
+    """Figure of an artifact."""
     if isinstance(artifact, Histogram):
         return _histogram(artifact, title)
     if isinstance(artifact, Regions):
@@ -91,7 +91,7 @@ def draw(artifact: Artifact, title: str) -> Figure:
 
 
 def learning_curves(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """Every number that ``metrics.jsonl`` has at two steps or more, over the steps; None if there is none."""
+    """Plot every number that is in the rows at two steps or more over the steps; None if there is none."""
     series: dict[str, tuple[list[float], list[float]]] = {}
     for row in rows:
         for name, value in row.items():
@@ -112,7 +112,7 @@ def learning_curves(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
 
 
 def _histogram(histogram: Histogram, title: str) -> Figure:
-    """One over another where colours tell them apart, side by side where they are more."""
+    """Groups over each other as long as there are colours for them, else in panels side by side."""
     shares = {name: [n / max(1, sum(counts)) for n in counts] for name, counts in histogram.counts.items()}
     of, edges = f"share of the {histogram.of}", histogram.edges
     if len(shares) > len(COLOURS):
@@ -133,13 +133,13 @@ def _histogram(histogram: Histogram, title: str) -> Figure:
 
 
 def _distribution(distribution: Distribution, title: str) -> Figure:
-    """Every value as a point, their quartiles as a box, their median as a bar."""
+    """Values as points, quartiles as a box, the median as a bar."""
     figure, (panel,) = _grid(1, 1)
     for i, values in enumerate(distribution.values.values()):
         panel.boxplot(
             values, positions=[i], widths=0.5, whis=(0, 100), medianprops={"color": COLOURS[1], "linewidth": 2}
         )
-        # Side by side in the order given, so that equal values can be seen; no random jitter.
+        # Spread sideways in the order given, so that equal values stay visible.
         places = [i + 0.4 * ((k + 0.5) / len(values) - 0.5) for k in range(len(values))]
         panel.plot(places, values, "o", color=COLOURS[0], markersize=4, alpha=0.7)
     names = [f"{name} ({len(values)} {distribution.of})" for name, values in distribution.values.items()]
@@ -162,7 +162,7 @@ def _curve(curve: Curve, title: str) -> Figure:
 
 
 def _regions(regions: Regions, title: str) -> Figure:
-    """The photo, its instances below it, and at the right the maps, a line of ``columns`` after another."""
+    """The photo with its instances below, and the maps to the right in rows of ``columns``."""
     from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
     from PIL import Image
@@ -192,7 +192,7 @@ def _regions(regions: Regions, title: str) -> Figure:
 
 
 def _grid(count: int, columns: int, shared: bool = False) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels, row by row."""
+    """Figure with ``count`` panels, row by row."""
     from matplotlib.figure import Figure
 
     columns = min(count, columns)
@@ -203,15 +203,3 @@ def _grid(count: int, columns: int, shared: bool = False) -> tuple[Figure, list[
     for unused in axes[count:]:
         unused.remove()
     return figure, list(axes[:count])
-
-
-def _rows(record: Path) -> list[dict[str, Any]]:
-    """The rows of ``metrics.jsonl`` that can be read."""
-    rows = []
-    for line in record.read_text().splitlines() if record.exists() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:  # cut short by a crash
-            continue
-        rows.append(row)
-    return rows

@@ -1,4 +1,4 @@
-"""How a training shows itself: a bar on a terminal, plain lines anywhere else."""
+"""Progress of a training: a bar on a terminal, plain lines anywhere else."""
 
 import logging
 import math
@@ -11,14 +11,14 @@ log = logging.getLogger("ssl_bench")
 
 
 class Progress:
-    """Shows epoch, loss, lr, tau, images/s and the time left, as a context manager.
+    """Context manager that shows epoch, loss, learning rate, tau, images/s and the time left.
 
     Args:
-        steps: at which the training ends.
-        done: steps that an earlier start has done.
-        per_epoch: steps.
+        steps: step at which the training ends.
+        done: steps done by earlier processes of the run.
+        per_epoch: steps per epoch.
         epochs: of the whole training.
-        shown: False on all ranks but one.
+        shown: False on all ranks but rank 0.
     """
 
     def __init__(self, steps: int, done: int, per_epoch: int, epochs: int, shown: bool) -> None:
@@ -44,11 +44,12 @@ class Progress:
             self._bar.stop()
 
     def advance(self, step: int) -> None:
+        """Move the bar to ``step``."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
 
     def show(self, step: int, row: Mapping[str, float]) -> None:
-        """A fresh row of metrics at ``step``; as a line at most every ten seconds, and at the end."""
+        """Show a new row of metrics. Without a bar: a line at most every ten seconds, and one at the end."""
         if not self.shown:
             return
         tau = f"  tau {row['tau']:.4g}" if "tau" in row else ""

@@ -1,4 +1,4 @@
-"""Files that other processes are writing, looked at again and again: only what has changed is read."""
+"""Files that other processes are still writing: each update reads only what has changed since the last one."""
 
 import json
 import math
@@ -7,19 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TAIL = 2**16  # bytes of a journal that are enough for its speed: a hundred rows
-FEW = 20  # rows over which the speed is taken, at least
+TAIL = 2**16  # bytes at the end of a metrics file that are enough for the rate: about a hundred rows
+WINDOW = 20  # smallest number of rows over which the rate is taken
 
 
 class Cache:
-    """What ``read`` makes of files, each read again when its time, size or inode is another one."""
+    """Results of ``read``, by path. A file is read again if its time of change, its size or its inode is different."""
 
     def __init__(self, read: Callable[[Path], Any]) -> None:
         self.read = read
         self._kept: dict[Path, tuple[tuple[int, int, int], Any]] = {}
 
     def __call__(self, path: Path) -> tuple[Any, float]:
-        """The content, None if there is no such file, and when it changed, in seconds of the epoch."""
+        """Return the content, or None if there is no such file, and the time of change in seconds of the epoch."""
         try:
             now = path.stat()
         except OSError:
@@ -31,20 +31,20 @@ class Cache:
         return self._kept[path][1], now.st_mtime
 
 
-class Journal:
-    """The rows of a run's ``metrics.jsonl``: it grows, may end in half a row, and is cut when the run resumes.
+class MetricsFile:
+    """Rows of a run's ``metrics.jsonl``: it grows, may end in half a row, and is cut when the run resumes.
 
     Args:
         path: of the file.
-        span: epochs between two evaluations. If there are any, the file is read from its start once, for the best of
-            them; else from near its end.
+        span: epochs between two evaluations. If it is 0 only the end of the file is read, else all of it, once, for
+            the best evaluation.
 
     Attributes:
-        step, epoch, seconds: of the last row of the training; ``seconds`` is what the run has taken so far, in all its
-            starts together. None: there is no row.
+        step, epoch, seconds: of the last row of the training; ``seconds`` is the time that the run has taken so far, in
+            all its processes together. None: there is no row.
         speed: images per second of that row.
-        best: the highest accuracy of every probe that was judged on the way.
-        changed: when the file did, in seconds of the epoch.
+        best: highest accuracy of each evaluator during the training.
+        changed: the file's time of change, in seconds of the epoch.
     """
 
     def __init__(self, path: Path, span: float) -> None:
@@ -62,8 +62,8 @@ class Journal:
         self.changed = 0.0
         self._window: deque[tuple[float, float]] = deque()  # epoch, seconds
 
-    def look(self) -> None:
-        """Reads the rows that have come since the last look."""
+    def update(self) -> None:
+        """Read the rows that were added since the last update."""
         try:
             now = self.path.stat()
             if (now.st_ino, now.st_mtime) == (self._inode, self.changed) and now.st_size == self._offset:
@@ -73,40 +73,40 @@ class Journal:
                 self._restart(0 if self.span else max(0, now.st_size - TAIL))
             with open(self.path, "rb") as file:
                 file.seek(self._offset)
-                fresh = file.read()
+                added = file.read()
         except OSError:
             self._inode = 0
             self._restart(0)
             return
         self.changed = now.st_mtime
-        whole = fresh.rfind(b"\n") + 1
-        self._offset += whole
-        for line in fresh[:whole].splitlines():
+        complete = added.rfind(b"\n") + 1
+        self._offset += complete
+        for line in added[:complete].splitlines():
             try:
                 self._add(json.loads(line))
             except (ValueError, RecursionError):  # cut short, by a crash or at the start of the tail
                 continue
 
     def _add(self, row: Any) -> None:
-        step, epoch = (number(row.get(key)) for key in ("step", "epoch")) if isinstance(row, dict) else (None, None)
+        step, epoch = finite(row, "step"), finite(row, "epoch")
         if step is None or epoch is None:
             return
-        seconds = number(row.get("seconds"))
+        seconds = finite(row, "seconds")
         if seconds is None:
             for name, value in accuracies(row).items():
                 self.best[name] = max(value, self.best.get(name, value))
             return
         self.step, self.epoch, self.seconds = step, epoch, seconds
-        self.speed = number(row.get("images_per_second"))
+        self.speed = finite(row, "images_per_second")
         self._window.append((epoch, seconds))
-        while len(self._window) > FEW and self._window[1][0] <= epoch - self.span:
+        while len(self._window) > WINDOW and self._window[1][0] <= epoch - self.span:
             self._window.popleft()
 
     def rate(self, batch_size: float | None) -> float | None:
-        """Epochs per second over the last rows, with the pauses of at least one evaluation if there are some.
+        """Epochs per second over the last rows, which include the pause of an evaluation if there are evaluations.
 
-        Of a single row, whose ``seconds`` have the start of the run in them, it is the images per second over the
-        images of an epoch, which are ``batch_size`` times its steps.
+        The ``seconds`` of a single row include the start of the run. The rate is then its images per second over the
+        images of an epoch, ``batch_size`` times the steps of an epoch.
         """
         if len(self._window) > 1:
             (before, since), (epoch, seconds) = self._window[0], self._window[-1]
@@ -117,18 +117,15 @@ class Journal:
 
 
 def accuracies(metrics: Any) -> dict[str, float]:
-    """The top-1 accuracies among metrics, those of the baselines left out."""
-    found = metrics.items() if isinstance(metrics, dict) else ()
-    numbers = {name: number(value) for name, value in found if name.endswith("/top1")}
-    return {
-        name: value
-        for name, value in numbers.items()
-        if value is not None and not name.partition("/")[0].endswith(("_init", "_raw"))
-    }
+    """The top-1 accuracies among ``metrics``, without those of the baselines."""
+    names = [name for name in metrics if name.endswith("/top1")] if isinstance(metrics, dict) else []
+    trained = [name for name in names if not name.partition("/")[0].endswith(("_init", "_raw"))]
+    return {name: value for name in trained if (value := finite(metrics, name)) is not None}
 
 
-def number(value: Any) -> float | None:
-    """A finite number as it is, None for anything else."""
+def finite(node: Any, key: str) -> float | None:
+    """The finite number at ``node[key]``; None if there is anything else, or ``node`` is not a mapping."""
+    value = node.get(key) if isinstance(node, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value

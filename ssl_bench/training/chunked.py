@@ -1,12 +1,12 @@
-"""A batch of N images with the memory of n: the two-pass gradient cache (Gao et al. 2021, "Scaling deep contrastive
-learning batch size under memory limited setup").
+"""Gradient of a batch of N images with the memory of n: the two-pass gradient cache (Gao et al. 2021, "Scaling deep
+contrastive learning batch size under memory limited setup").
 
-The loss depends on the networks through their outputs alone. A first pass computes those of every chunk and keeps
-nothing else; the objective on all of them gives the gradient of each output; a second pass computes each chunk again
-and takes its outputs' gradients on to the weights. For networks without batch statistics that is the gradient of the
-whole batch at once. With them, statistics are over a chunk (of all ranks, under norm=sync) instead of over the batch:
-another network function, the same in both passes. Chunk c of n has every n-th image of each rank from the c-th on: the
-same images of the global batch for any number of ranks, whose slices of it are contiguous.
+The loss depends on the networks only through their outputs. The first pass computes the outputs of every chunk and
+keeps nothing else. The objective on all outputs gives the gradient of each output. The second pass computes each chunk
+again and propagates the gradients of its outputs to the weights. For networks without batch statistics the result is
+the gradient of the whole batch. Batch statistics are over a chunk (of all ranks, under norm=sync) instead of the whole
+batch, in both passes alike. Chunk c of n has the images c, c + n, c + 2 n ... of each rank, and a rank has a
+contiguous slice of the batch: a chunk is therefore the same set of images on any number of ranks.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.batch import Batch
-from ssl_bench.methods.base import Method
+from ssl_bench.methods.base import Method, StepResult
 
 Autocast = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -30,55 +30,55 @@ def backward(
     diagnostics: bool,
     autocast: Autocast,
     scale: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Forward and backward of a batch; gradients are added to the parameters' own, on each rank its share.
+) -> StepResult:
+    """Run forward and backward for a batch; gradients are added to ``grad`` of the parameters, without averaging.
 
     Args:
-        method: what is trained.
-        part: gives some of the images of this rank's batch, with the same views whenever it is called.
-        images: how many it has.
-        chunk: how many of them a pass may take, a divisor of ``images``.
+        method: networks and objective.
+        part: makes a batch of some images of this rank, with the same views at every call.
+        images: number of images of this rank.
+        chunk: images per pass, a divisor of ``images``.
         progress, diagnostics: as for the method's forward.
-        autocast: a context for what the networks compute.
-        scale: of the loss, before its gradient is taken.
+        autocast: makes the context in which the networks run.
+        scale: scales the loss before the backward pass.
 
     Returns:
-        The loss [] and the diagnostics.
+        As the method's forward, without gradient.
     """
-    every = images // chunk
-    rows = [slice(first, None, every) for first in range(every)]
+    chunks = images // chunk
+    rows = [slice(first, None, chunks) for first in range(chunks)]
     trained, constant, parts, randomness = [], [], [], []
     with torch.no_grad():
         for batch in map(part, rows):
             randomness.append(_rng_state(batch.ids.device))
             with autocast():
-                with _unmoved_statistics(method):
-                    trained.append(method.trained(batch))
-                constant.append(method.followed(batch))
+                with _frozen_running_statistics(method):
+                    trained.append(method.trained_outputs(batch))
+                constant.append(method.momentum_outputs(batch))
             parts.append(Batch([], batch.ids, batch.labels))
     leaves = {name: _joined([t[name] for t in trained], 1).requires_grad_() for name in trained[0]}
     fixed = {name: _joined([c[name] for c in constant], 1) for name in constant[0]}
     whole = Batch([], _joined([p.ids for p in parts], 0), _joined([p.labels for p in parts], 0))
-    loss, found = method.objective(leaves | fixed, whole, progress, diagnostics)
-    scale(loss).backward()  # type: ignore[no-untyped-call]
-    used = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
-    for mine, state in zip(rows, randomness, strict=True):
-        batch = part(mine)
+    result = method.objective(leaves | fixed, whole, progress, diagnostics)
+    scale(result.loss).backward()  # type: ignore[no-untyped-call]
+    grads = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+    for chunk_rows, state in zip(rows, randomness, strict=True):
+        batch = part(chunk_rows)
         _set_rng_state(batch.ids.device, state)
         with autocast():
-            outputs = method.trained(batch)
-        torch.autograd.backward([outputs[name] for name in used], [grad[:, mine] for grad in used.values()])
-    return loss.detach(), found
+            outputs = method.trained_outputs(batch)
+        torch.autograd.backward([outputs[name] for name in grads], [grad[:, chunk_rows] for grad in grads.values()])
+    return result._replace(loss=result.loss.detach())
 
 
 def _joined(parts: list[Tensor], dim: int) -> Tensor:
-    """What the chunks have, in the order of the batch along ``dim``."""
+    """Join the tensors of the chunks along ``dim``, in the order of the batch."""
     return torch.stack(parts, dim + 1).flatten(dim, dim + 1)
 
 
 @contextlib.contextmanager
-def _unmoved_statistics(method: nn.Module) -> Iterator[None]:
-    """Leaves running averages as they are, for the pass that comes again."""
+def _frozen_running_statistics(method: nn.Module) -> Iterator[None]:
+    """Keep running statistics unchanged: the second pass updates them."""
     norms = [m for m in method.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     kept = [norm.momentum for norm in norms]
     for norm in norms:
@@ -91,7 +91,7 @@ def _unmoved_statistics(method: nn.Module) -> Iterator[None]:
 
 
 def _rng_state(device: torch.device) -> list[Tensor]:
-    """Of the generators that stochastic layers draw from."""
+    """States of the generators that stochastic layers draw from."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 

@@ -1,4 +1,4 @@
-"""Stopping on SIGTERM, SIGINT or SIGUSR2 (Slurm's warning before the time is up) at a step that all ranks agree on."""
+"""Stop on SIGTERM, SIGINT or SIGUSR2 (Slurm's warning before the time limit) at a step that all ranks agree on."""
 
 import signal
 from types import FrameType
@@ -12,45 +12,46 @@ from ssl_bench.distributed import world
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; its state is on disk."""
+    """The run was asked to stop, and its state is on disk."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
-        self.number = number
+        self.number, self.exit_code = number, 128 + number
 
 
 class Interrupt:
-    """Watches the three signals while it is active, as a context manager.
+    """Context manager that catches the three signals.
 
-    A step is never cut short: the ranks vote after each step, and the vote of one step is counted during the next, so
-    that nobody waits for it. Outside the steps, where ``at_once`` is set, a signal raises :class:`Interrupted`.
+    During training a signal takes effect after a step. The ranks vote after each step, and the votes of one step are
+    counted after the next one, so that no rank waits for them. Where ``at_once`` is set, a signal raises
+    :class:`Interrupted` immediately.
     """
 
     def __init__(self) -> None:
         self.number, self.at_once = 0, False
-        # The votes have a group of their own on the CPU: they must not queue behind the work of the GPUs.
+        # The votes have a process group of their own on the CPU: they must not queue behind the work of the GPUs.
         self._group: Any = dist.new_group(backend="gloo") if world() > 1 else None
         self._vote: tuple[Tensor, Any] | None = None
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupt":
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-            self._former[number] = signal.signal(number, self._note)
+            self._former[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.at_once:
             raise Interrupted(number)
         if self.number and world() == 1:
-            signal.signal(number, signal.SIG_DFL)  # asked twice: the third time takes effect at once
+            signal.signal(number, signal.SIG_DFL)  # after the second signal, a third one ends the process at once
         self.number = self.number or number
 
     def agreed(self) -> int:
-        """The signal that all ranks stop for after this step, or 0. Called by every rank after every step."""
+        """The signal for which all ranks stop after this step, or 0. Every rank calls it after every step."""
         if self._group is None:
             return self.number
         counted = 0

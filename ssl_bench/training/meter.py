@@ -1,4 +1,4 @@
-"""What a training says of itself, accumulated on the device and read every few steps."""
+"""Mean loss and the first non-finite loss, accumulated on the device and read every few steps."""
 
 import torch
 from torch import Tensor
@@ -8,16 +8,17 @@ from ssl_bench.errors import RunError
 
 
 class Meter:
-    """The mean loss since the last reading, and the first step at which the loss was not finite.
+    """The mean loss since the last reading, and the first step whose loss was not finite.
 
-    Adding costs no synchronisation of host and device; reading costs one.
+    Adding a step does not synchronise host and device; reading does so once.
     """
 
     def __init__(self, device: torch.device) -> None:
-        # [4]: sum of the losses, their number, first bad step (or -1), the temperature there
+        # [4]: sum of the losses, their number, first bad step (or -1), the temperature at that step
         self.state = torch.tensor([0.0, 0.0, -1.0, 0.0], dtype=torch.float64, device=device)
 
     def add(self, step: int, loss: Tensor, tau: Tensor) -> None:
+        """Add the loss [] of a step at temperature ``tau`` []."""
         total, count, bad, bad_tau = self.state
         first = ~loss.isfinite() & (bad < 0)
         self.state = torch.stack(
@@ -25,7 +26,7 @@ class Meter:
         )
 
     def read(self) -> tuple[float, int, float]:
-        """(mean loss over ranks and steps or NaN, first bad step or -1, temperature there); starts anew."""
+        """(mean loss over ranks and steps or NaN, first bad step or -1, temperature at it); then start again at 0."""
         rows = gather(self.state[None]).tolist()  # [W, 4]
         self.state = torch.zeros_like(self.state)
         self.state[2] = -1
@@ -35,7 +36,8 @@ class Meter:
         return mean, *bad
 
 
-def refuse_bad_loss(step: int, lr: float, tau: float) -> None:
+def raise_bad_loss(step: int, lr: float, tau: float) -> None:
+    """Raise RunError for a loss that was not finite; ``tau`` is 0 where the loss has no temperature."""
     at = f"lr {lr:.6g}, tau {tau:.6g}" if tau else f"lr {lr:.6g}"
     raise RunError(
         f"the loss is not finite at step {step} ({at}): a smaller optimizer.lr, a warm-up"

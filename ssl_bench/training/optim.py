@@ -1,23 +1,26 @@
-"""Optimisers with their learning rate as a function of training progress.
+"""Optimisers, and the learning rate as a function of training progress.
 
-Biases and norm parameters (those of one dimension) are neither decayed nor, under LARS, adapted. Every optimiser
-updates all parameters in a handful of fused or batched operations.
+Biases and norm parameters (those of one dimension) have no weight decay and, under LARS, no adapted rate. Every
+optimiser updates all parameters in a few fused or batched operations.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from ssl_bench.errors import require
+
 
 class Recipe:
-    """A learning rate over a training, and the optimiser that follows it.
+    """An optimiser with its learning-rate schedule.
 
     Args:
         lr: at a global batch of ``base_batch`` images.
-        rule: how it follows the batch size N: ``linear`` N / base_batch, ``sqrt`` sqrt(N / base_batch), ``none``.
+        rule: factor for the batch size N: ``linear`` N / base_batch, ``sqrt`` sqrt(N / base_batch), ``none``.
         schedule: after the warm-up ``cosine`` or ``linear`` to ``final_lr``, ``step`` (a tenth at each milestone) or
             ``constant``.
         milestones: in (0, 1], fractions of the whole training.
@@ -39,27 +42,24 @@ class Recipe:
         weight_decay: float,
     ) -> None:
         for name, value in {"lr": lr, "base_batch": base_batch}.items():
-            if not value > 0:
-                raise ValueError(f"{name}={value} must be positive")
+            require(value > 0, name, value, "a positive number")
         for name, value in {"weight_decay": weight_decay, "warmup_epochs": warmup_epochs}.items():
-            if value < 0:
-                raise ValueError(f"{name}={value} must not be negative")
+            require(value >= 0, name, value, "0 or more")
         for name, value in {"final_lr": final_lr, "warmup_start": warmup_start}.items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name}={value} must be in [0, 1], a fraction of lr")
-        if any(not 0 < m <= 1 for m in milestones):
-            raise ValueError(f"milestones={list(milestones)} must be in (0, 1], fractions of the training")
+            require(0 <= value <= 1, name, value, "a number in [0, 1], a fraction of lr")
+        inside = all(0 < milestone <= 1 for milestone in milestones)
+        require(inside, "milestones", milestones, "numbers in (0, 1], fractions of the training")
         self.base_lr, self.rule, self.base_batch, self.schedule = lr, rule, base_batch, schedule
         self.milestones, self.final_lr = milestones, final_lr
         self.warmup_epochs, self.warmup_start, self.weight_decay = warmup_epochs, warmup_start, weight_decay
 
     def scaled_lr(self, batch_size: int) -> float:
-        """The rate after the warm-up for a global batch of ``batch_size`` images."""
+        """Learning rate after the warm-up for a global batch of ``batch_size`` images."""
         ratio = batch_size / self.base_batch
         return self.base_lr * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.rule]
 
     def factor(self, progress: float, warmup: float) -> float:
-        """What the scaled rate is multiplied by at ``progress`` in [0, 1], with a warm-up up to ``warmup``."""
+        """Factor of the scaled rate at ``progress`` in [0, 1] of the training; the warm-up ends at ``warmup``."""
         if progress < warmup:
             return self.warmup_start + (1 - self.warmup_start) * progress / warmup
         if self.schedule in ("cosine", "linear"):
@@ -71,13 +71,14 @@ class Recipe:
         return 1.0
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Parameter groups of the trained parameters, with and without weight decay."""
         trained = [p for p in model.parameters() if p.requires_grad]
         decayed, rest = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": rest, "weight_decay": 0.0}]
         return [group for group in groups if group["params"]]
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser of ``model``'s trained parameters; its rate is set before each step."""
+        """Optimiser of the trained parameters of ``model``; the loop sets its rate before each step."""
         raise NotImplementedError
 
 
@@ -112,9 +113,9 @@ class AdamW(Adam):
 
 
 class LARS(Recipe):
-    """Layer-wise adaptive rates as timm has them: v <- m v + eta |w| / (|g| + wd |w|) (g + wd w); w <- w - lr v.
+    """LARS as implemented by timm: v <- m v + eta |w| / (|g| + wd |w|) (g + wd w); w <- w - lr v.
 
-    The ratio is that of You et al. 2017, eq. 6; SimCLR's own code divides by |g + wd w| and keeps lr inside v.
+    The ratio is eq. 6 of You et al. 2017. SimCLR's code divides by |g + wd w| and keeps lr inside v.
     """
 
     def __init__(self, momentum: float, trust_coefficient: float, **recipe: Any) -> None:
@@ -122,10 +123,50 @@ class LARS(Recipe):
         self.momentum, self.trust_coefficient = momentum, trust_coefficient
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        from timm.optim import Lars  # heavy: only where it is used
+        from timm.optim import Lars  # imported where it is used: it takes a while
 
         decayed, *rest = self.groups(model)
-        groups = [decayed | {"always_adapt": True}, *rest]  # also without weight decay, where timm would not
+        groups = [decayed | {"always_adapt": True}, *rest]  # timm would adapt only groups with weight decay
         options: dict[str, Any] = {"momentum": self.momentum, "trust_coeff": self.trust_coefficient, "foreach": True}
         lars: torch.optim.Optimizer = Lars(groups, self.base_lr, **options)
         return lars
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Length and learning rates of a training.
+
+    Attributes:
+        lr: scaled rate after the warm-up.
+        steps: of the whole training.
+        last_step: the step after which it stops, at most ``steps``.
+        warmup: end of the warm-up as a fraction of the training.
+    """
+
+    recipe: Recipe
+    lr: float
+    steps_per_epoch: int
+    steps: int
+    last_step: int
+    warmup: float
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, batch_size: int, epochs: int, steps_per_epoch: int, max_steps: int | None
+    ) -> "Schedule":
+        """The schedule of ``epochs`` epochs, which stops early at ``max_steps``."""
+        steps = epochs * steps_per_epoch
+        lr, warmup = recipe.scaled_lr(batch_size), recipe.warmup_epochs / epochs
+        return cls(recipe, lr, steps_per_epoch, steps, min(steps, max_steps or steps), warmup)
+
+    def progress(self, step: int) -> float:
+        """Fraction of the training done before ``step``."""
+        return step / self.steps
+
+    def lr_at(self, step: int) -> float:
+        """Learning rate of ``step``."""
+        return self.lr * self.recipe.factor(step / self.steps, self.warmup)
+
+    def epoch(self, step: int) -> float:
+        """Epochs done after ``step`` steps."""
+        return step / self.steps_per_epoch

@@ -1,8 +1,8 @@
-"""Signal-to-noise ratio of the gradient of every weight ("Less can be more in contrastive learning", figure 4).
+"""Signal-to-noise ratio of every weight's gradient ("Less can be more in contrastive learning", figure 4).
 
     m <- b m + (1 - b) g,   v <- b v + (1 - b) g^2,   both divided by 1 - b^t,   SNR = |m| / sqrt(v - m^2)
 
-g is the gradient of the global batch, b the decay (the paper does not give it).
+g is the gradient of the global batch and b a decay, which the paper does not give.
 """
 
 from collections.abc import Iterable
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 
 class GradientSNR:
-    """Moments of the gradients, two numbers for each weight.
+    """First and second moments of the gradients, two numbers per weight.
 
     Args:
-        parameters: those that are trained.
+        parameters: of the networks; those without gradient are ignored.
         decay: b in (0, 1).
     """
 
@@ -28,22 +28,23 @@ class GradientSNR:
 
     @torch.no_grad()
     def add(self) -> None:
-        """Takes in the gradients of a step, unless one is not finite: then the loss scaler skips the step as well."""
+        """Add the gradients of a step. If one is not finite the step is ignored, as the loss scaler skips it too."""
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
         finite = torch.stack([gradient.isfinite().all() for gradient in gradients]).all()
-        for moments, found in ((self.first, gradients), (self.second, torch._foreach_mul(gradients, gradients))):
-            new = [torch.where(finite, value, moment) for value, moment in zip(found, moments, strict=True)]
+        for moments, values in ((self.first, gradients), (self.second, torch._foreach_mul(gradients, gradients))):
+            new = [torch.where(finite, value, moment) for value, moment in zip(values, moments, strict=True)]
             torch._foreach_lerp_(moments, new, 1 - self.decay)
         self.steps += finite
 
     @torch.no_grad()
     def read(self) -> dict[str, Tensor]:
-        """Mean and standard deviation of the ratio over all weights; one without any variance counts as 0."""
+        """Mean and standard deviation of the ratio over all weights; a weight without variance counts as 0."""
         bias = 1 - self.decay ** self.steps.double()
         m = torch.cat([m.flatten() for m in self.first]) / bias
         v = torch.cat([v.flatten() for v in self.second]) / bias
         variance = v - m.square()
-        # After one step there is none, and a variance of the size of rounding, which the small 1 - b enlarges, is none.
+        # After one step the variance is 0 up to rounding, which the division by 1 - b enlarges: below this bound it
+        # counts as 0.
         noise = (8 + 1 / (1 - self.decay)) * torch.finfo(v.dtype).eps * v
         ratio = torch.where(variance > noise, m.abs() * variance.clamp(min=torch.finfo(v.dtype).tiny).rsqrt(), 0.0)
         return {"gradient_snr/mean": ratio.mean(), "gradient_snr/std": ratio.std(correction=0)}
@@ -53,5 +54,5 @@ class GradientSNR:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps.copy_(torch.as_tensor(state["steps"]))
-        for mine, theirs in zip([*self.first, *self.second], [*state["first"], *state["second"]], strict=True):
-            mine.copy_(theirs)
+        for own, saved in zip([*self.first, *self.second], [*state["first"], *state["second"]], strict=True):
+            own.copy_(saved)

@@ -1,4 +1,4 @@
-"""Fine-tuning for detection: annotations, the exported weights in the detector, the schedule, a step, a whole run."""
+"""Fine-tuning for detection: annotations, exported weights in the detector, learning rates, a step and a whole run."""
 
 import importlib.util
 import json
@@ -16,7 +16,7 @@ from ssl_bench import files
 from ssl_bench.commands.detect import detector, main, rate, train_step
 from ssl_bench.data.coco import Boxes, read
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.networks.export import export
+from tests.networks.test_export import exported as export_backbone
 from tests.networks.test_export import run_directory
 
 
@@ -24,11 +24,11 @@ from tests.networks.test_export import run_directory
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     run_directory(folder, "backbone=resnet18")
-    return export(folder, "torchvision")
+    return export_backbone(folder, "torchvision")
 
 
 def data(folder: Path, photos: int = 4) -> Path:
-    """Photos of 48 x 32 with a dark square each, in COCO's layout; the last one is empty but for a crowd."""
+    """Write photos of 48 x 32 with a dark square each, in COCO's layout; the last one has only a crowd."""
     objects: list[dict[str, Any]] = []
     for i in range(photos - 1):
         objects.append({"id": i + 1, "image_id": i, "category_id": 3 + 4 * (i % 2), "bbox": [4.0 + i, 6.0, 16.0, 12.0]})
@@ -52,8 +52,8 @@ def split(folder: Path, name: str) -> Boxes:
     return Boxes(folder / f"{name}2017", folder / "annotations" / f"instances_{name}2017.json", name == "train")
 
 
-def quick(*arguments: Any) -> FasterRCNN:
-    """A detector that looks at few regions."""
+def small_detector(*arguments: Any) -> FasterRCNN:
+    """A detector with few regions per photo."""
     model = detector(*arguments)
     model.roi_heads.fg_bg_sampler.batch_size_per_image = 16
     model.rpn._post_nms_top_n = {"training": 16, "testing": 16}
@@ -64,30 +64,30 @@ def state(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in module.state_dict().items()}
 
 
-def test_annotations_are_read(tmp_path: Path) -> None:
+def test_boxes_and_labels_are_read_from_the_annotations(tmp_path: Path) -> None:
     test = split(data(tmp_path), "val")
     assert len(test) == 4 and test.categories == [3, 7]
     image, target = test[1]
     assert image.shape == (3, 32, 48) and image.dtype == torch.float32 and 0 <= image.min() < 0.2 < 0.8 < image.max()
     assert target["boxes"].tolist() == [[5, 6, 21, 18]] and target["labels"].tolist() == [2]
-    assert len(test[0][1]["boxes"]) == 1  # not the one without height
+    assert len(test[0][1]["boxes"]) == 1  # without the box of height 0
     assert test[3][1]["boxes"].shape == (0, 4) and int(test[3][1]["image_id"]) == 3
     assert len(split(tmp_path, "train")) == 3
 
 
-def test_a_mirrored_photo_has_mirrored_boxes(tmp_path: Path) -> None:
+def test_boxes_are_mirrored_with_their_photo(tmp_path: Path) -> None:
     train = split(data(tmp_path), "train")
-    seen = set()
+    left_edges = set()
     for _ in range(16):
         image, target = train[2]
         x1, y1, x2, y2 = (int(v) for v in target["boxes"][0])
         assert image[:, y1:y2, x1:x2].mean() < 0.2 and image.mean() > 0.6
-        seen.add(x1)
-    assert seen == {6, 48 - 22}
+        left_edges.add(x1)
+    assert left_edges == {6, 48 - 22}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"images": []}'])
-def test_a_file_that_is_none_of_coco_s_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_in_another_format_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "instances.json"
     with pytest.raises(ConfigError, match="it should be COCO's"):
         read(path)
@@ -109,7 +109,7 @@ def test_every_weight_of_the_export_is_in_the_detector(exported: Path) -> None:
     assert sum(isinstance(m, nn.BatchNorm2d) for m in model.backbone.get_submodule("fpn").modules()) == 8
 
 
-def test_exports_that_do_not_fit_are_refused(exported: Path, tmp_path: Path) -> None:
+def test_unsuitable_exports_are_refused(exported: Path, tmp_path: Path) -> None:
     facts = files.read_json(exported)
     (tmp_path / "other.pt").write_bytes(exported.with_suffix(".pt").read_bytes())
     for change in ({"stem": "cifar"}, {"in_channels": 1}, {"library": "timm"}):
@@ -118,7 +118,7 @@ def test_exports_that_do_not_fit_are_refused(exported: Path, tmp_path: Path) -> 
             detector(tmp_path / "other.json", 2, [64])
 
 
-def test_the_rate() -> None:
+def test_the_learning_rate_warms_up_and_drops_twice() -> None:
     assert rate(0.2, 0, 0, 1000) == pytest.approx(0.0002)
     assert rate(0.2, 0, 499, 1000) == pytest.approx(0.1)
     epochs = [rate(0.2, epoch, 1000 + epoch, 1000) for epoch in range(12)]
@@ -128,7 +128,7 @@ def test_the_rate() -> None:
 def test_a_step_changes_every_layer(exported: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     photos = split(data(tmp_path), "train")
-    model = quick(exported, 2, [64]).train()
+    model = small_detector(exported, 2, [64]).train()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     before = state(model)
     loss = train_step(model, optimizer, [photos[0], photos[1]], torch.device("cpu"))
@@ -144,10 +144,10 @@ def test_a_step_changes_every_layer(exported: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pycocotools") is None, reason="average precision needs pycocotools")
-def test_a_whole_run_and_its_end_again(
+def test_a_finished_run_is_evaluated_again_but_not_trained_again(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssl_bench.commands.detect.detector", quick)
+    monkeypatch.setattr("ssl_bench.commands.detect.detector", small_detector)
     options = ["--data", str(data(tmp_path)), "--out", str(tmp_path / "out"), "--sizes", "64", "64", "--workers", "0"]
     arguments = [str(exported), *options, "--batch", "2", "--epochs", "1"]
     assert main(arguments) == 0
@@ -163,11 +163,11 @@ def test_a_whole_run_and_its_end_again(
     assert main([str(exported), *options, "--batch", "1"]) == 2
     assert "--batch=1: set a multiple of 1 ranks, two photos or more on each" in capsys.readouterr().err
     assert main([str(exported), *options, "--batch", "8"]) == 2
-    assert main([str(exported), *options, "--batch", "2", "--epochs", "2"]) == 1  # the checkpoint is another run's
+    assert main([str(exported), *options, "--batch", "2", "--epochs", "2"]) == 1  # the checkpoint is of another run
     assert "belongs to run" in capsys.readouterr().err
 
 
-def test_pycocotools_is_asked_for_before_anything_is_done(
+def test_a_missing_pycocotools_is_reported_before_the_training(
     exported: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

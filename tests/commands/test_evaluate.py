@@ -1,5 +1,7 @@
-"""A run that is judged again: in the number formats that it had, and refused where the evaluator cannot work."""
+"""A trained run is evaluated again: the same metrics, TF32 as in the run, and refusals."""
 
+import json
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +11,31 @@ import torch
 from ssl_bench.commands.evaluate import main
 from tests.conftest import only_run
 
+Train = Callable[..., tuple[int, str]]
 
-def test_a_run_is_judged_again_as_it_was(
-    train: Callable[..., Any], tf32: Callable[[bool], None], capfd: pytest.CaptureFixture[str]
+
+def test_a_trained_run_is_evaluated_again_with_the_same_metrics(train: Train, cli: Callable[..., Any]) -> None:
+    assert train("max_steps=3", "evaluate=knn", "evaluate.baselines=[init,raw]")[0] == 0
+    run = only_run()
+    trained = json.loads((run / "results.json").read_text())["metrics"]
+    done = cli("evaluate", str(run), "evaluate=[knn,linear]")
+    assert done.returncode == 0, done.stderr
+    (path,) = (run / "evaluations").iterdir()
+    again = json.loads(path.read_text())["metrics"]
+    assert {name: again[name] for name in trained} == trained and "linear/top1" in again
+    other = cli("evaluate", str(run), "evaluate=knn", "evaluate.knn.k=1")
+    assert other.returncode == 0 and len(list((run / "evaluations").iterdir())) == 2
+    refused = cli("evaluate", str(run), "seed=1")
+    assert refused.returncode == 2 and "seed=1: only evaluate and paths.data can be changed" in refused.stderr
+    nothing = cli("evaluate", "outputs")
+    assert nothing.returncode == 2 and "outputs is no run directory" in nothing.stderr
+    shutil.rmtree(run / "checkpoints")
+    empty = cli("evaluate", str(run))
+    assert empty.returncode == 1 and "has no checkpoint yet" in empty.stderr
+
+
+def test_tf32_is_set_as_in_the_run_and_a_bad_value_is_refused(
+    train: Train, tf32: Callable[[bool], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert train("max_steps=1", "tf32=false")[0] == 0
     folder = str(only_run())
@@ -21,4 +45,5 @@ def test_a_run_is_judged_again_as_it_was(
     assert torch.backends.cudnn.benchmark
     capfd.readouterr()
     assert main([folder, "evaluate=knn", "evaluate.knn.k=2000"]) == 2
-    assert capfd.readouterr().err.startswith("ssl-bench: evaluate.knn.k must be in [1, 1347]")
+    refusal = "ssl-bench: evaluate.knn.k=2000: set evaluate.knn.k to a number from 1 to 1347"
+    assert capfd.readouterr().err.startswith(refusal)

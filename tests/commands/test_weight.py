@@ -1,4 +1,4 @@
-"""``ssl-bench weight``: closed forms."""
+"""``ssl-bench weight``: weights of InfoNCE and DCL in closed form, a grid, and a refusal."""
 
 import json
 import math
@@ -13,7 +13,9 @@ from ssl_bench.config.compose import load
 @pytest.mark.parametrize("k", [1, 256, 65536])
 @pytest.mark.parametrize("tau", [0.1, 0.5, 2.0])
 @pytest.mark.parametrize(("positive", "negative"), [(1.0, -1.0), (0.3, 0.4)])
-def test_of_infonce_and_dcl(k: int, tau: float, positive: float, negative: float) -> None:
+def test_the_weights_of_infonce_and_dcl_match_their_closed_forms(
+    k: int, tau: float, positive: float, negative: float
+) -> None:
     settings = [f"k={k}", f"temperature.tau={tau}", f"positive={positive}", f"negative={negative}"]
     e = k * math.exp((negative - positive) / tau)
     infonce = weight(load([*settings, "loss=infonce"], primary="weight"))["weight"]
@@ -21,11 +23,11 @@ def test_of_infonce_and_dcl(k: int, tau: float, positive: float, negative: float
     assert weight(load([*settings, "loss=dcl"], primary="weight"))["weight"] == pytest.approx(1, rel=1e-6)
 
 
-def test_a_grid_and_a_value_that_is_no_cosine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_grid_of_weights_and_the_refusal_of_a_value_that_is_no_cosine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-m", "k=1,2"]) == 0
     found = [
         json.loads(path.read_text())["metrics"]["weight"] for path in Path("outputs").glob("weight/*/results.json")
     ]
     assert sorted(found) == pytest.approx([k * math.exp(-10) / (1 + k * math.exp(-10)) for k in (1, 2)], rel=1e-6)
     assert main(["positive=2"]) == 2
-    assert "positive=2" in capsys.readouterr().err
+    assert "positive=2: set positive to a cosine, -1 to 1" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The constructed datasets: where digits lie, which bits an image has, and that both stay as they are."""
+"""Constructed datasets: places of digits and bits of images, which depend on the seed only."""
 
 import json
 from collections.abc import Callable
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
-from ssl_bench import parts as assemble
+from ssl_bench.commands.prepare import main as prepare
 from ssl_bench.config.compose import load
 from ssl_bench.data.arrays import Dataset, Images, Source
 from ssl_bench.data.batch import Batch
@@ -21,38 +22,40 @@ from ssl_bench.data.loader import Loader
 from ssl_bench.data.multi_digits import Canvases, scaled
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.supervised import Supervised
+from ssl_bench.parts import Parts
 from tests.conftest import only_run
 from tests.ranks import on_two_ranks
 
 CPU = torch.device("cpu")
-TRAIN, TEST = 96, 40  # of the small MNIST
+TRAIN, TEST = 96, 40  # images of the small MNIST
 DARK = 60  # no pixel of its digits is darker
 
 
+def write_arrays(root: Path, name: str, split: str, images: np.ndarray) -> None:
+    """Write a prepared split with the labels 0, 7, 4, 1, ..."""
+    (root / name).mkdir(parents=True, exist_ok=True)
+    np.save(root / name / f"{split}_images.npy", images)
+    np.save(root / name / f"{split}_labels.npy", np.arange(len(images)) * 7 % 10)
+
+
 def write_mnist(root: Path) -> dict[str, Tensor]:
-    """Digits with every pixel inked, each image unlike any other; uint8 [M, 28, 28] of each split."""
-    made = {}
+    """Write different digits without a black pixel; return uint8 [M, 28, 28] of each split."""
+    digits = {}
     for split, count in (("train", TRAIN), ("test", TEST)):
         images = np.random.default_rng(count).integers(DARK, 256, (count, 28, 28, 1), dtype=np.uint8)
-        (root / "mnist").mkdir(parents=True, exist_ok=True)
-        np.save(root / "mnist" / f"{split}_images.npy", images)
-        np.save(root / "mnist" / f"{split}_labels.npy", np.arange(count) * 7 % 10)
-        made[split] = torch.from_numpy(images[..., 0])
-    return made
+        write_arrays(root, "mnist", split, images)
+        digits[split] = torch.from_numpy(images[..., 0])
+    return digits
 
 
 def write_cifar10(root: Path) -> None:
     for split, count in (("train", 48), ("test", 16)):
         images = np.random.default_rng(count).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
-        (root / "cifar10").mkdir(parents=True, exist_ok=True)
-        np.save(root / "cifar10" / f"{split}_images.npy", images)
-        np.save(root / "cifar10" / f"{split}_labels.npy", np.arange(count) % 10)
+        write_arrays(root, "cifar10", split, images)
 
 
 def write_photos(root: Path) -> None:
-    """Two classes of photos, no two of one size."""
-    from PIL import Image
-
+    """Write two classes of photos of different sizes."""
     generator = np.random.default_rng(0)
     for split, count in (("train", 6), ("val", 3)):
         for name in ("cat", "dog"):
@@ -63,16 +66,17 @@ def write_photos(root: Path) -> None:
 
 
 def dataset(root: Path, *overrides: str) -> Dataset:
-    return assemble.dataset(load([*overrides, f"paths.data={root}"]))
+    return Parts(load([*overrides, f"paths.data={root}"])).dataset
 
 
 def canvases(root: Path, *overrides: str) -> Canvases:
-    made = dataset(root, "dataset=multi_digits", *overrides).pretrain()
-    assert isinstance(made, Canvases)
-    return made
+    source = dataset(root, "dataset=multi_digits", *overrides).pretrain()
+    assert isinstance(source, Canvases)
+    return source
 
 
 def taken(source: Source, ids: Tensor | None = None) -> Tensor:
+    """Read images of one size, by default all."""
     images = source.take(torch.arange(len(source)) if ids is None else ids)
     assert isinstance(images, Tensor)
     return images
@@ -82,18 +86,17 @@ def taken(source: Source, ids: Tensor | None = None) -> Tensor:
 
 
 @pytest.mark.parametrize("digits", [1, 2, 4, 8, 12, 16])
-def test_the_grid_has_each_digit_whole_in_a_cell_of_its_own(tmp_path: Path, digits: int) -> None:
+def test_the_grid_has_each_whole_digit_in_a_separate_cell(tmp_path: Path, digits: int) -> None:
     mnist = write_mnist(tmp_path)["train"]
     made = canvases(tmp_path, "dataset.placement=grid", f"dataset.digits={digits}")
     images = taken(made)
     assert images.shape == (TRAIN, 1, 112, 112) and images.dtype == torch.uint8
-    ink = mnist.long().sum((1, 2))[made.which].sum(1)  # nothing is lost to overlaps
+    ink = mnist.long().sum((1, 2))[made.which].sum(1)  # without overlaps, all ink is visible
     assert torch.equal(images.long().sum((1, 2, 3)), ink)
-    cells = (
-        images.unflatten(2, (4, 28)).unflatten(4, (4, 28))[:, 0].permute(0, 1, 3, 2, 4).flatten(1, 2)
-    )  # [N,16,28,28]
+    rows = images[:, 0].unflatten(1, (4, 28)).unflatten(3, (4, 28))  # [N, 4, 28, 4, 28]
+    cells = rows.transpose(2, 3).flatten(1, 2)  # [N, 16, 28, 28]
     filled = (cells >= DARK).flatten(2)
-    assert torch.equal(filled.all(2), filled.any(2))  # a cell is full or empty: every pixel of a digit is inked
+    assert torch.equal(filled.all(2), filled.any(2))  # a cell is full or empty: every pixel of a digit has ink
     assert (filled.all(2).sum(1) == digits).all()
     for i in range(0, TRAIN, 13):
         place = made.top[i] // 28 * 4 + made.left[i] // 28
@@ -110,7 +113,7 @@ def test_the_grid_uses_every_cell_and_every_digit(tmp_path: Path) -> None:
     assert any(len(row.unique()) < 16 for row in canvases(tmp_path, "dataset.digits=16").which)  # independent draws
 
 
-def test_random_places_are_inside_and_the_brighter_pixel_is_seen(tmp_path: Path) -> None:
+def test_random_places_are_inside_and_the_brighter_pixel_counts(tmp_path: Path) -> None:
     mnist = write_mnist(tmp_path)["train"]
     made = canvases(tmp_path, "dataset.digits=8")
     assert made.top.min() >= 0 and made.top.max() <= 84 and made.left.min() >= 0 and made.left.max() <= 84
@@ -126,7 +129,7 @@ def test_random_places_are_inside_and_the_brighter_pixel_is_seen(tmp_path: Path)
     assert overlapping > 5
 
 
-def test_sizes(tmp_path: Path) -> None:
+def test_digits_of_two_sizes(tmp_path: Path) -> None:
     mnist = write_mnist(tmp_path)
     made = canvases(tmp_path, "dataset.digits=2", "dataset.sizes=[20,80]")
     assert made.top[:, 0].max() <= 92 and made.top[:, 1].max() <= 32 and made.left[:, 1].max() <= 32
@@ -134,7 +137,7 @@ def test_sizes(tmp_path: Path) -> None:
     images = taken(made)[:, 0]
     for i in range(TRAIN):
         top, left = made.top[i, 1], made.left[i, 1]
-        assert (images[i, top : top + 80, left : left + 80] >= DARK).all()  # the large one is all there
+        assert (images[i, top : top + 80, left : left + 80] >= DARK).all()  # the large digit is complete
     inked = (images > 0).sum((1, 2))
     assert inked.min() >= 80 * 80 and inked.max() <= 80 * 80 + 20 * 20
     small = scaled(mnist["train"][:3], 20)
@@ -142,7 +145,7 @@ def test_sizes(tmp_path: Path) -> None:
     assert scaled(mnist["train"], 28) is mnist["train"]
 
 
-def test_an_image_depends_on_its_id_and_the_seed_alone(tmp_path: Path) -> None:
+def test_an_image_depends_on_its_id_and_the_seed_only(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     for overrides in ([], ["dataset.placement=grid"], ["dataset.digits=2", "dataset.sizes=[20,80]"]):
         made = canvases(tmp_path, *overrides)
@@ -165,59 +168,79 @@ def test_labels_count_the_digits(tmp_path: Path) -> None:
     assert torch.equal(one.labels, one.which[:, 0] * 7 % 10)
 
 
-def test_a_network_is_judged_on_single_digits(tmp_path: Path) -> None:
+def test_evaluation_uses_single_digits(tmp_path: Path) -> None:
     mnist = write_mnist(tmp_path)
     probes = dataset(tmp_path, "dataset=multi_digits", "dataset.digits=16", "dataset.placement=grid").probes()
     assert list(probes) == [""]
     for split, source in (("train", probes[""].train), ("test", probes[""].test)):
         images, count = taken(source)[:, 0], len(mnist[split])
         assert len(source) == count and source.labels.tolist() == (np.arange(count) * 7 % 10).tolist()
-        assert torch.equal(images.long().sum((1, 2)), mnist[split].long().sum((1, 2)))  # each digit once, nothing else
+        assert torch.equal(images.long().sum((1, 2)), mnist[split].long().sum((1, 2)))  # each digit once and no other
     sized = dataset(tmp_path, "dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,80]").probes()
     assert list(sized) == ["digit20", "digit80"]
     for size, probe in zip((20, 80), sized.values(), strict=True):
         assert ((taken(probe.test) > 0).sum((1, 2, 3)) == size * size).all() and probe.num_classes == 10
-    assert list(dataset(tmp_path, "dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,20]").probes()) == [
-        "digit20"
-    ]
+    equal = dataset(tmp_path, "dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,20]").probes()
+    assert list(equal) == ["digit20"]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "sentence"),
     [
-        (["dataset.digits=17"], "dataset.digits=17 must be 1 to 16"),
-        (["dataset.digits=3", "dataset.sizes=[20,80]"], r"dataset.sizes=\[20, 80\] must be one for each of the 3"),
-        (["dataset.digits=1", "dataset.sizes=[120]"], r"dataset.size=112 must be at least that of a digit \(120"),
-        (["dataset.digits=2", "dataset.sizes=[20,20]", "dataset.placement=grid"], "placement=random"),
-        (["dataset.size=56", "dataset.digits=5", "dataset.placement=grid"], "dataset.size=56 has no 5 cells"),
-        (["dataset.placement=circle"], "dataset.placement to one of random, grid"),
+        (["dataset.digits=17"], "dataset.digits=17: set dataset.digits to a number from 1 to 16"),
+        (["dataset.channels=3"], "dataset.channels=3: set dataset.channels to 1"),
+        (
+            ["dataset.digits=3", "dataset.sizes=[20,80]"],
+            "dataset.sizes=[20,80]: set dataset.sizes to null or 3 positive numbers, one per digit (dataset.digits)",
+        ),
+        (
+            ["dataset.digits=1", "dataset.sizes=[0]"],
+            "dataset.sizes=[0]: set dataset.sizes to null or 1 positive numbers, one per digit (dataset.digits)",
+        ),
+        (
+            ["dataset.digits=1", "dataset.sizes=[120]"],
+            "dataset.size=112: set dataset.size to 120 or more, the side of the largest digit",
+        ),
+        (["dataset.size=27"], "dataset.size=27: set dataset.size to 28 or more, the side of the largest digit"),
+        (
+            ["dataset.digits=2", "dataset.sizes=[20,20]", "dataset.placement=grid"],
+            "dataset.sizes=[20,20]: set dataset.sizes to null, or dataset.placement to random: a cell of the grid has "
+            "28 x 28 pixels",
+        ),
+        (
+            ["dataset.size=56", "dataset.digits=5", "dataset.placement=grid"],
+            "dataset.size=56: set dataset.size to 112 for 5 cells of 28 pixels",
+        ),
+        (["dataset.placement=circle"], "dataset.placement=circle: set dataset.placement to one of random, grid"),
     ],
 )
-def test_what_does_not_fit_a_canvas_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_digits_that_do_not_fit_a_canvas_are_refused(tmp_path: Path, overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
         dataset(tmp_path, "dataset=multi_digits", *overrides)
+    assert str(refusal.value) == sentence
 
 
 @pytest.mark.parametrize("name", ["multi_digits", "randbit_mnist", "digit_on_imagenet"])
-def test_missing_digits_are_told(tmp_path: Path, name: str) -> None:
+def test_a_missing_mnist_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=f"`ssl-bench prepare dataset=mnist paths.data={tmp_path}`"):
         dataset(tmp_path, f"dataset={name}").check()
 
 
-def test_the_supervised_target_of_several_digits_is_their_frequency() -> None:
+def test_the_supervised_target_of_several_digits_is_the_frequency_of_classes() -> None:
     logits = torch.tensor([[[2.0, 1.0, -1.0], [0.0, 0.5, 1.0]]] * 2, dtype=torch.float64)  # [V, B, C]
     method = Supervised(torch.nn.Identity(), torch.nn.Identity())
     log_p = logits[0].log_softmax(1)
 
     def loss(labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         batch = Batch([], torch.arange(2), labels)
-        return method.objective({"logits": logits}, batch, 0.0, True)
+        result = method.objective({"logits": logits}, batch, 0.0, True)
+        return result.loss, result.diagnostics
 
-    mixed, found = loss(torch.tensor([[3, 0, 1], [1, 1, 0]]))
+    several, diagnostics = loss(torch.tensor([[3, 0, 1], [1, 1, 0]]))
     expected = -(0.75 * log_p[0, 0] + 0.25 * log_p[0, 2] + 0.5 * log_p[1, 0] + 0.5 * log_p[1, 1]) / 2
-    assert mixed.item() == pytest.approx(expected.item(), abs=1e-12)
-    assert found["train/top1"].item() == 0.5  # the likeliest class of image 0 is there, that of image 1 is not
-    one, found = loss(torch.tensor([[0, 0, 1], [0, 4, 0]]))  # of one class: the cross-entropy with that class
+    assert several.item() == pytest.approx(expected.item(), abs=1e-12)
+    assert diagnostics["train/top1"].item() == 0.5  # image 0 has a digit of its likeliest class, image 1 has none
+    one, _ = loss(torch.tensor([[0, 0, 1], [0, 4, 0]]))  # digits of one class: the cross-entropy with that class
     plain, _ = loss(torch.tensor([2, 1]))
     assert one.item() == pytest.approx(plain.item(), abs=1e-12)
     unlabelled, _ = loss(torch.tensor([[0, 0, 0], [0, 4, 0]]))
@@ -239,7 +262,7 @@ def test_channels_are_the_binary_expansion() -> None:
     assert (taken(source) == taken(source)[:, :, :1, :1]).all()
 
 
-def test_bits_are_uniform_and_their_own_in_each_split_and_seed(tmp_path: Path) -> None:
+def test_bits_are_uniform_and_differ_between_splits_and_seeds(tmp_path: Path) -> None:
     black = Images([torch.zeros(20000, 1, 1, 1, dtype=torch.uint8)], torch.zeros(20000).long())
     for k in (1, 5):
         values = WithBits.drawn(black, k, 0, "train").values
@@ -252,30 +275,31 @@ def test_bits_are_uniform_and_their_own_in_each_split_and_seed(tmp_path: Path) -
     write_mnist(tmp_path)
     made = dataset(tmp_path, "dataset=randbit_mnist", "dataset.bits=30")
     train, test = made.split("train"), made.split("test")
-    pretrain, other = (
-        made.pretrain(),
-        dataset(tmp_path, "dataset=randbit_mnist", "dataset.bits=30", "seed=1").pretrain(),
-    )
+    pretrain = made.pretrain()
+    other = dataset(tmp_path, "dataset=randbit_mnist", "dataset.bits=30", "seed=1").pretrain()
     assert isinstance(pretrain, WithBits) and isinstance(other, WithBits)
     assert isinstance(train, WithBits) and isinstance(test, WithBits)
-    assert torch.equal(pretrain.values, train.values)  # what it was trained on is what it is judged on
+    assert torch.equal(pretrain.values, train.values)  # the same images for training and evaluation
     assert not torch.equal(train.values[:TEST], test.values) and not torch.equal(pretrain.values, other.values)
 
 
 def bits_of(images: Tensor, picture: int) -> Tensor:
+    """The values [n, E] of the channels after the first ``picture`` channels, which must be constant."""
     constants = images[:, picture:]
     assert (constants == constants[:, :, :1, :1]).all()
     return constants[:, :, 0, 0]
 
 
 def _bit_views(root: Path, epoch: int) -> tuple[Tensor, list[Tensor]]:
-    config = load(["dataset=randbit_mnist", "dataset.bits=12", "batch_size.size=32", f"paths.data={root}"])
-    loader = Loader(assemble.dataset(config).pretrain(), assemble.views(config), 32, CPU, 0, torch.float32)
+    parts = Parts(load(["dataset=randbit_mnist", "dataset.bits=12", "batch_size.size=32", f"paths.data={root}"]))
+    loader = Loader(parts.dataset.pretrain(), parts.views, 32, CPU, 0, torch.float32)
     batch = next(loader.steps(epoch * 3, epoch * 3 + 1)).batch()
     return batch.ids, batch.views
 
 
 class OnRank:
+    """``_bit_views`` of epoch 0, as an object that can be sent to the process of a rank."""
+
     def __init__(self, root: Path) -> None:
         self.root = root
 
@@ -283,7 +307,7 @@ class OnRank:
         return _bit_views(self.root, 0)
 
 
-def test_an_image_has_its_bits_in_both_views_all_epochs_all_ranks_and_at_evaluation(tmp_path: Path) -> None:
+def test_an_image_keeps_its_bits_in_views_epochs_ranks_and_evaluation(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     made = dataset(tmp_path, "dataset=randbit_mnist", "dataset.bits=12")
     train = made.split("train")
@@ -297,8 +321,8 @@ def test_an_image_has_its_bits_in_both_views_all_epochs_all_ranks_and_at_evaluat
     assert len(set(torch.cat([ids for ids, _ in ranks]).tolist())) == 32
     for ids, views in ranks:
         assert len(ids) == 16 and all(torch.equal(bits_of(view, 1), expected[ids]) for view in views)
-    judged = EvalView(mean=[0.2], std=[0.5])(taken(train, torch.arange(9)))
-    assert torch.equal(bits_of(judged, 1), expected[:9]) and judged.shape == (9, 13, 28, 28)
+    evaluated = EvalView(mean=[0.2], std=[0.5])(taken(train, torch.arange(9)))
+    assert torch.equal(bits_of(evaluated, 1), expected[:9]) and evaluated.shape == (9, 13, 28, 28)
     order = torch.randperm(TRAIN)
     assert torch.equal(taken(train.to(CPU), order), taken(train)[order])
 
@@ -309,23 +333,33 @@ def test_a_network_takes_the_picture_and_the_bits(tmp_path: Path, name: str, pic
     write_mnist(tmp_path)
     write_cifar10(tmp_path)
     config = load([f"dataset={name}", f"dataset.bits={k}", f"paths.data={tmp_path}"])
-    source = assemble.dataset(config).split("test")
+    parts = Parts(config)
+    source = parts.dataset.split("test")
     assert config["dataset"]["channels"] == picture + k
     assert taken(source).shape == (len(source), picture + k, size, size)
     x = EvalView(mean=config["dataset"]["mean"], std=config["dataset"]["std"])(taken(source, torch.arange(4)))
-    assert assemble.method(config).encoder(x)["backbone"].shape[0] == 4
+    assert parts.method.encoder(x)["backbone"].shape[0] == 4
     plain = dataset(tmp_path, f"dataset={name.removeprefix('randbit_')}").split("test")
-    assert torch.equal(taken(source)[:, :picture], taken(plain))  # the picture is untouched
+    assert torch.equal(taken(source)[:, :picture], taken(plain))  # the picture is unchanged
 
 
-def test_numbers_of_bits_are_refused(tmp_path: Path) -> None:
-    for k in (-1, 61):
-        with pytest.raises(ConfigError, match=f"dataset.bits={k} must be 0 to 60"):
-            dataset(tmp_path, "dataset=randbit_mnist", f"dataset.bits={k}")
-    with pytest.raises(ConfigError, match=r"dataset\.bits=0 must be 1 to 60"):
-        dataset(tmp_path, "dataset=bits", "dataset.bits=0")
-    with pytest.raises(ConfigError, match="channels=3 must be the 1 of mean and the 5 bits"):
-        dataset(tmp_path, "dataset=randbit_mnist", "dataset.bits=5", "dataset.channels=3")
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["dataset=randbit_mnist", "dataset.bits=-1"], "dataset.bits=-1: set dataset.bits to a number from 0 to 60"),
+        (["dataset=randbit_mnist", "dataset.bits=61"], "dataset.bits=61: set dataset.bits to a number from 0 to 60"),
+        (["dataset=bits", "dataset.bits=0"], "dataset.bits=0: set dataset.bits to a number from 1 to 60"),
+        (["dataset=bits", "dataset.images=1"], "dataset.images=1: set dataset.images to 2 or more"),
+        (
+            ["dataset=randbit_mnist", "dataset.bits=5", "dataset.channels=3"],
+            "dataset.channels=3: set dataset.channels to 6, one per number in mean (1) and per bit (5)",
+        ),
+    ],
+)
+def test_invalid_numbers_of_bits_are_refused(tmp_path: Path, overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        dataset(tmp_path, *overrides)
+    assert str(refusal.value) == sentence
 
 
 def test_photos_of_many_sizes_have_bits_too(tmp_path: Path) -> None:
@@ -339,44 +373,54 @@ def test_photos_of_many_sizes_have_bits_too(tmp_path: Path) -> None:
         assert torch.equal(bits_of(image[None], 3), binary(value[None], 9) * 255)
 
 
-def test_images_of_bits_alone(tmp_path: Path) -> None:
+def test_images_that_are_only_bits() -> None:
     config = load(["dataset=bits", "dataset.bits=8", "dataset.images=600", "batch_size.size=20"])
-    assert [name for name, node in config["evaluate"].items() if isinstance(node, dict)] == []
-    source = assemble.dataset(config).pretrain()
+    parts = Parts(config)
+    assert parts.evaluators == {} and config["dataset"]["train_images"] == parts.dataset.check() == 600
+    source = parts.dataset.pretrain()
     assert isinstance(source, WithBits) and len(source) == 600 and (source.labels == -1).all()
-    views = next(Loader(source, assemble.views(config), 20, CPU, 0, torch.float32).steps(2, 3)).batch()
-    assert views.views[0].shape == (20, 8, 32, 32) and torch.equal(*views.views)  # no augmentation
-    assert torch.equal(bits_of(views.views[0], 0), binary(source.values[views.ids], 8).float())
-    assert assemble.method(config).encoder(views.views[0][:2])["backbone"].shape == (2, 512)
+    batch = next(Loader(source, parts.views, 20, CPU, 0, torch.float32).steps(2, 3)).batch()
+    assert batch.views[0].shape == (20, 8, 32, 32) and torch.equal(*batch.views)  # no augmentation
+    assert torch.equal(bits_of(batch.views[0], 0), binary(source.values[batch.ids], 8).float())
+    assert parts.method.encoder(batch.views[0][:2])["backbone"].shape == (2, 512)
 
 
-def test_nothing_with_labels_is_measured_on_bits_alone(train: Callable[..., tuple[int, str]]) -> None:
-    cell = ["dataset=bits", "dataset.bits=4", "dataset.images=64", "batch_size.size=32", "max_steps=2", "tracking=off"]
-    cell += ["backbone=resnet_digits", "backbone.width=4"]
-    code, told = train(*cell, small=False)
-    assert code == 0, told
+def test_evaluators_that_need_labels_refuse_bits(train: Callable[..., tuple[int, str]]) -> None:
+    settings = [
+        "dataset=bits",
+        "dataset.bits=4",
+        "dataset.images=64",
+        "batch_size.size=32",
+        "max_steps=2",
+        "tracking=off",
+    ]
+    settings += ["backbone=resnet_digits", "backbone.width=4"]
+    code, printed = train(*settings, small=False)
+    assert code == 0, printed
     assert json.loads((only_run() / "results.json").read_text())["metrics"] == {}
-    code, told = train(*cell, "evaluate=linear", small=False)
-    assert code == 2 and "unlabelled images (-1) cannot be judged on, set dataset to one with labels" in told
+    code, printed = train(*settings, "evaluate=linear", small=False)
+    assert code == 2 and "labels are -1 to -1, not in [0, 0): set dataset to one without unlabelled" in printed
 
 
 def test_randbit_trains_end_to_end(tmp_path: Path, train: Callable[..., tuple[int, str]]) -> None:
     write_mnist(tmp_path)
-    cell = ["dataset=randbit_mnist", "dataset.bits=10", "batch_size.size=32", "max_steps=3", "tracking=off"]
-    code, told = train(*cell, f"paths.data={tmp_path}", "evaluate=linear", "evaluate.linear.epochs=1", small=False)
-    assert code == 0, told
+    settings = ["dataset=randbit_mnist", "dataset.bits=10", "batch_size.size=32", "max_steps=3", "tracking=off"]
+    code, printed = train(
+        *settings, f"paths.data={tmp_path}", "evaluate=linear", "evaluate.linear.epochs=1", small=False
+    )
+    assert code == 0, printed
     assert set(json.loads((only_run() / "results.json").read_text())["metrics"]) >= {"linear/top1", "linear_init/top1"}
 
 
-def test_canvases_train_with_labels_and_are_judged_by_size(
+def test_canvases_train_with_labels_and_are_evaluated_by_size(
     tmp_path: Path, train: Callable[..., tuple[int, str]]
 ) -> None:
     write_mnist(tmp_path)
-    cell = ["dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,80]", "framework=supervised"]
-    cell += ["backbone=resnet_digits", "batch_size.size=16", "max_steps=2", "tracking=off"]
-    cell += ["evaluate=linear", "evaluate.linear.epochs=1", "evaluate.baselines=[]", f"paths.data={tmp_path}"]
-    code, told = train(*cell, small=False)
-    assert code == 0, told
+    settings = ["dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,80]", "framework=supervised"]
+    settings += ["backbone=resnet_digits", "batch_size.size=16", "max_steps=2", "tracking=off"]
+    settings += ["evaluate=linear", "evaluate.linear.epochs=1", "evaluate.baselines=[]", f"paths.data={tmp_path}"]
+    code, printed = train(*settings, small=False)
+    assert code == 0, printed
     metrics = json.loads((only_run() / "results.json").read_text())["metrics"]
     assert {"linear/digit20/top1", "linear/digit80/top1"} <= set(metrics)
 
@@ -384,7 +428,7 @@ def test_canvases_train_with_labels_and_are_judged_by_size(
 # ---- DigitOnImageNet
 
 
-def test_a_digit_is_laid_over_nine_places(tmp_path: Path) -> None:
+def test_a_digit_is_painted_in_nine_places(tmp_path: Path) -> None:
     mnist = write_mnist(tmp_path)["train"]
     write_photos(tmp_path)
     overrides = ["dataset=digit_on_imagenet", "dataset.num_classes=2", "dataset.digits=5"]
@@ -408,7 +452,7 @@ def test_a_digit_is_laid_over_nine_places(tmp_path: Path) -> None:
     assert torch.equal(again.which, made.which) and not torch.equal(other.which, made.which)
 
 
-def test_photo_and_digit_are_judged_apart(tmp_path: Path) -> None:
+def test_photo_and_digit_are_separate_probes(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     write_photos(tmp_path)
     made = dataset(tmp_path, "dataset=digit_on_imagenet", "dataset.num_classes=2", "dataset.digits=1")
@@ -425,18 +469,25 @@ def test_photo_and_digit_are_judged_apart(tmp_path: Path) -> None:
 # ---- the sheet
 
 
-@pytest.mark.parametrize("name", ["multi_digits", "randbit_mnist", "bits", "scattered_digits"])
-def test_samples_can_be_shown(tmp_path: Path, name: str, cli: Callable[..., Any]) -> None:
-    from PIL import Image
-
+@pytest.mark.parametrize(
+    ("name", "height", "width"),
+    [
+        ("multi_digits", 3 * 116, 8 * 116),
+        ("randbit_mnist", 3 * (116 + 20), 8 * 116),
+        ("bits", 3 * 20, 8 * 132),
+        ("scattered_digits", 3 * 124, 8 * 124),
+    ],
+)
+def test_a_sheet_shows_images_and_views(
+    tmp_path: Path, name: str, height: int, width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_mnist(tmp_path)
-    done = cli("prepare", f"dataset={name}", f"paths.data={tmp_path}", "--show", "sheet.png")
-    assert done.returncode == 0 and "sheet.png shows 8 images" in done.stdout, done.stderr
-    sides = {"multi_digits": (8 * 116, 3 * 116), "randbit_mnist": (8 * 116, 3 * (116 + 20))}
-    sides |= {"bits": (8 * 132, 3 * 20), "scattered_digits": (8 * 124, 3 * 124)}
+    assert prepare([f"dataset={name}", f"paths.data={tmp_path}", "--show", "sheet.png"]) == 0
+    sentence = f"sheet.png shows 8 images of dataset={name}, each above its 2 views"
+    assert capsys.readouterr().out.splitlines()[1:] == [sentence]
     with Image.open("sheet.png") as sheet:
-        assert sheet.size == sides[name]
         pixels = torch.from_numpy(np.array(sheet))
+    assert pixels.shape == (height, width, 3)
     if name == "randbit_mnist":
         rows = pixels[:, :, 0].unflatten(0, (3, 136))[:, 116:132]  # the bars below images and views
         assert torch.equal(rows[0], rows[1]) and torch.equal(rows[0], rows[2]) and len(rows.unique()) == 3
@@ -449,10 +500,10 @@ def test_a_gpu_makes_the_same_images(tmp_path: Path) -> None:
     for overrides, levels in (
         (["dataset=multi_digits", "dataset.digits=8"], 0),
         (["dataset=multi_digits", "dataset.digits=16", "dataset.placement=grid"], 0),
-        (["dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,80]"], 1),  # resizing may round otherwise
+        (["dataset=multi_digits", "dataset.digits=2", "dataset.sizes=[20,80]"], 1),  # resizing may round differently
         (["dataset=randbit_mnist", "dataset.bits=60"], 0),
         (["dataset=bits", "dataset.bits=33"], 0),
     ):
         source = dataset(tmp_path, *overrides).pretrain()
-        there = taken(source.to(torch.device("cuda")), ids.cuda())
-        assert there.is_cuda and (there.cpu().int() - taken(source, ids).int()).abs().max() <= levels, overrides
+        on_gpu = taken(source.to(torch.device("cuda")), ids.cuda())
+        assert on_gpu.is_cuda and (on_gpu.cpu().int() - taken(source, ids).int()).abs().max() <= levels, overrides

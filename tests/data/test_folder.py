@@ -1,8 +1,9 @@
-"""Photos in folders: what is read, what evaluation sees, what is refused; processes and stops do not matter."""
+"""Photos in folders: reading, refusals, views and evaluation; equal results with two processes and after a stop."""
 
 import json
 import logging
 import os
+import re
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -15,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-from ssl_bench import parts as assemble
+from ssl_bench.commands.prepare import main as prepare
 from ssl_bench.config.compose import load
 from ssl_bench.data import photos
 from ssl_bench.data.evalview import EvalView
@@ -24,7 +25,8 @@ from ssl_bench.data.loader import Loader, flatten, unflatten
 from ssl_bench.data.packed import Packed, encode
 from ssl_bench.data.shrink import box
 from ssl_bench.data.views import Views
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.errors import ConfigError, InvalidValue, RunError
+from ssl_bench.parts import Parts
 from tests.conftest import only_run
 
 Train = Callable[..., tuple[int, str]]
@@ -41,7 +43,7 @@ def jpeg(seed: int, height: int, width: int, mode: str = "RGB", kind: str = "JPE
 
 
 def imagenet(root: Path, train: int = 8, val: int = 3, classes: list[str] = CLASSES) -> Path:
-    """A folder like ImageNet's with some images of each class, of sizes from 24 to 55 pixels."""
+    """Write a folder in ImageNet's layout; each class has images with sides from 24 to 55 pixels."""
     for split, n in (("train", train), ("val", val)):
         for c, name in enumerate(classes):
             folder = root / "imagenet" / split / name
@@ -54,13 +56,13 @@ def imagenet(root: Path, train: int = 8, val: int = 3, classes: list[str] = CLAS
 
 def dataset(root: Path, *overrides: str, name: str = "imagenet", classes: int = 3) -> FolderDataset:
     small = ["dataset.size=16", "dataset.resize=20", f"dataset.num_classes={classes}", "dataset.workers=2"]
-    made = assemble.dataset(load([f"dataset={name}", f"paths.data={root}", *small, *overrides]))
-    assert isinstance(made, FolderDataset)
-    return made
+    opened = Parts(load([f"dataset={name}", f"paths.data={root}", *small, *overrides])).dataset
+    assert isinstance(opened, FolderDataset)
+    return opened
 
 
 def reference(data: bytes) -> Tensor:
-    """Decoded by torchvision, whose wrapper would warn of its end."""
+    """Decode with torchvision's operator; its wrapper warns that it is deprecated."""
     return torch.ops.image.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), 3, False)  # type: ignore[no-any-return]
 
 
@@ -68,10 +70,10 @@ def equal(a: list[Tensor], b: list[Tensor]) -> bool:
     return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-# What is read
+# Reading
 
 
-def test_images_and_labels_are_torchvisions_imagefolders(tmp_path: Path) -> None:
+def test_images_and_labels_equal_torchvisions_imagefolder(tmp_path: Path) -> None:
     from torchvision.datasets import ImageFolder
 
     root = imagenet(tmp_path)
@@ -104,7 +106,7 @@ def test_every_kind_of_image_becomes_rgb(mode: str, kind: str) -> None:
     assert float((image.float() - expected.float()).abs().max()) <= 2
 
 
-def test_deep_pngs_and_a_torchvision_without_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pngs_of_16_bits_and_a_torchvision_without_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     out = BytesIO()
     Image.fromarray(np.arange(0, 60000, 1000, dtype=np.uint16).reshape(6, 10)).save(out, "PNG")
     deep = photos.decode(torch.frombuffer(bytearray(out.getvalue()), dtype=torch.uint8))
@@ -115,17 +117,17 @@ def test_deep_pngs_and_a_torchvision_without_decoder(monkeypatch: pytest.MonkeyP
     assert int((photos.decode(data).int() - native.int()).abs().max()) <= 1
 
 
-def test_a_sideways_photo_stays_as_it_is_stored() -> None:
+def test_the_orientation_in_exif_is_ignored() -> None:
     picture, exif, out = Image.new("RGB", (30, 20)), Image.Exif(), BytesIO()
     exif[0x0112] = 6  # orientation: turned by 90 degrees
     picture.save(out, "JPEG", exif=exif)
     assert photos.decode(torch.frombuffer(bytearray(out.getvalue()), dtype=torch.uint8)).shape == (3, 20, 30)
 
 
-def test_the_classes_of_imagenet100_are_picked_out(tmp_path: Path) -> None:
-    made = assemble.dataset(load(["dataset=imagenet100", f"paths.data={tmp_path}"]))
-    assert isinstance(made, FolderDataset) and made.list is not None
-    names = made.list.read_text().split()
+def test_imagenet100_selects_its_classes(tmp_path: Path) -> None:
+    made = Parts(load(["dataset=imagenet100", f"paths.data={tmp_path}"])).dataset
+    assert isinstance(made, FolderDataset) and made.class_file is not None
+    names = made.class_file.read_text().split()
     assert len(set(names)) == len(names) == 100 and all(len(n) == 9 and n[0] == "n" for n in names)
     assert names[:2] == ["n02869837", "n01749939"]
     imagenet(tmp_path, 1, 1, [*names, "n00000001", "n99999999"])
@@ -133,50 +135,64 @@ def test_the_classes_of_imagenet100_are_picked_out(tmp_path: Path) -> None:
     assert made.photos("test").name(0).endswith(f"val/{min(names)}/{min(names)}_0000.JPEG")
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "sentence"),
     [
         ("mv imagenet elsewhere", r"dataset.folder=imagenet: \S*imagenet/train is missing; .*ILSVRC2012_img_train.tar"),
         ("rm -r imagenet/val", r"imagenet/val is missing; .*val/<class>/; set SSL_BENCH_DATA or paths.data"),
         ("rm -r imagenet/val/*", r"imagenet/val has no folders, one for each class"),
-        ("mv imagenet/val/n02 imagenet/val/m2", r"the same classes; \S*imagenet/train alone has n02"),
-        ("mkdir imagenet/val/extra", r"the same classes; \S*imagenet/val alone has extra"),
+        ("mv imagenet/val/n02 imagenet/val/m2", r"the same classes; only \S*imagenet/train has n02"),
+        ("mkdir imagenet/val/extra", r"the same classes; only \S*imagenet/val has extra"),
         ("rm imagenet/train/n03/*", r"imagenet/train/n03 has no images \(.jpeg"),
-        ("rm -r imagenet/*/n03", r"dataset.num_classes=3: \S*train has 2 classes; set dataset.num_classes to 2"),
+        (
+            "rm -r imagenet/*/n03",
+            r"dataset.num_classes=3: \S*train has 2 classes; set dataset.num_classes to 2, or dataset.folder",
+        ),
     ],
 )
-def test_a_folder_that_is_not_imagenet_is_told(tmp_path: Path, train: Train, spoil: str, told: str) -> None:
-    import re
-
+def test_a_folder_that_is_not_imagenet_is_refused(tmp_path: Path, train: Train, spoil: str, sentence: str) -> None:
     imagenet(tmp_path / "data", 2, 1)
     assert os.system(f"cd {tmp_path}/data && {spoil}") == 0
     code, printed = train("dataset=imagenet", "paths.data=data", "dataset.num_classes=3", "batch_size=b32", small=False)
-    assert code == 2 and re.search(told, printed), printed
+    assert code == 2 and re.search(sentence, printed), printed
     assert not Path("outputs").exists()
 
 
-def test_bad_arguments_are_told(tmp_path: Path, train: Train) -> None:
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("dataset.resize=200", "dataset.resize=200: set dataset.resize to dataset.size (224) or more"),
+        ("dataset.workers=0", "dataset.workers=0: set dataset.workers to 1 or more, or null"),
+        ("dataset.channels=4", "dataset.channels=4: set dataset.channels to 3"),
+        ("dataset.classes=/none", "dataset.classes: /none cannot be read"),
+        ("dataset.classes=imagenet100.txt", "train lacks classes of"),
+        ("dataset.packed=true", "packed/all_256/val.npz is missing; make it with the same arguments"),
+        (
+            "evaluate.baselines=[raw]",
+            "evaluate.baselines=[raw]: set evaluate.baselines to [init]: images of many sizes",
+        ),
+    ],
+)
+def test_invalid_arguments_are_refused(tmp_path: Path, train: Train, override: str, sentence: str) -> None:
     imagenet(tmp_path / "data", 2, 1)
-    here = ["dataset=imagenet", "paths.data=data", "dataset.num_classes=3", "batch_size.size=4"]
-    for wrong, told in {
-        "dataset.resize=200": "dataset.resize=200 must be size=224 or more",
-        "dataset.workers=0": "dataset.workers=0 must be 1 or more",
-        "dataset.classes=/none": "dataset.classes: /none cannot be read",
-        "dataset.classes=imagenet100.txt": "train lacks classes of",
-        "dataset.packed=true": "packed/all_256/val.npz is missing; make it with the same arguments",
-        "evaluate.baselines=[raw]": "set evaluate.baselines=[init]",
-    }.items():
-        code, printed = train(*here, wrong, small=False)
-        assert code == 2 and told in printed, printed
+    arguments = ["dataset=imagenet", "paths.data=data", "dataset.num_classes=3", "batch_size.size=4"]
+    code, printed = train(*arguments, override, small=False)
+    assert code == 2 and sentence in printed, printed
+
+
+def test_a_digit_needs_room_on_the_photo(tmp_path: Path) -> None:
+    sentence = r"^dataset\.size=16: set dataset\.size to 112 or more, with room for digits of 28 pixels$"
+    with pytest.raises(InvalidValue, match=sentence):
+        dataset(tmp_path, name="digit_on_imagenet")
 
 
 # Damaged images
 
 
-def test_the_next_image_stands_in_for_a_damaged_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_next_image_of_the_class_replaces_a_damaged_image(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "train" / "n01"
     folder.mkdir(parents=True)
     for i in range(2500):
@@ -188,26 +204,27 @@ def test_the_next_image_stands_in_for_a_damaged_one(tmp_path: Path, caplog: pyte
     with caplog.at_level(logging.WARNING, "ssl_bench"):
         for _ in range(2):
             taken = images.take(torch.tensor([10, 11, 2499, 0]))
-            assert torch.equal(taken[0], taken[1]) and torch.equal(taken[2], taken[3])  # the last one's next: the first
-    assert sorted(images.bad) == [10, 2499] and "truncated" in images.bad[2499]
+            assert torch.equal(taken[0], taken[1])
+            assert torch.equal(taken[2], taken[3])  # after the last image comes the first
+    assert sorted(images.damaged) == [10, 2499] and "truncated" in images.damaged[2499]
     assert len(caplog.records) == 2 and any(f"{folder}/0010.JPEG is damaged" in text for text in caplog.messages)
     (folder / "0500.JPEG").write_bytes(b"")
     with pytest.raises(RunError, match=r"3 damaged images so far, more than 0\.1% of 2500 \(.*0500\.JPEG\): replace"):
         images.take(torch.tensor([500]))
 
 
-def test_a_stand_in_is_of_the_same_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_has_the_same_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = imagenet(tmp_path, train=2)
     (root / "train" / "n01" / "n01_0001.JPEG").write_bytes(b"")
     images = dataset(tmp_path).photos("train")
-    monkeypatch.setattr(photos, "BAD", 0.5)
+    monkeypatch.setattr(photos, "MAX_DAMAGED", 0.5)
     assert equal(images.take(torch.tensor([1])), images.take(torch.tensor([0])))
     (root / "train" / "n01" / "n01_0000.JPEG").write_bytes(b"")
     with pytest.raises(RunError, match="no other image of its class can"):
         images.take(torch.tensor([1, 0]))
 
 
-def test_a_run_ends_when_too_much_is_damaged(tmp_path: Path, train: Train) -> None:
+def test_a_run_fails_if_too_many_images_are_damaged(tmp_path: Path, train: Train) -> None:
     root = imagenet(tmp_path / "data")
     for path in (root / "train" / "n02").iterdir():
         path.write_bytes(b"\xff\xd8 nothing")
@@ -215,25 +232,25 @@ def test_a_run_ends_when_too_much_is_damaged(tmp_path: Path, train: Train) -> No
     assert code == 1 and "damaged images so far, more than 0.1% of 24" in printed, printed
 
 
-# What training and evaluation see
+# Views and evaluation
 
 
-def test_views_of_folders_are_those_of_each_image_alone(tmp_path: Path) -> None:
+def test_views_of_photos_equal_the_views_of_each_photo_alone(tmp_path: Path) -> None:
     imagenet(tmp_path)
     images = dataset(tmp_path).photos("train")
     views = Views(16, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5, interpolation="bicubic")
     ids = torch.randperm(24, generator=torch.Generator().manual_seed(0))
     taken = images.take(ids)
     sizes = torch.tensor([image.shape[1:] for image in taken])
-    draw = views.parameters(views.uniform(24, torch.Generator().manual_seed(1)), *sizes.unbind(1))
-    each = torch.cat([views.apply(image[None], draw[i : i + 1]) for i, image in enumerate(taken)])
+    parameters = views.parameters(views.uniform(24, torch.Generator().manual_seed(1)), *sizes.unbind(1))
+    each = torch.cat([views.apply(image[None], parameters[i : i + 1]) for i, image in enumerate(taken)])
     for masked in (False, True):
-        torch.testing.assert_close(views.apply(taken, draw, masked=masked), each, rtol=0, atol=1e-6)
-    whole = torch.cat([views.apply(taken[rows], draw[rows]) for rows in (slice(0, 5), slice(5, 24))])
-    assert torch.equal(whole, views.apply(taken, draw))
+        torch.testing.assert_close(views.apply(taken, parameters, masked=masked), each, rtol=0, atol=1e-6)
+    whole = torch.cat([views.apply(taken[rows], parameters[rows]) for rows in (slice(0, 5), slice(5, 24))])
+    assert torch.equal(whole, views.apply(taken, parameters))
 
 
-def test_packing_keeps_the_picture_and_small_photos_their_size() -> None:
+def test_packing_shrinks_large_photos_and_keeps_small_ones() -> None:
     image = reference(jpeg(0, 300, 400))
     data, size = encode(image, 150)
     expected = F.resize(image, [150, 200], antialias=True).float()
@@ -242,11 +259,11 @@ def test_packing_keeps_the_picture_and_small_photos_their_size() -> None:
 
 
 @pytest.mark.parametrize(("resize", "size"), [(256, 224), (20, 15), (33, 33)])
-def test_evaluation_sees_torchvisions_centre(resize: int, size: int) -> None:
+def test_the_evaluation_view_equals_torchvisions_centre(resize: int, size: int) -> None:
     sides = [(375, 500), (500, 333), (224, 224), (61, 40), (375, 500), (257, 300)]
     images = [reference(jpeg(i, *each)) for i, each in enumerate(sides)]
-    seen = EvalView(resize=resize, size=size, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25))(images)
-    for x, image in zip(seen, images, strict=True):
+    views = EvalView(resize=resize, size=size, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25))(images)
+    for x, image in zip(views, images, strict=True):
         centre = F.center_crop(F.resize(image.float() / 255, [resize], antialias=True), [size])
         expected = F.normalize(centre, [0.5, 0.4, 0.3], [0.2, 0.3, 0.25])
         assert float((x - expected).abs().max()) <= 1e-5
@@ -254,14 +271,14 @@ def test_evaluation_sees_torchvisions_centre(resize: int, size: int) -> None:
     assert torch.equal(EvalView(resize=resize, size=size)(same), EvalView(resize=resize, size=size)(list(same)))
 
 
-def test_a_buffer_gives_the_images_back() -> None:
+def test_unflatten_inverts_flatten() -> None:
     images = [torch.randint(256, (c, h, w), dtype=torch.uint8) for c, h, w in ((3, 5, 7), (3, 4, 4), (5, 1, 9))]
     images.append(images[0].permute(1, 2, 0).contiguous().permute(2, 0, 1))
     flat, shapes = flatten(images)
     assert flat.shape == (5 * 7 * 3 * 2 + 48 + 45,) and equal(unflatten(flat, shapes), images)
 
 
-def test_a_resumed_loader_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+def test_a_resumed_loader_continues_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     imagenet(tmp_path)
     images, views = dataset(tmp_path).photos("train"), [Views(16, jitter=(0.4, 0.4, 0.4, 0.1))] * 2
 
@@ -275,7 +292,7 @@ def test_a_resumed_loader_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> N
             assert torch.equal(ids, same) and equal(batch.views, again.views)
 
 
-# The whole product
+# Whole commands
 
 TINY = ["dataset=imagenet", "paths.data=data", "dataset.size=16", "dataset.resize=20", "dataset.num_classes=3"]
 TINY += ["dataset.workers=2", "backbone=resnet_digits", "backbone.width=4", "head.out=16", "batch_size.size=8"]
@@ -287,11 +304,11 @@ def losses(outputs: str) -> list[float]:
     return [row["loss"] for row in rows if "loss" in row]
 
 
-def test_one_and_two_processes_train_alike_on_a_folder(tmp_path: Path, train: Train) -> None:
+def test_one_and_two_processes_give_the_same_losses_on_a_folder(tmp_path: Path, train: Train) -> None:
     imagenet(tmp_path / "data")
-    judged = ["max_steps=2", "evaluate=[knn,linear]", "evaluate.knn.k=3", "evaluate.linear.epochs=2"]
+    settings = ["max_steps=2", "evaluate=[knn,linear]", "evaluate.knn.k=3", "evaluate.linear.epochs=2"]
     for devices, outputs in ((1, "one"), (2, "two")):
-        code, printed = train(*TINY, *judged, f"paths.outputs={outputs}", f"devices={devices}", small=False)
+        code, printed = train(*TINY, *settings, f"paths.outputs={outputs}", f"devices={devices}", small=False)
         assert code == 0, printed
     one, two = losses("one"), losses("two")
     assert len(one) == 2 and one == pytest.approx(two, rel=1e-12)
@@ -300,18 +317,18 @@ def test_one_and_two_processes_train_alike_on_a_folder(tmp_path: Path, train: Tr
     assert "knn_init/top1" in first["metrics"] and "knn_raw/top1" not in first["metrics"]
 
 
-def test_packed_is_its_own_jpegs(tmp_path: Path, cli: Callable[..., Any], train: Train) -> None:
+def test_packed_photos_are_the_encoded_originals(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], train: Train
+) -> None:
     root = imagenet(tmp_path / "data")
-    packed = ["dataset=imagenet", "paths.data=data", "dataset.size=16", "dataset.resize=20", "dataset.num_classes=3"]
-    packed.append("dataset.packed=true")
+    packed = [*TINY[:5], "dataset.packed=true"]
     damaged = root / "train" / "n01" / "n01_0000.JPEG"
     kept = damaged.read_bytes()
     damaged.write_bytes(b"")
-    wrong = cli("prepare", *packed)
-    assert wrong.returncode == 1 and "more than 0.1% of 24" in wrong.stderr and not list(root.glob("packed/*/train*"))
+    assert prepare(packed) == 1 and "more than 0.1% of 24" in capfd.readouterr().err
+    assert not list(root.glob("packed/*/train*"))
     damaged.write_bytes(kept)
-    done = cli("prepare", *packed)
-    assert done.returncode == 0 and "packed/all_20 is ready: 24 images to train on" in done.stdout, done.stderr
+    assert prepare(packed) == 0 and "packed/all_20 is ready: 24 images to train on" in capfd.readouterr().out
     made = dataset(Path("data"), "dataset.packed=true")
     images, originals = made.photos("train"), dataset(Path("data")).photos("train")
     assert isinstance(images, Packed) and made.check() == 24 and torch.equal(images.labels, originals.labels)
@@ -327,7 +344,7 @@ def test_packed_is_its_own_jpegs(tmp_path: Path, cli: Callable[..., Any], train:
         "train.jpegs", "train.npz", "val.jpegs", "val.npz",
     ]  # fmt: skip
     before = (root / "packed" / "all_20" / "train.npz").stat().st_mtime_ns
-    assert cli("prepare", *packed).returncode == 0
+    assert prepare(packed) == 0
     assert (root / "packed" / "all_20" / "train.npz").stat().st_mtime_ns == before
     assert train(*TINY, "dataset.packed=true", "max_steps=1", "evaluate=[]", small=False)[0] == 0
     path = root / "packed" / "all_20" / "train.jpegs"
@@ -338,16 +355,15 @@ def test_packed_is_its_own_jpegs(tmp_path: Path, cli: Callable[..., Any], train:
         dataset(Path("data"), "dataset.packed=true", classes=4).check()
 
 
-def test_imagenet64_is_a_box_filter(tmp_path: Path, cli: Callable[..., Any]) -> None:
+def test_imagenet64_is_made_with_a_box_filter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = torch.randint(256, (3, 192, 256), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     mean = image.double().view(3, 64, 3, 64, 4).mean((2, 4)).permute(1, 2, 0).numpy()
     assert np.abs(box(image, 64) - mean).max() <= 1  # Pillow rounds after each of the two directions
     root = imagenet(tmp_path / "photos")
     arguments = ["dataset=imagenet64", "dataset.num_classes=3", "paths.data=data"]
-    wrong = cli("prepare", *arguments)
-    assert wrong.returncode == 2 and "data/imagenet/train is missing" in wrong.stderr
-    done = cli("prepare", *arguments, "--source", str(root))
-    assert done.returncode == 0 and "data/imagenet64 is ready: 24 images to train on" in done.stdout, done.stderr
+    assert prepare(arguments) == 2 and "data/imagenet/train is missing" in capsys.readouterr().err
+    assert prepare([*arguments, "--source", str(root)]) == 0
+    assert "data/imagenet64 is ready: 24 images to train on" in capsys.readouterr().out
     images, labels = (np.load(f"data/imagenet64/train_{what}.npy", mmap_mode="r") for what in ("images", "labels"))
     originals = dataset(tmp_path / "photos").photos("train")
     assert images.shape == (24, 64, 64, 3) and labels.tolist() == originals.labels.tolist()

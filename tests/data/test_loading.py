@@ -1,9 +1,7 @@
-"""The prepared arrays, the order of the images, and the digits."""
+"""Prepared arrays, the order of the images, the scattered digits, and every option of ``dataset``."""
 
-import struct
-from collections.abc import Callable
+import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +9,14 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from ssl_bench import parts as assemble
-from ssl_bench.config.compose import load
-from ssl_bench.data.arrays import Images
+from ssl_bench.config.compose import directory, load
+from ssl_bench.data.arrays import Dataset, Images
 from ssl_bench.data.digits import scatter
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.knn import knn_predict
+from ssl_bench.parts import Parts
 from tests.ranks import on_two_ranks
 
 
@@ -30,6 +28,10 @@ def arrays(folder: Path, split: str, n: int, size: int = 32, seed: int = 0) -> n
     return images
 
 
+def dataset(root: Path, name: str) -> Dataset:
+    return Parts(load([f"dataset={name}", f"paths.data={root}"])).dataset
+
+
 def loader(n: int, batch_size: int, seed: int = 0) -> Loader:
     images = torch.arange(n).to(torch.uint8)[:, None, None, None].expand(n, 1, 4, 4)
     views = Views(4, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.5, grayscale=0)
@@ -37,13 +39,26 @@ def loader(n: int, batch_size: int, seed: int = 0) -> Loader:
     return Loader(Images([images], torch.arange(n)), [views] * 2, batch_size, device, seed, torch.float32)
 
 
-def test_an_epoch_has_no_image_twice_and_the_next_another_order() -> None:
+@pytest.mark.parametrize("name", sorted(path.stem for path in (directory() / "dataset").glob("*.yaml")))
+def test_each_dataset_has_its_images_or_names_what_is_missing(tmp_path: Path, name: str) -> None:
+    config = load([f"dataset={name}", f"paths.data={tmp_path}"])
+    stated = config["dataset"]["train_images"]
+    assert isinstance(stated, int) and config["epochs"] > 0 and config["dataset"]["knn_k"] > 0
+    command = rf"`ssl-bench prepare dataset=\w+ paths\.data={tmp_path}`"
+    try:
+        assert Parts(config).dataset.check() == stated
+    except ConfigError as error:
+        assert re.search(f"{command}|{tmp_path}/imagenet/train is missing; .* set SSL_BENCH_DATA", str(error))
+
+
+def test_an_epoch_has_no_image_twice_and_the_next_epoch_has_another_order() -> None:
     made = loader(50, 8)
     epochs = [torch.cat([made.ids(e * 6 + i) for i in range(6)]) for e in range(3)]
     assert made.steps_per_epoch == 6 and all(len(set(epoch.tolist())) == 48 for epoch in epochs)
     assert not torch.equal(epochs[0], epochs[1])
     assert not torch.equal(epochs[0], torch.cat([loader(50, 8, seed=1).ids(i) for i in range(6)]))
-    assert torch.equal(epochs[2], torch.cat([loader(50, 8).ids(12 + i) for i in range(6)]))  # whatever came before
+    fresh = loader(50, 8)  # the order does not depend on earlier calls
+    assert torch.equal(epochs[2], torch.cat([fresh.ids(12 + i) for i in range(6)]))
 
 
 def test_batches_hold_the_images_of_their_ids() -> None:
@@ -75,7 +90,7 @@ def test_ranks_share_a_batch_and_its_random_views() -> None:
     assert not torch.equal(batch.views[0], batch.views[1])
 
 
-def test_a_split_in_parts_reads_like_one() -> None:
+def test_a_split_in_parts_reads_like_one_array() -> None:
     whole = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (9, 3, 5, 5), dtype=np.uint8))
     parts = Images([whole[:4], whole[4:5], whole[5:]], torch.arange(9))
     ids = torch.tensor([8, 0, 4, 3, 5, 4])
@@ -83,33 +98,46 @@ def test_a_split_in_parts_reads_like_one() -> None:
     assert torch.equal(parts.to(torch.device("cpu")).take(ids), whole[ids])
 
 
-def test_stl10_trains_on_unlabelled_images_and_is_judged_on_labelled_ones(tmp_path: Path) -> None:
-    shown = [arrays(tmp_path / "stl10", split, n, 96, n) for split, n in (("train", 6), ("test", 4), ("unlabeled", 9))]
-    dataset = assemble.dataset(load(["dataset=stl10", f"paths.data={tmp_path}"]))
-    images = dataset.pretrain()
-    assert (
-        isinstance(images, Images)
-        and dataset.check() == len(images) == 15
-        and images.labels.tolist() == [0, 1, 2, 3, 4, 5] + [-1] * 9
-    )
-    assert np.array_equal(images.take(torch.tensor([14])).permute(0, 2, 3, 1)[0].numpy(), shown[2][8])
-    assert len(dataset.split("train")) == 6 and len(dataset.split("test")) == 4
+def test_stl10_trains_on_unlabelled_images_and_evaluates_labelled_images(tmp_path: Path) -> None:
+    counts = {"train": 6, "test": 4, "unlabeled": 9}
+    written = {split: arrays(tmp_path / "stl10", split, n, 96, n) for split, n in counts.items()}
+    stl10 = dataset(tmp_path, "stl10")
+    images = stl10.pretrain()
+    assert isinstance(images, Images) and stl10.check() == len(images) == 15
+    assert images.labels.tolist() == [0, 1, 2, 3, 4, 5] + [-1] * 9
+    assert np.array_equal(images.take(torch.tensor([14])).permute(0, 2, 3, 1)[0].numpy(), written["unlabeled"][8])
+    assert len(stl10.split("train")) == 6 and len(stl10.split("test")) == 4
 
 
-def test_damaged_and_foreign_arrays_are_told(tmp_path: Path) -> None:
-    dataset = assemble.dataset(load(["dataset=cifar10", f"paths.data={tmp_path}"]))
+def test_damaged_wrong_and_missing_arrays_are_refused(tmp_path: Path) -> None:
+    cifar10 = dataset(tmp_path, "cifar10")
     for split in ("train", "test"):
         arrays(tmp_path / "cifar10", split, 8, size=28)
     with pytest.raises(ConfigError, match=r"holds uint8 \(8, 28, 28, 3\) .* but uint8 \(8, 32, 32, 3\)"):
-        dataset.check()
+        cifar10.check()
     arrays(tmp_path / "cifar10", "train", 8)
     path = tmp_path / "cifar10" / "train_images.npy"
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(ConfigError, match="damaged train split"):
-        dataset.check()
+        cifar10.check()
     path.unlink()
     with pytest.raises(ConfigError, match=f"`ssl-bench prepare dataset=cifar10 paths.data={tmp_path}`"):
-        dataset.check()
+        cifar10.check()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["dataset.size=11"], "dataset.size=11: set dataset.size to 12 or more"),
+        (["dataset.channels=3"], "dataset.channels=3: set dataset.channels to 1"),
+        (["dataset.channels=0"], "dataset.mean=[0.214]: set dataset.mean to at most 0 numbers, one per channel from"),
+        (["dataset.std=[]"], "dataset.std=[]: set dataset.std to as many numbers as mean has (1)"),
+    ],
+)
+def test_invalid_properties_of_images_are_refused(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        _ = Parts(load(overrides)).dataset
+    assert str(refusal.value).startswith(sentence)
 
 
 def test_scattered_digits() -> None:
@@ -122,40 +150,14 @@ def test_scattered_digits() -> None:
     assert float((ranking[:, 0] == labels[1347:]).float().mean()) == pytest.approx(0.636, abs=0.02)
 
 
-def idx(path: Path, array: np.ndarray) -> None:
-    """MNIST's file format, unpacked as torchvision keeps it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(
-        struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
-    )
-
-
-def test_prepare_reads_a_folder_of_torchvisions(tmp_path: Path, cli: Callable[..., Any]) -> None:
-    source, shown = tmp_path / "source", {}
-    for split, stem, n in (("train", "train", 12), ("test", "t10k", 5)):
-        shown[split] = np.random.default_rng(n).integers(0, 256, (n, 28, 28), dtype=np.uint8)
-        idx(source / "MNIST" / "raw" / f"{stem}-images-idx3-ubyte", shown[split])
-        idx(source / "MNIST" / "raw" / f"{stem}-labels-idx1-ubyte", np.arange(n) % 10)
-    done = cli("prepare", "dataset=mnist", "paths.data=data", "--source", str(source))
-    assert done.returncode == 0 and "data/mnist is ready: 12 images to train on" in done.stdout, done.stderr
-    written = np.load("data/mnist/test_images.npy")
-    assert written.shape == (5, 28, 28, 1) and np.array_equal(written[..., 0], shown["test"])
-    assert np.load("data/mnist/test_labels.npy").tolist() == [0, 1, 2, 3, 4]
-    again = cli("prepare", "dataset=mnist", "paths.data=data")
-    assert again.returncode == 0 and "is ready: 12 images" in again.stdout
-    wrong = cli("prepare", "dataset=cifar10", "paths.data=data", "--source", str(source))
-    assert wrong.returncode == 2 and f"{source} does not have torchvision's CIFAR10" in wrong.stderr
-
-
-def test_the_memory_of_an_array_is_not_read_before_it_is_needed(tmp_path: Path) -> None:
+def test_arrays_are_mapped_into_memory_not_read(tmp_path: Path) -> None:
     arrays(tmp_path / "cifar10", "train", 64)
     arrays(tmp_path / "cifar10", "test", 8)
-    dataset = assemble.dataset(load(["dataset=cifar10", f"paths.data={tmp_path}"]))
-    images = dataset.pretrain()
+    images = dataset(tmp_path, "cifar10").pretrain()
     assert isinstance(images, Images)
     (part,) = images.parts
     maps = Path("/proc/self/maps")
     if not maps.exists():
-        pytest.skip("asks Linux which files are mapped")
+        pytest.skip("Linux lists the mapped files")
     assert str(tmp_path / "cifar10" / "train_images.npy") in maps.read_text()
     assert part.shape == (64, 3, 32, 32)

@@ -1,6 +1,6 @@
 """Views against torchvision: the values for given parameters, and the distribution of every parameter.
 
-All seeds are fixed, so that a p-value is a number of this file and not of the run. Images are smooth noise.
+All seeds are fixed, so every p-value is the same in each run. Images are smooth noise.
 """
 
 import colorsys
@@ -27,7 +27,8 @@ from torchvision.transforms import functional as F
 from ssl_bench.data.color import shift_hue
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.resample import blur_matrix
-from ssl_bench.data.views import Draw, Views
+from ssl_bench.data.views import ViewParameters, Views
+from ssl_bench.errors import InvalidValue
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 AUGMENT = Path(__file__).parents[2] / "conf" / "augment"
@@ -40,7 +41,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def smooth(n: int, channels: int, height: int, width: int, seed: int = 0) -> Tensor:
-    """uint8 [n, C, H, W] stored channels last, as prepared data are: coarse noise enlarged, with both ends clipped."""
+    """Enlarged coarse noise, clipped at both ends: uint8 [n, C, H, W], stored channels last as in prepared data."""
     coarse = torch.rand(n, channels, 5, 7, generator=generator(seed))
     fine = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")
     grain = torch.randn(n, channels, height, width, generator=generator(seed + 1)) * 0.03
@@ -48,10 +49,10 @@ def smooth(n: int, channels: int, height: int, width: int, seed: int = 0) -> Ten
     return pixels.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
-def still(n: int, height: int, width: int) -> Draw:
-    """A draw that changes nothing but the size."""
+def still(n: int, height: int, width: int) -> ViewParameters:
+    """Parameters that change only the size."""
     zero, no = torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.bool)
-    return Draw(
+    return ViewParameters(
         top=zero,
         left=zero,
         height=zero + height,
@@ -70,33 +71,33 @@ def still(n: int, height: int, width: int) -> Draw:
 PARTS: list[Callable[[Any, float], Any]] = [F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue]
 
 
-def reference(image: Any, views: Views, draw: Draw, k: int) -> Any:
-    """Row k by torchvision's functionals, on a float tensor [C, H, W] in [0, 1] or a PIL image; not normalised."""
-    box = [int(getattr(draw, name)[k]) for name in ("top", "left", "height", "width")]
+def reference(image: Any, views: Views, parameters: ViewParameters, k: int) -> Any:
+    """Apply row k with torchvision to a float tensor [C, H, W] in [0, 1] or to a PIL image; not normalised."""
+    box = [int(getattr(parameters, name)[k]) for name in ("top", "left", "height", "width")]
     mode = InterpolationMode(views.interpolation)
     x = F.resized_crop(image, *box, [views.size] * 2, mode, antialias=True)
     if isinstance(x, Tensor):
         x = x.clamp(0, 1)
-    if draw.flip[k]:
+    if parameters.flip[k]:
         x = F.hflip(x)
     channels = F.get_dimensions(x)[0]
-    if draw.grayscale[k] and views.grayscale_first:
+    if parameters.grayscale[k] and views.grayscale_first:
         x = F.rgb_to_grayscale(x, channels)
-    if draw.jitter[k]:
-        for part in draw.order[k].tolist():
-            if views.jitter[part] > 0:  # as ColorJitter, which has no part of strength 0
-                x = PARTS[part](x, float(draw.strength[k, part]))
-    if draw.grayscale[k] and not views.grayscale_first:
+    if parameters.jitter[k]:
+        for part in parameters.order[k].tolist():
+            if views.jitter[part] > 0:  # ColorJitter skips parts of strength 0
+                x = PARTS[part](x, float(parameters.strength[k, part]))
+    if parameters.grayscale[k] and not views.grayscale_first:
         x = F.rgb_to_grayscale(x, channels)
-    if draw.blur[k]:
-        x = F.gaussian_blur(x, [views.blur_kernel] * 2, [float(draw.sigma[k])] * 2)
+    if parameters.blur[k]:
+        x = F.gaussian_blur(x, [views.blur_kernel] * 2, [float(parameters.sigma[k])] * 2)
     return x
 
 
-def deviation(views: Views, images: Tensor, draw: Draw, dtype: torch.dtype = torch.float32) -> float:
-    """The largest difference to torchvision over all images and pixels, on the scale [0, 1]."""
-    ours = views.apply(images, draw, dtype)
-    theirs = torch.stack([reference(image.to(dtype) / 255, views, draw, k) for k, image in enumerate(images)])
+def deviation(views: Views, images: Tensor, parameters: ViewParameters, dtype: torch.dtype = torch.float32) -> float:
+    """Largest difference from torchvision over all images and pixels, on the scale [0, 1]."""
+    ours = views.apply(images, parameters, dtype)
+    theirs = torch.stack([reference(image.to(dtype) / 255, views, parameters, k) for k, image in enumerate(images)])
     assert ours.dtype == dtype and ours.is_contiguous() and ours.shape == theirs.shape
     return (ours - theirs).abs().max().item()
 
@@ -112,16 +113,16 @@ def deviation(views: Views, images: Tensor, draw: Draw, dtype: torch.dtype = tor
 def test_crop_flip_resize(height: int, width: int, size: int, n: int, channels: int, interpolation: str) -> None:
     views = Views(size, interpolation=interpolation, grayscale=0)
     images = smooth(n, channels, height, width)
-    draw = views.draw(n, height, width, generator())
-    assert draw.flip.any() and not draw.flip.all()
-    assert deviation(views, images, draw) <= (5e-7 if interpolation == "bilinear" else 2e-6)
+    parameters = views.draw(n, height, width, generator())
+    assert parameters.flip.any() and not parameters.flip.all()
+    assert deviation(views, images, parameters) <= (5e-7 if interpolation == "bilinear" else 2e-6)
 
 
 def test_boxes_down_to_one_pixel() -> None:
-    draw = replace(still(4, 9, 9), height=torch.tensor([1, 9, 1, 2]), width=torch.tensor([9, 1, 1, 3]))
-    draw = replace(draw, top=torch.tensor([8, 0, 4, 7]), left=torch.tensor([0, 8, 3, 6]))
+    parameters = replace(still(4, 9, 9), height=torch.tensor([1, 9, 1, 2]), width=torch.tensor([9, 1, 1, 3]))
+    parameters = replace(parameters, top=torch.tensor([8, 0, 4, 7]), left=torch.tensor([0, 8, 3, 6]))
     for interpolation in ("bilinear", "bicubic"):
-        assert deviation(Views(12, interpolation=interpolation), smooth(4, 3, 9, 9), draw) <= 2e-6
+        assert deviation(Views(12, interpolation=interpolation), smooth(4, 3, 9, 9), parameters) <= 2e-6
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -129,18 +130,18 @@ def test_jitter_in_every_order(channels: int) -> None:
     orders = torch.tensor(list(itertools.permutations(range(4))))  # [24, 4]
     views = Views(32, jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1, grayscale=0, flip=0)
     for seed in range(3):
-        draw = replace(views.draw(24, 32, 32, generator(seed)), order=orders)
-        assert deviation(views, smooth(24, channels, 32, 32, seed), draw) <= 5e-6
+        parameters = replace(views.draw(24, 32, 32, generator(seed)), order=orders)
+        assert deviation(views, smooth(24, channels, 32, 32, seed), parameters) <= 5e-6
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_each_part_alone(part: int) -> None:
     jitter = tuple(0.5 if p == part else 0.0 for p in range(4))
     views = Views(32, jitter=jitter, jitter_p=1, grayscale=0)
-    draw = views.draw(30, 32, 32, generator())
+    parameters = views.draw(30, 32, 32, generator())
     others = [p for p in range(4) if p != part]
-    assert torch.equal(draw.strength[:, others], torch.tensor([1.0, 1.0, 1.0, 0.0])[others].expand(30, 3))
-    assert deviation(views, smooth(30, 3, 32, 32), draw) <= 2e-6
+    assert torch.equal(parameters.strength[:, others], torch.tensor([1.0, 1.0, 1.0, 0.0])[others].expand(30, 3))
+    assert deviation(views, smooth(30, 3, 32, 32), parameters) <= 2e-6
 
 
 def test_hue_against_the_standard_library() -> None:
@@ -157,12 +158,12 @@ def test_hue_against_the_standard_library() -> None:
 @pytest.mark.parametrize(("size", "n"), [(32, 20), (96, 6), (224, 3)])
 def test_blur(size: int, n: int, channels: int) -> None:
     views = Views(size, scale=(1, 1), ratio=(1, 1), flip=0, grayscale=0, blur=1)
-    draw = views.draw(n, size, size, generator())
+    parameters = views.draw(n, size, size, generator())
     assert views.blur_kernel == {32: 3, 96: 9, 224: 23}[size]
-    assert deviation(views, smooth(n, channels, size, size), draw) <= 1.5e-6
+    assert deviation(views, smooth(n, channels, size, size), parameters) <= 1.5e-6
 
 
-def test_blur_of_the_widest_kernel_reflects_like_torchvision() -> None:
+def test_blur_with_the_widest_kernel_reflects_as_in_torchvision() -> None:
     views = Views(8, blur=1, blur_kernel=15, blur_sigma=(5, 6), grayscale=0)
     assert deviation(views, smooth(10, 3, 8, 8), views.draw(10, 8, 8, generator())) <= 1e-6
     weights = blur_matrix(torch.tensor([0.1, 2.0, 50.0]), 15, 8, torch.float32)
@@ -177,58 +178,68 @@ def recipe(name: str, size: int) -> Views:
     return Views(size, **node)
 
 
-RECIPES = ["simclr_cifar", "simclr", "moco_v1", "moco_v2"]
+# Options with one recipe for all views; the others combine these.
+RECIPES = sorted(path.stem for path in AUGMENT.glob("*.yaml") if "_target_" in yaml.safe_load(path.read_text()))
 
 
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize(("height", "size", "n"), [(32, 32, 120), (256, 224, 5)])
 def test_whole_recipe(name: str, height: int, size: int, n: int) -> None:
     views = recipe(name, size)
-    draw = views.draw(n, height, height, generator())
-    assert deviation(views, smooth(n, 3, height, height), draw) <= 5e-6
+    parameters = views.draw(n, height, height, generator())
+    assert deviation(views, smooth(n, 3, height, height), parameters) <= 5e-6
 
 
-def test_recipes_are_those_of_the_papers() -> None:
-    strengths = {name: recipe(name, 32).jitter for name in RECIPES}
-    assert strengths["simclr_cifar"] == strengths["moco_v2"] == (0.4, 0.4, 0.4, 0.1)
-    assert strengths["simclr"] == (0.8, 0.8, 0.8, 0.2) and strengths["moco_v1"] == (0.4, 0.4, 0.4, 0.4)
-    assert [recipe(name, 32).scale for name in RECIPES] == [(0.08, 1), (0.08, 1), (0.2, 1), (0.2, 1)]
-    assert [recipe(name, 32).blur for name in RECIPES] == [0, 0.5, 0, 0.5]
-    assert [recipe(name, 32).jitter_p for name in RECIPES] == [0.8, 0.8, 1, 0.8]
-    assert [recipe(name, 32).grayscale_first for name in RECIPES] == [False, False, True, False]
+SIMCLR = {"scale": (0.08, 1), "jitter_p": 0.8, "grayscale_first": False}
+MOCO = {"scale": (0.2, 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("simclr", SIMCLR | {"jitter": (0.8, 0.8, 0.8, 0.2), "blur": 0.5}),
+        ("simclr_cifar", SIMCLR | {"jitter": (0.4, 0.4, 0.4, 0.1), "blur": 0}),
+        ("moco_v1", MOCO | {"jitter": (0.4, 0.4, 0.4, 0.4), "jitter_p": 1, "grayscale_first": True, "blur": 0}),
+        ("moco_v2", MOCO | {"jitter": (0.4, 0.4, 0.4, 0.1), "jitter_p": 0.8, "grayscale_first": False, "blur": 0.5}),
+    ],
+)
+def test_recipes_of_the_papers(name: str, expected: dict[str, Any]) -> None:
+    views = recipe(name, 32)
+    assert {setting: getattr(views, setting) for setting in expected} == expected
 
 
 def pil_levels(views: Views, n: int) -> Tensor:
-    """Differences [n, 3, S, S] to the same operations on PIL images, in levels of 255."""
+    """Differences [n, 3, S, S] from the same operations on PIL images, in levels of 255."""
     images = smooth(n, 3, 32, 32)
-    draw = views.draw(n, 32, 32, generator())
+    parameters = views.draw(n, 32, 32, generator())
     rows = [
-        reference(Image.fromarray(image.permute(1, 2, 0).numpy()), views, draw, k) for k, image in enumerate(images)
+        reference(Image.fromarray(image.permute(1, 2, 0).numpy()), views, parameters, k)
+        for k, image in enumerate(images)
     ]
     theirs = torch.stack([torch.from_numpy(np.array(row)).permute(2, 0, 1) for row in rows])
-    return (views.apply(images, draw) * 255 - theirs).abs()
+    return (views.apply(images, parameters) * 255 - theirs).abs()
 
 
-def test_close_to_pil_which_rounds_after_every_step() -> None:
+def test_values_are_close_to_pil_which_rounds_after_every_operation() -> None:
     assert pil_levels(Views(32, grayscale=0), 60).max() <= 1.01
     assert pil_levels(recipe("simclr_cifar", 32), 200).mean() <= 1.5
 
 
-def test_normalised_by_channel() -> None:
+def test_each_channel_is_normalised() -> None:
     images, views, plain = smooth(5, 3, 32, 32), Views(32, mean=MEAN, std=STD, **ON), Views(32, **ON)
-    draw = views.draw(5, 32, 32, generator())
-    expected = F.normalize(plain.apply(images, draw), MEAN, STD)
-    assert torch.allclose(views.apply(images, draw), expected, rtol=0, atol=1e-6)
+    parameters = views.draw(5, 32, 32, generator())
+    expected = F.normalize(plain.apply(images, parameters), MEAN, STD)
+    assert torch.allclose(views.apply(images, parameters), expected, rtol=0, atol=1e-6)
 
 
-def test_one_channel_has_brightness_and_contrast_only() -> None:
+def test_one_channel_has_no_saturation_hue_or_grayscale() -> None:
     images = smooth(50, 1, 32, 32)
     views = Views(32, jitter=(0, 0, 0.8, 0.5), jitter_p=1, grayscale=1)
-    draw = views.draw(50, 32, 32, generator())
-    assert torch.equal(views.apply(images, draw), Views(32, grayscale=0).apply(images, draw))
+    parameters = views.draw(50, 32, 32, generator())
+    assert torch.equal(views.apply(images, parameters), Views(32, grayscale=0).apply(images, parameters))
 
 
-def test_what_is_off_does_nothing() -> None:
+def test_operations_that_are_off_change_nothing() -> None:
     images = smooth(6, 3, 32, 32)
     views = Views(32, scale=(1, 1), ratio=(1, 1), flip=0, jitter=None, grayscale=0, blur=0, mean=MEAN, std=STD)
     assert torch.allclose(views(images, generator()), EvalView(mean=MEAN, std=STD)(images), rtol=0, atol=2e-6)
@@ -247,15 +258,15 @@ def test_evaluation_view(channels: int) -> None:
 def test_other_dtypes() -> None:
     images = smooth(40, 3, 32, 32)
     views = Views(32, jitter=(0.8, 0.8, 0.8, 0), blur=0.5)  # no hue: torchvision turns it in float32 always
-    draw = views.draw(40, 32, 32, generator())
-    assert deviation(views, images, draw, torch.float64) <= 1e-13
-    precise = views.apply(images, draw, torch.float64)
-    assert (precise - views.apply(images, draw)).abs().max() <= 3e-6
+    parameters = views.draw(40, 32, 32, generator())
+    assert deviation(views, images, parameters, torch.float64) <= 1e-13
+    precise = views.apply(images, parameters, torch.float64)
+    assert (precise - views.apply(images, parameters)).abs().max() <= 3e-6
     for dtype in (torch.float16, torch.bfloat16):
-        assert torch.equal(views.apply(images, draw, dtype), views.apply(images, draw).to(dtype))
+        assert torch.equal(views.apply(images, parameters, dtype), views.apply(images, parameters).to(dtype))
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(views.apply(images, draw), views.apply(images, draw, masked=True))
-        assert torch.equal(views.apply(images, draw, torch.float64), precise)
+        assert torch.equal(views.apply(images, parameters), views.apply(images, parameters, masked=True))
+        assert torch.equal(views.apply(images, parameters, torch.float64), precise)
 
 
 # The two forms, rows and determinism
@@ -264,50 +275,50 @@ def test_other_dtypes() -> None:
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("height", "size", "n"), [(32, 32, 200), (40, 18, 60), (33, 33, 90), (96, 96, 20)])
-def test_masked_is_grouped_and_rows_stand_alone(
+def test_both_forms_are_equal_and_rows_are_independent(
     height: int, size: int, n: int, channels: int, interpolation: str
 ) -> None:
     views = Views(size, interpolation=interpolation, mean=MEAN[:channels], std=STD[:channels], **ON)
     images = smooth(n, channels, height, height)
-    draw = views.draw(n, height, height, generator())
-    grouped = views.apply(images, draw, masked=False)
-    assert torch.equal(views.apply(images, draw), grouped)
-    assert torch.equal(views.apply(images, draw, masked=True), grouped)
-    assert torch.equal(views.apply(images.contiguous(), draw), grouped)
+    parameters = views.draw(n, height, height, generator())
+    unmasked = views.apply(images, parameters, masked=False)
+    assert torch.equal(views.apply(images, parameters), unmasked)
+    assert torch.equal(views.apply(images, parameters, masked=True), unmasked)
+    assert torch.equal(views.apply(images.contiguous(), parameters), unmasked)
     some = torch.tensor([n - 1, 3, 3, 7])
     for rows in (slice(5, 19), slice(n - 1, n), slice(1, None, 3), some):
-        assert torch.equal(views.apply(images[rows], draw[rows]), grouped[rows])
+        assert torch.equal(views.apply(images[rows], parameters[rows]), unmasked[rows])
 
 
 def test_both_forms_in_float64() -> None:
     views, images = Views(33, **ON), smooth(50, 3, 33, 33)
-    draw = views.draw(50, 33, 33, generator())
-    forms = [views.apply(images, draw, torch.float64, masked) for masked in (True, False)]
+    parameters = views.draw(50, 33, 33, generator())
+    forms = [views.apply(images, parameters, torch.float64, masked) for masked in (True, False)]
     assert (forms[0] - forms[1]).abs().max() <= 1e-13
 
 
-def test_the_masked_form_never_looks_at_the_data() -> None:
-    """Tensors without contents refuse whatever would wait for a device: .item(), nonzero, a mask as an index."""
+def test_the_masked_form_never_waits_for_the_data() -> None:
+    """Fake tensors refuse operations that wait for a device: .item(), nonzero, a mask as an index."""
     views = Views(16, interpolation="bicubic", mean=MEAN, std=STD, **ON)
     with FakeTensorMode():
         images = torch.empty(6, 3, 20, 20, dtype=torch.uint8)
-        draw = views.draw(6, 20, 20, torch.Generator())
-        assert views.apply(images, draw, masked=True).shape == (6, 3, 16, 16)
+        parameters = views.draw(6, 20, 20, torch.Generator())
+        assert views.apply(images, parameters, masked=True).shape == (6, 3, 16, 16)
         with pytest.raises(Exception, match=r"nonzero|data"):
-            views.apply(images, draw, masked=False)
+            views.apply(images, parameters, masked=False)
 
 
-def test_a_generator_decides_everything() -> None:
+def test_a_generator_determines_the_views() -> None:
     images, views = smooth(20, 3, 32, 32), Views(32, **ON)
     first = views(images, generator(3))
     assert torch.equal(views(images, generator(3)), first)
     assert not torch.equal(views(images, generator(4)), first)
     state = generator(3)
     assert torch.equal(views(images, state), first)
-    assert not torch.equal(views(images, state), first)  # the next call draws anew
+    assert not torch.equal(views(images, state), first)  # the next call draws new parameters
 
 
-def test_parameters_of_a_seed_do_not_depend_on_the_others() -> None:
+def test_parameters_of_a_seed_do_not_depend_on_other_settings() -> None:
     full, bare = Views(32, **ON), Views(32, flip=0.1, jitter=None, grayscale=0)
     state = generator(1), generator(1)
     for _ in range(2):
@@ -321,14 +332,14 @@ def test_parameters_of_a_seed_do_not_depend_on_the_others() -> None:
 # Distributions
 
 N = 20_000
-P = 0.001  # every p-value below is fixed by the seeds; a wrong distribution gives far less
+P = 0.001  # the seeds fix every p-value; a wrong distribution gives far smaller ones
 
 
-def uniform_parameters(draw: Draw) -> dict[str, Tensor]:
-    """Every drawn number by name, [n] each."""
-    named = {f.name: getattr(draw, f.name) for f in fields(draw) if f.name not in ("order", "strength")}
-    strengths = dict(zip(("brightness", "contrast", "saturation", "hue"), draw.strength.unbind(1), strict=True))
-    positions = {f"position of {part}": draw.order.argsort(1)[:, part] for part in range(4)}
+def uniform_parameters(parameters: ViewParameters) -> dict[str, Tensor]:
+    """All parameters by name, [n] each."""
+    named = {f.name: getattr(parameters, f.name) for f in fields(parameters) if f.name not in ("order", "strength")}
+    strengths = dict(zip(("brightness", "contrast", "saturation", "hue"), parameters.strength.unbind(1), strict=True))
+    positions = {f"position of {part}": parameters.order.argsort(1)[:, part] for part in range(4)}
     return {**named, **strengths, **positions}
 
 
@@ -346,8 +357,8 @@ def test_boxes_are_distributed_as_in_torchvision(height: int, width: int, least:
     image, scale, ratio = torch.empty(3, height, width), [least, 1.0], [3 / 4, 4 / 3]
     boxes = [RandomResizedCrop.get_params(image, scale, ratio) for _ in range(4000)]
     theirs = dict(zip(("top", "left", "height", "width"), torch.tensor(boxes).unbind(1), strict=True))
-    draw = Views(32, scale=scale, ratio=ratio).draw(N, height, width, generator(height))
-    ours = {name: getattr(draw, name) for name in theirs}
+    parameters = Views(32, scale=scale, ratio=ratio).draw(N, height, width, generator(height))
+    ours = {name: getattr(parameters, name) for name in theirs}
     for box in (ours, theirs):
         box["area"] = box["height"] * box["width"]
         box["bottom"] = box["top"] + box["height"]
@@ -358,24 +369,27 @@ def test_boxes_are_distributed_as_in_torchvision(height: int, width: int, least:
 
 
 def test_area_and_ratio_are_uniform_where_every_box_fits() -> None:
-    draw = Views(32, scale=(0.1, 0.5)).draw(N, 4000, 4000, generator())
-    area, log_ratio = draw.height * draw.width / 4000**2, (draw.width / draw.height).log()
+    parameters = Views(32, scale=(0.1, 0.5)).draw(N, 4000, 4000, generator())
+    area, log_ratio = parameters.height * parameters.width / 4000**2, (parameters.width / parameters.height).log()
     assert stats.kstest(area, stats.uniform(0.1, 0.4).cdf).pvalue > P
     assert stats.kstest(log_ratio, stats.uniform(math.log(3 / 4), 2 * math.log(4 / 3)).cdf).pvalue > P
-    top, left = (draw.top + 0.5) / (4001 - draw.height), (draw.left + 0.5) / (4001 - draw.width)
+    top, left = (parameters.top + 0.5) / (4001 - parameters.height), (parameters.left + 0.5) / (4001 - parameters.width)
     for position in (top, left):
         assert stats.kstest(position, stats.uniform.cdf).pvalue > P
     assert (torch.corrcoef(torch.stack([area, log_ratio, top, left])) - torch.eye(4)).abs().max() < 5 / math.sqrt(N)
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 100), (100, 10), (30, 30)])
-def test_central_box_when_no_try_fits(height: int, width: int) -> None:
+def test_the_central_box_is_used_if_no_try_fits(height: int, width: int) -> None:
     scale = (0.9, 1.0) if height != width else (0.99999, 1.0)
     ratio = (3 / 4, 4 / 3) if height != width else (0.9, 0.95)
-    draw = Views(8, scale=scale, ratio=ratio).draw(50, height, width, generator())
+    parameters = Views(8, scale=scale, ratio=ratio).draw(50, height, width, generator())
     torch.manual_seed(0)
     box = RandomResizedCrop.get_params(torch.empty(3, height, width), list(scale), list(ratio))
-    assert torch.equal(torch.stack([draw.top, draw.left, draw.height, draw.width], 1), torch.tensor(box).expand(50, 4))
+    assert torch.equal(
+        torch.stack([parameters.top, parameters.left, parameters.height, parameters.width], 1),
+        torch.tensor(box).expand(50, 4),
+    )
 
 
 def test_strengths_are_distributed_as_in_torchvision() -> None:
@@ -383,20 +397,20 @@ def test_strengths_are_distributed_as_in_torchvision() -> None:
     jitter = ColorJitter(0.4, 1.5, 0.8, 0.2)  # a strength above 1 cuts the range at 0
     arguments = [jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue]
     theirs = torch.tensor([ColorJitter.get_params(*arguments)[1:] for _ in range(4000)])  # [4000, 4]
-    draw = Views(32, jitter=(0.4, 1.5, 0.8, 0.2)).draw(N, 32, 32, generator())
+    parameters = Views(32, jitter=(0.4, 1.5, 0.8, 0.2)).draw(N, 32, 32, generator())
     for part in range(4):
-        assert stats.ks_2samp(draw.strength[:, part], theirs[:, part]).pvalue > P
+        assert stats.ks_2samp(parameters.strength[:, part], theirs[:, part]).pvalue > P
         low, high = arguments[part]
-        assert stats.kstest(draw.strength[:, part], stats.uniform(low, high - low).cdf).pvalue > P
+        assert stats.kstest(parameters.strength[:, part], stats.uniform(low, high - low).cdf).pvalue > P
 
 
 def test_sigma_is_distributed_as_in_torchvision() -> None:
     torch.manual_seed(0)
     theirs = [GaussianBlur.get_params(0.1, 2.0) for _ in range(4000)]
-    draw = Views(32, blur=0.5).draw(N, 32, 32, generator())
-    assert stats.ks_2samp(draw.sigma, theirs).pvalue > P
-    assert stats.ks_2samp(draw.sigma[draw.blur], theirs).pvalue > P  # among the images it is used for
-    assert draw.sigma.min() >= 0.1 and draw.sigma.max() <= 2.0
+    parameters = Views(32, blur=0.5).draw(N, 32, 32, generator())
+    assert stats.ks_2samp(parameters.sigma, theirs).pvalue > P
+    assert stats.ks_2samp(parameters.sigma[parameters.blur], theirs).pvalue > P  # among the blurred images
+    assert parameters.sigma.min() >= 0.1 and parameters.sigma.max() <= 2.0
 
 
 def test_all_orders_are_equally_likely() -> None:
@@ -408,11 +422,11 @@ def test_all_orders_are_equally_likely() -> None:
 
 def test_probabilities() -> None:
     expected = {"flip": 0.3, "jitter": 0.8, "grayscale": 0.2, "blur": 0.6}
-    draw = Views(32, flip=0.3, jitter=(0.4, 0.4, 0.4, 0.1), jitter_p=0.8, grayscale=0.2, blur=0.6).draw(
+    parameters = Views(32, flip=0.3, jitter=(0.4, 0.4, 0.4, 0.1), jitter_p=0.8, grayscale=0.2, blur=0.6).draw(
         N, 32, 32, generator()
     )
     for name, p in expected.items():
-        yes = int(getattr(draw, name).sum())
+        yes = int(getattr(parameters, name).sum())
         assert stats.chisquare([yes, N - yes], [N * p, N * (1 - p)]).pvalue > P, name
     always = Views(32, flip=1, jitter=(0.4, 0, 0, 0), jitter_p=1, grayscale=1, blur=1).draw(N, 32, 32, generator())
     never = Views(32, flip=0, jitter=(0.4, 0, 0, 0), jitter_p=0, grayscale=0, blur=0).draw(N, 32, 32, generator())
@@ -421,7 +435,7 @@ def test_probabilities() -> None:
 
 
 def test_parameters_are_independent() -> None:
-    """No correlation of ranks between two parameters, or between neighbouring images, beyond five standard errors."""
+    """Rank correlations of two parameters, or of neighbouring images, stay within five standard errors."""
     values = uniform_parameters(Views(32, **ON).draw(N, 32, 32, generator()))
     ranks = np.stack([stats.rankdata(v) for v in values.values()])  # [K, N]
     names, bound = list(values), 5 / math.sqrt(N)
@@ -429,19 +443,19 @@ def test_parameters_are_independent() -> None:
     boxes = {("top", "height"), ("left", "width"), ("height", "width"), ("top", "width"), ("left", "height")}
     for i, j in itertools.product(range(len(names)), repeat=2):
         assert abs(neighbour[i, j]) < bound, (names[i], names[j])
-        # A box determines where it fits, and the position of one part restricts those of the others.
+        # The size of a box restricts its place, and the position of one part restricts the positions of the others.
         linked = {(names[i], names[j]), (names[j], names[i])} & boxes or {names[i], names[j]} == {"top", "left"}
         if i != j and not linked and not (names[i].startswith("position") and names[j].startswith("position")):
             assert abs(same[i, j]) < bound, (names[i], names[j])
 
 
 def test_flags_are_independent_of_each_other_and_of_the_order() -> None:
-    draw = Views(32, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), jitter_p=0.5, grayscale=0.5, blur=0.5).draw(
+    parameters = Views(32, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), jitter_p=0.5, grayscale=0.5, blur=0.5).draw(
         N, 32, 32, generator()
     )
-    flags = draw.flip * 8 + draw.jitter * 4 + draw.grayscale * 2 + draw.blur * 1
+    flags = parameters.flip * 8 + parameters.jitter * 4 + parameters.grayscale * 2 + parameters.blur * 1
     assert stats.chisquare(flags.bincount(minlength=16)).pvalue > P
-    order = (draw.order @ torch.tensor([64, 16, 4, 1])).unique(return_inverse=True)[1]
+    order = (parameters.order @ torch.tensor([64, 16, 4, 1])).unique(return_inverse=True)[1]
     table = torch.zeros(24, 16, dtype=torch.long).index_put((order, flags), torch.tensor(1), accumulate=True)
     assert stats.chi2_contingency(table).pvalue > P
 
@@ -449,39 +463,60 @@ def test_flags_are_independent_of_each_other_and_of_the_order() -> None:
 # Refusals
 
 
+RANGE = "[low,high] with 0 < low <= high"
+JITTER = "null or [brightness,contrast,saturation,hue], none negative and hue x strength at most 0.5"
+KERNEL = "an odd number of pixels from 3 to 63 (size x 2 - 1)"
+CHANNELS = "null or a list of 0, 1 or 3 numbers, one per channel of the picture"
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "shown", "remedy"),
     [
-        ("size", 0),
-        ("scale", (0.0, 1.0)),
-        ("scale", (0.5, 0.2)),
-        ("scale", (0.5, 1.2)),
-        ("ratio", (0.0, 1.0)),
-        ("ratio", (2.0, 1.0)),
-        ("ratio", (1.0,)),
-        ("interpolation", "nearest"),
-        ("flip", 1.5),
-        ("jitter", (0.4, 0.4, 0.4)),
-        ("jitter", (0.4, -0.4, 0.4, 0.1)),
-        ("jitter", (0.4, 0.4, 0.4, 0.6)),
-        ("jitter_p", -0.1),
-        ("grayscale", 2),
-        ("blur", -1),
-        ("solarize", 2),
-        ("blur_kernel", 4),
-        ("blur_kernel", 1),
-        ("blur_kernel", 65),
-        ("blur_sigma", (0.0, 2.0)),
-        ("mean", (0.5, 0.5)),
-        ("mean", None),
-        ("std", (0.5, 0.5, 0.0)),
-        ("std", (0.5,)),
+        ("size", 0, "0", "a positive number of pixels"),
+        ("scale", (0.0, 1.0), "[0.0,1.0]", f"{RANGE} <= 1"),
+        ("scale", (0.5, 0.2), "[0.5,0.2]", f"{RANGE} <= 1"),
+        ("scale", (0.5, 1.2), "[0.5,1.2]", f"{RANGE} <= 1"),
+        ("ratio", (0.0, 1.0), "[0.0,1.0]", RANGE),
+        ("ratio", (2.0, 1.0), "[2.0,1.0]", RANGE),
+        ("ratio", (1.0,), "[1.0]", RANGE),
+        ("interpolation", "nearest", "nearest", "bilinear or bicubic"),
+        ("flip", 1.5, "1.5", "a probability in [0, 1]"),
+        ("jitter", (0.4, 0.4, 0.4), "[0.4,0.4,0.4]", JITTER),
+        ("jitter", (0.4, -0.4, 0.4, 0.1), "[0.4,-0.4,0.4,0.1]", JITTER),
+        ("jitter", (0.4, 0.4, 0.4, 0.6), "[0.4,0.4,0.4,0.6]", JITTER),
+        ("jitter_p", -0.1, "-0.1", "a probability in [0, 1]"),
+        ("grayscale", 2, "2", "a probability in [0, 1]"),
+        ("blur", -1, "-1", "a probability in [0, 1]"),
+        ("solarize", 2, "2", "a probability in [0, 1]"),
+        ("blur_kernel", 4, "4", KERNEL),
+        ("blur_kernel", 1, "1", KERNEL),
+        ("blur_kernel", 65, "65", KERNEL),
+        ("blur_sigma", (0.0, 2.0), "[0.0,2.0]", RANGE),
+        ("mean", (0.5, 0.5), "[0.5,0.5]", CHANNELS),
+        ("mean", None, "null", "as many numbers as std has, or both to null"),
+        ("std", (0.5, 0.5, 0.0), "[0.5,0.5,0.0]", "as many positive numbers as mean has (3)"),
+        ("std", (0.5,), "[0.5]", "as many positive numbers as mean has (3)"),
     ],
 )
-def test_a_wrong_parameter_is_named(name: str, value: object) -> None:
+def test_an_invalid_argument_is_refused(name: str, value: object, shown: str, remedy: str) -> None:
     arguments: dict[str, Any] = {"size": 32, "blur": 0.5, "mean": MEAN, "std": STD, name: value}
-    with pytest.raises(ValueError, match=rf"^{name} must be .*, not .*\.$"):
+    with pytest.raises(InvalidValue) as refusal:
         Views(**arguments)
+    assert str(refusal.value) == f"{name}={shown}: set {name} to {remedy}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"resize": 40}, "resize=40: set resize to a number of pixels, as size, or both to null"),
+        ({"resize": 20, "size": 33}, "resize=20: set resize to size (33) or more, and size to 1 or more"),
+        ({"mean": MEAN}, "mean=[0.4914,0.4822,0.4465]: set mean to as many numbers as std has, or both to null"),
+    ],
+)
+def test_an_invalid_argument_of_the_evaluation_view_is_refused(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidValue) as refusal:
+        EvalView(**arguments)
+    assert str(refusal.value) == sentence
 
 
 @pytest.mark.parametrize(
@@ -502,16 +537,16 @@ def test_no_torchvision_at_import() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=AUGMENT.parents[1])
 
 
-# Solarisation, further channels, images of many sizes
+# Solarisation, extra channels, images of many sizes
 
 
-def test_solarize_is_torchvisions() -> None:
+def test_solarize_equals_torchvision() -> None:
     from torchvision.transforms.functional import solarize
 
     images = smooth(6, 3, 16, 16)
     rows = torch.tensor([True, False] * 3)
-    draw = replace(still(6, 16, 16), solarize=rows)
-    x = Views(16, solarize=0.5, grayscale=0).apply(images, draw)
+    parameters = replace(still(6, 16, 16), solarize=rows)
+    x = Views(16, solarize=0.5, grayscale=0).apply(images, parameters)
     plain = images / 255
     expected = torch.where(rows[:, None, None, None], solarize(plain, 0.5), plain)
     torch.testing.assert_close(x, expected, rtol=0, atol=2e-6)
@@ -519,29 +554,29 @@ def test_solarize_is_torchvisions() -> None:
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("channels", [0, 1, 3])
-def test_further_channels_are_constants_in_every_view(channels: int, masked: bool) -> None:
+def test_extra_channels_are_constant_in_every_view(channels: int, masked: bool) -> None:
     bits = torch.tensor([[0, 255], [255, 255], [255, 0]], dtype=torch.uint8)
     picture = smooth(3, max(1, channels), 20, 20)[:, :channels]
     images = torch.cat([picture, bits[..., None, None].expand(-1, -1, 20, 20)], 1)
     views = Views(12, **ON, mean=MEAN[:channels], std=STD[:channels])
-    draw = views.draw(3, 20, 20, generator())
-    x = views.apply(images, draw, masked=masked)
+    parameters = views.draw(3, 20, 20, generator())
+    x = views.apply(images, parameters, masked=masked)
     assert x.shape == (3, channels + 2, 12, 12)
     assert torch.equal(x[:, channels:], (bits / 255)[..., None, None].expand(-1, -1, 12, 12))
     if channels:
-        assert torch.equal(x[:, :channels], views.apply(picture, draw, masked=masked))
+        assert torch.equal(x[:, :channels], views.apply(picture, parameters, masked=masked))
     seen = EvalView(mean=MEAN[:channels], std=STD[:channels])(images)
     assert torch.equal(seen[:, channels:], images[:, channels:] / 255)
 
 
-def test_images_of_many_sizes_have_the_views_of_each_alone() -> None:
+def test_images_of_many_sizes_have_the_same_views_as_each_image_alone() -> None:
     sizes = [(20, 31), (44, 18), (25, 25)]
     images = [smooth(1, 3, height, width, seed=i)[0] for i, (height, width) in enumerate(sizes)]
     views = Views(16, **ON, mean=MEAN, std=STD)
     numbers = Views.uniform(3, generator())
-    draw = views.parameters(numbers, *torch.tensor(sizes).unbind(1))
+    parameters = views.parameters(numbers, *torch.tensor(sizes).unbind(1))
     for masked in (False, True):
-        x = views.apply(images, draw, masked=masked)
+        x = views.apply(images, parameters, masked=masked)
         for i, (height, width) in enumerate(sizes):
             alone = views.apply(images[i][None], views.parameters(numbers[i : i + 1], height, width))
             torch.testing.assert_close(x[i : i + 1], alone, rtol=0, atol=5e-6)

@@ -1,20 +1,18 @@
-"""kNN against scikit-learn and against a dense float64 reference, ties included, in bounded memory."""
+"""kNN compared with scikit-learn and with a dense float64 reference, ties included, in bounded memory."""
 
-import inspect
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.arrays import Images
+from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate.knn import KNN, _products, knn_predict
 from ssl_bench.evaluate.target import Target
 
@@ -22,7 +20,7 @@ CLASSES = 7
 
 
 def exact(n: int, seed: int) -> Tensor:
-    """Vectors whose cosines are multiples of 1/8 or 1/16, without rounding, so that most neighbours are tied."""
+    """Vectors whose cosines are exact multiples of 1/8 or 1/16, so that most neighbours are tied."""
     generator = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, (n, 16), generator=generator) * 2.0 - 1
     four = torch.rand(n, 16, generator=generator).argsort(1) < 4
@@ -34,7 +32,7 @@ def labels_of(n: int, seed: int, classes: int = CLASSES) -> Tensor:
 
 
 def reference(queries: Tensor, bank: Tensor, labels: Tensor, k: int, temperature: float, classes: int) -> Tensor:
-    """Dense, float64, one query at a time, with exactly rounded sums."""
+    """The ranking from a dense float64 product, one query at a time, with exactly rounded sums."""
     q, b = (x.double() / x.double().norm(dim=1, keepdim=True) for x in (queries, bank))
     ranking = []
     for cosines in (q @ b.T).numpy():
@@ -48,7 +46,7 @@ def reference(queries: Tensor, bank: Tensor, labels: Tensor, k: int, temperature
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 200, 999, 1000])
-def test_ranking_is_the_reference_s_with_ties(k: int) -> None:
+def test_ranking_equals_the_reference_with_ties(k: int) -> None:
     queries, bank, labels = exact(100, 0), exact(1000, 1), labels_of(1000, 2)
     expected = reference(queries, bank, labels, k, 0.1, CLASSES)
     assert torch.equal(knn_predict(queries, bank, labels, k=k, temperature=0.1, num_classes=CLASSES), expected)
@@ -63,28 +61,28 @@ def test_blocks_do_not_change_the_ranking(blocks: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.1, 1.0])
-def test_predictions_are_scikit_learn_s(temperature: float) -> None:
+def test_predictions_equal_those_of_scikit_learn(temperature: float) -> None:
     generator = torch.Generator().manual_seed(0)
     bank, queries = torch.randn(2000, 24, generator=generator) + 0.3, torch.randn(500, 24, generator=generator) + 0.3
     labels = labels_of(2000, 3)
-    peer = KNeighborsClassifier(50, metric="cosine", weights=lambda d: np.exp((1 - d) / temperature), algorithm="brute")
-    expected = peer.fit(bank.double().numpy(), labels.numpy()).predict(queries.double().numpy())
+    knn = KNeighborsClassifier(50, metric="cosine", weights=lambda d: np.exp((1 - d) / temperature), algorithm="brute")
+    expected = knn.fit(bank.double().numpy(), labels.numpy()).predict(queries.double().numpy())
     ranking = knn_predict(queries, bank, labels, k=50, temperature=temperature, num_classes=CLASSES)
     assert ranking[:, 0].tolist() == expected.tolist()
     assert torch.equal(ranking, reference(queries, bank, labels, 50, temperature, CLASSES))
 
 
-def test_equal_scores_are_decided_as_in_scikit_learn() -> None:
+def test_equal_scores_are_ranked_as_in_scikit_learn() -> None:
     bank = torch.eye(4).repeat(6, 1)  # every direction six times
     labels = torch.tensor([5, 1, 3, 3, 1, 5, 3, 3, 1, 5, 2, 2, 5, 1, 2, 2, 6, 6, 0, 4, 6, 6, 4, 0])
     queries = torch.eye(4)
-    peer = KNeighborsClassifier(24, metric="cosine", weights=lambda d: np.exp((1 - d) / 0.1), algorithm="brute")
-    expected = peer.fit(bank.numpy(), labels.numpy()).predict(queries.numpy())
+    knn = KNeighborsClassifier(24, metric="cosine", weights=lambda d: np.exp((1 - d) / 0.1), algorithm="brute")
+    expected = knn.fit(bank.numpy(), labels.numpy()).predict(queries.numpy())
     ranking = knn_predict(queries, bank, labels, k=24, temperature=0.1, num_classes=CLASSES)
     assert ranking[:, 0].tolist() == expected.tolist() == [1, 1, 2, 2]
 
 
-def test_copies_of_an_entry_count_in_the_order_of_the_bank() -> None:
+def test_equal_entries_are_neighbours_in_the_order_of_the_bank() -> None:
     entry = torch.randn(1, 129, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(500) % CLASSES
     ranking = knn_predict(entry * 3, entry.expand(500, -1), labels, k=3, temperature=0.1, num_classes=CLASSES)
@@ -99,23 +97,23 @@ def test_extreme_temperature_and_zero_features_give_a_ranking() -> None:
     assert torch.equal(ranking.sort(1).values, torch.arange(CLASSES).expand(4, -1))
 
 
-def test_a_rank_without_queries_ranks_none() -> None:
+def test_no_queries_give_an_empty_ranking() -> None:
     bank, labels = exact(1000, 1), labels_of(1000, 2)
     for blocks in (None, (7, 64)):
         settings: dict[str, Any] = {"k": 20, "temperature": 0.1, "num_classes": CLASSES, "blocks": blocks}
         assert knn_predict(bank[:0], bank, labels, **settings).shape == (0, CLASSES)
 
 
-def test_one_run_after_another_has_its_own_tf32(tf32: Callable[[bool], None]) -> None:
+def test_the_search_keeps_the_tf32_setting_of_each_run(tf32: Callable[[bool], None]) -> None:
     for allowed in (True, False, True):
         tf32(allowed)
-        assert _products(torch.ones(3, 4), torch.ones(0, 4)).shape == (3, 0)  # by the matrix product, on a CPU too
+        assert _products(torch.ones(3, 4), torch.ones(0, 4)).shape == (3, 0)  # uses the matrix product, even on a CPU
         assert torch.backends.cuda.matmul.allow_tf32 == allowed
         assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
 
 
 class Largest(TorchDispatchMode):
-    """Elements of the largest tensor that any operation returns."""
+    """Count the elements of the largest tensor that any operation returns."""
 
     elements = 0
 
@@ -137,16 +135,16 @@ def test_no_tensor_is_larger_than_a_block(q: int, n: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k": 0}, r"k must be in \[1, 10\]"),
-        ({"k": 11}, r"k must be in \[1, 10\], the number of bank entries, not 11"),
-        ({"temperature": 0.0}, "temperature must be above 0"),
-        ({"num_classes": 3}, r"bank_labels must lie in \[0, num_classes\)"),
+        ({"k": 0}, "k=0: set k to a number from 1 to 10, the number of labelled training images"),
+        ({"k": 11}, "k=11: set k to a number from 1 to 10"),
+        ({"temperature": 0.0}, r"temperature=0\.0: set temperature to a positive number"),
+        ({"num_classes": 3}, r"bank_labels must lie in \[0, num_classes\) = \[0, 3\)"),
         ({"bank_labels": torch.tensor([-1] + [0] * 9)}, "bank_labels must lie"),
     ],
 )
 def test_refusals(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"bank_labels": torch.arange(10) % 4, "k": 3, "temperature": 0.1, "num_classes": 4}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^{message}"):
         knn_predict(torch.ones(2, 4), torch.ones(10, 4), **(arguments | change))
 
 
@@ -158,11 +156,11 @@ class Halves(nn.Module):
         return {"backbone": first, "projection": second}
 
 
-def target(network: nn.Module | None, classes: int) -> Target:
+def make_target(network: nn.Module | None, classes: int) -> Target:
     def split(n: int, seed: int) -> Images:
         images = torch.randint(0, 256, (n, 1, 4, 4), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
         labels = labels_of(n, seed, classes)
-        images[:, :, :2] //= 4  # the first half says the class, the second does not
+        images[:, :, :2] //= 4  # the first half shows the class, the second does not
         images[torch.arange(n), 0, labels // 4 % 2, labels % 4] = 255
         return Images([images], labels)
 
@@ -171,44 +169,45 @@ def target(network: nn.Module | None, classes: int) -> Target:
 
 
 def test_evaluator_reports_backbone_and_projection() -> None:
-    metrics = dict(KNN(k=10, temperature=0.1).run(target(Halves(), CLASSES)))
+    metrics = dict(KNN(k=10, temperature=0.1).run(make_target(Halves(), CLASSES)))
     assert list(metrics) == ["top1", "top5", "projection_top1", "projection_top5"]
     assert metrics["top1"] == 1
     assert metrics["projection_top1"] < 0.4 < metrics["projection_top5"] < 1
-    given = target(Halves(), CLASSES)
-    bank, queries = given.features("train")["projection"], given.features("test")["projection"]
-    ranking = reference(queries, bank, given.labels("train"), 10, 0.1, CLASSES)
-    hits = ranking[:, :5] == given.labels("test")[:, None]
+    target = make_target(Halves(), CLASSES)
+    bank, queries = target.features("train")["projection"], target.features("test")["projection"]
+    ranking = reference(queries, bank, target.labels("train"), 10, 0.1, CLASSES)
+    hits = ranking[:, :5] == target.labels("test")[:, None]
     assert metrics["projection_top1"] == pytest.approx(hits[:, 0].double().mean().item(), abs=1e-12)
     assert metrics["projection_top5"] == pytest.approx(hits.any(1).double().mean().item(), abs=1e-12)
 
 
 def test_raw_pixels_have_no_projection_and_few_classes_no_top5() -> None:
-    assert list(dict(KNN(k=10).run(target(None, 5)))) == ["top1"]
-    assert list(dict(KNN(k=10).run(target(None, 6)))) == ["top1", "top5"]
+    assert list(dict(KNN(k=10).run(make_target(None, 5)))) == ["top1"]
+    assert list(dict(KNN(k=10).run(make_target(None, 6)))) == ["top1", "top5"]
 
 
 def test_a_k_beyond_the_train_split_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"k must be in \[1, 300\]"):
-        next(KNN(k=301).run(target(None, CLASSES)))
+    with pytest.raises(InvalidValue, match=r"^k=301: set k to a number from 1 to 300, the number of labelled training"):
+        next(KNN(k=301).run(make_target(None, CLASSES)))
 
 
-def test_configuration_names_every_setting() -> None:
-    node = yaml.safe_load((Path(__file__).parents[2] / "conf/evaluate/knn.yaml").read_text())["knn"]
-    assert node.pop("_target_") == "ssl_bench.evaluate.knn.KNN"
-    assert list(node) == list(inspect.signature(KNN).parameters)
+def test_empty_lists_are_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"^k=\[\]: set k to one or more numbers of neighbours"):
+        KNN(k=[])
+    with pytest.raises(InvalidValue, match=r"^temperature=\[\]: set temperature to one or more positive numbers"):
+        KNN(temperature=[])
 
 
-def test_several_settings_share_one_search_and_the_first_is_the_plain_one() -> None:
-    given = target(Halves(), CLASSES)
-    metrics = dict(KNN(k=[10, 50], temperature=[0.1, 1.0], per_class=True).run(given))
+def test_several_settings_share_one_search_and_the_first_has_the_plain_names() -> None:
+    target = make_target(Halves(), CLASSES)
+    metrics = dict(KNN(k=[10, 50], temperature=[0.1, 1.0], per_class=True).run(target))
     for k, temperature in ((10, 0.1), (10, 1.0), (50, 0.1), (50, 1.0)):
-        alone = dict(KNN(k=k, temperature=temperature).run(given))
+        alone = dict(KNN(k=k, temperature=temperature).run(target))
         for name, value in alone.items():
             kind, space = name.rsplit("_", 1)[-1], "projection_" if name.startswith("projection") else ""
             assert metrics[f"{space}k{k}_t{temperature:g}_{kind}"] == value
             assert (k, temperature) != (10, 0.1) or metrics[name] == value
-    labels = given.labels("test")
+    labels = target.labels("test")
     shares = labels.bincount(minlength=CLASSES) / len(labels)
     mean = sum(float(shares[c]) * metrics[f"projection_top1_class{c}"] for c in range(CLASSES))
     assert mean == pytest.approx(metrics["projection_top1"], abs=1e-7)

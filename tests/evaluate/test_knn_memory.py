@@ -1,4 +1,4 @@
-"""kNN in a memory: the votes of a plain search, unlabelled images aside, and by name through a whole run."""
+"""kNN in a memory: the votes equal those of a plain search without unlabelled images; its curve in a whole run."""
 
 import json
 from collections.abc import Callable
@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ssl_bench import parts as assemble
 from ssl_bench.config.compose import load
 from ssl_bench.data.arrays import Images
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.evaluate.knn import knn_predict
 from ssl_bench.evaluate.knn_memory import MemoryKNN
 from ssl_bench.evaluate.target import Target
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.shards import Shards
+from ssl_bench.parts import Parts
 from tests.conftest import only_run
 
 
@@ -34,7 +34,7 @@ def images(n: int, labels: Tensor, seed: int) -> Images:
     return Images([torch.randint(0, 256, (n, 1, 3, 3), generator=generator, dtype=torch.uint8)], labels)
 
 
-def target(network: nn.Module | None, trained_on: Tensor) -> Target:
+def make_target(network: nn.Module | None, training_labels: Tensor) -> Target:
     return Target(
         network,
         images(5, torch.arange(5) % 3, 1),
@@ -43,35 +43,35 @@ def target(network: nn.Module | None, trained_on: Tensor) -> Target:
         view=lambda x: x.float() / 255,
         device="cpu",
         seed=0,
-        pretrain=lambda: images(len(trained_on), trained_on, 3),
+        pretrain=lambda: images(len(training_labels), training_labels, 3),
     )
 
 
 def test_only_labelled_images_vote() -> None:
-    memory, labels = Memory(60, 4, 0.5, 0), torch.arange(60) % 4 - 1  # every fourth has none
-    judged = target(Network(memory), labels)
-    found = dict(MemoryKNN(7, 0.1).run(judged))
-    queries, known = judged.features("test")["projection"], labels >= 0
+    memory, labels = Memory(60, 4, 0.5, 0), torch.arange(60) % 4 - 1  # every fourth image has no label
+    target = make_target(Network(memory), labels)
+    results = dict(MemoryKNN(7, 0.1).run(target))
+    queries, known = target.features("test")["projection"], labels >= 0
     votes = knn_predict(queries, memory.vectors[known], labels[known], k=7, temperature=0.1, num_classes=3)
-    assert found == {"top1": pytest.approx(float((votes[:, 0] == torch.arange(40) % 3).double().mean()))}
-    assert list(MemoryKNN(7, 0.1).run(target(None, labels))) == []
-    with pytest.raises(ValueError, match="k must be in"):
-        list(MemoryKNN(46, 0.1).run(judged))
+    assert results == {"top1": pytest.approx(float((votes[:, 0] == torch.arange(40) % 3).double().mean()))}
+    assert list(MemoryKNN(7, 0.1).run(make_target(None, labels))) == []
+    with pytest.raises(InvalidValue, match=r"^k=46: set k to a number from 1 to 45, the number of labelled"):
+        list(MemoryKNN(46, 0.1).run(target))
 
 
-def test_what_cannot_be_searched_is_refused() -> None:
+def test_methods_without_a_usable_memory_are_refused() -> None:
     labels = torch.zeros(60, dtype=torch.int64)
     with pytest.raises(RunError, match=r"set framework.sharded=false"):
-        list(MemoryKNN(7, 0.1).run(target(Network(Shards(60, 4, 0.5, 0)), labels)))
-    with pytest.raises(ValueError, match="each training image needs one label"):
-        list(MemoryKNN(7, 0.1).run(target(Network(Memory(60, 4, 0.5, 0)), labels[:, None].expand(-1, 3))))
-    with pytest.raises(ConfigError, match=r"evaluate.knn_memory: the framework remembers no images: set framework"):
-        assemble.validate(load(["evaluate=knn_memory"]), 1)
-    with pytest.raises(ConfigError, match=r"evaluate.knn_memory.k must be in \[1, 1347\]"):
-        assemble.validate(load(["evaluate=knn_memory", "framework=npid", "evaluate.knn_memory.k=1348"]), 1)
+        list(MemoryKNN(7, 0.1).run(make_target(Network(Shards(60, 4, 0.5, 0)), labels)))
+    with pytest.raises(ConfigError, match="training images have more than one label: set dataset"):
+        list(MemoryKNN(7, 0.1).run(make_target(Network(Memory(60, 4, 0.5, 0)), labels[:, None].expand(-1, 3))))
+    with pytest.raises(ConfigError, match=r"^evaluate\.knn_memory: the method has no memory of the images: set framew"):
+        Parts(load(["evaluate=knn_memory"])).validate(1)
+    with pytest.raises(ConfigError, match=r"^evaluate\.knn_memory\.k=1348: set evaluate\.knn_memory\.k to .* to 1347"):
+        Parts(load(["evaluate=knn_memory", "framework=npid", "evaluate.knn_memory.k=1348"])).validate(1)
 
 
-def test_a_run_tells_its_curve(train: Callable[..., Any]) -> None:
+def test_a_run_records_the_curve(train: Callable[..., Any]) -> None:
     run = ["framework=npid", "max_steps=42", "evaluate=knn_memory", "evaluate.every=1", "evaluate.baselines=[init,raw]"]
     code, printed = train(*run)
     assert code == 0, printed

@@ -1,4 +1,4 @@
-"""Regions of photos: what is alike is found, instances are where their polygons say, the record has the right shape."""
+"""Regions of photos: similar locations share a cluster, instances lie in their polygons, the record has its form."""
 
 import json
 from collections.abc import Iterator
@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from ssl_bench.data import coco
 from ssl_bench.data.arrays import Images
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.artifacts import Regions
 from ssl_bench.evaluate.local_features import LocalFeatures, agreement, clustered, feature_maps, patches
 from ssl_bench.evaluate.target import Target
 from ssl_bench.record import plots
 
 STAR = [[5.0, 2.0, 38.0, 9.5, 21.0, 14.0, 33.5, 28.0, 9.0, 20.0]]  # not convex, in a photo of 40 x 30
+NO_THIRD = r"^layers=\[third\]: set layers to modules of the backbone, such as first, second, norm: it has no third"
 
 
 class Backbone(nn.Module):
@@ -42,7 +43,7 @@ class Network(nn.Module):
         self.backbone = Backbone(channels)
 
 
-def target(channels: int = 3, network: bool = True) -> Target:
+def make_target(channels: int = 3, network: bool = True) -> Target:
     images = Images([torch.zeros(2, channels, 8, 8, dtype=torch.uint8)], torch.zeros(2, dtype=torch.int64))
     settings: dict[str, Any] = {"num_classes": 2, "view": None, "device": "cpu", "seed": 0}
     return Target(Network(channels) if network else None, images, images, **settings)
@@ -65,10 +66,10 @@ def photos(folder: Path) -> tuple[Path, Path]:
     return images, path
 
 
-def evaluator(images: Path, annotations: Path | None, channels: int = 3, **change: Any) -> LocalFeatures:
+def make_evaluator(images: Path, annotations: Path | None, channels: int = 3, **change: Any) -> LocalFeatures:
     settings: dict[str, Any] = {"size": 64, "layers": ["first", "second"], "clusters": [2, 3], "patch": 8, "n_init": 2}
-    told = None if annotations is None else str(annotations)
-    return LocalFeatures([0.5] * channels, [0.25] * channels, str(images), told, **(settings | change))
+    settings["annotations"] = None if annotations is None else str(annotations)
+    return LocalFeatures([0.5] * channels, [0.25] * channels, str(images), **(settings | change))
 
 
 def inside(x: float, y: float, polygon: list[float]) -> bool:
@@ -82,7 +83,7 @@ def inside(x: float, y: float, polygon: list[float]) -> bool:
 
 
 def distance(x: float, y: float, polygon: list[float]) -> float:
-    """To the nearest point of the outline."""
+    """Distance to the nearest point of the outline."""
     corners = np.reshape(polygon, (-1, 2))
     ends, point = np.roll(corners, -1, 0), np.array([x, y])
     along = ((point - corners) * (ends - corners)).sum(1) / ((ends - corners) ** 2).sum(1)
@@ -91,7 +92,7 @@ def distance(x: float, y: float, polygon: list[float]) -> float:
 
 
 @pytest.mark.parametrize("size", [30, 90])
-def test_polygons_are_filled_as_a_ray_says(size: int) -> None:
+def test_polygons_are_filled_as_by_ray_casting(size: int) -> None:
     mask = coco.mask(STAR, 40, 30, size)
     scaled = [c * size / (30 if i % 2 else 40) for i, c in enumerate(STAR[0])]
     compared = 0
@@ -103,13 +104,13 @@ def test_polygons_are_filled_as_a_ray_says(size: int) -> None:
     assert compared > 0.7 * size * size and 0.2 < mask.mean() < 0.6
 
 
-def test_crowds_and_what_covers_what() -> None:
+def test_small_instances_cover_large_ones_and_crowds_have_their_own_value() -> None:
     big = {"segmentation": [[0, 0, 8, 0, 8, 8, 0, 8]], "area": 64, "iscrowd": 0}
     small = {"segmentation": [[4, 4, 6, 4, 6, 6, 4, 6]], "area": 4, "iscrowd": 0}
     crowd = {"segmentation": {"counts": [72, 8], "size": [8, 10]}, "area": 8, "iscrowd": 1}  # the last column
-    found = coco.instance_map(coco.Photo(0, "", 10, 8, [small, big, crowd]), 40)
-    assert (found[:, 36:] == coco.CROWD).all() and (found[:, 34:36] == coco.BACKGROUND).all()
-    assert len(np.unique(found[22:28, 18:22])) == 1 and found[22, 18] != found[2, 2] > 0
+    results = coco.instance_map(coco.Photo(0, "", 10, 8, [small, big, crowd]), 40)
+    assert (results[:, 36:] == coco.CROWD).all() and (results[:, 34:36] == coco.BACKGROUND).all()
+    assert len(np.unique(results[22:28, 18:22])) == 1 and results[22, 18] != results[2, 2] > 0
     with pytest.raises(ConfigError, match="counts as a list"):
         coco.mask({"counts": "abc", "size": [8, 10]}, 10, 8, 4)
 
@@ -117,34 +118,32 @@ def test_crowds_and_what_covers_what() -> None:
 def test_clusters_are_numbered_by_size() -> None:
     x = torch.zeros(6, 6, 3)
     x[0, :4], x[1:3] = 1, 5
-    found = clustered(x, 3, seed=0, n_init=2)
-    assert found.dtype == np.uint8 and np.bincount(found.flatten()).tolist() == [20, 12, 4]
-    assert clustered(torch.zeros(4, 4, 2), 3, seed=0, n_init=2).tolist() == [[0] * 4] * 4  # fewer kinds than clusters
+    results = clustered(x, 3, seed=0, n_init=2)
+    assert results.dtype == np.uint8 and np.bincount(results.flatten()).tolist() == [20, 12, 4]
+    assert clustered(torch.zeros(4, 4, 2), 3, seed=0, n_init=2).tolist() == [[0] * 4] * 4  # all locations are equal
 
 
-def test_patches_hold_their_own_pixels() -> None:
+def test_patches_hold_the_pixels_of_their_location() -> None:
     pixels = torch.randint(0, 256, (1, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    found = patches(pixels, 4)
-    torch.testing.assert_close(found[2, 1], pixels[0, :, 8:12, 4:8].flatten() / 255)
-    assert found.shape == (3, 3, 48)
+    results = patches(pixels, 4)
+    torch.testing.assert_close(results[2, 1], pixels[0, :, 8:12, 4:8].flatten() / 255)
+    assert results.shape == (3, 3, 48)
 
 
-def test_feature_maps_are_unit_vectors_and_no_larger_than_asked() -> None:
+def test_feature_maps_are_unit_vectors_and_no_larger_than_the_grid() -> None:
     backbone, view = Backbone(), torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     maps = feature_maps(backbone, ["first", "second"], view, grid=6)
     assert {name: tuple(x.shape) for name, x in maps.items()} == {"first": (6, 6, 6), "second": (4, 4, 8)}
     for x in maps.values():
         torch.testing.assert_close(x.norm(dim=2), torch.ones(x.shape[:2]))
     assert backbone.training and not backbone.first._forward_hooks
-    with pytest.raises(
-        ValueError, match="layers: the backbone has no third; set layers to some of first, second, norm"
-    ):
+    with pytest.raises(InvalidValue, match=NO_THIRD):
         feature_maps(backbone, ["third"], view, 6)
-    with pytest.raises(ConfigError, match="gives no feature map"):
+    with pytest.raises(InvalidValue, match=r"^layers=\[0\]: set layers to modules with outputs \[n, D, g, g\]: 0 has"):
         feature_maps(nn.Sequential(nn.Flatten()), ["0"], view, 6)
 
 
-def test_one_instance_says_nothing() -> None:
+def test_agreement_is_not_defined_for_one_instance() -> None:
     alone = np.zeros((8, 8), np.int64)
     assert agreement(np.zeros((4, 4), np.uint8), alone) is None
     alone[:, 4:] = coco.CROWD
@@ -152,15 +151,15 @@ def test_one_instance_says_nothing() -> None:
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    return dict(evaluator(*photos(folder)).run(target()))
+    return dict(make_evaluator(*photos(folder)).run(make_target()))
 
 
 def test_two_flat_regions_are_found_and_drawn(tmp_path: Path) -> None:
-    found = measured(tmp_path)
-    numbers = {name: value for name, value in found.items() if isinstance(value, float)}
+    results = measured(tmp_path)
+    numbers = {name: value for name, value in results.items() if isinstance(value, float)}
     assert set(numbers) == {f"{row}_k{k}_ami" for row in ("first", "second", "rgb") for k in (2, 3)}
     assert numbers["rgb_k2_ami"] == numbers["first_k2_ami"] == numbers["second_k2_ami"] == pytest.approx(1)
-    regions = {name: value for name, value in found.items() if isinstance(value, Regions)}
+    regions = {name: value for name, value in results.items() if isinstance(value, Regions)}
     assert set(regions) == {"0", "1", "2"}
     maps = regions["1"].maps
     assert list(maps)[:2] == ["first, 2 clusters", "first, 3 clusters"]
@@ -169,92 +168,96 @@ def test_two_flat_regions_are_found_and_drawn(tmp_path: Path) -> None:
     objects = regions["1"].instances
     assert objects is not None and len(objects) == 64
     assert {(line[:31], line[32:]) for line in objects} == {(31 * ".", 32 * "1")}  # PIL fills the outline too
-    pictures = plots.keep(tmp_path / "figures", {"local_features/1": regions["1"]})
+    pictures = plots.write_artifacts(tmp_path / "figures", {"local_features/1": regions["1"]})
     with Image.open(pictures["local_features/1"]) as picture:
         assert min(picture.size) > 300
     assert json.loads((tmp_path / "figures/local_features-1.json").read_text())["maps"] == maps
 
 
 def test_without_annotations_there_are_only_pictures(tmp_path: Path) -> None:
-    found = dict(evaluator(photos(tmp_path)[0], None, photos=1).run(target()))
-    assert set(found) == {"0"} and isinstance(found["0"], Regions) and found["0"].instances is None
+    results = dict(make_evaluator(photos(tmp_path)[0], None, photos=1).run(make_target()))
+    assert set(results) == {"0"} and isinstance(results["0"], Regions) and results["0"].instances is None
 
 
-def test_a_network_of_grey_images_sees_grey_photos(tmp_path: Path) -> None:
-    found = dict(evaluator(photos(tmp_path)[0], None, channels=1).run(target(1)))
-    assert set(found) == {"0", "1", "2"}
-    with pytest.raises(ConfigError, match="photos of 3 channels and the network 1"):
-        dict(evaluator(tmp_path / "images", None).run(target(1)))
+def test_photos_are_grey_for_a_network_of_grey_images(tmp_path: Path) -> None:
+    results = dict(make_evaluator(photos(tmp_path)[0], None, channels=1).run(make_target(1)))
+    assert set(results) == {"0", "1", "2"}
+    with pytest.raises(ConfigError, match="photos have 3 channels, but the network's images have 1: leave it out"):
+        dict(make_evaluator(tmp_path / "images", None).run(make_target(1)))
 
 
-def test_what_it_needs_is_known_before_the_training(tmp_path: Path) -> None:
+def test_missing_layers_photos_and_backbones_are_refused_before_the_training(tmp_path: Path) -> None:
     images, annotations = photos(tmp_path)
-    evaluator(images, annotations).check(target())
-    with pytest.raises(ValueError, match="layers: the backbone has no third; set layers to some of first, second"):
-        evaluator(images, annotations, layers=["third"]).check(target())
+    make_evaluator(images, annotations).check(make_target())
+    with pytest.raises(InvalidValue, match=NO_THIRD):
+        make_evaluator(images, annotations, layers=["third"]).check(make_target())
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="has no photos"):
-        evaluator(tmp_path / "empty", None).check(target())
-    with pytest.raises(ConfigError, match="judges a backbone, which Backbone has not"):
-        given = target()
-        given.network = Backbone()
-        evaluator(images, annotations).check(given)
+    with pytest.raises(InvalidValue, match=r"^images=.*empty: set images to a folder with photos: this one has none"):
+        make_evaluator(tmp_path / "empty", None).check(make_target())
+    with pytest.raises(ConfigError, match="Backbone has no backbone: leave it out of evaluate"):
+        target = make_target()
+        target.network = Backbone()
+        make_evaluator(images, annotations).check(target)
 
 
-def test_raw_pixels_add_nothing(tmp_path: Path) -> None:
-    assert not list(evaluator(*photos(tmp_path)).run(target(network=False)))
+def test_raw_pixels_yield_nothing(tmp_path: Path) -> None:
+    assert not list(make_evaluator(*photos(tmp_path)).run(make_target(network=False)))
 
 
 def test_a_reference_from_a_file(tmp_path: Path) -> None:
     import timm
 
     images, annotations = photos(tmp_path)
-    model = timm.create_model("resnet18")  # with its classifier, as such files come
+    model = timm.create_model("resnet18")  # with its classifier, as in published files
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     layers: dict[str, Any] = {"layers": ["layer2"], "reference": "resnet18", "photos": 1}
-    judged = evaluator(images, annotations, reference_weights=str(tmp_path / "weights.pt"), **layers)
-    given = target()
-    assert given.network is not None
-    given.network.backbone = model
-    found = dict(judged.run(given))
-    assert {"layer2_k2_ami", "reference_layer2_k2_ami", "rgb_k2_ami"} <= set(found)
+    evaluator = make_evaluator(images, annotations, reference_weights=str(tmp_path / "weights.pt"), **layers)
+    target = make_target()
+    assert target.network is not None
+    target.network.backbone = model
+    results = dict(evaluator.run(target))
+    assert {"layer2_k2_ami", "reference_layer2_k2_ami", "rgb_k2_ami"} <= set(results)
     torch.save({"conv1.weight": torch.zeros(1)}, tmp_path / "weights.pt")
-    with pytest.raises(ConfigError, match="is not for resnet18"):
-        list(judged.run(given))
+    with pytest.raises(InvalidValue, match=r"^reference_weights=.*: set reference_weights to a state dict of resnet18"):
+        list(evaluator.run(target))
 
 
 def refusals(images: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield "images=.* is no folder", {"images": images / "none"}
-    yield "annotations=.* is no file", {"annotations": images / "none.json"}
-    yield r"clusters=\[1\]: set numbers from 2 to 16", {"clusters": [1]}
+    yield "images=.*none: set images to a folder with photos", {"images": images / "none"}
+    yield r"annotations=.*none\.json: set annotations to .*COCO, or null", {"annotations": images / "none.json"}
+    yield r"clusters=\[\]: set clusters to one or more numbers from 2 to 16", {"clusters": []}
+    yield r"clusters=\[1\]: set clusters to one or more numbers from 2 to 16", {"clusters": [1]}
     yield r"clusters=\[17\]", {"clusters": [17]}
-    yield "patch=7 must divide size=64", {"patch": 7}
-    yield "reference_weights=w.pt", {"reference_weights": "w.pt"}
+    yield r"layers=\[\]: set layers to one or more modules", {"layers": []}
+    yield "photos=0: set photos to 1 or more", {"photos": 0}
+    yield "patch=7: set patch to a divisor of size=64", {"patch": 7}
+    yield r"reference_weights=w\.pt: set reference_weights to a state dict", {"reference_weights": "w.pt"}
+    yield "reference=null: set reference to the name of", {"reference_weights": str(images / "0.png")}
 
 
 def test_refusals(tmp_path: Path) -> None:
     images, annotations = photos(tmp_path)
     for match, change in refusals(images):
         settings: dict[str, Any] = {"images": images, "annotations": annotations} | change
-        with pytest.raises(ValueError, match=match):
-            evaluator(**settings)
-    with pytest.raises(ConfigError, match="has none of the 3 photos such as images/0"):
-        list(evaluator(tmp_path, annotations).run(target()))
+        with pytest.raises(InvalidValue, match=f"^{match}"):
+            make_evaluator(**settings)
+    with pytest.raises(InvalidValue, match=r"^annotations=.* to a file that has some of the 3 photos such as images/0"):
+        list(make_evaluator(tmp_path, annotations).run(make_target()))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="has no photos"):
-        list(evaluator(tmp_path / "empty", None).run(target()))
+    with pytest.raises(InvalidValue, match=r"^images=.*empty: set images to a folder with photos: this one has none"):
+        list(make_evaluator(tmp_path / "empty", None).run(make_target()))
 
 
 def test_ranks_share_the_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What each of five ranks leaves for the sum over ranks, two of them without a photo, adds up to what one finds."""
-    judged, module = evaluator(*photos(tmp_path)), "ssl_bench.evaluate.local_features"
-    paths = judged._paths()
-    alone = judged._regions(target(), paths)
+    """The sum over five ranks, two of them without a photo, equals the regions of one rank."""
+    evaluator, module = make_evaluator(*photos(tmp_path)), "ssl_bench.evaluate.local_features"
+    paths = evaluator._paths()
+    alone = evaluator._regions(make_target(), paths)
     monkeypatch.setattr(f"{module}.world", lambda: 5)
     shares = []
     for each in range(5):
         monkeypatch.setattr(f"{module}.rank", lambda each=each: each)
-        shares.append(judged._regions(target(), paths))
+        shares.append(evaluator._regions(make_target(), paths))
     assert not any(x.any() for share in shares[3:] for x in share.values())
     for row, x in alone.items():
         np.testing.assert_array_equal(sum(share[row] for share in shares), x)

@@ -1,4 +1,4 @@
-"""What is judged: frozen, every image once, in order, on any number of ranks."""
+"""A target: its network is frozen and computes every image once, in order, on any number of ranks."""
 
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.arrays import Images
+from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.linear_images import LinearOnImages
+from ssl_bench.evaluate.projections import Projections
+from ssl_bench.evaluate.run import check_evaluators, run_evaluators
 from ssl_bench.evaluate.target import Target
 from tests.ranks import on_two_ranks
 
@@ -48,16 +51,16 @@ def scaled(images: Tensor) -> Tensor:
     return images.float() / 255
 
 
-def target(network: nn.Module | None, train: Images, test: Images, **change: Any) -> Target:
+def make_target(network: nn.Module | None, train: Images, test: Images, **change: Any) -> Target:
     settings: dict[str, Any] = {"num_classes": CLASSES, "view": scaled, "device": "cpu", "seed": 3, "batch_size": 4}
     return Target(network, train, test, **(settings | change))
 
 
-def test_features_are_the_network_s_in_order_and_every_image_passes_once() -> None:
+def test_features_are_in_the_order_of_the_split_and_every_image_passes_once() -> None:
     network, train = Net(), split(11)
-    given = target(network, train, split(5, 1))
-    features = given.features("train")
-    assert given.features("train") is features
+    target = make_target(network, train, split(5, 1))
+    features = target.features("train")
+    assert target.features("train") is features
     assert network.seen == [4, 4, 3]
     assert {name: tuple(x.shape) for name, x in features.items()} == {"backbone": (11, 80), "projection": (11, 3)}
     with torch.no_grad():
@@ -65,21 +68,21 @@ def test_features_are_the_network_s_in_order_and_every_image_passes_once() -> No
     for name, value in features.items():
         torch.testing.assert_close(value, expected[name])
         assert value.dtype == torch.float32 and not value.requires_grad and not value.is_inference()
-    assert len(given.features("test")["backbone"]) == 5
+    assert len(target.features("test")["backbone"]) == 5
 
 
-def test_the_network_is_in_evaluation_mode_and_gets_its_modes_back() -> None:
+def test_the_network_is_in_evaluation_mode_and_its_modes_are_restored() -> None:
     network = Net()
     network.norm.eval()  # one module stays in evaluation mode while its parent trains
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    target(network, split(9), split(5)).features("train")
+    make_target(network, split(9), split(5)).features("train")
     assert network.modes == {False}
     assert network.training and network.drop.training and not network.norm.training
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
 class Counting(Net):
-    """Writes to a buffer although it is in evaluation mode."""
+    """Write to a buffer in evaluation mode."""
 
     count: Tensor
 
@@ -93,7 +96,7 @@ class Counting(Net):
 
 
 class Training(Net):
-    """Puts its batch norm back into training mode."""
+    """Put the batch norm back into training mode."""
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         self.norm.train()
@@ -101,7 +104,7 @@ class Training(Net):
 
 
 class Replacing(Net):
-    """Puts another tensor, written to as often, in the place of a parameter."""
+    """Replace a parameter by another tensor that was written as often."""
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         replacement = nn.Parameter(self.head.bias.clone())
@@ -116,19 +119,19 @@ class Replacing(Net):
 )
 def test_a_network_that_changes_is_refused(network: type[Net], written: str) -> None:
     with pytest.raises(RuntimeError, match=f"but {written} was written"):
-        target(network(), split(4), split(4)).features("train")
+        make_target(network(), split(4), split(4)).features("train")
 
 
-def test_modes_come_back_after_an_error() -> None:
+def test_modes_are_restored_after_an_error() -> None:
     network, wide = Net(), Images([torch.zeros(2, 1, 9, 9, dtype=torch.uint8)], torch.zeros(2))
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        target(network, wide, split(4)).features("train")
+        make_target(network, wide, split(4)).features("train")
     assert network.training and network.norm.training
 
 
 def test_raw_pixels_skip_the_view() -> None:
     train = split(9)
-    features = target(None, train, split(5), view=None).features("train")
+    features = make_target(None, train, split(5), view=None).features("train")
     assert list(features) == ["backbone"]
     torch.testing.assert_close(features["backbone"], train.parts[0].reshape(9, 36).float() / 255)
 
@@ -137,17 +140,17 @@ def test_memory_mapped_channels_last_images_are_read_in_place(tmp_path: Path) ->
     images = torch.randint(0, 256, (10, 6, 6, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     np.save(tmp_path / "images.npy", images.numpy())
     mapped = torch.from_numpy(np.load(tmp_path / "images.npy", mmap_mode="c")).permute(0, 3, 1, 2)
-    expected = target(Net(), Images([images.permute(0, 3, 1, 2).contiguous()], torch.zeros(10)), split(5))
-    got = target(Net(), Images([mapped], torch.zeros(10)), split(5))
+    expected = make_target(Net(), Images([images.permute(0, 3, 1, 2).contiguous()], torch.zeros(10)), split(5))
+    got = make_target(Net(), Images([mapped], torch.zeros(10)), split(5))
     torch.testing.assert_close(got.features("train"), expected.features("train"))
 
 
 def test_mixed_and_double_precision_end_in_float32() -> None:
-    exact = target(Net(), split(9), split(5)).features("train")["backbone"]
-    mixed = target(Net(), split(9), split(5), autocast=torch.bfloat16).features("train")["backbone"]
+    exact = make_target(Net(), split(9), split(5)).features("train")["backbone"]
+    mixed = make_target(Net(), split(9), split(5), autocast=torch.bfloat16).features("train")["backbone"]
     assert mixed.dtype == torch.float32 and not torch.equal(mixed, exact)
     torch.testing.assert_close(mixed, exact, rtol=0.05, atol=0.05)
-    double = target(Net().double(), split(9), split(5)).features("train")["backbone"]
+    double = make_target(Net().double(), split(9), split(5)).features("train")["backbone"]
     assert double.dtype == torch.float32
     torch.testing.assert_close(double, exact)
 
@@ -160,28 +163,40 @@ def test_refusals() -> None:
         Images([images], torch.zeros(2))
     with pytest.raises(ValueError, match="0 images"):
         Images([images[:0]], torch.zeros(0))
-    with pytest.raises(ValueError, match="batch_size must be at least 1"):
-        target(None, split(4), split(4), batch_size=0)
-    with pytest.raises(ValueError, match=r"test labels must lie in \[0, 6\), found 0 to 6"):
-        target(None, split(4), Images([images], torch.tensor([0, 1, 6]))).labels("test")
+    with pytest.raises(ValueError, match=r"^batch_size=0: set batch_size to 1 or more"):
+        make_target(None, split(4), split(4), batch_size=0)
+    with pytest.raises(ConfigError, match=r"^test labels are 0 to 6, not in \[0, 6\): set dataset to one"):
+        make_target(None, split(4), Images([images], torch.tensor([0, 1, 6]))).labels("test")
+
+
+def test_refusals_name_the_evaluator() -> None:
+    target = make_target(None, split(11), split(5))
+    assert list(run_evaluators({"knn": KNN(k=5)}, [("_raw/", target)])[0]) == ["knn_raw/top1", "knn_raw/top5"]
+    with pytest.raises(InvalidValue, match=r"^evaluate\.near\.k=12: set evaluate\.near\.k to a number from 1 to 11"):
+        run_evaluators({"near": KNN(k=12)}, [("/", target)])
+    with pytest.raises(InvalidValue, match=r"^evaluate\.near\.k=12: set evaluate\.near\.k to a number from 1 to 11"):
+        check_evaluators({"other": Projections(), "near": KNN(k=12)}, [("/", target)])
+    unlabelled = make_target(None, split(11), Images([split(1).parts[0]], torch.tensor([-1])))
+    with pytest.raises(ConfigError, match=r"^evaluate\.knn: test labels are -1 to -1, not in \[0, 6\): set dataset to"):
+        check_evaluators({"knn": KNN(k=5)}, [("/", unlabelled)])
 
 
 def measure() -> dict[str, Any]:
-    """Features and metrics of one process, whatever the number of ranks; 21 and 13 images divide by no world."""
+    """Features and metrics on any number of ranks; 21 and 13 images give the ranks unequal shares."""
     network = Net()
-    given = target(network, split(21), split(13, 1))
-    features = {name: given.features(name) for name in ("train", "test")}
+    target = make_target(network, split(21), split(13, 1))
+    features = {name: target.features(name) for name in ("train", "test")}
     images = sum(network.seen)
     on_images = LinearOnImages(6, flip=0.5, epochs=3, batch_size=10, lr=0.5, milestones=[1])
     return {
         "features": features,
         "images": images,
-        "knn": list(KNN(k=5).run(given)),
-        "linear": list(LinearProbe(epochs=3, batch_size=8).run(given)),
-        "on_images": list(on_images.run(given)),
-        "classifier": on_images._fit(given)[""][:2],
-        "one": target(Net(), split(1), split(1)).features("test"),
-        "equal": target(Net(), split(8), split(1)).features("train"),
+        "knn": list(KNN(k=5).run(target)),
+        "linear": list(LinearProbe(epochs=3, batch_size=8).run(target)),
+        "on_images": list(on_images.run(target)),
+        "classifier": on_images._fit(target)[""][:2],
+        "one": make_target(Net(), split(1), split(1)).features("test"),
+        "equal": make_target(Net(), split(8), split(1)).features("train"),
     }
 
 
@@ -189,7 +204,7 @@ def _rank_measure(rank: int) -> dict[str, Any]:
     return measure()
 
 
-def test_two_ranks_measure_what_one_does() -> None:
+def test_two_ranks_measure_the_same_as_one() -> None:
     alone, ranks = measure(), on_two_ranks(_rank_measure)
     assert [alone["images"], *(measured["images"] for measured in ranks)] == [34, 10 + 6, 11 + 7]
     for measured in ranks:

@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node, this machine, from Debian's packages: started by hand, for tests, and stopped again."""
+"""A Slurm cluster for tests, with this machine as its only node, made of Debian's packages."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> str:
-    """Why there can be no cluster here; empty where there can."""
+    """The reason why no cluster can be started here; empty if one can."""
     absent = [program for program in NEEDED if _find(program) is None]
     if absent:
         return f"not installed: {', '.join(absent)} (Debian: slurm-wlm, munge)"
@@ -53,8 +53,8 @@ def missing() -> str:
 
 @contextlib.contextmanager
 def cluster(cpus: int) -> Iterator[Path]:
-    """Runs the three daemons and points Slurm's commands at them; gives their folder."""
-    folder = Path(tempfile.mkdtemp(prefix="slurm"))  # a short path: that of a socket must be
+    """Run the three daemons and set ``SLURM_CONF`` for Slurm's commands; yield the daemons' folder."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm"))  # a short path, since the path of a socket has a limit
     for name in ("state", "spool"):
         (folder / name).mkdir()
     (folder / "munge.key").write_bytes(os.urandom(128))
@@ -73,11 +73,11 @@ def cluster(cpus: int) -> Iterator[Path]:
             with open(folder / f"{name}.out", "w") as out:
                 command = [str(_find(name)), *options]
                 daemons.append(subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True))
-            until(lambda name=name: name != "munged" or (folder / "munge.socket").exists(), 20)  # type: ignore[misc]
-        until(lambda: "idle" in told("sinfo", "-h", "-o", "%t"), 60)
+            wait_until(lambda name=name: name != "munged" or (folder / "munge.socket").exists(), 20)  # type: ignore[misc]
+        wait_until(lambda: "idle" in output("sinfo", "-h", "-o", "%t"), 60)
         yield folder
     finally:
-        told("scancel", "--full", "--signal=KILL", "--user=root")
+        output("scancel", "--full", "--signal=KILL", "--user=root")
         for daemon in reversed(daemons):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(daemon.pid, signal.SIGTERM if daemon is not daemons[-1] else signal.SIGKILL)
@@ -89,17 +89,17 @@ def cluster(cpus: int) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def told(*command: str) -> str:
-    """What a command of Slurm prints; nothing if it fails."""
+def output(*command: str) -> str:
+    """Output of a Slurm command; empty if it fails."""
     return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
 
 
-def until(holds: Callable[[], object], seconds: float) -> None:
-    """Waits until something holds; raises TimeoutError if it takes too long."""
+def wait_until(condition: Callable[[], object], seconds: float) -> None:
+    """Wait until ``condition`` returns something true; raise TimeoutError after ``seconds``."""
     end = time.monotonic() + seconds
-    while not holds():
+    while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"not within {seconds} s")
+            raise TimeoutError(f"the condition was false for {seconds} s")
         time.sleep(0.2)
 
 

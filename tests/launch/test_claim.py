@@ -1,4 +1,4 @@
-"""One process has a run at a time: also when many want it at once, and when one that had it is gone."""
+"""One process at a time carries out a run, also if many start at once or if the owner is killed."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 from ssl_bench.launch.claim import Claim, Owner, owner
 
-# Takes the run, works for a moment on the file of results unless that is done, and gives the run back.
+# Waits for the run, writes its results unless they exist, and releases it.
 WORKER = """
 import sys, time
 from pathlib import Path
@@ -27,25 +27,26 @@ if not results.exists():
     with open(log, "a") as file: file.write("end\\n")
 claim.release(results.exists())
 """
-# Wants a hundred runs, each at the same moment as everybody else, and keeps what it gets.
+# Tries to take a hundred runs, each at the same moment as all other racers, and prints which it has taken.
 RACER = """
 import sys, time
 from pathlib import Path
 from ssl_bench.launch.claim import Claim
-begin, got = float(sys.argv[1]), []
+begin, taken = float(sys.argv[1]), []
 for number in range(100):
     claim = Claim(Path(f"run{number}"))
     while time.time() < begin + 0.02 * number: pass
-    if claim.take() is None: got.append(number)
-print(*got, flush=True)
+    if claim.take() is None: taken.append(number)
+print(*taken, flush=True)
 sys.stdin.read()
 """
+# Takes the run and keeps it for a minute.
 HOLDER = """
 import time
 from pathlib import Path
 from ssl_bench.launch.claim import Claim
 assert Claim(Path("run")).take() is None
-print("has it", flush=True)
+print("taken", flush=True)
 time.sleep(60)
 """
 
@@ -54,15 +55,15 @@ def start(code: str) -> "subprocess.Popen[str]":
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
 
-def elsewhere(number: int) -> Path:
-    """The claim of a process on another machine."""
+def claim_of_another_machine(number: int) -> Path:
+    """Write claim ``number`` as a process on another machine would; return its file."""
     path = Path(f"run/claims/{number}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(replace(Owner.me(), host="node7", pid=4711, machine="node7/boot/pid"))))
+    path.write_text(json.dumps(asdict(replace(Owner.this_process(), host="node7", pid=4711, machine="node7/boot/pid"))))
     return path
 
 
-def test_of_twenty_that_start_at_once_one_does_the_work() -> None:
+def test_one_of_twenty_processes_that_start_at_once_does_the_work() -> None:
     for process in [start(WORKER) for _ in range(20)]:
         with process:
             assert process.wait(60) == 0
@@ -70,31 +71,31 @@ def test_of_twenty_that_start_at_once_one_does_the_work() -> None:
     assert not Path("run/claims").exists()
 
 
-def test_a_run_that_many_want_at_the_same_moment_is_ones() -> None:
+def test_each_run_is_taken_by_exactly_one_of_six_processes() -> None:
     begin = str(time.time() + 1.5)  # when all have been started
     options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     racers = [subprocess.Popen([sys.executable, "-c", RACER, begin], **options) for _ in range(6)]
-    got = [int(number) for racer in racers if racer.stdout for number in racer.stdout.readline().split()]
+    taken = [int(number) for racer in racers if racer.stdout for number in racer.stdout.readline().split()]
     for racer in racers:
         racer.communicate()
-    assert sorted(got) == list(range(100))
+    assert sorted(taken) == list(range(100))
 
 
-def test_who_is_killed_loses_the_run_at_once() -> None:
+def test_the_claim_of_a_killed_process_ends_at_once() -> None:
     with start(HOLDER) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "has it\n"
+        assert holder.stdout is not None and holder.stdout.readline() == "taken\n"
         claim = Claim(Path("run"))
         found = claim.take()
-        assert found is not None and (found.pid, found.host) == (holder.pid, Owner.me().host)
+        assert found is not None and (found.pid, found.host) == (holder.pid, Owner.this_process().host)
         assert found == owner(Path("run"))
         assert str(found.pid) in str(found) and found.host in str(found)
         os.kill(holder.pid, signal.SIGKILL)
         while Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            time.sleep(0.01)  # nobody has waited for it yet: a zombie has nothing any more
+            time.sleep(0.01)  # until it is a zombie, whose claims do not count
         assert owner(Path("run")) is None
         assert claim.take() is None and claim.number == 2
-        mine = owner(Path("run"))
-        assert mine is not None and mine.pid == os.getpid()
+        new_owner = owner(Path("run"))
+        assert new_owner is not None and new_owner.pid == os.getpid()
         claim.release(finished=False)
     assert owner(Path("run")) is None
     again = Claim(Path("run"))
@@ -103,15 +104,15 @@ def test_who_is_killed_loses_the_run_at_once() -> None:
     assert not Path("run/claims").exists()
 
 
-def test_a_process_number_that_is_used_again_has_nothing() -> None:
+def test_a_new_process_with_the_same_pid_is_not_the_owner() -> None:
     claim = Path("run/claims/1")
     claim.parent.mkdir(parents=True)
-    claim.write_text(json.dumps(asdict(replace(Owner.me(), born="1"))))
+    claim.write_text(json.dumps(asdict(replace(Owner.this_process(), born="1"))))
     assert Claim(Path("run")).take() is None
 
 
-def test_an_owner_elsewhere_lives_as_long_as_it_touches_its_claim() -> None:
-    path, claim = elsewhere(1), Claim(Path("run"), lease=0.5)
+def test_an_owner_on_another_machine_keeps_its_claim_while_it_touches_it() -> None:
+    path, claim = claim_of_another_machine(1), Claim(Path("run"), lease=0.5)
     for _ in range(4):
         found = claim.take()
         assert found is not None and found.host == "node7"
@@ -122,7 +123,7 @@ def test_an_owner_elsewhere_lives_as_long_as_it_touches_its_claim() -> None:
     assert claim.take() is None and claim.number == 2
 
 
-def test_a_claim_that_is_not_written_yet_counts_until_its_time_is_up() -> None:
+def test_an_empty_claim_counts_until_its_lease_ends() -> None:
     Path("run/claims").mkdir(parents=True)
     Path("run/claims/1").touch()
     claim = Claim(Path("run"), lease=0.3)
@@ -131,23 +132,23 @@ def test_a_claim_that_is_not_written_yet_counts_until_its_time_is_up() -> None:
     assert claim.take() is None
 
 
-def test_who_was_given_up_ends_without_another_word() -> None:
+def test_a_process_whose_run_was_taken_over_exits() -> None:
     code = "import ssl_bench.launch.claim as c; c.BEAT = 0.1\n" + HOLDER
     with start(code) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "has it\n"
-        elsewhere(2)
+        assert holder.stdout is not None and holder.stdout.readline() == "taken\n"
+        claim_of_another_machine(2)
         assert holder.wait(10) == 1
 
 
-def test_status_compares_the_last_touch_with_the_clock() -> None:
-    path = elsewhere(1)
+def test_owner_compares_the_last_touch_with_the_clock() -> None:
+    path = claim_of_another_machine(1)
     found = owner(Path("run"))
     assert found is not None and found.host == "node7"
     os.utime(path, (time.time() - 200, time.time() - 200))
     assert owner(Path("run")) is None
 
 
-def test_a_disk_that_is_full_does_not_hide_how_a_run_ended() -> None:
+def test_a_claim_is_released_without_error_if_nothing_can_be_written() -> None:
     claim = Claim(Path("run"))
     assert claim.take() is None
     shutil.rmtree("run")

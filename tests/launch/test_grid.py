@@ -1,4 +1,4 @@
-"""Several runs at once on one machine: each in a process and a place of its own."""
+"""Grids: every run once, one after another or several at a time, and a summary at the end."""
 
 import json
 import os
@@ -10,25 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
+import yaml
 
 from ssl_bench import files
-from ssl_bench.training.estimate import out_of_memory
 from tests.conftest import SMALL
 
+Train = Callable[..., tuple[int, str]]
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 LOCAL = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
-# Takes a place and says what it got.
-HOLDER = """
-import os, sys, time
-from ssl_bench.launch.slots import Place
-with Place(*map(int, sys.argv[1:4])):
-    print(os.environ.get("CUDA_VISIBLE_DEVICES"), sorted(os.sched_getaffinity(0)), flush=True)
-    time.sleep(60)
-"""
 
 
 def results(outputs: str = "outputs") -> dict[str, Any]:
+    """``results.json`` of all runs by run_id."""
     return {path.parent.name: files.read_json(path) for path in Path(outputs).glob("*/*/results.json")}
 
 
@@ -37,41 +30,128 @@ def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in rows if "loss" in row]
 
 
-def test_runs_side_by_side_are_those_one_after_another(cli: Cli) -> None:
+# ---- runs one after another
+
+
+def test_a_grid_trains_each_run_once_and_goes_on_after_a_failure(train: Train, cli: Cli) -> None:
+    grid = ["-m", "max_steps=2", "optimizer.lr=0.1,1e38", "seed=0,1"]
+    code, printed = train(*grid)
+    assert code == 1
+    assert "4 runs: 2 trained, 0 done before, 2 failed" in printed
+    failures = [line for line in printed.splitlines() if line.startswith("  failed: ")]
+    assert len(failures) == 2 and "not finite" in failures[0]
+    assert failures[0].startswith("  failed: optimizer.lr=1e+38 seed=0: ")
+    again, printed = train(*grid)
+    assert again == 1 and "4 runs: 0 trained, 2 done before, 2 failed" in printed
+    healthy, printed = train("-m", "max_steps=2", "optimizer.lr=0.1", "seed=0,1,2")
+    assert healthy == 0 and "3 runs: 1 trained, 2 done before, 0 failed" in printed
+    assert len(list(Path("outputs/default").iterdir())) == 5
+    status = cli("status")
+    assert status.returncode == 0 and "3 done, 0 partial, 2 failed" in status.stdout
+    lines = " ".join(status.stdout.split())
+    assert lines.count("optimizer.lr=0.1 seed=") == 3 and lines.count("optimizer.lr=1e+38 seed=") == 2
+
+
+def test_the_files_of_a_grid_have_its_runs_and_their_outcomes(train: Train) -> None:
+    assert train("-m", "max_steps=1", "optimizer.lr=0.1,1e38")[0] == 1
+    (grid,) = Path("outputs/.sweeps").iterdir()
+    content = files.read_json(grid / "grid.json")
+    assert content.keys() == {"command", "host", "pid", "started", "runs"} and content["pid"] == os.getpid()
+    learning_rates = [[o for o in run if o.startswith("optimizer.lr=")] for run in content["runs"]]
+    assert learning_rates[0] == ["optimizer.lr=0.3", "optimizer.lr=0.1"] or len(learning_rates) == 2
+    jobs = [files.read_json(grid / "jobs" / f"{number}.json") for number in range(2)]
+    assert len(list((grid / "jobs").iterdir())) == 2
+    assert [(job["state"], job["code"]) for job in jobs] == [("done", 0), ("failed", 1)]
+    assert [job["overrides"] for job in jobs] == content["runs"] and "not finite" in jobs[1]["reason"]
+    assert all((Path(job["folder"]) / "config.yaml").exists() for job in jobs)
+
+
+def test_an_interrupted_grid_trains_only_what_is_missing(train: Train) -> None:
+    assert train("-m", "max_steps=2", "seed=0,1")[0] == 0
+    (run,) = [c.parent for c in Path("outputs").glob("*/*/config.yaml") if yaml.safe_load(c.read_text())["seed"] == 1]
+    (run / "results.json").unlink()
+    _, printed = train("-m", "max_steps=2", "seed=0,1,2")
+    assert "3 runs: 2 trained, 1 done before, 0 failed" in printed
+
+
+def test_a_grid_ends_with_a_table_of_means_over_the_seeds(train: Train) -> None:
+    code, printed = train(
+        "-m", "max_steps=1", "temperature.tau=0.1,0.2", "seed=0,1", "evaluate=knn", "evaluate.baselines=[init]"
+    )
+    rows = [
+        [part.strip() for part in line.split("│")[1:-1]] for line in printed.splitlines() if "│ temperature" in line
+    ]
+    assert code == 0 and [row[:2] for row in rows] == [["temperature.tau=0.1", "2"], ["temperature.tau=0.2", "2"]]
+    for row in rows:
+        tau = float(row[0].split("=")[1])
+        runs = [run for run in results().values() if run["config"]["temperature"]["tau"] == tau]
+        for name, text in zip(("knn/top1", "knn_init/top1"), row[2:], strict=True):
+            a, b = (100 * run["metrics"][name] for run in runs)
+            assert text == f"{(a + b) / 2:.1f} ± {abs(a - b) / 2**0.5:.1f}%"
+
+
+def test_an_experiment_is_a_grid_and_the_command_line_overrides_it(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    experiment = {"name": "taus", "hydra": {"mode": "MULTIRUN", "sweeper": {"params": {"temperature.tau": "0.1,0.2"}}}}
+    path = tmp_path / "conf" / "experiment" / "taus.yaml"
+    path.write_text("# @package _global_\n" + yaml.safe_dump(experiment))
+    common = ["--config-dir", str(tmp_path / "conf"), "experiment=taus", "max_steps=1"]
+    assert "2 runs: 2 trained" in train(*common)[1]
+    assert "1 runs: 0 trained, 1 done before" in train(*common, "temperature.tau=0.2")[1]
+    runs = [yaml.safe_load(p.read_text()) for p in Path("outputs/taus").glob("*/config.yaml")]
+    assert sorted(r["temperature"]["tau"] for r in runs) == [0.1, 0.2]
+    assert all(r["choices"]["experiment"] == "taus" for r in runs)
+
+
+def test_an_option_that_does_not_exist_is_refused_before_any_run_starts(train: Train) -> None:
+    code, printed = train("-m", "loss=infonce,typo")
+    assert code == 2 and "loss=typo: there is no such option" in printed and not Path("outputs/default").exists()
+
+
+def test_a_refused_value_fails_only_its_run(train: Train) -> None:
+    code, printed = train("-m", "batch_size.size=0,64", "max_steps=1")
+    assert code == 1 and "2 runs: 1 trained, 0 done before, 1 failed" in printed
+    assert "batch_size.size=0: set batch_size.size to 2 or more" in printed
+
+
+# ---- several runs at a time, or several processes that want the same run
+
+
+def test_a_parallel_grid_gives_the_same_losses_as_a_sequential_one(cli: Cli) -> None:
     grid = [*SMALL, "-m", "max_steps=3", "optimizer.lr=0.1,0.2,1e38", "seed=0"]
-    # One core for either run: sums are not split in another way.
-    both = cli("train", *grid, *LOCAL, "paths.outputs=both")
-    assert both.returncode == 1, both.stdout + both.stderr
-    assert "3 cells: 2 trained, 0 done before, 1 failed" in both.stdout
-    failures = [line for line in both.stdout.splitlines() if line.startswith("  failed: ")]
+    # Every run has one core in both grids, so that sums are divided in the same way.
+    parallel = cli("train", *grid, *LOCAL, "paths.outputs=parallel")
+    assert parallel.returncode == 1, parallel.stdout + parallel.stderr
+    assert "3 runs: 2 trained, 0 done before, 1 failed" in parallel.stdout
+    failures = [line for line in parallel.stdout.splitlines() if line.startswith("  failed: ")]
     assert len(failures) == 1 and "optimizer.lr=1e+38" in failures[0] and "not finite" in failures[0]
-    again = cli("train", *grid, *LOCAL, "paths.outputs=both")
-    assert again.returncode == 1 and "3 cells: 0 trained, 2 done before, 1 failed" in again.stdout
-    assert cli("train", *grid, "paths.outputs=one").returncode == 1
-    assert set(results("both")) == set(results("one")) and len(results("one")) == 2
-    for identity in results("one"):
-        (beside,), (alone,) = Path("both").glob(f"*/{identity}"), Path("one").glob(f"*/{identity}")
-        assert losses(beside) == losses(alone) and len(losses(alone)) == 3
-        assert not (beside / "claims").exists()
+    again = cli("train", *grid, *LOCAL, "paths.outputs=parallel")
+    assert again.returncode == 1 and "3 runs: 0 trained, 2 done before, 1 failed" in again.stdout
+    assert cli("train", *grid, "paths.outputs=sequential").returncode == 1
+    assert set(results("parallel")) == set(results("sequential")) and len(results("sequential")) == 2
+    for identity in results("sequential"):
+        (one,), (other,) = Path("parallel").glob(f"*/{identity}"), Path("sequential").glob(f"*/{identity}")
+        assert losses(one) == losses(other) and len(losses(other)) == 3
+        assert not (one / "claims").exists()
 
 
-def test_a_run_that_is_killed_takes_nobody_with_it() -> None:
-    # So long that it is not killed at its end: elastic's agent never notices a process that dies while it waits for its
-    # result to be fetched.
+def test_a_killed_run_does_not_stop_the_other_runs() -> None:
+    # The killed run is long, so that it is still training: elastic's agent never notices that a process has ended while
+    # the process waits for its result to be fetched.
     command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "-m", *LOCAL, "epochs=4000,2", "seed=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
         try:
             wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
-            wait_for(results)  # the short one is done, so that the process of a training is that of the long one
-            wait_for(lambda: len(trainings(grid.pid)) == 1)
-            os.kill(trainings(grid.pid)[0], signal.SIGKILL)
+            wait_for(results)  # the short run is done: the only process that still trains has the long one
+            wait_for(lambda: len(training_processes(grid.pid)) == 1)
+            os.kill(training_processes(grid.pid)[0], signal.SIGKILL)
             printed, _ = grid.communicate(timeout=100)
         finally:
             grid.kill()
-    assert grid.returncode == 1 and "2 cells: 1 trained, 0 done before, 1 failed" in printed, printed
+    assert grid.returncode == 1 and "2 runs: 1 trained, 0 done before, 1 failed" in printed, printed
 
 
-def test_a_run_that_somebody_has_is_waited_for_after_the_others(cli: Cli) -> None:
+def test_a_grid_waits_for_a_run_that_another_process_trains(cli: Cli) -> None:
     command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "epochs=6", "seed=0"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as other:
         wait_for(lambda: list(Path("outputs").glob("*/*/claims/1")))
@@ -79,87 +159,28 @@ def test_a_run_that_somebody_has_is_waited_for_after_the_others(cli: Cli) -> Non
         assert other.wait(60) == 0
     assert grid.returncode == 0, grid.stdout + grid.stderr
     assert f"is being trained by {os.uname().nodename} (process {other.pid})" in grid.stdout + grid.stderr
-    assert "2 cells: 1 trained, 1 done before, 0 failed" in grid.stdout
+    assert "2 runs: 1 trained, 1 done before, 0 failed" in grid.stdout
     assert len(results()) == 2
 
 
-@pytest.mark.parametrize(
-    ("visible", "settings", "expected"),
-    [
-        ("0,1", "1 2 1", ["0", "1", "0", "1"]),  # two on each GPU, each GPU once before one has two
-        ("5,GPU-7a", "1 1 1", ["5", "GPU-7a"]),
-        ("0,1,2,3", "2 1 1", ["0,1", "2,3"]),
-    ],
-)
-def test_places_on_gpus(
-    visible: str, settings: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    command = [sys.executable, "-c", HOLDER, *settings.split()]
-    holders = []
-    try:
-        for place in expected:
-            holders.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-            assert said(holders[-1]) == place
-        late = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        holders.append(late)
-        time.sleep(1)
-        holders[1].kill()  # and the kernel lifts its locks
-        assert said(late) == expected[1]
-    finally:
-        for holder in holders:
-            with holder:
-                holder.kill()
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be shared")
-def test_places_on_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    cores = sorted(os.sched_getaffinity(0))
-    command = [sys.executable, "-c", HOLDER, "1", "1", "2"]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as one,
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as two,
-    ):
-        assert one.stdout is not None and two.stdout is not None
-        shares = [json.loads(h.stdout.readline().partition(" ")[2]) for h in (one, two) if h.stdout]
-        one.kill()
-        two.kill()
-    assert [len(share) for share in shares] == [len(cores) // 2] * 2 and not set(shares[0]) & set(shares[1])
-
-
-def test_what_would_fit_is_said() -> None:
-    gib = 2**30
-    said_ = out_of_memory(1024, 8, 15 * gib, 16 * gib, 6 * gib, 0.1 * gib)
-    assert "15.0 of the GPU's 16.0 GiB" in said_ and "about 102 MiB" in said_
-    assert "batch_size.chunk=256," in said_  # 32 of a rank's 128 images: 64 would take 6.4 GiB
-    assert "batch_size.chunk or batch_size.size" in out_of_memory(8, 8, gib, gib, 0, 0.1 * gib)
-
-
-def said(holder: "subprocess.Popen[str]") -> str:
-    assert holder.stdout is not None
-    return holder.stdout.readline().partition(" ")[0]
-
-
-def wait_for(found: Callable[[], Any], seconds: float = 60) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait until ``condition`` returns something true."""
     end = time.monotonic() + seconds
-    while not (what := found()):
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.1)
-    return what
 
 
-def trainings(grid: int) -> list[int]:
-    """The processes that a grid trains in."""
+def training_processes(grid: int) -> list[int]:
+    """The processes in which a grid trains its runs."""
     return [pid for pid, command in descendants(grid) if "spawn_main" in command and "fork" in command]
 
 
 def descendants(pid: int) -> list[tuple[int, str]]:
-    """Processes that a process has started, and those that they have: number and command."""
-    found = []
+    """PID and command of all processes that descend from ``pid``."""
+    processes = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, task.read_text().split()):
             command = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
-            found += [(child, command), *descendants(child)]
-    return found
+            processes += [(child, command), *descendants(child)]
+    return processes

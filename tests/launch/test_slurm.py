@@ -1,4 +1,4 @@
-"""A grid as an array job on a real Slurm cluster: a cell that is told to stop goes on from where it was."""
+"""Grids as array jobs on a Slurm cluster: a run that gets a signal saves its state, is requeued and resumes."""
 
 import json
 import os
@@ -36,65 +36,64 @@ def rows(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_a_cell_that_is_stopped_in_the_middle_is_requeued_and_goes_on() -> None:
+def test_a_stopped_run_of_a_grid_is_requeued_and_resumes_with_the_same_bits() -> None:
     command = [sys.executable, "-m", "ssl_bench", "train", "-m", *SMALL, *LAUNCHER, *GRID]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
         try:
-            cell = Path("outputs/.sweeps")
-            slurm.until(lambda: list(cell.glob("*/cells/1.json")), 120)
-            (record,) = cell.glob("*/cells/1.json")
+            grids = Path("outputs/.sweeps")
+            slurm.wait_until(lambda: list(grids.glob("*/jobs/1.json")), 120)
+            (record,) = grids.glob("*/jobs/1.json")
             run = Path(files.read_json(record)["folder"])
-            slurm.until(lambda: len(rows(run)) > 20, 120)
-            (job,) = [j for j in slurm.told("squeue", "-h", "-r", "-o", "%i").split() if j.endswith("_1")]
-            # It would signal again what goes back into the queue while it asks.
-            with subprocess.Popen(["scancel", "--signal=USR2", job], stderr=subprocess.DEVNULL) as told:
-                slurm.until(lambda: "Restarts=1 " in slurm.told("scontrol", "show", "job", job), 60)
-                told.kill()
+            slurm.wait_until(lambda: len(rows(run)) > 20, 120)
+            (job,) = [j for j in slurm.output("squeue", "-h", "-r", "-o", "%i").split() if j.endswith("_1")]
+            # scancel would repeat the signal to the requeued job, so it is killed as soon as the job has restarted.
+            with subprocess.Popen(["scancel", "--signal=USR2", job], stderr=subprocess.DEVNULL) as scancel:
+                slurm.wait_until(lambda: "Restarts=1 " in slurm.output("scontrol", "show", "job", job), 60)
+                scancel.kill()
             printed, _ = grid.communicate(timeout=240)
         finally:
             grid.kill()
     assert grid.returncode == 0, printed
-    assert "4 cells: 4 trained, 0 done before, 0 failed" in printed
-    assert "Restarts=1 " in slurm.told("scontrol", "show", "job", job)
+    assert "4 runs: 4 trained, 0 done before, 0 failed" in printed
+    assert "Restarts=1 " in slurm.output("scontrol", "show", "job", job)
     runs = [path.parent for path in Path("outputs/default").glob("*/results.json")]
     assert len(runs) == 4
     for each in runs:
         assert [row["step"] for row in rows(each) if "loss" in row] == list(range(1, 253))
     resumed = {each for each in runs if "resuming at step" in (each / "train.log").read_text()}
     assert resumed == {run}
-    # What was stopped and resumed ends in the same bits as a run that was not.
+    # The resumed run has the same losses as a run that was never stopped.
     config = yaml.safe_load((run / "config.yaml").read_text())
     alone = [f"optimizer.lr={config['optimizer']['lr']}", f"seed={config['seed']}", "epochs=12", "paths.outputs=alone"]
     once = [sys.executable, "-m", "ssl_bench", "train", *SMALL, *alone]
     subprocess.run(once, check=True, capture_output=True, timeout=120)
-    ((undisturbed),) = [path.parent for path in Path("alone").glob("*/*/results.json")]
-    assert [row["loss"] for row in rows(undisturbed) if "loss" in row] == [
-        row["loss"] for row in rows(run) if "loss" in row
-    ]
+    (uninterrupted,) = [path.parent for path in Path("alone").glob("*/*/results.json")]
+    expected = [row["loss"] for row in rows(uninterrupted) if "loss" in row]
+    assert [row["loss"] for row in rows(run) if "loss" in row] == expected
 
 
-def test_cells_of_several_ranks_are_started_by_their_task() -> None:
+def test_the_task_of_a_run_starts_its_ranks() -> None:
     several = ["-m", *SMALL, *LAUNCHER, "hydra.launcher.cpus_per_task=2", "devices=2", "precision=fp64", "max_steps=3"]
     done = subprocess.run(
         [sys.executable, "-m", "ssl_bench", "train", *several], capture_output=True, text=True, timeout=240
     )
-    assert done.returncode == 0 and "1 cells: 1 trained" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "1 runs: 1 trained" in done.stdout, done.stdout + done.stderr
     (results,) = Path("outputs").glob("*/*/results.json")
     assert files.read_json(results)["facts"]["ranks"] == 2
     assert os.path.exists(results.parent / "checkpoints" / "last.pt")
 
 
-def test_the_batch_script_saves_and_requeues_a_run_of_torchruns_ranks() -> None:
+def test_the_batch_script_saves_and_requeues_a_run_under_torchrun() -> None:
     script = Path(__file__).parents[2] / "scripts" / "slurm_torchrun.sh"
     options = ["--parsable", "--gpus-per-node=0", "--cpus-per-task=2", "--output=slurm.out", "--time=60"]
     environment = os.environ | {"RANKS_PER_NODE": "2", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = ["sbatch", *options, str(script), *SMALL, "precision=fp64", "epochs=12"]
     job = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
     outputs = Path("outputs")
-    slurm.until(lambda: any(len(rows(path.parent)) > 20 for path in outputs.glob("*/*/metrics.jsonl")), 120)
-    slurm.told("scancel", "--batch", "--signal=USR2", job)
-    slurm.until(lambda: "Restarts=1 " in slurm.told("scontrol", "show", "job", job), 60)
-    slurm.until(lambda: "JobState=COMPLETED" in slurm.told("scontrol", "show", "job", job), 200)
+    slurm.wait_until(lambda: any(len(rows(path.parent)) > 20 for path in outputs.glob("*/*/metrics.jsonl")), 120)
+    slurm.output("scancel", "--batch", "--signal=USR2", job)
+    slurm.wait_until(lambda: "Restarts=1 " in slurm.output("scontrol", "show", "job", job), 60)
+    slurm.wait_until(lambda: "JobState=COMPLETED" in slurm.output("scontrol", "show", "job", job), 200)
     (results,) = outputs.glob("*/*/results.json")
     assert files.read_json(results)["facts"]["ranks"] == 2
     assert [row["step"] for row in rows(results.parent) if "loss" in row] == list(range(1, 253))

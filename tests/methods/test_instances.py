@@ -1,26 +1,20 @@
-"""Methods that tell images apart: their losses against naive loops and closed forms, ranks against one, resume."""
+"""Inv. Spread and Exemplar: their losses and gradients against naive loops and closed forms."""
 
-import copy
 import math
-from collections.abc import Callable
 from decimal import Decimal, localcontext
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ssl_bench import parts as assemble
 from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
-from ssl_bench.methods.base import Method
 from ssl_bench.methods.exemplar import Exemplar
 from ssl_bench.methods.inv_spread import InvSpread
 from ssl_bench.networks.heads import MLP
-from tests.methods.training import batches, trained
-from tests.ranks import on_two_ranks
+from ssl_bench.parts import Parts
 
 WIDTH, INSTANCES = 5, 24
 
@@ -30,16 +24,10 @@ def batch_of(views: Tensor) -> Batch:
     return Batch([*views], torch.arange(views.shape[1]), torch.full(views.shape[1:2], -1))
 
 
-def random_views(images: int) -> Batch:
-    views = torch.randn(2, images, 1, 3, 3, generator=torch.Generator().manual_seed(1)).double()
-    views[1] += views[0]
-    return batch_of(views)
-
-
 def spread(z: Tensor, tau: float) -> Tensor:
-    """The loss of vectors [2, B, D] as they are."""
-    found: Tensor = InvSpread(nn.Identity(), nn.Identity(), tau, "sync")(batch_of(z), 0.0)[0]
-    return found
+    """The loss of vectors [2, B, D], without a network."""
+    loss: Tensor = InvSpread(nn.Identity(), nn.Identity(), tau, "sync")(batch_of(z), 0.0)[0]
+    return loss
 
 
 # ---- Inv. Spread
@@ -67,8 +55,8 @@ def test_inv_spread_is_its_formula(images: int, tau: float) -> None:
     z.requires_grad_()
     found, expected = spread(z, tau), naive(z, tau)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
-    mine, theirs = (torch.autograd.grad(loss, z)[0] for loss in (found, expected))
-    torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-13)
+    gradients = [torch.autograd.grad(loss, z)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("cosine", [-1.0, -0.3, 0.0, 0.9, 1.0])
@@ -83,7 +71,7 @@ def test_inv_spread_of_two_images(cosine: float) -> None:
 @pytest.mark.parametrize("tau", [0.01, 0.07, 1.0])
 @pytest.mark.parametrize("kind", ["negative is the anchor", "all alike", "positive opposite", "two at once"])
 def test_inv_spread_at_cosines_of_one(kind: str, tau: float) -> None:
-    """In single precision, against decimals of 120 digits; with a naive log(1 - P) half of these are infinite."""
+    """In single precision against decimals of 120 digits; a naive log(1 - P) is infinite in half of these cases."""
     angles = {
         "negative is the anchor": [[0.0, 0.0, 1.5], [math.pi, 2.0, 1.5]],
         "all alike": [[0.3, 0.3, 0.3], [0.3, 0.3, 0.3]],
@@ -110,7 +98,7 @@ def test_inv_spread_at_cosines_of_one(kind: str, tau: float) -> None:
 
 
 def test_only_the_row_has_a_gradient() -> None:
-    """A step along the gradient of view 1 alone is that of its own rows: those of view 2 do not know of it."""
+    """With view 2 as a constant, the gradient of view 1 does not change: its vectors are constants in other rows."""
     z = torch.randn(2, 4, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     (together,) = torch.autograd.grad(spread(z, 0.2), z)
     first = z.detach().clone().requires_grad_()
@@ -120,94 +108,52 @@ def test_only_the_row_has_a_gradient() -> None:
     assert not alone[1].any()
 
 
-def test_inv_spread_refuses_what_cannot_be() -> None:
-    method = assemble.method(load(["framework=inv_spread"]))
-    with pytest.raises(ConfigError, match=r"batch_size.size=1: inv_spread needs other images"):
+def test_inv_spread_refuses_invalid_values() -> None:
+    method = Parts(load(["framework=inv_spread"])).method
+    with pytest.raises(ConfigError, match=r"^batch_size\.size=1: set batch_size\.size to 2 or more: "):
         method.facts(1)
-    with pytest.raises(ConfigError, match=r"framework.tau=0.0 must be positive"):
-        assemble.method(load(["framework=inv_spread", "framework.tau=0"]))
+    with pytest.raises(ConfigError, match=r"^framework\.tau=0\.0: set framework\.tau to a positive number$"):
+        _ = Parts(load(["framework=inv_spread", "framework.tau=0"])).method
 
 
 # ---- Exemplar
 
 
-def test_exemplar_is_a_classifier_of_images() -> None:
+def network() -> tuple[nn.Module, MLP]:
     torch.manual_seed(0)
-    method = exemplar(norm=False)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(9, 12), nn.Tanh())
+    return backbone, MLP(12, 1, None, WIDTH, norm=False, final_norm="none")
+
+
+def exemplar() -> Exemplar:
+    return Exemplar(*network(), INSTANCES, "sync").double()
+
+
+def test_exemplar_is_a_classifier_of_images() -> None:
+    method = exemplar()
     generator = torch.Generator().manual_seed(2)
     ids = torch.randperm(INSTANCES, generator=generator)[:6]
     views = torch.randn(2, 6, 1, 3, 3, generator=generator, dtype=torch.float64)
-    loss, told = method(Batch([*views], ids, ids), 0.0, True)
+    loss, diagnostics, _ = method(Batch([*views], ids, ids), 0.0, True)
     weight = method.classifier.weight
     assert weight.shape == (INSTANCES, WIDTH)
-    values, right = [], 0
+    values, correct = [], 0
     for v in range(2):
         for b in range(6):
             z = method.encoder(views[v, b : b + 1])["projection"][0]
             scores = torch.stack([(w * z).sum() for w in weight])
             values.append(scores.exp().sum().log() - scores[ids[b]])
-            right += int(scores.argmax()) == int(ids[b])
+            correct += int(scores.argmax()) == int(ids[b])
     expected = torch.stack(values).mean()
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
-    assert float(told["train/top1"]) == pytest.approx(right / 12)
+    assert float(diagnostics["train/top1"]) == pytest.approx(correct / 12)
     parameters = list(method.parameters())
-    for mine, theirs in zip(*(torch.autograd.grad(each, parameters) for each in (loss, expected)), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-14)
+    for pair in zip(*(torch.autograd.grad(each, parameters) for each in (loss, expected)), strict=True):
+        torch.testing.assert_close(*pair, rtol=1e-10, atol=1e-14)
 
 
 def test_exemplar_has_a_vector_for_every_image_of_the_dataset() -> None:
-    method = assemble.method(load(["framework=exemplar"]))
+    method = Parts(load(["framework=exemplar"])).method
     assert isinstance(method, Exemplar) and method.classifier.weight.shape == (1347, 128)
-    assert "classifier.weight" in method.state_dict() and not any(
-        "classifier" in n for n in method.encoder.state_dict()
-    )
-
-
-@pytest.mark.parametrize("framework", ["inv_spread", "exemplar"])
-def test_they_have_objectives_of_their_own(framework: str) -> None:
-    for group in ("loss=infonce", "negatives=in_batch", "temperature=fixed"):
-        with pytest.raises(ConfigError, match=f"{group}: framework={framework} has no {group.split('=')[0]}"):
-            assemble.method(load([f"framework={framework}", group]))
-
-
-# ---- ranks and resume
-
-
-def network(norm: bool) -> tuple[nn.Module, MLP]:
-    torch.manual_seed(0)
-    backbone = nn.Sequential(nn.Flatten(), nn.Linear(9, 12), *([nn.BatchNorm1d(12)] if norm else []), nn.Tanh())
-    return backbone, MLP(12, 1, None, WIDTH, norm=False, final_norm="none")
-
-
-def exemplar(norm: bool = True) -> Exemplar:
-    return Exemplar(*network(norm), INSTANCES, "sync").double()
-
-
-def inv_spread() -> InvSpread:
-    return InvSpread(*network(True), 0.2, "sync").double()
-
-
-MAKERS: dict[str, Callable[[], Method]] = {"exemplar": exemplar, "inv_spread": inv_spread}
-
-
-def _all(rank: int | None = None) -> dict[str, Tensor]:
-    return {name: trained(make(), batches(random_views(INSTANCES), 3)) for name, make in MAKERS.items()}
-
-
-def test_two_ranks_train_as_one() -> None:
-    alone = _all()
-    for found in on_two_ranks(_all):
-        for name, weights in found.items():
-            torch.testing.assert_close(weights, alone[name], rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_resumed_training_is_the_same_to_the_bit(name: str) -> None:
-    steps = batches(random_views(INSTANCES), 3)
-    expected = trained(MAKERS[name](), steps)
-    first = MAKERS[name]()
-    state: dict[str, Any] = {}
-    trained(first, steps[:1], state)
-    again = MAKERS[name]()
-    again.load_state_dict(copy.deepcopy(first.state_dict()))
-    assert torch.equal(trained(again, steps[1:], state), expected)
+    assert "classifier.weight" in method.state_dict()
+    assert not any("classifier" in name for name in method.encoder.state_dict())

@@ -1,4 +1,4 @@
-"""k-means against plain loops, with its gradient by finite differences."""
+"""k-means against plain loops, and its gradient against finite differences."""
 
 import pytest
 import torch
@@ -9,8 +9,8 @@ from ssl_bench.methods.kmeans import kmeans
 
 
 def points(n: int, dim: int = 3, seed: int = 0) -> Tensor:
-    made = torch.randn(n, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return normalize(made, dim=1)
+    vectors = torch.randn(n, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normalize(vectors, dim=1)
 
 
 def naive(x: list[list[float]], clusters: int, iterations: int) -> tuple[list[int], list[list[float]]]:
@@ -36,11 +36,11 @@ def test_labels_and_means_are_those_of_a_loop(clusters: int, iterations: int, se
     assert labels.tolist() == expected_labels
     torch.testing.assert_close(means, torch.tensor(expected, dtype=x.dtype), rtol=1e-13, atol=1e-14)
     if clusters < 10:
-        assert float(means.norm(dim=1).min()) < 0.999  # not made unit
+        assert float(means.norm(dim=1).min()) < 0.999  # means are not normalised
 
 
 def test_a_cluster_without_points_is_at_the_origin() -> None:
-    x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.8, 0.6]])  # the first of two equal centres takes what is near both
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.8, 0.6]])  # of two equal means, the first takes the points near both
     labels, means = kmeans(x, 2, 1)
     assert labels.tolist() == [0, 0, 0] and means[1].tolist() == [0.0, 0.0]
     torch.testing.assert_close(means[0], x.mean(0))
@@ -57,6 +57,6 @@ def test_the_gradient_goes_through_the_last_means() -> None:
         for sign in (1, -1):
             near = x.detach().clone()
             near.view(-1)[place] += sign * step
-            assert torch.equal(kmeans(near, 4, 5)[0], labels)  # no point changes sides
+            assert torch.equal(kmeans(near, 4, 5)[0], labels)  # no point changes its cluster
             moved.append(float((kmeans(near, 4, 5)[1] * weights).sum()))
         assert float(gradient.view(-1)[place]) == pytest.approx((moved[0] - moved[1]) / (2 * step), abs=1e-8)

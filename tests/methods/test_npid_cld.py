@@ -1,8 +1,9 @@
-"""NPID, NPID + CLD and MoCo + CLD: against plain loops in double precision, two processes, chunks, and from a state."""
+"""NPID, NPID + CLD and MoCo + CLD against plain loops in double precision; two processes, chunks, resume, refusals."""
 
 import contextlib
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ssl_bench import parts as assemble
 from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import average_gradients, parallel, rank, world
@@ -23,9 +23,10 @@ from ssl_bench.methods.npid import NPID
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import synchronise
 from ssl_bench.objective.memory import Memory
+from ssl_bench.parts import Parts
 from ssl_bench.training import chunked
 from tests.conftest import only_run
-from tests.methods.training import some
+from tests.methods.training import select
 from tests.ranks import on_two_ranks
 from tests.training.test_run import losses
 
@@ -68,30 +69,30 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 
 def batches(steps: int) -> Iterator[Batch]:
-    """This rank's share of each step's images, with more views than any method takes."""
+    """This rank's share of each step's images, with three views: at least as many as any method takes."""
     generator = torch.Generator().manual_seed(3)
     share = IMAGES // world()
-    mine = slice(rank() * share, (rank() + 1) * share)
+    rows = slice(rank() * share, (rank() + 1) * share)
     for _ in range(steps):
         views = torch.randn(3, IMAGES, 1, 3, 3, generator=generator, dtype=torch.float64)
         views[1:] += views[0]
         ids = torch.randperm(INSTANCES, generator=generator)[:IMAGES]
-        yield Batch([*views[:, mine]], ids[mine], torch.full((share,), -1))
+        yield Batch([*views[:, rows]], ids[rows], torch.full((share,), -1))
 
 
 def trained(method: Any, steps: int = 6) -> dict[str, Tensor]:
-    """Everything that a checkpoint has, after some steps of SGD, and the losses of this rank."""
+    """The tensors of the state after some steps of SGD, and the losses of this rank."""
     if world() > 1:
         synchronise(method, torch.device("cpu"))
     network = parallel(method, torch.device("cpu"))
     optimizer, losses = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9), []
     for batch in batches(steps):
         optimizer.zero_grad()
-        loss, _ = network(batch, 0.0, True)
+        loss, _, kept = network(batch, 0.0, True)
         loss.backward()
         losses.append(loss.detach())
         optimizer.step()
-        method.after_step(0.0)
+        method.after_step(0.0, kept)
     method.collect()
     state = {name: value for name, value in method.state_dict().items() if isinstance(value, Tensor)}
     return state | {"losses": torch.stack(losses)}
@@ -105,7 +106,7 @@ def dot(a: Any, b: Any) -> float:
 
 
 def outputs_of(method: Any, batch: Batch) -> dict[str, Tensor]:
-    outputs = method.trained(batch) | method.followed(batch)
+    outputs = method.trained_outputs(batch) | method.momentum_outputs(batch)
     return {name: value.detach() for name, value in outputs.items()}
 
 
@@ -114,7 +115,7 @@ def test_npid_is_the_softmax_over_all_images(make: Callable[..., Any]) -> None:
     method = make()
     (batch,) = batches(1)
     outputs = outputs_of(method, batch)
-    loss, found = NPID.objective(method, outputs, batch, 0.0, True)
+    loss, found, _ = NPID.objective(method, outputs, batch, 0.0, True)
     vectors = method.get_submodule("encoder.memory").vectors
     each, positives = [], []
     for view in normalize(outputs["z"], dim=-1):
@@ -129,12 +130,12 @@ def test_npid_is_the_softmax_over_all_images(make: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("make", [npid, npid_cld])
-def test_nce_tells_the_image_from_noise_with_the_z_of_the_first_batch(make: Callable[..., Any]) -> None:
+def test_nce_separates_the_image_from_noise_with_the_z_of_the_first_batch(make: Callable[..., Any]) -> None:
     method, m = make(noise=7), 7
     z = 0.0
     for step, batch in enumerate(batches(3)):
         outputs = outputs_of(method, batch)
-        loss, _ = NPID.objective(method, outputs, batch, 0.0, False)
+        loss, _, kept = NPID.objective(method, outputs, batch, 0.0, False)
         vectors, f = method.get_submodule("encoder.memory").vectors, normalize(outputs["z"], dim=-1).flatten(0, 1)
         drawn = method._drawn(len(f))
         ids = batch.ids.tolist() * method.views
@@ -142,15 +143,15 @@ def test_nce_tells_the_image_from_noise_with_the_z_of_the_first_batch(make: Call
         if step == 0:
             z = INSTANCES * sum(map(sum, scores)) / (len(f) * (m + 1))
         expected = 0.0
-        for own, *noise in scores:
-            expected -= math.log(own / z / (own / z + m / INSTANCES))
+        for positive, *noise in scores:
+            expected -= math.log(positive / z / (positive / z + m / INSTANCES))
             expected -= sum(math.log(m / INSTANCES / (p / z + m / INSTANCES)) for p in noise)
         assert float(loss) == pytest.approx(expected / len(f), rel=1e-12)
-        method.after_step(0.0)
+        method.after_step(0.0, kept)
     assert math.exp(float(method.log_z)) == pytest.approx(z, rel=1e-12)
 
 
-def test_noise_is_drawn_from_all_images_anew_for_each_view_query_and_step() -> None:
+def test_noise_is_drawn_from_all_images_for_each_view_query_and_step() -> None:
     method = npid_cld(noise=200)
     first = method._drawn(2 * IMAGES)
     assert first.shape == (2 * IMAGES, 200) and set(first.flatten().tolist()) == set(range(INSTANCES))
@@ -161,12 +162,12 @@ def test_noise_is_drawn_from_all_images_anew_for_each_view_query_and_step() -> N
 
 
 def cross_level(group: Tensor) -> float:
-    """The term before its weight, by loops."""
+    """The term without its weight, by loops."""
     u, total = normalize(group, dim=-1), 0.0
     for v, w in ((0, 1), (1, 0)):
         labels, means = kmeans(u[w], CLD["clusters"], CLD["iterations"])
-        for one, label in zip(u[v], labels.tolist(), strict=True):
-            logits = [dot(one, mean) / CLD["cld_tau"] for mean in means]
+        for vector, label in zip(u[v], labels.tolist(), strict=True):
+            logits = [dot(vector, mean) / CLD["cld_tau"] for mean in means]
             total += math.log(sum(map(math.exp, logits))) - logits[label]
     return total / (2 * u.shape[1])
 
@@ -176,7 +177,7 @@ def test_cld_finds_the_cluster_of_the_other_view(name: str) -> None:
     method = METHODS[name]()
     (batch,) = batches(1)
     outputs = outputs_of(method, batch)
-    loss, found = method.objective(outputs, batch, 0.0, True)
+    loss, found, _ = method.objective(outputs, batch, 0.0, True)
     if name == "npid_cld":
         instance = NPID.objective(method, outputs, batch, 0.0, False)[0]
     else:
@@ -184,8 +185,8 @@ def test_cld_finds_the_cluster_of_the_other_view(name: str) -> None:
         q, key = normalize(outputs["z"], dim=-1), normalize(outputs["key"], dim=-1)[0]
         each = []
         for view in q:
-            for one, positive in zip(view, key, strict=True):
-                logits = [dot(one, k) / 0.1 for k in [positive, *keys]]
+            for query, positive in zip(view, key, strict=True):
+                logits = [dot(query, k) / 0.1 for k in [positive, *keys]]
                 each.append(math.log(sum(map(math.exp, logits))) - logits[0])
         instance = torch.tensor(sum(each) / len(each), dtype=torch.float64)
     expected = cross_level(outputs["group"])
@@ -209,15 +210,15 @@ def test_the_gradient_of_cld_is_its_slope() -> None:
         assert float(gradient.view(-1)[place]) == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-7)
 
 
-def test_mocos_key_is_the_third_views_and_enters_the_queue_once() -> None:
+def test_the_key_of_moco_is_that_of_the_third_view_and_enters_the_queue_once() -> None:
     method = moco_cld()
     (batch,) = batches(1)
     target = method.get_submodule("moco.target")
     expected = normalize(target(batch.views[2])["projection"], dim=-1)
-    loss, _ = method(batch, 0.0)
+    loss, _, kept = method(batch, 0.0)
     loss.backward()
     assert all(p.grad is None for p in target.parameters())
-    method.after_step(0.0)
+    method.after_step(0.0, kept)
     torch.testing.assert_close(method.get_submodule("queue").keys[:IMAGES], expected)
     assert int(method.get_submodule("queue").place) == IMAGES
 
@@ -226,31 +227,32 @@ def test_no_gradient_reaches_the_memory_and_both_views_enter_it() -> None:
     method, expected = npid_cld(), Memory(INSTANCES, DIM, 0.5, 0).double()
     (batch,) = batches(1)
     f = normalize(outputs_of(method, batch)["z"], dim=-1)
-    method(batch, 0.0)[0].backward()
-    kept = method.get_submodule("encoder.memory")
-    assert not kept.vectors.requires_grad and torch.equal(kept.vectors, expected.vectors)
-    method.after_step(0.0)
+    loss, _, kept = method(batch, 0.0)
+    loss.backward()
+    memory = method.get_submodule("encoder.memory")
+    assert not memory.vectors.requires_grad and torch.equal(memory.vectors, expected.vectors)
+    method.after_step(0.0, kept)
     expected.update(batch.ids, f)
-    torch.testing.assert_close(kept.vectors, expected.vectors)
+    torch.testing.assert_close(memory.vectors, expected.vectors)
 
 
-# ---- ranks, chunks, states
+# ---- ranks, chunks, resume
 
 
 def _ranks(rank: int) -> dict[str, dict[str, Tensor]]:
-    spread = {name: functools.partial(make, sharded=True) for name, make in METHODS.items() if "moco" not in name}
-    both = METHODS | {f"{name} spread": make for name, make in spread.items()}
-    return {name: trained(make()) for name, make in both.items()}
+    sharded = {name: functools.partial(make, sharded=True) for name, make in METHODS.items() if "moco" not in name}
+    methods = METHODS | {f"{name} sharded": make for name, make in sharded.items()}
+    return {name: trained(make()) for name, make in methods.items()}
 
 
-def test_two_ranks_train_as_one() -> None:
+def test_two_ranks_have_the_losses_and_the_state_of_one() -> None:
     first, second = on_two_ranks(_ranks)
     alone = {name: trained(make()) for name, make in METHODS.items()}
     worst = 0.0
     for name, found in first.items():
-        expected = alone[name.removesuffix(" spread")]
-        own = (found.pop("losses") + second[name].pop("losses")) / 2
-        torch.testing.assert_close(own, expected["losses"], rtol=1e-12, atol=1e-13, msg=name)
+        expected = alone[name.removesuffix(" sharded")]
+        losses = (found.pop("losses") + second[name].pop("losses")) / 2
+        torch.testing.assert_close(losses, expected["losses"], rtol=1e-12, atol=1e-13, msg=name)
         assert found.keys() == expected.keys() - {"losses"}
         for key, value in found.items():
             if value.is_floating_point() and value.numel():
@@ -266,11 +268,11 @@ def test_chunks_give_the_gradient_of_the_batch(name: str) -> None:
     optimizer = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9)
     for batch in batches(3):
         optimizer.zero_grad()
-        part = functools.partial(some, batch)
-        chunked.backward(method, part, IMAGES, 2, 0.0, True, contextlib.nullcontext, lambda loss: loss)
+        part = functools.partial(select, batch)
+        chunks = chunked.backward(method, part, IMAGES, 2, 0.0, True, contextlib.nullcontext, lambda loss: loss)
         average_gradients(method)
         optimizer.step()
-        method.after_step(0.0)
+        method.after_step(0.0, chunks.kept)
     expected = trained(whole, 3)
     for key, value in method.state_dict().items():
         if isinstance(value, Tensor):
@@ -285,14 +287,14 @@ SETTINGS: dict[str, list[str]] = {
 
 
 def _back_to_the_first_epoch(outputs: Path) -> None:
-    """As if a finished run had been stopped there."""
+    """Make a finished run look like one that was stopped after its first epoch."""
     folder = only_run(outputs)
     (folder / "checkpoints" / "previous.pt").rename(folder / "checkpoints" / "last.pt")
     (folder / "results.json").unlink()
 
 
 @pytest.mark.parametrize("framework", SETTINGS)
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(framework: str, train: Callable[..., Any]) -> None:
+def test_a_stopped_run_resumes_to_the_same_bits(framework: str, train: Callable[..., Any]) -> None:
     run = [f"framework={framework}", *SETTINGS[framework], "batch_size=b128", "epochs=2", "checkpoint.every=1"]
     assert train(*run)[0] == 0
     outputs = Path("outputs")
@@ -305,7 +307,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(framework: str, train: 
     assert all(torch.equal(found[k], v) if isinstance(v, Tensor) else found[k] == v for k, v in expected.items())
 
 
-def test_what_two_ranks_kept_in_shares_one_goes_on_with(train: Callable[..., Any]) -> None:
+def test_one_rank_resumes_a_run_whose_memory_two_ranks_shared(train: Callable[..., Any]) -> None:
     run = ["framework=npid_cld", "framework.clusters=8", "framework.sharded=true", "batch_size=b128", "epochs=2"]
     run += ["checkpoint.every=1", "precision=fp64"]
     assert train(*run, "paths.outputs=one")[0] == 0
@@ -314,10 +316,10 @@ def test_what_two_ranks_kept_in_shares_one_goes_on_with(train: Callable[..., Any
     both = _state(two)
     _back_to_the_first_epoch(two)
     assert train(*run, "paths.outputs=two")[0] == 0
-    expected, on = _state(one), _state(two)
+    expected, resumed = _state(one), _state(two)
     assert expected["encoder.memory.vectors"].shape == (1347, 16)
     for key in (k for k, v in expected.items() if isinstance(v, Tensor) and v.is_floating_point()):
-        for found in (both, on):
+        for found in (both, resumed):
             torch.testing.assert_close(found[key], expected[key], rtol=1e-9, atol=1e-11, msg=key)
 
 
@@ -326,32 +328,41 @@ def _state(outputs: Path) -> dict[str, Any]:
     return state
 
 
-@pytest.mark.parametrize(("framework", "views"), [("npid", 1), ("npid_cld", 2), ("moco_cld", 3), ("simclr", 2)])
-def test_as_many_views_are_made_as_a_method_takes(framework: str, views: int) -> None:
-    assert len(assemble.views(load([f"framework={framework}"]))) == views
-    wide = load([f"framework={framework}", "augment=multicrop_cifar"])
-    assert len(assemble.views(wide)) == (8 if framework == "simclr" else views)
-    if views > 1:
-        wide["augment"] = {"large": wide["augment"]["large"] | {"count": 1}}
-        with pytest.raises(ConfigError, match=f"augment makes 1 of the {views} views that framework={framework} takes"):
-            assemble.views(wide)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["framework=npid_cld"], "framework.clusters=128 is more than a batch of 64 images: set 64 or less"),
-        (["framework=moco_cld", "framework.clusters=0"], "framework.clusters=0 must be at least 1"),
-        (["framework=npid", "framework.noise=-1"], "framework.noise=-1 must be 0, for the softmax, or a number"),
-        (["framework=npid", "framework.memory_momentum=2"], r"framework.memory_momentum=2.0 must be in \[0, 1\]"),
+        (
+            ["framework=npid_cld"],
+            "framework.clusters=128: set framework.clusters to 64 or less, the images of a batch",
+        ),
+        (["framework=moco_cld", "framework.clusters=0"], "framework.clusters=0: set framework.clusters to 1 or more"),
+        (
+            ["framework=moco_cld", "framework.cld_tau=0"],
+            "framework.cld_tau=0.0: set framework.cld_tau to a positive number",
+        ),
+        (
+            ["framework=npid", "framework.noise=-1"],
+            "framework.noise=-1: set framework.noise to a number of images, or to 0 for the softmax",
+        ),
+        (
+            ["framework=npid", "framework.memory_momentum=2"],
+            "framework.memory_momentum=2.0: set framework.memory_momentum to a number from 0 to 1",
+        ),
         (["framework=npid", "framework.sharded=no_way"], "set framework.sharded to true or false or auto"),
         (
             ["framework=npid", "negatives=queue"],
             "negatives=queue: framework=npid has no negatives: leave negatives out",
         ),
-        (["negatives=memory_bank", "negatives.k=1347"], "negatives.k=1347 must be from 1 to the 1346 other images"),
+        (
+            ["negatives=memory_bank", "negatives.k=1347"],
+            "negatives.k=1347: set negatives.k to a number from 1 to 1346, the other images, or to null",
+        ),
+        (
+            ["negatives=random_k", "negatives.k=127"],
+            "negatives.k=127: set negatives.k to 126 or less, the candidates of an anchor at a batch of 64",
+        ),
     ],
 )
-def test_what_cannot_work_is_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        assemble.validate(load(overrides), 1)
+def test_invalid_values_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Parts(load(overrides)).validate(1)

@@ -1,4 +1,4 @@
-"""Shapes, initial values and batch statistics of the networks; anchors, positives and the moving average."""
+"""Shapes, initial values and batch statistics of the networks; anchors, positives and the momentum network."""
 
 import copy
 import functools
@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench.config.build import build
 from ssl_bench.data.batch import Batch
+from ssl_bench.errors import InvalidValue
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.methods.supervised import Supervised
 from ssl_bench.networks.backbones import DigitsResNet, timm_backbone, wide_resnet50
@@ -63,18 +64,19 @@ def test_wide_resnets(width: int, millions: int) -> None:
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "mobilenetv3_small_050", "resnet18"])
 @pytest.mark.parametrize("size", [32, 64])
-def test_any_network_of_timm_at_any_size_and_number_of_channels(name: str, size: int) -> None:
-    """Some are made for one size of image, and some have a layer after the one that timm counts the features of."""
+def test_networks_of_timm_at_any_size_and_number_of_channels(name: str, size: int) -> None:
+    """Some are made for one image size, and some have a layer after the one whose features timm counts."""
     model = timm_backbone(name, 5, size=size).eval()
     assert model(torch.zeros(2, 5, size, size)).shape == (2, model.num_features)
 
 
-def test_networks_of_timm_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"name=vit_tiny_patch16_244: .* \(did you mean vit_tiny_patch16_224\?\)"):
+def test_invalid_networks_of_timm_are_refused() -> None:
+    remedy = r"a network in timm\.list_models\(\) \(did you mean vit_tiny_patch16_224\?\)$"
+    with pytest.raises(InvalidValue, match=rf"^name=vit_tiny_patch16_244: set name to {remedy}"):
         timm_backbone("vit_tiny_patch16_244", 3)
-    with pytest.raises(ValueError, match="stem=cifar is for ResNets"):
+    with pytest.raises(InvalidValue, match=r"^stem=cifar: set stem to imagenet: cifar is for ResNets"):
         timm_backbone("vit_tiny_patch16_224", 3, "cifar")
-    with pytest.raises(ValueError, match="set it to null"):
+    with pytest.raises(InvalidValue, match=r"^zero_init_residual=true: set zero_init_residual to null"):
         timm_backbone("vit_tiny_patch16_224", 3, zero_init_residual=True)
 
 
@@ -84,8 +86,8 @@ def test_the_small_network() -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
-def test_simclrs_heads(layers: int) -> None:
-    """k layers: k Linears without bias, each followed by a BN; the last one's BN has a scale and no shift."""
+def test_the_heads_of_simclr(layers: int) -> None:
+    """k layers: k Linears without bias, each followed by a BN; the last BN has a scale and no shift."""
     head = MLP(12, layers, None, 5)
     linears = [m for m in head.modules() if isinstance(m, nn.Linear)]
     norms = [m for m in head.modules() if isinstance(m, nn.BatchNorm1d)]
@@ -97,7 +99,7 @@ def test_simclrs_heads(layers: int) -> None:
     assert head(torch.randn(4, 12)).shape == (4, 5)
 
 
-def test_mocos_heads() -> None:
+def test_the_head_of_moco() -> None:
     head = MLP(12, 2, 7, 5, norm=False, final_norm="none")
     assert [type(m).__name__ for m in head.layers] == ["Linear", "ReLU", "Linear"]
     assert all(m.bias is not None for m in head.layers if isinstance(m, nn.Linear))
@@ -108,7 +110,7 @@ HEADS = Path(__file__).parents[2] / "conf" / "head"
 
 @pytest.mark.parametrize(
     ("name", "widths", "biases", "norms", "shift"),
-    # of the Linears, whether they have a bias, how many BNs there are, and whether the last one's shift is trained
+    # widths of the Linears, their biases, the number of BNs, and whether the shift of the last BN is trained
     [
         ("linear", [128], [True], 0, None),
         ("mlp2", [64, 128], [False, False], 2, False),
@@ -136,14 +138,14 @@ def test_the_heads_of_the_papers(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MLP(4, 0, None, 2), "layers=0 must be at least 1"),
-        (lambda: MLP(4, 3, (5,), 2), r"hidden=\[5\] must have 2 widths"),
-        (lambda: MLP(4, 2, 0, 2), "hidden=0 must be at least 1"),
-        (lambda: MLP(4, 1, None, 0), "out=0 must be at least 1"),
+        (lambda: MLP(4, 0, None, 2), "layers=0: set layers to 1 or more"),
+        (lambda: MLP(4, 3, (5,), 2), r"hidden=\[5\]: set hidden to 2 widths"),
+        (lambda: MLP(4, 2, 0, 2), "hidden=0: set hidden to 1 or more"),
+        (lambda: MLP(4, 1, None, 0), "out=0: set out to 1 or more"),
     ],
 )
-def test_heads_that_cannot_be_are_refused(make: Callable[[], MLP], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
+def test_invalid_heads_are_refused(make: Callable[[], MLP], message: str) -> None:
+    with pytest.raises(InvalidValue, match=f"^{message}"):
         make()
 
 
@@ -177,11 +179,11 @@ def _batch(images: int = 6, rows: slice = slice(None)) -> Batch:
 
 
 def _embed(framework: Siamese, batch: Batch) -> Embedded:
-    return framework.embed(framework.trained(batch) | framework.followed(batch), batch.ids)
+    return framework.embed(framework.trained_outputs(batch) | framework.momentum_outputs(batch), batch.ids)
 
 
 def _moved(framework: Siamese) -> Siamese:
-    """With the trained network away from its average."""
+    """The framework after a change of the trained network's weights."""
     with torch.no_grad():
         for parameter in framework.encoder.parameters():
             parameter.add_(torch.randn(parameter.shape, dtype=parameter.dtype), alpha=0.3)
@@ -193,9 +195,9 @@ def test_a_positive_is_the_other_view_and_anchors_are_unit_vectors() -> None:
     e = _embed(framework, _batch())
     torch.testing.assert_close(e.q.norm(dim=-1), torch.ones(2, 6, dtype=torch.float64))
     assert torch.equal(e.p, e.q.flip(0)) and e.p.requires_grad
-    alone = [framework.encoder(view)["projection"] for view in _batch().views[:2]]
-    torch.testing.assert_close(e.raw, torch.stack(alone))
-    assert framework.gives == {"both_views", "two_views"} and framework.followed(_batch()) == {}
+    separate = [framework.encoder(view)["projection"] for view in _batch().views[:2]]
+    torch.testing.assert_close(e.raw, torch.stack(separate))
+    assert framework.gives == {"both_views", "two_views"} and framework.momentum_outputs(_batch()) == {}
 
 
 def test_joint_batch_statistics_are_over_both_views() -> None:
@@ -205,7 +207,7 @@ def test_joint_batch_statistics_are_over_both_views() -> None:
     assert float(((joint.raw - separate.raw).norm() / separate.raw.norm()).detach()) > 0.01
 
 
-def test_unit_vectors_are_never_made_in_half_precision() -> None:
+def test_vectors_are_never_normalised_in_half_precision() -> None:
     framework, z = _siamese(momentum=0.9), torch.randn(2, 3, 8)
     e = framework.embed({"z": z.bfloat16(), "key": z.half()}, torch.arange(3))
     assert e.q.dtype == e.p.dtype == e.raw.dtype == torch.float32
@@ -233,7 +235,7 @@ def test_moco_is_a_query_of_the_first_view_and_a_key_of_the_second() -> None:
     assert e.q.requires_grad and not e.p.requires_grad and framework.gives == frozenset()
 
 
-def test_an_averages_key_of_either_view_is_the_positive_of_the_other() -> None:
+def test_the_momentum_key_of_either_view_is_the_positive_of_the_other() -> None:
     framework = _moved(_siamese(bn=False, momentum=0.9))
     assert framework.target is not None
     e = _embed(framework, _batch())
@@ -243,7 +245,7 @@ def test_an_averages_key_of_either_view_is_the_positive_of_the_other() -> None:
     assert framework.gives == {"both_views"}
 
 
-def test_a_predictor_is_passed_by_anchors_only() -> None:
+def test_the_predictor_is_applied_to_anchors_only() -> None:
     framework = _moved(_siamese(bn=False, momentum=0.9, predictor=7))
     assert framework.target is not None and framework.predictor is not None
     e = _embed(framework, _batch())
@@ -258,7 +260,7 @@ def test_a_predictor_is_passed_by_anchors_only() -> None:
     assert framework.predictor.layers[0].out_features == 7 and framework.predictor.num_features == 8
 
 
-def test_a_predictor_without_an_average_leaves_the_positives_alone() -> None:
+def test_a_predictor_without_a_momentum_network_does_not_change_the_positives() -> None:
     for symmetric in (True, False):
         framework = _siamese(bn=False, predictor=7, symmetric=symmetric)
         e = _embed(framework, _batch())
@@ -267,14 +269,14 @@ def test_a_predictor_without_an_average_leaves_the_positives_alone() -> None:
         assert len(e.q) == len(e.p) and e.p.requires_grad and "two_views" not in framework.gives
 
 
-# ---- the moving average
+# ---- the momentum network
 
 
 def test_momentum_positives_have_no_gradient() -> None:
     framework = _siamese(momentum=0.9)
     e = _embed(framework, _batch())
     assert e.q.requires_grad and not e.p.requires_grad
-    torch.testing.assert_close(e.p, e.q.flip(0).detach())  # the average starts where the network does
+    torch.testing.assert_close(e.p, e.q.flip(0).detach())  # both networks start with the same weights
     (e.q * e.p).sum().backward()
     assert framework.target is not None
     assert all(p.grad is None and not p.requires_grad for p in framework.target.parameters())
@@ -282,8 +284,8 @@ def test_momentum_positives_have_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
-def test_the_average_moves_towards_the_network(momentum: float) -> None:
-    """k <- m k + (1 - m) q (MoCo, eq. 2), over the parameters; the buffers are its own."""
+def test_the_momentum_network_moves_towards_the_trained_one(momentum: float) -> None:
+    """k <- m k + (1 - m) q (MoCo, eq. 2) for the parameters; buffers are not averaged."""
     framework = _moved(_siamese(momentum=momentum))
     assert framework.target is not None
     _embed(framework, _batch())  # both networks see a batch, so their batch statistics differ
@@ -301,7 +303,7 @@ def test_the_average_moves_towards_the_network(momentum: float) -> None:
 
 
 @pytest.mark.parametrize(("progress", "momentum"), [(0.0, 0.996), (0.25, None), (0.5, 0.998), (1.0, 1.0)])
-def test_byols_momentum_ends_at_one(progress: float, momentum: float | None) -> None:
+def test_the_momentum_of_byol_ends_at_one(progress: float, momentum: float | None) -> None:
     """1 - (1 - m) (cos(pi k / K) + 1) / 2 (BYOL, appendix C.2)."""
     expected = 1 - (1 - 0.996) * (math.cos(math.pi * progress) + 1) / 2
     assert momentum is None or momentum == pytest.approx(expected, rel=1e-15)
@@ -317,23 +319,32 @@ def test_byols_momentum_ends_at_one(progress: float, momentum: float | None) -> 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"momentum": 1.5}, r"momentum=1\.5 must be in \[0, 1\]"),
-        ({"momentum": 0.9, "final_momentum": -0.1}, r"final_momentum=-0\.1 must be in \[0, 1\]"),
-        ({"final_momentum": 1.0}, "final_momentum=1.0 is for a network that follows another one"),
-        ({"norm": "shuffle"}, "norm=shuffle is for a network that follows another one"),
+        ({"momentum": 1.5}, r"momentum=1\.5: set momentum to null or a number from 0 to 1$"),
+        (
+            {"momentum": 0.9, "final_momentum": -0.1},
+            r"final_momentum=-0\.1: set final_momentum to null or a number from 0 to 1$",
+        ),
+        (
+            {"final_momentum": 1.0},
+            r"final_momentum=1\.0: set final_momentum to null, or framework\.momentum to a number from 0 to 1: ",
+        ),
+        (
+            {"norm": "shuffle"},
+            r"norm=shuffle: set norm to sync or local, or framework\.momentum to a number from 0 to 1: ",
+        ),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValue, match=f"^{message}"):
         _siamese(**settings)
 
 
 def _shuffled(rank: int) -> dict[str, Tensor]:
-    """The keys of a rank's half of 8 images in each setting of the batch statistics."""
+    """Keys of this rank's half of 8 images, for each setting of the batch statistics."""
     batch, found = _batch(8, slice(4 * rank, 4 * rank + 4)), {}
     for bn, symmetric, norm in SHUFFLES:
         framework = _siamese(bn, momentum=0.9, symmetric=symmetric, norm=norm, views_forward="separate")
-        found[f"{bn} {symmetric} {norm}"] = framework.followed(batch)["key"]
+        found[f"{bn} {symmetric} {norm}"] = framework.momentum_outputs(batch)["key"]
     return found
 
 
@@ -341,17 +352,17 @@ SHUFFLES: list[tuple[bool, bool, Any]] = [(False, True, "shuffle"), (False, Fals
 SHUFFLES += [(True, True, "shuffle"), (True, False, "shuffle"), (True, True, "local")]
 
 
-def test_shuffled_keys_come_back_to_their_images() -> None:
-    """The network of rank r sees the images r, r + W, ...; each rank gets the keys of its own, in order."""
+def test_shuffled_keys_return_to_their_images() -> None:
+    """The network of rank r sees the images r, r + W, ...; each rank receives the keys of its images, in order."""
     ranks = on_two_ranks(_shuffled)
     for bn, symmetric, norm in SHUFFLES:
         keys = torch.cat([found[f"{bn} {symmetric} {norm}"] for found in ranks], 1)  # [V, 8, D]
         views = _batch(8).views[:2] if symmetric else _batch(8).views[1:2]
-        company = [slice(r, None, 2) if norm == "shuffle" else slice(4 * r, 4 * r + 4) for r in range(2)]
+        together = [slice(r, None, 2) if norm == "shuffle" else slice(4 * r, 4 * r + 4) for r in range(2)]
         target = _siamese(bn, momentum=0.9).target
         assert target is not None and keys.shape == (len(views), 8, 8)
         for v, view in enumerate(views):
-            for rows in company:
+            for rows in together:
                 expected = target(view[rows])["projection"].detach()
                 torch.testing.assert_close(keys[v, rows], expected, rtol=1e-12, atol=1e-14)
             if not bn:
@@ -360,7 +371,7 @@ def test_shuffled_keys_come_back_to_their_images() -> None:
 
 # ---- with labels
 
-LABELS = torch.tensor([2, -1, 0, 1, -1, -1, -1, 2])  # three known on the first of two ranks, one on the second
+LABELS = torch.tensor([2, -1, 0, 1, -1, -1, -1, 2])  # three labels on the first of two ranks, one on the second
 
 
 def _supervised(rank: int | None = None, labels: Tensor = LABELS, views: int = 2) -> dict[str, Tensor]:
@@ -368,25 +379,25 @@ def _supervised(rank: int | None = None, labels: Tensor = LABELS, views: int = 2
     method = Supervised(Flat(), MLP(6, 1, None, 3, norm=False, final_norm="none")).double()
     rows = slice(None) if rank is None else slice(4 * rank, 4 * rank + 4)
     batch = _batch(8, rows)
-    loss, told = method(Batch(batch.views[:views], batch.ids, labels[rows]), 0.5, True)
+    loss, diagnostics, _ = method(Batch(batch.views[:views], batch.ids, labels[rows]), 0.5, True)
     loss.backward()
     found = {name: p.grad for name, p in method.named_parameters() if p.grad is not None}
-    return found | {"loss": loss.detach(), "top1": told["train/top1"]}
+    return found | {"loss": loss.detach(), "top1": diagnostics["train/top1"]}
 
 
 def test_supervised_is_the_mean_over_both_views_of_the_labelled_images() -> None:
     torch.manual_seed(0)
     encoder = Supervised(Flat(), MLP(6, 1, None, 3, norm=False, final_norm="none")).double().encoder
-    values, right = [], []
+    values, correct = [], []
     for view, image in itertools.product(_batch(8).views[:2], range(8)):
         if (label := int(LABELS[image])) >= 0:
             logits = encoder(view[image : image + 1])["projection"][0]
             values.append(-logits.log_softmax(0)[label])
-            right.append(float(int(logits.argmax()) == label))
+            correct.append(float(int(logits.argmax()) == label))
     expected = torch.stack(values).mean()
     found = _supervised()
     torch.testing.assert_close(found["loss"], expected.detach(), rtol=1e-12, atol=0)
-    assert float(found["top1"]) == pytest.approx(sum(right) / 8, rel=1e-12) and len(values) == 8
+    assert float(found["top1"]) == pytest.approx(sum(correct) / 8, rel=1e-12) and len(values) == 8
     for (name, _), gradient in zip(
         encoder.named_parameters(), torch.autograd.grad(expected, list(encoder.parameters())), strict=True
     ):
@@ -394,7 +405,7 @@ def test_supervised_is_the_mean_over_both_views_of_the_labelled_images() -> None
 
 
 def test_supervised_on_ranks_with_unequal_numbers_of_labels() -> None:
-    """As DistributedDataParallel averages, every labelled image counts the same; all ranks tell the same accuracy."""
+    """With the average of DistributedDataParallel, labelled images have equal weights; the accuracy is global."""
     single = functools.partial(_supervised, labels=torch.tensor([-1] * 7 + [2]), views=1)
     for supervised in (_supervised, single):
         alone, ranks = supervised(), on_two_ranks(supervised)
@@ -407,7 +418,7 @@ def test_supervised_on_ranks_with_unequal_numbers_of_labels() -> None:
 def test_supervised_without_any_label_is_zero() -> None:
     method = Supervised(Flat(), MLP(6, 1, None, 3, norm=False, final_norm="none")).double()
     batch = _batch()
-    loss, _ = method(Batch(batch.views, batch.ids, torch.full((6,), -1)), 0.0)
+    loss = method(Batch(batch.views, batch.ids, torch.full((6,), -1)), 0.0).loss
     loss.backward()
     assert float(loss.detach()) == 0 and not any(p.grad.any() for p in method.parameters() if p.grad is not None)
 
@@ -416,7 +427,7 @@ def test_supervised_without_any_label_is_zero() -> None:
 
 
 def _norm(rank: int | None) -> dict[str, Tensor]:
-    """A BN over 8 rows in a training step, or over the rank's half of them, with the gradient of a global mean."""
+    """Outputs and gradients of a BN over 8 rows, or over this rank's half of them with global statistics."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(8, 3, 2, 2, generator=generator, dtype=torch.float64) * 5 + 100
     target = torch.randn(x.shape, generator=generator, dtype=torch.float64)
@@ -454,13 +465,13 @@ def _half_norm(rank: int) -> dict[str, Tensor]:
     return {"y": y, "mean": norm[0].running_mean}
 
 
-def test_global_batch_statistics_of_half_precision_are_taken_in_full() -> None:
+def test_global_batch_statistics_of_half_precision_are_computed_in_full_precision() -> None:
     x = (torch.randn(8, 3, 2, 2, generator=torch.Generator().manual_seed(0)) + 30).bfloat16().double()
     ranks = on_two_ranks(_half_norm)
     unit = (x - x.mean((0, 2, 3), keepdim=True)) / (x.var((0, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
     y = torch.cat([rank["y"] for rank in ranks])
     assert y.dtype == torch.bfloat16
-    torch.testing.assert_close(y.double(), unit, rtol=2**-8, atol=1e-4)  # one rounding, of the result
+    torch.testing.assert_close(y.double(), unit, rtol=2**-8, atol=1e-4)  # only the result is rounded
     torch.testing.assert_close(ranks[0]["mean"].double(), x.mean((0, 2, 3)) / 10, rtol=1e-6, atol=0)
 
 
@@ -468,5 +479,5 @@ def test_a_norm_that_cannot_be_made_global_is_refused() -> None:
     class Special(nn.BatchNorm2d):
         pass
 
-    with pytest.raises(ValueError, match="Special cannot be made global: set norm to local"):
+    with pytest.raises(InvalidValue, match=r"set framework\.norm to local: Special cannot be made global$"):
         synchronise(nn.Sequential(Special(3)), torch.device("cpu"))

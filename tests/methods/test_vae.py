@@ -1,4 +1,4 @@
-"""The evidence lower bound against a naive loop, its divergence in closed form, the decoder's sizes, ranks, resume."""
+"""The VAE: its bound against a naive loop, its divergence in closed form, sizes of the decoder, draws, refusals."""
 
 import copy
 import math
@@ -8,39 +8,39 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ssl_bench import parts as assemble
 from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.vae import VAE, Decoder
 from ssl_bench.networks.backbones import DigitsResNet
 from ssl_bench.networks.heads import MLP
-from tests.methods.training import batches, trained
+from ssl_bench.parts import Parts
+from tests.methods.training import local_batches, train
 from tests.ranks import on_two_ranks
 
 LATENTS, CHANNELS, SIZE = 3, 2, 8
 
 
 def vae(constants: Literal["once", "pixel"] = "once") -> VAE:
-    """On images of one normalised channel and one more, in double precision."""
+    """A VAE of images with one normalised channel and one constant channel, in double precision."""
     torch.manual_seed(0)
     backbone, head = DigitsResNet(2, CHANNELS), MLP(8, 1, None, 2 * LATENTS, norm=False, final_norm="none")
     return VAE(backbone, head, 2, CHANNELS, SIZE, (0.3,), (0.5,), 0.7, constants, seed=5).double()
 
 
 def images(count: int, seed: int = 0) -> Batch:
-    """Views that come from pixels in [0, 1]."""
+    """Views made of pixels in [0, 1]."""
     pixels = torch.rand(2, count, CHANNELS, SIZE, SIZE, generator=torch.Generator().manual_seed(seed)).double()
     pixels[:, :, 0] = (pixels[:, :, 0] - 0.3) / 0.5
     return Batch([*pixels], torch.arange(count), torch.full((count,), -1))
 
 
 @pytest.mark.parametrize("constants", ["once", "pixel"])
-def test_the_loss_is_the_bound_of_a_naive_loop(constants: Literal["once", "pixel"]) -> None:
-    """A channel that has no mean counts as one pixel, or as all of its pixels."""
+def test_the_loss_is_the_bound_from_a_naive_loop(constants: Literal["once", "pixel"]) -> None:
+    """A channel without normalisation counts as one pixel, or as all of its pixels."""
     method, batch = vae(constants), images(4)
-    loss, told = method(batch, 0.0, True)
-    found = torch.autograd.grad(loss, list(method.parameters()))
+    loss, diagnostics, _ = method(batch, 0.0, True)
+    gradients = torch.autograd.grad(loss, list(method.parameters()))
     moments = method.encoder(torch.cat(batch.views))["projection"].view(2, 4, 2 * LATENTS)
     noise = torch.randn(2, 4, LATENTS, generator=method.draws.generator(torch.device("cpu"))).double()
     z = moments[..., :LATENTS] + (moments[..., LATENTS:] / 2).exp() * noise
@@ -57,17 +57,17 @@ def test_the_loss_is_the_bound_of_a_naive_loop(constants: Literal["once", "pixel
                 m, log_variance = moments[v, b, d], moments[v, b, LATENTS + d]
                 divergence = divergence + (m**2 + log_variance.exp() - 1 - log_variance) / 2 / 8
     expected = reconstruction + 0.7 * divergence
-    # The mean of the normalisation is kept in single precision.
+    # The mean of the normalisation is stored in single precision.
     torch.testing.assert_close(loss, expected, rtol=1e-7, atol=0)
-    torch.testing.assert_close(told["vae/reconstruction"], reconstruction.detach(), rtol=1e-7, atol=0)
-    torch.testing.assert_close(told["vae/kl"], divergence.detach(), rtol=1e-12, atol=0)
-    for mine, theirs in zip(found, torch.autograd.grad(expected, list(method.parameters())), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(diagnostics["vae/reconstruction"], reconstruction.detach(), rtol=1e-7, atol=0)
+    torch.testing.assert_close(diagnostics["vae/kl"], divergence.detach(), rtol=1e-12, atol=0)
+    for pair in zip(gradients, torch.autograd.grad(expected, list(method.parameters())), strict=True):
+        torch.testing.assert_close(*pair, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (1.5, 1.0), (-2.0, 0.1), (0.0, 3.0)])
 def test_the_divergence_is_that_of_two_gaussians(mean: float, std: float) -> None:
-    """KL(N(m, s) || N(0, 1)) for an encoder that gives m and log s^2 whatever it sees."""
+    """KL(N(m, s) || N(0, 1)) for an encoder whose outputs are m and log s^2 for every image."""
     method = vae()
     last = method.encoder.get_submodule("head.layers.0")
     assert isinstance(last, nn.Linear)
@@ -76,15 +76,15 @@ def test_the_divergence_is_that_of_two_gaussians(mean: float, std: float) -> Non
         last.bias.copy_(torch.tensor([mean] * LATENTS + [2 * math.log(std)] * LATENTS))
     normal = torch.distributions.Normal
     expected = LATENTS * torch.distributions.kl_divergence(normal(mean, std), normal(0.0, 1.0))
-    _, told = method(images(3), 0.0, True)
-    torch.testing.assert_close(told["vae/kl"].float(), expected, rtol=1e-6, atol=1e-6)
+    diagnostics = method(images(3), 0.0, True).diagnostics
+    torch.testing.assert_close(diagnostics["vae/kl"].float(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_logits_of_any_size_give_a_finite_loss_and_gradient() -> None:
     method = vae()
     for logit in (-1e4, 0.0, 1e4):
         nn.init.constant_(method.get_parameter("decoder.layers.4.bias"), logit)
-        loss, _ = method(images(2), 0.0)
+        loss = method(images(2), 0.0).loss
         loss.backward()
         assert loss.isfinite() and all(p.grad.isfinite().all() for p in method.parameters() if p.grad is not None)
 
@@ -95,9 +95,9 @@ def test_logits_of_any_size_give_a_finite_loss_and_gradient() -> None:
 )
 def test_the_decoder_makes_images_of_every_size(size: int, side: int, widths: list[int]) -> None:
     decoder = Decoder(5, 32, 13, size)
-    up = [m for m in decoder.layers if isinstance(m, nn.ConvTranspose2d)]
-    assert [m.in_channels for m in up] == widths and up[-1].out_channels == 13
-    assert [m.bias is not None for m in up] == [False] * (len(up) - 1) + [True]
+    convolutions = [m for m in decoder.layers if isinstance(m, nn.ConvTranspose2d)]
+    assert [m.in_channels for m in convolutions] == widths and convolutions[-1].out_channels == 13
+    assert [m.bias is not None for m in convolutions] == [False] * (len(convolutions) - 1) + [True]
     assert decoder.layers[1](decoder.layers[0](torch.zeros(1, 5))).shape == (1, widths[0], side, side)
     assert decoder(torch.randn(2, 5)).shape == (2, 13, size, size)
 
@@ -105,29 +105,29 @@ def test_the_decoder_makes_images_of_every_size(size: int, side: int, widths: li
 def test_the_decoder_of_photos() -> None:
     with torch.device("meta"):
         decoder = Decoder(128, 32, 3, 224)
-        up = [m for m in decoder.layers if isinstance(m, nn.ConvTranspose2d)]
-        assert [m.in_channels for m in up] == [512, 512, 256, 128, 64, 32]
+        convolutions = [m for m in decoder.layers if isinstance(m, nn.ConvTranspose2d)]
+        assert [m.in_channels for m in convolutions] == [512, 512, 256, 128, 64, 32]
         assert decoder(torch.zeros(2, 128)).shape == (2, 3, 224, 224)
 
 
 def test_evaluators_see_the_mean_of_the_latents() -> None:
     method = vae().eval()
     x = images(4).views[0]
-    seen = method.encoder(x)
+    outputs = method.encoder(x)
     moments = method.encoder.get_submodule("head")(method.encoder.get_submodule("backbone")(x))
-    assert torch.equal(seen["backbone"], moments[:, :LATENTS]) and torch.equal(seen["projection"], moments)
+    assert torch.equal(outputs["backbone"], moments[:, :LATENTS]) and torch.equal(outputs["projection"], moments)
 
 
 def test_the_option_fits_the_dataset() -> None:
     config = load(["framework=vae", "dataset=randbit_mnist", "dataset.bits=3"])
     assert config["choices"]["optimizer"] == "adam" and config["head"]["out"] == 256
-    method = assemble.method(config)
+    method = Parts(config).method
     assert isinstance(method, VAE)
     batch = Batch([torch.rand(2, 4, 28, 28)] * 2, torch.arange(2), torch.zeros(2))
     assert method(batch, 0.0)[0].isfinite() and method.encoder(batch.views[0])["backbone"].shape == (2, 128)
-    scattered = assemble.method(load(["framework=vae"]))
+    scattered = Parts(load(["framework=vae"])).method
     batch = Batch([(torch.zeros(2, 1, 20, 20) - 0.214) / 0.275] * 2, torch.arange(2), torch.zeros(2))
-    target = scattered.followed(batch)["target"]
+    target = scattered.momentum_outputs(batch)["target"]
     torch.testing.assert_close(target, torch.zeros(2, 2, 1, 20, 20), rtol=0, atol=1e-6)  # black
 
 
@@ -135,38 +135,33 @@ def test_the_option_fits_the_dataset() -> None:
     ("setting", "message"),
     [
         ("head.out=7", "head.out=7: set head.out to an even number"),
-        ("framework.beta=-1", "framework.beta=-1.0 must not be negative"),
-        ("framework.width=0", "framework.width=0 must be at least 1"),
+        ("framework.beta=-1", "framework.beta=-1.0: set framework.beta to 0 or more"),
+        ("framework.width=0", "framework.width=0: set framework.width to 1 or more"),
         ("loss=infonce", "loss=infonce: framework=vae has no loss: leave loss out"),
     ],
 )
-def test_what_cannot_be_is_refused(setting: str, message: str) -> None:
+def test_invalid_values_are_refused(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
-        assemble.method(load(["framework=vae", setting]))
+        _ = Parts(load(["framework=vae", setting])).method
 
 
-# ---- ranks and resume
-
-
-def _two(rank: int | None = None) -> Tensor:
-    return trained(vae(), batches(images(8 * 3), 3))
-
-
-def test_two_ranks_train_as_one() -> None:
-    """The noise is that of the global batch, and each rank takes its rows."""
-    alone = _two()
-    for found in on_two_ranks(_two):
-        torch.testing.assert_close(found, alone, rtol=1e-11, atol=1e-12)
-
-
-def test_a_resumed_training_draws_the_noise_that_it_would_have_drawn() -> None:
-    whole = vae()
-    expected = trained(whole, batches(images(24), 3))
-    first = vae()
-    state: dict[str, Any] = {}
-    trained(first, batches(images(24), 3)[:1], state)
+def test_a_resumed_training_draws_the_same_noise() -> None:
+    steps = local_batches(images(24), 3)
+    expected = train(vae(), steps)
+    first, state = vae(), dict[str, Any]()
+    train(first, steps[:1], state)
     again = vae()
     again.load_state_dict(copy.deepcopy(first.state_dict()))
     assert again.draws.step == 1
-    assert torch.equal(trained(again, batches(images(24), 3)[1:], state), expected)
-    assert not torch.equal(trained(vae(), batches(images(24), 3)[:1] * 2), expected)
+    assert torch.equal(train(again, steps[1:], state), expected)
+    assert not torch.equal(train(vae(), steps[:1] * 2), expected)
+
+
+def _trained(rank: int | None = None) -> Tensor:
+    return train(vae(), local_batches(images(24), 3))
+
+
+def test_two_ranks_draw_the_noise_of_the_global_batch() -> None:
+    alone = _trained()
+    for found in on_two_ranks(_trained):
+        torch.testing.assert_close(found, alone, rtol=1e-11, atol=1e-12)

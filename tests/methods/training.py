@@ -1,34 +1,43 @@
-"""A method's training on this rank's share of the images, for comparisons of ranks and of interrupted runs."""
+"""Training of a method on this rank's share of the images, for tests of ranks, chunks and interrupted runs."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ssl_bench.config.build import target_class
+from ssl_bench.config.compose import directory, load
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import parallel, rank, world
 from ssl_bench.methods.base import Method
 from ssl_bench.networks.norm import synchronise
 
 
-def batches(images: Batch, steps: int) -> list[Batch]:
-    """The images cut into steps, of each of which this rank has its slice."""
+def options(group: str) -> list[str]:
+    """The options of a configuration group."""
+    return sorted(path.stem for path in (directory() / group).glob("*.yaml"))
+
+
+def has_own_objective(framework: str) -> bool:
+    """Whether a framework takes no loss, negatives and temperature."""
+    return issubclass(target_class(load([f"framework={framework}"])["framework"], "framework"), Method)
+
+
+def local_batches(images: Batch, steps: int) -> list[Batch]:
+    """Cut the images into steps, and keep this rank's slice of each."""
     size = len(images.ids) // steps
     share = size // world()
-    made = []
-    for start in range(0, size * steps, size):
-        mine = slice(start + rank() * share, start + (rank() + 1) * share)
-        made.append(Batch([view[mine] for view in images.views], images.ids[mine], images.labels[mine]))
-    return made
+    starts = [start + rank() * share for start in range(0, size * steps, size)]
+    return [select(images, slice(start, start + share)) for start in starts]
 
 
-def some(batch: Batch, rows: slice) -> Batch:
-    """Some of a batch's images."""
+def select(batch: Batch, rows: slice) -> Batch:
+    """The images ``rows`` of a batch."""
     return Batch([view[rows] for view in batch.views], batch.ids[rows], batch.labels[rows])
 
 
-def trained(method: Method, steps: list[Batch], state: dict[str, Any] | None = None) -> Tensor:
-    """All weights after the steps, by SGD with momentum; its state is taken from ``state`` and left there."""
+def train(method: Method, steps: list[Batch], state: dict[str, Any] | None = None) -> Tensor:
+    """Train by SGD with momentum and return all weights; the optimiser continues from ``state`` and updates it."""
     if world() > 1:
         synchronise(method, torch.device("cpu"))
     network = parallel(method, torch.device("cpu"))
@@ -37,9 +46,10 @@ def trained(method: Method, steps: list[Batch], state: dict[str, Any] | None = N
         optimizer.load_state_dict(state)
     for batch in steps:
         optimizer.zero_grad()
-        network(batch, 0.0)[0].backward()
+        loss, _, kept = network(batch, 0.0)
+        loss.backward()
         optimizer.step()
-        method.after_step(0.0)
+        method.after_step(0.0, kept)
     if state is not None:
         state |= optimizer.state_dict()
     return torch.cat([p.detach().flatten() for p in method.parameters()])

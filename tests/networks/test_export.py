@@ -1,4 +1,4 @@
-"""Exports: what is loaded from one, by the libraries alone, computes what the run's backbone does."""
+"""Exports: the libraries alone load them, and the loaded network computes the same as the run's backbone."""
 
 import json
 from pathlib import Path
@@ -9,28 +9,34 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from ssl_bench import parts as assemble
 from ssl_bench.commands.evaluate import main
 from ssl_bench.config.compose import load as compose
-from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.networks.export import export, load
+from ssl_bench.errors import ConfigError
+from ssl_bench.networks.export import check_exportable, load
+from ssl_bench.parts import Parts
 from ssl_bench.record import checkpoint
 
 STEMS = [("resnet18_cifar", 1), ("resnet18_cifar", 3), ("resnet18", 1), ("resnet18", 3)]
 
 
 def run_directory(folder: Path, *overrides: str) -> nn.Module:
-    """A directory as a run leaves it, at its first step, and the run's backbone."""
+    """Make the directory of a run after its first step; return the run's backbone."""
     config = compose(["dataset=cifar10", *overrides])
-    method = assemble.method(config)
+    method = Parts(config).method
     with torch.no_grad():
         for name, buffer in method.named_buffers():
             if name.endswith("running_mean"):
-                buffer.normal_()  # not what a new network has
+                buffer.normal_()  # differs from a new network
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     checkpoint.save(folder / "checkpoints", {"run_id": folder.name, "step": 1, "method": method.state_dict()})
     return method.encoder.get_submodule("backbone").eval()
+
+
+def exported(folder: Path, library: str) -> Path:
+    """Export the backbone of a run with the command; return the path of the JSON."""
+    assert main([str(folder), f"export={library}"]) == 0
+    return folder / "export" / f"backbone_{library}.json"
 
 
 def views(channels: int) -> Tensor:
@@ -39,34 +45,40 @@ def views(channels: int) -> Tensor:
 
 @pytest.mark.parametrize(("backbone", "channels"), STEMS)
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_the_libraries_load_what_was_exported(
+def test_the_libraries_load_the_export(
     backbone: str, channels: int, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = run_directory(tmp_path / "run", f"backbone={backbone}", f"backbone.in_channels={channels}")
-    path = export(tmp_path / "run", library)
-    assert path == tmp_path / "run" / "export" / f"backbone_{library}.json"
+    path = exported(tmp_path / "run", library)
     assert [p.name for p in sorted(path.parent.iterdir())] == [path.name, f"backbone_{library}.pt"]
-    facts = json.loads(path.read_text())
-    assert (facts["run_id"], facts["name"], facts["in_channels"]) == ("run", "resnet18", channels)
+    description = json.loads(path.read_text())
+    assert (description["run_id"], description["name"], description["in_channels"]) == ("run", "resnet18", channels)
     with torch.no_grad():
         expected = network(views(channels))
         assert torch.equal(load(path)[0].eval()(views(channels)), expected)
-        monkeypatch.chdir(path.parent)  # the recipe of the JSON names the file beside it
+        monkeypatch.chdir(path.parent)  # the lines in the JSON name the file beside it
         scope: dict[str, Any] = {}
-        exec("\n".join(facts["load"]), scope)
+        exec("\n".join(description["load"]), scope)
         torch.testing.assert_close(scope["model"].eval()(views(channels)), expected)
 
 
-def test_the_command_prints_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_path_of_the_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_directory(tmp_path / "run", "backbone=resnet18")
-    assert main([str(tmp_path / "run"), "export=torchvision"]) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "run" / "export" / "backbone_torchvision.json")
+    path = exported(tmp_path / "run", "torchvision")
+    assert path.is_file() and capsys.readouterr().out.strip() == str(path)
 
 
-def test_other_backbones_and_words_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_backbone_is_timms_by_the_name_of_its_builder() -> None:
+    for module in ("ssl_bench.networks.backbones", "elsewhere"):
+        check_exportable("timm", {"backbone": {"_target_": f"{module}.timm_backbone"}, "choices": {}})
+    with pytest.raises(ConfigError, match=r"backbone=elsewhere\.ConvN is not timm's"):
+        check_exportable("timm", {"backbone": {"_target_": "elsewhere.ConvN"}, "choices": {}})
+
+
+def test_other_backbones_and_libraries_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_directory(tmp_path / "digits", "dataset=scattered_digits")
     for arguments, sentence in {
-        ("export=timm",): "backbone=resnet_digits is not timm's; a run with backbone=resnet18 would be",
+        ("export=timm",): "export=timm: backbone=resnet_digits is not timm's: export a run with one such as resnet18",
         ("export=onnx",): "export=onnx: set export to one of timm, torchvision",
         ("export=timm", "evaluate=knn"): "export=timm and evaluate=knn: export=... stands alone",
     }.items():
@@ -76,19 +88,21 @@ def test_other_backbones_and_words_are_refused(tmp_path: Path, capsys: pytest.Ca
     assert main([str(tmp_path / "none"), "export=timm"]) == 2
 
 
-def test_a_network_that_torchvision_has_otherwise_is_refused(tmp_path: Path) -> None:
+def test_a_network_that_torchvision_lacks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_directory(tmp_path / "run", "backbone=timm", "backbone.name=resnet18d")
-    with pytest.raises(ConfigError, match="torchvision has no resnet18d; set export=timm"):
-        export(tmp_path / "run", "torchvision")
-    assert load(export(tmp_path / "run", "timm"))[1]["name"] == "resnet18d"
+    assert main([str(tmp_path / "run"), "export=torchvision"]) == 2
+    assert "export=torchvision: torchvision has no resnet18d; set export=timm" in capsys.readouterr().err
+    assert load(exported(tmp_path / "run", "timm"))[1]["name"] == "resnet18d"
 
 
-def test_no_checkpoint_and_foreign_weights(tmp_path: Path) -> None:
+def test_changed_and_missing_weights_and_checkpoints_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_directory(tmp_path / "run", "backbone=resnet18")
-    path = export(tmp_path / "run", "timm")
+    path = exported(tmp_path / "run", "timm")
     weights = path.with_suffix(".pt")
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    with pytest.raises(ConfigError, match=r"is not what .* was written for"):
+    with pytest.raises(ConfigError, match=r"\.pt does not belong to .*\.json: export the run again"):
         load(path)
     weights.unlink()
     with pytest.raises(ConfigError, match="export the run again"):
@@ -96,5 +110,5 @@ def test_no_checkpoint_and_foreign_weights(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no export"):
         load(tmp_path / "none.json")
     (tmp_path / "run" / "checkpoints" / "last.pt").unlink()
-    with pytest.raises(RunError, match="has no checkpoint yet"):
-        export(tmp_path / "run", "timm")
+    assert main([str(tmp_path / "run"), "export=timm"]) == 1
+    assert "has no checkpoint yet" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What is told of an objective, against naive formulas, autograd anchor by anchor, and two processes against one."""
+"""Diagnostics of an objective against naive formulas, autograd for each anchor, and two processes against one."""
 
 import math
 from typing import Any
@@ -36,7 +36,7 @@ def close(found: Tensor, expected: Any) -> None:
     assert float(found) == pytest.approx(float(expected), rel=1e-12)
 
 
-# ---- of the cosines
+# ---- from the cosines
 
 
 def test_the_multiplier_is_the_share_of_the_negatives() -> None:
@@ -55,15 +55,15 @@ def test_the_multiplier_is_the_share_of_the_negatives() -> None:
     assert (counts > 0).sum() > 5  # they are spread
 
 
-def test_the_histogram_has_a_place_for_both_ends() -> None:
+def test_the_histogram_includes_both_ends() -> None:
     pos, neg = torch.tensor([[1.0, -1.0]], dtype=torch.float64), torch.tensor([[[-1.0], [1.0]]], dtype=torch.float64)
     found = diagnose(Contrast.dense(pos, neg), torch.tensor(0.01), InfoNCE())["npc/histogram"]
     assert found.tolist() == [0.5, *[0.0] * (BINS - 2), 0.5]
 
 
 @pytest.mark.parametrize("loss", [InfoNCE(), DCL(), EqCo(7.0), EqCo(4096.0)])
-def test_the_bound_on_the_information(loss: Loss) -> None:
-    """log(1 + K) - InfoNCE, for every loss but EqCo, whose own is log(1 + alpha) - L; at alpha = K they are one."""
+def test_the_bound_on_the_mutual_information(loss: Loss) -> None:
+    """log(1 + K) - InfoNCE for every loss except EqCo, log(1 + alpha) - L for EqCo; at alpha = K both are equal."""
     pos, neg = cosines()
     found = diagnose(Contrast.dense(pos, neg), TAU, loss)["information"]
     top, rest = (pos / TAU).exp(), (neg / TAU).exp().sum(-1)
@@ -87,7 +87,7 @@ def test_effective_negatives_are_kishs_number() -> None:
     close(found, (weight.sum(-1) ** 2 / (weight**2).sum(-1)).mean())
 
 
-def test_effective_negatives_are_all_where_equal_and_one_where_one_dominates() -> None:
+def test_effective_negatives_are_all_if_equal_and_one_if_one_dominates() -> None:
     pos = torch.zeros(1, 3, dtype=torch.float64)
     equal = torch.full((1, 3, 50), 0.3, dtype=torch.float64)
     close(diagnose(Contrast.dense(pos, equal), TAU, InfoNCE())["negatives/effective"], 50)
@@ -95,7 +95,7 @@ def test_effective_negatives_are_all_where_equal_and_one_where_one_dominates() -
     close(diagnose(Contrast.dense(pos, one), torch.tensor(0.02), InfoNCE())["negatives/effective"], 1)
 
 
-def test_without_negatives_only_the_positives_are_told() -> None:
+def test_without_negatives_only_the_positives_have_diagnostics() -> None:
     e = Embedded(unit(2, 3, 4), unit(2, 3, 4, seed=1), draw(2, 3, 4), torch.arange(3))
     found = diagnose(Contrast.of(e, None), TAU, BYOL())
     assert set(found) == {"positive", "tau", "query_grad/mean", "query_grad/var"}
@@ -103,11 +103,11 @@ def test_without_negatives_only_the_positives_are_told() -> None:
     assert float(found["query_grad/var"]) < 1e-28
 
 
-# ---- of the gradient
+# ---- from the gradient
 
 
-def test_the_query_gradient_is_autograds_with_all_else_constant() -> None:
-    """Anchor by anchor, the keys not moving with the anchors, though they are the same network's."""
+def test_the_query_gradient_is_that_of_autograd_with_all_else_constant() -> None:
+    """For each anchor alone; the keys are constants, although they come from the same network."""
     z = unit(2, 5, 8).requires_grad_()
     e = Embedded(z, z.flip(0), z, torch.arange(5))
     found = diagnose(Contrast.of(e, InBatch().bank(e)), TAU, InfoNCE())
@@ -121,14 +121,14 @@ def test_the_query_gradient_is_autograds_with_all_else_constant() -> None:
     close(found["query_grad/var"], np.var(norms))
 
 
-def test_diagnostics_leave_the_graph_of_the_loss_alone() -> None:
+def test_diagnostics_do_not_change_the_gradient_of_the_loss() -> None:
     z = unit(2, 5, 8).requires_grad_()
     gradients: list[Tensor] = []
-    for told in (False, True):
+    for diagnostics in (False, True):
         e = Embedded(z, z.flip(0), z, torch.arange(5))
         contrast = Contrast.of(e, InBatch().bank(e))
         loss = InfoNCE()(contrast, TAU).mean()
-        if told:
+        if diagnostics:
             assert not any(value.requires_grad for value in diagnose(contrast, TAU, InfoNCE()).values())
         gradients += torch.autograd.grad(loss, z)
     assert torch.equal(*gradients)
@@ -147,30 +147,30 @@ def test_the_query_gradient_is_within_eqcos_bound(alpha: float, tau: float) -> N
             contrast = Contrast.of(e, CrossView().bank(e))
             top, rest = (float((q[0, image] @ keys[0, j] / tau).exp()) for j in (image, 1 - image))
             bound = 2 / tau * (1 - top / (top + alpha * rest))
-            other = 2 / tau * (1 - rest / (rest + alpha * top))  # the second anchor's, whose positive is the other key
+            other = 2 / tau * (1 - rest / (rest + alpha * top))  # of the second anchor, whose positive is the other key
             found = diagnose(contrast, torch.tensor(tau, dtype=torch.float64), EqCo(alpha))["query_grad/mean"]
             ratios.append(float(found) / ((bound + other) / 2))
-    assert max(ratios) <= 1 + 1e-12 and max(ratios) > 0.8  # it holds, and is nearly reached
+    assert max(ratios) <= 1 + 1e-12 and max(ratios) > 0.8  # the bound holds and is nearly reached
 
 
 # ---- two processes
 
 
-def _told(share: slice) -> dict[str, Tensor]:
+def _diagnostics(rows: slice) -> dict[str, Tensor]:
     z = unit(2, 8, 6).requires_grad_()
-    mine = z[:, share]
-    e = Embedded(mine, mine.flip(0), mine, torch.tensor([5, 3, 9, 0, 7, 1, 2, 4])[share])
+    local = z[:, rows]
+    e = Embedded(local, local.flip(0), local, torch.tensor([5, 3, 9, 0, 7, 1, 2, 4])[rows])
     tau = torch.tensor(0.2, dtype=torch.float64)
     return diagnose(Contrast.of(e, InBatch().bank(e)), tau, EqCo(64.0))
 
 
-def _rank_told(rank: int) -> dict[str, Tensor]:
-    return _told(slice(4 * rank, 4 * rank + 4))
+def _rank_diagnostics(rank: int) -> dict[str, Tensor]:
+    return _diagnostics(slice(4 * rank, 4 * rank + 4))
 
 
-def test_two_ranks_tell_what_one_does() -> None:
-    alone = _told(slice(None))
-    for found in on_two_ranks(_rank_told):
+def test_two_ranks_have_the_diagnostics_of_one_process() -> None:
+    alone = _diagnostics(slice(None))
+    for found in on_two_ranks(_rank_diagnostics):
         assert set(found) == set(alone)
         for name, value in alone.items():
             torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)
@@ -179,8 +179,8 @@ def test_two_ranks_tell_what_one_does() -> None:
 # ---- the gradient's signal-to-noise ratio
 
 
-def follow(gradients: Tensor, decay: float) -> tuple[dict[str, Tensor], GradientSNR]:
-    """[T, weights] one after the other, as two parameters' and beside one that is not trained."""
+def snr_of(gradients: Tensor, decay: float) -> tuple[dict[str, Tensor], GradientSNR]:
+    """Add the gradients [T, weights], split over two parameters, next to a parameter that is not trained."""
     parameters = [nn.Parameter(torch.zeros(n, dtype=gradients.dtype)) for n in (2, gradients.shape[1] - 2, 3)]
     parameters[2].requires_grad_(False)
     snr = GradientSNR(parameters, decay)
@@ -193,7 +193,7 @@ def follow(gradients: Tensor, decay: float) -> tuple[dict[str, Tensor], Gradient
 @pytest.mark.parametrize("steps", [2, 3, 50])
 def test_snr_is_of_bias_corrected_moments(steps: int) -> None:
     gradients, decay = draw(steps, 6) + torch.arange(6), 0.9
-    found, _ = follow(gradients, decay)
+    found, _ = snr_of(gradients, decay)
     weight = decay ** np.arange(steps - 1, -1, -1.0)[:, None]
     weight /= weight.sum()  # (1 - b) b^(t - i) / (1 - b^t)
     g = gradients.numpy()
@@ -203,12 +203,12 @@ def test_snr_is_of_bias_corrected_moments(steps: int) -> None:
     assert float(found["gradient_snr/std"]) == pytest.approx(ratio.std(), rel=1e-10)
 
 
-def test_snr_leaves_out_a_step_that_the_loss_scaler_skips() -> None:
+def test_snr_ignores_a_step_that_the_loss_scaler_skips() -> None:
     gradients = draw(20, 6) + torch.arange(6)
     overflown = gradients.clone()
     overflown[0, 1], overflown[7, 5] = torch.inf, torch.nan
-    found, snr = follow(overflown, 0.9)
-    expected, _ = follow(gradients[[i for i in range(20) if i not in (0, 7)]], 0.9)
+    found, snr = snr_of(overflown, 0.9)
+    expected, _ = snr_of(gradients[[i for i in range(20) if i not in (0, 7)]], 0.9)
     assert int(snr.steps) == 18
     for name, value in expected.items():
         assert float(found[name]) == pytest.approx(float(value), rel=1e-12)
@@ -217,7 +217,7 @@ def test_snr_leaves_out_a_step_that_the_loss_scaler_skips() -> None:
 @pytest.mark.parametrize("decay", [0.9, 0.999])
 def test_snr_of_an_alternating_gradient_vanishes_as_the_decay_nears_one(decay: float) -> None:
     """m = (1 - b) / (1 + b) of alternate signs, v = 1."""
-    found, _ = follow(torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(100)[:, None].expand(-1, 4), decay)
+    found, _ = snr_of(torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(100)[:, None].expand(-1, 4), decay)
     m = (1 - decay) / (1 + decay)
     assert float(found["gradient_snr/mean"]) == pytest.approx(m / math.sqrt(1 - m**2), rel=1e-9)
 
@@ -225,18 +225,18 @@ def test_snr_of_an_alternating_gradient_vanishes_as_the_decay_nears_one(decay: f
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -3e-5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])
-def test_snr_of_a_gradient_without_noise_counts_as_none(value: float, dtype: torch.dtype, steps: int) -> None:
-    """There is no variance to divide by, only rounding."""
-    found, _ = follow(torch.full((steps, 5), value, dtype=dtype), 0.9)
+def test_snr_of_a_gradient_without_noise_is_zero(value: float, dtype: torch.dtype, steps: int) -> None:
+    """The variance is only rounding, which is no reason for a large ratio."""
+    found, _ = snr_of(torch.full((steps, 5), value, dtype=dtype), 0.9)
     assert [float(number) for number in found.values()] == [0, 0]
 
 
-def test_snr_goes_on_from_its_state() -> None:
+def test_snr_continues_from_its_state() -> None:
     gradients = draw(9, 6)
-    expected, _ = follow(gradients, 0.9)
-    _, first = follow(gradients[:5], 0.9)
+    expected, _ = snr_of(gradients, 0.9)
+    _, first = snr_of(gradients[:5], 0.9)
     state = {"steps": first.steps, **{k: [t.clone() for t in first.state_dict()[k]] for k in ("first", "second")}}
-    _, rest = follow(gradients[:0], 0.9)
+    _, rest = snr_of(gradients[:0], 0.9)
     rest.load_state_dict(state)
     for step in gradients[5:]:
         rest.parameters[0].grad, rest.parameters[1].grad = step[:2].clone(), step[2:].clone()
@@ -244,14 +244,14 @@ def test_snr_goes_on_from_its_state() -> None:
     assert all(torch.equal(value, expected[name]) for name, value in rest.read().items())
 
 
-def test_a_weight_without_a_gradient_counts_as_none() -> None:
+def test_a_weight_without_a_gradient_counts_as_zero() -> None:
     parameters = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
     snr = GradientSNR(parameters, 0.5)
     for value in (1.0, 2.0):
         parameters[0].grad = torch.full((3,), value)
         snr.add()
     m, v = (0.25 + 1) / 0.75, (0.25 + 2) / 0.75  # of 1 and 2 at b = 1/2
-    one = m / math.sqrt(v - m**2)
+    ratio = m / math.sqrt(v - m**2)
     found = snr.read()
-    assert float(found["gradient_snr/mean"]) == pytest.approx(one / 2, rel=1e-5)
-    assert float(found["gradient_snr/std"]) == pytest.approx(one / 2, rel=1e-5)
+    assert float(found["gradient_snr/mean"]) == pytest.approx(ratio / 2, rel=1e-5)
+    assert float(found["gradient_snr/std"]) == pytest.approx(ratio / 2, rel=1e-5)

@@ -1,4 +1,4 @@
-"""The memory of one vector per image: naive loops in double precision, whole and spread over two processes."""
+"""The memory of one vector per image against naive loops in double precision, and spread over two processes."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_bench.distributed import rank, world
+from ssl_bench.errors import InvalidValue
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import MemoryBank
@@ -20,8 +21,8 @@ TAU = torch.tensor(0.3)
 
 
 def unit(*shape: int, seed: int) -> Tensor:
-    made = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return normalize(made, dim=-1)
+    vectors = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normalize(vectors, dim=-1)
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
@@ -30,11 +31,12 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
     return ids, unit(VIEWS, SHARE, DIM, seed=50 + step)
 
 
-def mine(size: int = SHARE) -> slice:
-    return slice(rank() * size // world(), (rank() + 1) * size // world())
+def local_rows() -> slice:
+    """This rank's rows of a global batch."""
+    return slice(rank() * SHARE // world(), (rank() + 1) * SHARE // world())
 
 
-def test_it_starts_with_unit_vectors_in_every_direction() -> None:
+def test_the_first_vectors_are_unit_vectors_in_every_direction() -> None:
     vectors = Memory(2000, 16, 0.5, 5).vectors
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(2000))
     assert float(vectors.mean(0).abs().max()) < 0.03 and float(vectors.square().mean(0).sub(1 / 16).abs().max()) < 0.01
@@ -43,13 +45,13 @@ def test_it_starts_with_unit_vectors_in_every_direction() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 1.0])
-def test_vectors_move_towards_what_comes(momentum: float) -> None:
-    """Of two views the second first: the order in which the backward passes of CLD's code update."""
-    kept = Memory(IMAGES, DIM, momentum, 0).double()
-    expected = [[float(x) for x in row] for row in kept.vectors]
+def test_vectors_move_towards_new_ones(momentum: float) -> None:
+    """With two views the second is applied first: the order of the backward passes in CLD's code."""
+    memory = Memory(IMAGES, DIM, momentum, 0).double()
+    expected = [[float(x) for x in row] for row in memory.vectors]
     for step in range(5):
         ids, fresh = batch(step)
-        kept.update(ids, fresh)
+        memory.update(ids, fresh)
         for v in (1, 0):
             for b, i in enumerate(ids.tolist()):
                 moved = [
@@ -58,88 +60,89 @@ def test_vectors_move_towards_what_comes(momentum: float) -> None:
                 ]
                 length = sum(x * x for x in moved) ** 0.5
                 expected[i] = [x / length for x in moved]
-        torch.testing.assert_close(kept.vectors, torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=1e-14)
+        torch.testing.assert_close(memory.vectors, torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=1e-14)
 
 
 # ---- as negatives
 
 
-def met(negatives: MemoryBank, ids: Tensor, tiled: bool = False) -> list[list[list[int]]]:
-    """[V][B]: the images that the anchor is contrasted with; keys are one-hot and anchors count up."""
+def negatives_of(bank: MemoryBank, ids: Tensor, tiled: bool = False) -> list[list[list[int]]]:
+    """[V][B] images that an anchor is contrasted with: keys are one-hot, so the cosine of key c with an anchor is c."""
     q = torch.arange(IMAGES, dtype=torch.float64).expand(VIEWS, len(ids), -1)
     e = Embedded(q, q, q, ids)
-    contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled))
+    contrast = bank.select(Contrast.of(e, bank.bank(e), tiled))
     cosines, valid = contrast.neg
     valid = torch.ones_like(cosines, dtype=torch.bool) if valid is None else valid.expand(cosines.shape)
     lse = cosines.masked_fill(~valid, -torch.inf).logsumexp(-1)
     torch.testing.assert_close(contrast.lse(torch.tensor(1.0)), lse, rtol=1e-12, atol=1e-12)
     assert torch.equal(contrast.count.expand(lse.shape).long(), valid.sum(-1))
-    of_views = [zip(*pair, strict=True) for pair in zip(cosines, valid, strict=True)]
-    return [[sorted(int(c) for c in row[ok]) for row, ok in pairs] for pairs in of_views]
+    views = [zip(*pair, strict=True) for pair in zip(cosines, valid, strict=True)]
+    return [[sorted(int(c) for c in row[mask]) for row, mask in anchors] for anchors in views]
 
 
 def one_hot(k: int | None, seed: int = 0) -> MemoryBank:
-    negatives = MemoryBank(k, 0.5, IMAGES, IMAGES, seed).double()
-    negatives.memory.vectors.copy_(torch.eye(IMAGES))
-    return negatives
+    bank = MemoryBank(k, 0.5, IMAGES, IMAGES, seed).double()
+    bank.memory.vectors.copy_(torch.eye(IMAGES))
+    return bank
 
 
 @pytest.mark.parametrize("tiled", [False, True])
 def test_every_other_image_is_a_negative(tiled: bool) -> None:
     ids = torch.tensor([3, 0, 10])
-    for of_view in met(one_hot(None), ids, tiled):
-        assert of_view == [[i for i in range(IMAGES) if i != own] for own in ids]
+    for view in negatives_of(one_hot(None), ids, tiled):
+        assert view == [[i for i in range(IMAGES) if i != own_image] for own_image in ids]
     assert one_hot(None).count(3) == IMAGES - 1
 
 
 @pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("k", [1, 4, 5, 7, 10])
-def test_k_of_the_other_images_are(k: int, tiled: bool) -> None:
-    negatives, ids = one_hot(k), torch.tensor([3, 0, 10])
-    assert negatives.count(3) == k
+def test_k_of_the_other_images_are_negatives(k: int, tiled: bool) -> None:
+    bank, ids = one_hot(k), torch.tensor([3, 0, 10])
+    assert bank.count(3) == k
     for _ in range(5):
-        for of_view in met(negatives, ids, tiled):
-            for own, images in zip(ids.tolist(), of_view, strict=True):
-                assert len(set(images)) == len(images) == k and own not in images
-        negatives.draws.step += 1
+        for view in negatives_of(bank, ids, tiled):
+            for own_image, images in zip(ids.tolist(), view, strict=True):
+                assert len(set(images)) == len(images) == k and own_image not in images
+        bank.draws.step += 1
 
 
-def test_they_are_drawn_uniformly() -> None:
-    negatives, subsets = one_hot(2), []
+def test_the_negatives_are_drawn_uniformly() -> None:
+    bank, subsets = one_hot(2), []
     for step in range(250):
-        negatives.draws.step = step
-        for of_view in met(negatives, torch.tensor([3, 0, 10])):
-            for own, images in zip((3, 0, 10), of_view, strict=True):
-                subsets.append(tuple(i - (i > own) for i in images))
+        bank.draws.step = step
+        for view in negatives_of(bank, torch.tensor([3, 0, 10])):
+            for own_image, images in zip((3, 0, 10), view, strict=True):
+                subsets.append(tuple(i - (i > own_image) for i in images))
     assert_uniform(subsets, IMAGES - 1, 2)
 
 
 @pytest.mark.parametrize("k", [0, 11, 12])
-def test_as_many_as_there_are_other_images(k: int) -> None:
-    with pytest.raises(ValueError, match=f"k={k} must be from 1 to the 10 other images, or null for all of them"):
+def test_more_negatives_than_other_images_are_refused(k: int) -> None:
+    message = f"^k={k}: set k to a number from 1 to 10, the other images, or to null for all of them$"
+    with pytest.raises(InvalidValue, match=message):
         MemoryBank(k, 0.5, 4, IMAGES, 0)
 
 
 def test_a_momentum_outside_0_and_1_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"momentum=1.5 must be in \[0, 1\]"):
+    with pytest.raises(InvalidValue, match=r"^momentum=1\.5: set momentum to a number from 0 to 1$"):
         MemoryBank(None, 1.5, 4, IMAGES, 0)
 
 
-def test_it_goes_on_bit_by_bit_from_its_state() -> None:
-    kept, again = (MemoryBank(3, 0.5, DIM, IMAGES, 0).double() for _ in range(2))
+def test_a_bank_continues_bit_for_bit_from_its_state() -> None:
+    bank, again = (MemoryBank(3, 0.5, DIM, IMAGES, 0).double() for _ in range(2))
     for step in range(6):
         ids, fresh = batch(step)
         if step == 3:
-            again.load_state_dict(kept.state_dict())
-        for each in (kept, again) if step >= 3 else (kept,):
+            again.load_state_dict(bank.state_dict())
+        for each in (bank, again) if step >= 3 else (bank,):
             each.update(Embedded(fresh, fresh, fresh, ids))
             each.draws.step += 1
-    assert torch.equal(kept.memory.vectors, again.memory.vectors)
-    kept.memory.vectors.copy_(unit(IMAGES, DIM, seed=1))
+    assert torch.equal(bank.memory.vectors, again.memory.vectors)
+    bank.memory.vectors.copy_(unit(IMAGES, DIM, seed=1))
     again.memory.vectors.copy_(unit(IMAGES, DIM, seed=1))
     ids, fresh = batch(9)
     e = Embedded(fresh, fresh, fresh, ids)
-    lse = [each.select(Contrast.of(e, each.bank(e))).lse(TAU) for each in (kept, again)]
+    lse = [each.select(Contrast.of(e, each.bank(e))).lse(TAU) for each in (bank, again)]
     assert torch.equal(*lse)
 
 
@@ -147,27 +150,27 @@ def test_it_goes_on_bit_by_bit_from_its_state() -> None:
 
 
 def _bank() -> Tensor:
-    """The memory of a bank after a few steps of which this rank has a part."""
+    """Vectors of a bank after a few steps, each rank with its part of them."""
     negatives = MemoryBank(None, 0.5, DIM, IMAGES, 0).double()
     for step in range(4):
         ids, fresh = batch(step)
-        p = fresh[:, mine()]
-        negatives.update(Embedded(p, p, p, ids[mine()]))
+        p = fresh[:, local_rows()]
+        negatives.update(Embedded(p, p, p, ids[local_rows()]))
     return negatives.memory.vectors
 
 
 def _answers(sharded: bool) -> dict[str, Tensor]:
-    """What a memory says after some steps, and the gradient of the mean over all queries."""
-    kept = memory(IMAGES, DIM, 0.5, 0, sharded).double()
+    """The answers of a memory after some steps, and the gradients of the mean over this rank's queries."""
+    vectors = memory(IMAGES, DIM, 0.5, 0, sharded).double()
     for step in range(4):
         ids, fresh = batch(step)
-        kept.update(ids[mine()], fresh[:, mine()])
-    index = torch.randint(IMAGES, (SHARE, 9), generator=torch.Generator().manual_seed(2))[mine()]
+        vectors.update(ids[local_rows()], fresh[:, local_rows()])
+    index = torch.randint(IMAGES, (SHARE, 9), generator=torch.Generator().manual_seed(2))[local_rows()]
     ids, fresh = batch(7)
-    answers = {"rows": kept.rows(ids[mine()])}
+    answers = {"rows": vectors.rows(ids[local_rows()])}
     for name in ("lse", "cosines"):
-        q = fresh[0, mine()].clone().requires_grad_()
-        found = kept.lse(q, TAU) if name == "lse" else kept.cosines(q, index)
+        q = fresh[0, local_rows()].clone().requires_grad_()
+        found = vectors.lse(q, TAU) if name == "lse" else vectors.cosines(q, index)
         found.square().mean().backward()
         assert q.grad is not None
         answers |= {name: found.detach(), f"{name}_gradient": q.grad}
@@ -179,25 +182,25 @@ def _both(rank: int) -> dict[str, Any]:
     assert isinstance(sharded, Shards) and type(memory(IMAGES, DIM, 0.5, 0, "auto")) is Memory
     for step in range(3):
         ids, fresh = batch(step)
-        sharded.update(ids[mine()], fresh[:, mine()].float())
+        sharded.update(ids[local_rows()], fresh[:, local_rows()].float())
     sharded.collect()
     return {"bank": _bank(), "sharded": _answers(True), "whole": _answers(False), "state": sharded.state_dict()}
 
 
-def test_two_processes_are_as_one_whole_or_spread() -> None:
-    bank, alone = _bank(), _answers(True)  # on one process it is whole
+def test_two_processes_answer_as_one_whole_or_spread() -> None:
+    bank, alone = _bank(), _answers(True)  # one process keeps it whole
     ranks = on_two_ranks(_both)
     assert all(torch.equal(found["bank"], bank) for found in ranks)
     for kind in ("whole", "sharded"):
         first, second = (found[kind] for found in ranks)
         for name, expected in alone.items():
             joined = torch.cat([first[name], second[name]])
-            # A rank's own mean is over half of the queries, hence its gradient twice that of the mean over all.
+            # The mean of a rank is over half of the queries, so its gradient is twice that of the mean over all.
             joined = joined / 2 if "gradient" in name else joined
             torch.testing.assert_close(joined, expected, rtol=1e-13, atol=1e-14, msg=f"{kind} {name}")
 
 
-def test_a_checkpoint_of_shards_is_that_of_the_whole() -> None:
+def test_a_checkpoint_of_shards_is_that_of_the_whole_memory() -> None:
     whole = Memory(IMAGES, DIM, 0.5, 0)
     for step in range(3):
         ids, fresh = batch(step)
@@ -213,7 +216,7 @@ def _loaded(rank: int) -> Tensor:
     whole = Memory(IMAGES, DIM, 0.5, 0)
     for step in range(3):
         ids, fresh = batch(step)
-        whole.update(ids[mine()], fresh[:, mine()].float())
+        whole.update(ids[local_rows()], fresh[:, local_rows()].float())
     sharded.load_state_dict(whole.state_dict())
     ids = torch.arange(3)
     return sharded.rows(ids)

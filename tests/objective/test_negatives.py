@@ -1,6 +1,6 @@
-"""Which keys an anchor meets: against explicit sets, the chances of every set, and two processes against one.
+"""The keys that an anchor is contrasted with: explicit sets, frequencies of all sets, two processes against one.
 
-Keys are one-hot and an anchor's entries count up, so that its cosine with a key tells which key it is.
+Keys are one-hot, and the entries of an anchor are 0, 1, 2, ..., so that its cosine with a key is the key's number.
 """
 
 import itertools
@@ -13,6 +13,7 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from ssl_bench.errors import InvalidValue
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
 from ssl_bench.objective.sampling import StepGenerator, without_replacement
@@ -23,33 +24,32 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def told(images: int, views: int = 2) -> Embedded:
-    """Key number v N + b, one-hot, is the positive of anchor b of view v, and so shows image b in the other view."""
+def numbered(images: int, views: int = 2) -> Embedded:
+    """Key number v N + b, one-hot, is the positive of anchor b of view v, so it shows image b in the other view."""
     keys = torch.eye(views * images, dtype=torch.float64).unflatten(0, (views, images))
     q = torch.arange(views * images, dtype=torch.float64).expand(views, images, -1)
     return Embedded(q, keys, q, torch.arange(images).flip(0) * 7)
 
 
-def met(negatives: Negatives, e: Embedded, tiled: bool | None = None) -> list[list[list[int]]]:
-    """[V][B]: the numbers of the keys that the anchor is contrasted with."""
+def keys_of(negatives: Negatives, e: Embedded, tiled: bool | None = None) -> list[list[list[int]]]:
+    """[V][B] numbers of the keys that the anchor is contrasted with."""
     contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled))
     cosines, valid = contrast.neg
-    everything = torch.ones_like(cosines, dtype=torch.bool) if valid is None else valid.expand(cosines.shape)
-    # What a loss sums is the same as what can be listed.
-    lse = cosines.masked_fill(~everything, -torch.inf).logsumexp(-1)
+    valid = torch.ones_like(cosines, dtype=torch.bool) if valid is None else valid.expand(cosines.shape)
+    # The sum that a loss uses is over the listed keys.
+    lse = cosines.masked_fill(~valid, -torch.inf).logsumexp(-1)
     torch.testing.assert_close(contrast.lse(torch.tensor(1.0)), lse, rtol=1e-12, atol=1e-12)
-    assert torch.equal(contrast.count.expand(lse.shape).long(), everything.sum(-1))
-    pairs = zip(cosines.flatten(0, 1), everything.flatten(0, 1), strict=True)
-    found = [sorted(int(key) for key in row[ok]) for row, ok in pairs]
-    return [found[start : start + cosines.shape[1]] for start in range(0, len(found), cosines.shape[1])]
+    assert torch.equal(contrast.count.expand(lse.shape).long(), valid.sum(-1))
+    views = [zip(*pair, strict=True) for pair in zip(cosines, valid, strict=True)]
+    return [[sorted(int(key) for key in row[mask]) for row, mask in anchors] for anchors in views]
 
 
-# ---- of the batch
+# ---- from the batch
 
 
 @pytest.mark.parametrize("tiled", [False, True])
 def test_in_batch_is_both_views_of_every_other_image(tiled: bool) -> None:
-    found = met(InBatch(), told(5), tiled)
+    found = keys_of(InBatch(), numbered(5), tiled)
     for v, b in itertools.product(range(2), range(5)):
         assert found[v][b] == [key for key in range(10) if key % 5 != b]
     assert InBatch().count(5) == 8
@@ -58,20 +58,20 @@ def test_in_batch_is_both_views_of_every_other_image(tiled: bool) -> None:
 @pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("views", [1, 2])
 def test_cross_view_is_every_other_image_in_the_view_of_the_positive(views: int, tiled: bool) -> None:
-    found = met(CrossView(), told(5, views), tiled)
+    found = keys_of(CrossView(), numbered(5, views), tiled)
     for v, b in itertools.product(range(views), range(5)):
         assert found[v][b] == [v * 5 + image for image in range(5) if image != b]
     assert CrossView().count(5) == 4
 
 
-def test_an_image_that_comes_twice_is_never_its_own_negative() -> None:
-    e = told(4)
+def test_an_image_that_appears_twice_is_never_its_own_negative() -> None:
+    e = numbered(4)
     e = Embedded(e.q, e.p, e.raw, torch.tensor([3, 1, 3, 0]))
-    assert met(InBatch(), e)[0] == [[1, 3, 5, 7], [0, 2, 3, 4, 6, 7], [1, 3, 5, 7], [0, 1, 2, 4, 5, 6]]
+    assert keys_of(InBatch(), e)[0] == [[1, 3, 5, 7], [0, 2, 3, 4, 6, 7], [1, 3, 5, 7], [0, 1, 2, 4, 5, 6]]
 
 
-def test_none() -> None:
-    negatives, e = NoNegatives(), told(3)
+def test_no_negatives() -> None:
+    negatives, e = NoNegatives(), numbered(3)
     assert negatives.bank(e) is None  # type: ignore[func-returns-value]
     contrast = negatives.select(Contrast.of(e, None))
     assert not contrast.has_negatives and contrast.count.tolist() == [[0, 0, 0]] and negatives.count(3) == 0
@@ -79,7 +79,7 @@ def test_none() -> None:
         contrast.lse(torch.tensor(1.0))
 
 
-def test_what_they_give_and_need() -> None:
+def test_gives_and_needs() -> None:
     every: list[Negatives] = [InBatch(), CrossView(), RandomK(1, "all", False, 0), RandomK(1, "cross", False, 0)]
     every += [Queue(3, 2, 0), NoNegatives()]
     assert [sorted(n.gives) for n in every] == [
@@ -93,57 +93,57 @@ def test_what_they_give_and_need() -> None:
     assert [n.needs for n in every] == [{"both_views"}, set(), {"both_views"}, set(), set(), set()]
 
 
-# ---- drawn
+# ---- random choices
 
 
 @pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("views", "k"), [("all", 1), ("all", 4), ("all", 7), ("all", 10), ("cross", 2), ("cross", 4)])
-def test_random_k_meets_k_different_keys_of_other_images(views: Any, k: int, shared: bool, tiled: bool) -> None:
-    """Both where the chosen are listed and where the others are (k above half of the pool), and the whole pool."""
+def test_random_k_is_k_different_keys_of_other_images(views: Any, k: int, shared: bool, tiled: bool) -> None:
+    """With the chosen keys listed, with the others listed (k above half of the pool), and with the whole pool."""
     negatives = RandomK(k, views, shared, 3)
     for _ in range(5):
-        for v, of_view in enumerate(met(negatives, told(6), tiled)):
-            for b, keys in enumerate(of_view):
+        for v, view in enumerate(keys_of(negatives, numbered(6), tiled)):
+            for b, keys in enumerate(view):
                 assert len(set(keys)) == len(keys) == k
                 assert all(key % 6 != b for key in keys)
                 assert views == "all" or all(key // 6 == v for key in keys)
         negatives.draws.step += 1
 
 
-def test_random_k_draws_anew_for_each_step_view_and_anchor_and_the_same_for_a_seed() -> None:
-    def of(seed: int, step: int) -> list[list[list[int]]]:
+def test_random_k_draws_for_each_step_view_and_anchor_and_depends_on_the_seed() -> None:
+    def keys(seed: int, step: int) -> list[list[list[int]]]:
         negatives = RandomK(8, "all", False, seed)
         negatives.draws.step = step
-        return met(negatives, told(40))
+        return keys_of(negatives, numbered(40))
 
-    first = of(0, 0)
-    assert first == of(0, 0)
+    first = keys(0, 0)
+    assert first == keys(0, 0)
     # 8 of 78 are the same by chance once in 10^10.
-    for other in (first[1], of(0, 1)[0], of(1, 0)[0], first[0][1:] + first[0][:1]):
-        assert not any(mine == theirs for mine, theirs in zip(first[0], other, strict=True))
+    for other in (first[1], keys(0, 1)[0], keys(1, 0)[0], first[0][1:] + first[0][:1]):
+        assert not any(one == another for one, another in zip(first[0], other, strict=True))
 
 
-def test_a_shared_draw_is_one_for_all_anchors_but_for_their_own_images() -> None:
+def test_a_shared_draw_is_the_same_for_all_anchors_except_for_their_images() -> None:
     negatives = RandomK(3, "cross", True, 1)
-    (found,) = met(negatives, told(12, 1))
-    # Place c of the eleven other images is c before one's own and c + 1 after it.
-    taken = [[key - (key > b) for key in keys] for b, keys in enumerate(found)]
-    assert all(keys == taken[0] for keys in taken)
+    (found,) = keys_of(negatives, numbered(12, 1))
+    # Number c of the eleven other images is key c before the anchor's image and key c + 1 after it.
+    numbers = [[key - (key > b) for key in keys] for b, keys in enumerate(found)]
+    assert all(drawn == numbers[0] for drawn in numbers)
 
 
 def assert_uniform(subsets: list[tuple[int, ...]], pool: int, k: int) -> None:
-    """Every k-subset equally often, hence every candidate and every pair."""
-    cells = {subset: 0 for subset in itertools.combinations(range(pool), k)}
+    """Check that every k-subset is equally frequent, and with it every candidate and every pair."""
+    counts = {subset: 0 for subset in itertools.combinations(range(pool), k)}
     for subset in subsets:
-        cells[subset] += 1
-    assert len(subsets) >= 20 * len(cells)
-    assert stats.chisquare(list(cells.values())).pvalue > 1e-3
+        counts[subset] += 1
+    assert len(subsets) >= 20 * len(counts)
+    assert stats.chisquare(list(counts.values())).pvalue > 1e-3
     if k > 2:
         return
-    # Between anchors that follow one another too: the candidates of one say nothing of the next one's.
-    table = torch.zeros(len(cells), len(cells))
-    order = {subset: place for place, subset in enumerate(cells)}
+    # The subsets of consecutive anchors are independent.
+    table = torch.zeros(len(counts), len(counts))
+    order = {subset: place for place, subset in enumerate(counts)}
     for one, other in itertools.pairwise(subsets):
         table[order[one], order[other]] += 1
     assert stats.chi2_contingency(table).pvalue > 1e-3
@@ -156,15 +156,15 @@ def test_random_k_is_uniform(views: Any, k: int) -> None:
     negatives, subsets = RandomK(k, views, False, 0), []
     for step in range(300):
         negatives.draws.step = step
-        for of_view in met(negatives, told(images)):
-            for b, keys in enumerate(of_view):
+        for view in keys_of(negatives, numbered(images)):
+            for b, keys in enumerate(view):
                 allowed = [key for key in pool if key % images != b]
                 offset = 0 if views == "all" else images * (keys[0] // images)
                 subsets.append(tuple(allowed.index(key - offset) for key in keys))
     assert_uniform(subsets, len(allowed), k)
 
 
-@pytest.mark.parametrize(("pool", "k"), [(8, 1), (8, 2), (12, 3), (5, 2), (6, 5), (8, 3)])  # 2 k <= pool, and above
+@pytest.mark.parametrize(("pool", "k"), [(8, 1), (8, 2), (12, 3), (5, 2), (6, 5), (8, 3)])  # 2 k <= pool and 2 k > pool
 def test_draws_without_replacement_are_uniform(pool: int, k: int) -> None:
     drawn = without_replacement(10_000, pool, k, torch.Generator().manual_seed(0))
     assert drawn.shape == (10_000, k) and not drawn.is_floating_point()
@@ -174,17 +174,17 @@ def test_draws_without_replacement_are_uniform(pool: int, k: int) -> None:
 @pytest.mark.parametrize(
     ("rows", "pool", "k"), [(500, 16_382, 16), (3, 131_070, 4096), (20, 8190, 2047), (4, 400, 300)]
 )
-def test_few_of_many_are_different(rows: int, pool: int, k: int) -> None:
+def test_a_small_draw_from_a_large_pool_has_no_repetition(rows: int, pool: int, k: int) -> None:
     drawn = without_replacement(rows, pool, k, torch.Generator().manual_seed(0))
     ordered = drawn.sort(-1).values
     assert bool((ordered[:, 1:] > ordered[:, :-1]).all()) and int(drawn.min()) >= 0 and int(drawn.max()) < pool
     edges = torch.linspace(0, pool, 11).long()
     counts = torch.histogram(drawn.double(), edges.double()).hist
-    # Without replacement the counts vary less, so the test is a mild one.
+    # Without replacement the counts vary less than the test assumes.
     assert stats.chisquare(counts, edges.double().diff() / pool * drawn.numel()).pvalue > 1e-3
 
 
-def test_all_of_a_pool_is_a_permutation() -> None:
+def test_a_draw_of_the_whole_pool_is_a_permutation() -> None:
     drawn = without_replacement(4, 9, 9, torch.Generator().manual_seed(0))
     assert drawn.sort(-1).values.tolist() == [list(range(9))] * 4
 
@@ -192,10 +192,11 @@ def test_all_of_a_pool_is_a_permutation() -> None:
 @pytest.mark.parametrize(("views", "pool"), [("all", 14), ("cross", 7)])
 def test_more_than_the_pool_is_refused(views: Any, pool: int) -> None:
     assert RandomK(pool, views, False, 0).count(8) == pool
-    with pytest.raises(ValueError, match=f"k={pool + 1} is more than the pool of {pool} at a batch of 8: "):
+    message = f"^k={pool + 1}: set k to {pool} or less, the candidates of an anchor at a batch of 8$"
+    with pytest.raises(InvalidValue, match=message):
         RandomK(pool + 1, views, False, 0).count(8)
     for make in (lambda: RandomK(0, views, False, 0), lambda: Queue(0, 4, 0)):
-        with pytest.raises(ValueError, match="k=0 must be at least 1"):
+        with pytest.raises(InvalidValue, match=r"^k=0: set k to 1 or more$"):
             make()
 
 
@@ -213,14 +214,14 @@ def batches(steps: int, views: int, images: int, rows: slice = slice(None)) -> l
 
 @pytest.mark.parametrize(("k", "views", "images"), [(7, 1, 3), (7, 2, 3), (6, 1, 6), (12, 2, 3), (50, 2, 4)])
 def test_the_queue_holds_the_last_k_keys_first_in_first_out(k: int, views: int, images: int) -> None:
-    """Also where k is no multiple of the keys that come at a step; the keys of two views both enter."""
+    """Also if k is no multiple of the keys of a step; the keys of both views enter."""
     queue = Queue(k, 4, 0).double()
     expected = deque(queue.keys.clone(), maxlen=k)
     for e in batches(9, views, images):
         bank = queue.bank(e)
         assert bank.ids is None and bank.keys.shape == (k, 4)
         torch.testing.assert_close(bank.keys.norm(dim=1), torch.ones(k, dtype=torch.float64))
-        # The oldest is where the next will go.
+        # The oldest key is in the place of the next one.
         assert torch.equal(bank.keys.roll(-int(queue.place), 0), torch.stack(list(expected)))
         queue.update(e)
         expected.extend(e.p.flatten(0, 1))
@@ -252,23 +253,23 @@ def test_a_queue_smaller_than_a_batch_is_k_different_keys_of_the_batch_before(k:
         assert same.sum(1).tolist() == [1] * k and int(same.any(0).sum()) == k
         chosen.add(tuple(same.int().argmax(1).sort().values.tolist()))
         queue.draws.step += 1
-    assert len(chosen) > 2  # others at every step
+    assert len(chosen) > 2  # they differ between steps
 
 
-def test_the_queue_keeps_no_graph() -> None:
+def test_the_queue_has_no_gradient() -> None:
     queue = Queue(6, 4, 0).double()
     p = unit(1, 3, 4).requires_grad_()
     queue.update(Embedded(p, p, p, torch.arange(3)))
     assert not queue.keys.requires_grad and torch.equal(queue.keys[:3], p[0])
 
 
-# ---- what outlives a step
+# ---- state
 
 
 @pytest.mark.parametrize("k", [3, 7])
-def test_a_queue_goes_on_bit_by_bit_from_its_state(k: int) -> None:
+def test_a_queue_continues_bit_for_bit_from_its_state(k: int) -> None:
     queue, again = Queue(k, 4, 0).double(), Queue(k, 4, 1).double()
-    again.draws.seed = 0  # the seed is the configuration's, the rest the state's
+    again.draws.seed = 0  # the seed comes from the configuration, the rest from the state
     steps = batches(7, 1, 5)
     for e in steps[:4]:
         queue.update(e)
@@ -281,15 +282,15 @@ def test_a_queue_goes_on_bit_by_bit_from_its_state(k: int) -> None:
         assert torch.equal(queue.keys, again.keys) and torch.equal(queue.place, again.place)
 
 
-def test_random_k_goes_on_from_its_state() -> None:
+def test_random_k_continues_from_its_state() -> None:
     negatives, again = RandomK(4, "all", False, 0), RandomK(4, "all", False, 0)
     negatives.draws.step = 17
-    assert met(negatives, told(9)) != met(again, told(9))
+    assert keys_of(negatives, numbered(9)) != keys_of(again, numbered(9))
     again.load_state_dict(negatives.state_dict())
-    assert met(negatives, told(9)) == met(again, told(9))
+    assert keys_of(negatives, numbered(9)) == keys_of(again, numbered(9))
 
 
-def test_streams_are_told_apart() -> None:
+def test_streams_of_random_numbers_differ() -> None:
     draws, cpu = StepGenerator("a", 0), torch.device("cpu")
     seeds = [
         draws.generator(cpu),
@@ -310,19 +311,19 @@ QUEUES = [(3, 1), (5, 2), (9, 1), (25, 2)]  # keys, views
 GLOBAL = 8
 
 
-def _state(share: slice) -> dict[str, Any]:
-    """What the anchors of ``share`` meet, and the queues after a few steps of which ``share`` sees a part."""
+def _state(rows: slice) -> dict[str, Any]:
+    """Keys of the anchors ``rows``, and the queues after a few steps of which these rows are given."""
     drawn = []
     for views, k, shared in RANDOM:
         negatives = RandomK(k, views, shared, 2)
         negatives.draws.step = 5
-        e = told(GLOBAL)
-        mine = Embedded(e.q[:, share], e.p[:, share], e.raw[:, share], e.ids[share])
-        drawn.append(met(negatives, mine))
+        e = numbered(GLOBAL)
+        local = Embedded(e.q[:, rows], e.p[:, rows], e.raw[:, rows], e.ids[rows])
+        drawn.append(keys_of(negatives, local))
     queues = []
     for k, views in QUEUES:
         queue = Queue(k, 4, 0).double()
-        for e in batches(4, views, GLOBAL, share):
+        for e in batches(4, views, GLOBAL, rows):
             queue.update(e)
             queue.draws.step += 1
         queues.append(queue.keys)
@@ -333,9 +334,9 @@ def _rank_state(rank: int) -> dict[str, Any]:
     return _state(slice(rank * GLOBAL // 2, (rank + 1) * GLOBAL // 2))
 
 
-def test_two_ranks_draw_and_keep_what_one_does() -> None:
+def test_two_ranks_draw_and_keep_the_same_as_one_process() -> None:
     alone, (first, second) = _state(slice(None)), on_two_ranks(_rank_state)
     for whole, *halves in zip(alone["drawn"], first["drawn"], second["drawn"], strict=True):
-        assert whole == [mine + theirs for mine, theirs in zip(*halves, strict=True)]
+        assert whole == [first_half + second_half for first_half, second_half in zip(*halves, strict=True)]
     for whole, *both in zip(alone["queues"], first["queues"], second["queues"], strict=True):
         assert all(torch.equal(whole, keys) for keys in both)

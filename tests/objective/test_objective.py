@@ -1,4 +1,4 @@
-"""The contrast and the method that puts the parts together; what crosses ranks, on two processes against one."""
+"""The contrast, the contrastive method, its gradient on two ranks against one process, and more than two views."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 
 
 def test_nt_xent_is_the_cross_entropy_of_the_similarity_matrix() -> None:
-    """The form in which most codes write it: a 2N x 2N matrix without its diagonal, the other view as the class."""
+    """The form of most codes: a 2N x 2N matrix without its diagonal, with the other view as the class."""
     z = unit(2, 6, 16)
     e = Embedded(z, z.flip(0), z, torch.arange(6))
     loss = InfoNCE()(Contrast.of(e, InBatch().bank(e)), torch.tensor(0.2, dtype=torch.float64)).mean()
@@ -54,19 +54,19 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         Contrast.dense(torch.zeros(3), torch.zeros(3, 4))
 
 
-def test_what_a_contrast_does_not_know_is_told() -> None:
+def test_a_contrast_refuses_unknown_quantities() -> None:
     given = Contrast.dense(torch.zeros(1, 3), torch.zeros(1, 3, 4))
     with pytest.raises(ValueError, match="mirror is not known"):
         _ = given.mirror
     e = Embedded(unit(1, 3, 4), unit(1, 3, 4, seed=1), draw(1, 3, 4), torch.arange(3))
     index = torch.zeros(1, 3, 1, dtype=torch.int32)
-    of_a_bank = Contrast.of(e, Bank(unit(5, 4), None))
-    for contrast in (given, of_a_bank.pick(index), of_a_bank.drop(index)):
+    from_bank = Contrast.of(e, Bank(unit(5, 4), None))
+    for contrast in (given, from_bank.pick(index), from_bank.excluding(index)):
         with pytest.raises(ValueError, match="chosen once, among the keys of a bank"):
             contrast.pick(index)
 
 
-def test_a_mirror_is_the_positives_with_the_same_candidates() -> None:
+def test_the_mirror_has_the_cosines_of_the_positives_with_the_candidates() -> None:
     e = Embedded(unit(2, 3, 4), unit(2, 3, 4, seed=1), draw(2, 3, 4), torch.arange(3))
     keys, index = unit(2, 5, 4, seed=2), torch.tensor([[[0, 2], [1, 4], [3, 3]]] * 2)
     contrast = Contrast.of(e, Bank(keys, None))
@@ -74,20 +74,20 @@ def test_a_mirror_is_the_positives_with_the_same_candidates() -> None:
     torch.testing.assert_close(contrast.pick(index).mirror, contrast.mirror.gather(-1, index))
 
 
-def test_a_temperature_asked_for_twice_is_summed_once() -> None:
-    """And another one is not given the answer for the first."""
+def test_the_lse_at_one_temperature_is_computed_once() -> None:
+    """And the result for one temperature is never returned for another."""
     contrast = Contrast.dense(draw(1, 3).tanh(), draw(1, 3, 4, seed=1).tanh())
     one, other = torch.tensor(0.2, dtype=torch.float64), torch.tensor(0.4, dtype=torch.float64)
-    with patch.object(Cosines, "lse", autospec=True, side_effect=Cosines.lse) as summed:
-        assert contrast.lse(one) is contrast.lse(one) and summed.call_count == 1
-        assert not torch.equal(contrast.lse(other), contrast.lse(one)) and summed.call_count == 3
+    with patch.object(Cosines, "lse", autospec=True, side_effect=Cosines.lse) as computed:
+        assert contrast.lse(one) is contrast.lse(one) and computed.call_count == 1
+        assert not torch.equal(contrast.lse(other), contrast.lse(one)) and computed.call_count == 3
 
 
-# ---- the parts together
+# ---- the contrastive method
 
 
-class Lines(Framework):
-    """A linear map of each view, as a framework that gives what it is told it gives."""
+class Linear(Framework):
+    """A linear map of each view, as a framework with the attribute ``gives`` of choice."""
 
     norm = "local"
 
@@ -95,10 +95,10 @@ class Lines(Framework):
         super().__init__()
         self.gives, self.encoder = gives, nn.Linear(6, 4, bias=False, dtype=torch.float64)
 
-    def trained(self, batch: Batch) -> Outputs:
+    def trained_outputs(self, batch: Batch) -> Outputs:
         return {"z": torch.stack([self.encoder(view) for view in batch.views])}
 
-    def followed(self, batch: Batch) -> Outputs:
+    def momentum_outputs(self, batch: Batch) -> Outputs:
         return {}
 
     def embed(self, outputs: Outputs, ids: Tensor) -> Embedded:
@@ -111,51 +111,51 @@ def batch() -> Batch:
 
 
 def test_the_mean_and_the_sum_over_views() -> None:
-    """The sum is over the views only: the mean over both views' anchors, twice."""
+    """The sum is over the views only, so it is twice the mean over the anchors of both views."""
     values = []
     for reduction in ("mean", "sum"):
         torch.manual_seed(0)
-        method = Contrastive(Lines(), InBatch(), Fixed(0.2), InfoNCE(), reduction)  # type: ignore[arg-type]
+        method = Contrastive(Linear(), InBatch(), Fixed(0.2), InfoNCE(), reduction)  # type: ignore[arg-type]
         values.append(float(method(batch(), 0.0)[0].detach()))
-    e = method.framework.embed(method.trained(batch()), batch().ids)
+    e = method.framework.embed(method.trained_outputs(batch()), batch().ids)
     each = InfoNCE()(Contrast.of(e, InBatch().bank(e)), torch.tensor(0.2, dtype=torch.float64))
     assert values == pytest.approx([float(each.detach().mean()), 2 * float(each.detach().mean())], rel=1e-12)
 
 
-def test_after_a_step_queues_take_its_keys_and_draws_go_on() -> None:
+def test_a_step_fills_the_queue_and_advances_the_draws() -> None:
     queue = Queue(7, 4, 0).double()
-    method = Contrastive(Lines(), queue, Fixed(0.2), InfoNCE())
-    keys = method.framework.embed(method.trained(batch()), batch().ids).p.detach().flatten(0, 1)  # [10, 4]
+    method = Contrastive(Linear(), queue, Fixed(0.2), InfoNCE())
+    keys = method.framework.embed(method.trained_outputs(batch()), batch().ids).p.detach().flatten(0, 1)  # [10, 4]
     before = queue.keys.clone()
-    loss, _ = method(batch(), 0.0)
+    loss, _, kept = method(batch(), 0.0)
     loss.backward()  # before the queue is written to
     assert torch.equal(queue.keys, before)
-    method.after_step(0.0)
+    method.after_step(0.0, kept)
     assert queue.draws.step == 1 and len(queue.keys) == 7
     assert bool((queue.keys[:, None] == keys).all(-1).any(-1).all())
 
 
-def test_what_is_told_at_every_step_and_what_at_some() -> None:
-    method = Contrastive(Lines(), InBatch(), Fixed(0.2), InfoNCE())
+def test_all_diagnostics_are_computed_on_request_only() -> None:
+    method = Contrastive(Linear(), InBatch(), Fixed(0.2), InfoNCE())
     assert set(method(batch(), 0.0)[1]) == {"tau"}
-    told = method(batch(), 0.0, True)[1]
-    assert {"tau", "npc/mean", "information", "query_grad/mean"} < set(told)
+    diagnostics = method(batch(), 0.0, True).diagnostics
+    assert {"tau", "npc/mean", "information", "query_grad/mean"} < set(diagnostics)
     assert method.facts(32) == {"negatives_per_anchor": 62}
 
 
 @pytest.mark.parametrize(
     ("make", "group", "message"),
     [
-        (lambda: (Lines(), NoNegatives(), Fixed(0.1), InfoNCE()), "loss", "needs negatives: set negatives to"),
-        (lambda: (Lines(), InBatch(), Fixed(0.1), ReLIC()), "loss", "needs candidates aligned across views: set neg"),
-        (lambda: (Lines(frozenset()), NoNegatives(), Fixed(0.1), SWD()), "loss", "needs two views of one network"),
-        (lambda: (Lines(frozenset()), InBatch(), Fixed(0.1), InfoNCE()), "negatives", "needs keys of both views"),
+        (lambda: (Linear(), NoNegatives(), Fixed(0.1), InfoNCE()), "loss", "needs negatives: set negatives to"),
+        (lambda: (Linear(), InBatch(), Fixed(0.1), ReLIC()), "loss", "needs candidates aligned across views: set neg"),
+        (lambda: (Linear(frozenset()), NoNegatives(), Fixed(0.1), SWD()), "loss", "needs two views of one network"),
+        (lambda: (Linear(frozenset()), InBatch(), Fixed(0.1), InfoNCE()), "negatives", "needs keys of both views"),
         (
-            lambda: (Lines(), NoNegatives(), Learned(0.1, 0.01), BYOL()),
+            lambda: (Linear(), NoNegatives(), Learned(0.1, 0.01), BYOL()),
             "temperature",
             "needs a loss that depends on the temperature: set temperature=fixed",
         ),
-        (lambda: (Lines(), CrossView(), Fixed(0.1), ReLIC(), "mean", True), "loss", "needs all cosines at once"),
+        (lambda: (Linear(), CrossView(), Fixed(0.1), ReLIC(), "mean", True), "loss", "needs all cosines at once"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(make: Callable[[], Any], group: str, message: str) -> None:
@@ -168,12 +168,12 @@ def test_parts_that_do_not_fit_are_refused(make: Callable[[], Any], group: str, 
 
 
 def _gradient(weight: Tensor, images: Tensor, ids: Tensor) -> Tensor:
-    """Of the mean NT-Xent of a linear encoder on two views, in the convention of DistributedDataParallel."""
+    """Gradient of the mean NT-Xent of a linear encoder on two views, in the convention of DistributedDataParallel."""
     weight = weight.clone().requires_grad_()
     z = nn.functional.normalize(images @ weight, dim=-1)  # [2, B, D]
     e = Embedded(z, z.flip(0), z, ids)
     loss = InfoNCE()(Contrast.of(e, InBatch().bank(e)), torch.tensor(0.1, dtype=torch.float64)).mean()
-    # A statistic of the batch enters too, as in losses that weight by one.
+    # A statistic of the batch enters too, as in losses that are weighted by one.
     loss = loss * global_mean(z.square().sum(-1).sqrt() + z[..., 0], dim=1).mean()
     (gradient,) = torch.autograd.grad(loss, weight)
     return gradient
@@ -181,8 +181,8 @@ def _gradient(weight: Tensor, images: Tensor, ids: Tensor) -> Tensor:
 
 def _rank_gradient(rank: int) -> Tensor:
     weight, images, ids = draw(8, 4), draw(2, 6, 8, seed=1), torch.tensor([5, 3, 9, 0, 7, 1])
-    mine = slice(3 * rank, 3 * rank + 3)
-    gradient = _gradient(weight, images[:, mine], ids[mine])
+    rows = slice(3 * rank, 3 * rank + 3)
+    gradient = _gradient(weight, images[:, rows], ids[rows])
     dist.all_reduce(gradient)
     return gradient / 2  # as DDP averages
 
@@ -195,14 +195,14 @@ def _rank_gather(rank: int) -> Tensor:
     return x.grad
 
 
-def test_the_gradient_on_two_ranks_is_that_on_one() -> None:
+def test_the_gradient_on_two_ranks_is_that_on_one_process() -> None:
     weight, images, ids = draw(8, 4), draw(2, 6, 8, seed=1), torch.tensor([5, 3, 9, 0, 7, 1])
     alone = _gradient(weight, images, ids)
     for gradient in on_two_ranks(_rank_gradient):
         assert float((gradient - alone).norm() / alone.norm()) < 1e-14
 
 
-def test_gathers_backward_sums_what_every_rank_did_with_a_slice() -> None:
+def test_the_backward_of_gather_sums_the_gradients_of_all_ranks() -> None:
     first, second = on_two_ranks(_rank_gather)
     assert first.tolist() == [[3.0], [3.0]]  # weight 1 of rank 0's loss and 2 of rank 1's
     assert second.tolist() == [[30.0], [30.0]]
@@ -212,7 +212,7 @@ def test_gathers_backward_sums_what_every_rank_did_with_a_slice() -> None:
 
 
 @pytest.mark.parametrize("pool", [InBatch(), CrossView()])
-def test_each_of_two_views_meets_every_other_one(pool: InBatch | CrossView) -> None:
+def test_each_of_the_first_two_views_is_contrasted_with_every_other_view(pool: InBatch | CrossView) -> None:
     """Mean over anchors g in {0, 1} and views v != g; negatives are the views g and v (or v) of the other images."""
     views, images, tau = 4, 3, 0.3
     z = unit(views, images, 5)
@@ -229,8 +229,8 @@ def test_each_of_two_views_meets_every_other_one(pool: InBatch | CrossView) -> N
     torch.testing.assert_close(e.keys, z[:2])
 
 
-def test_crops_go_through_the_network_by_size() -> None:
-    class Seen(nn.Module):
+def test_crops_of_one_size_share_a_forward() -> None:
+    class Recorder(nn.Module):
         num_features = 2
 
         def __init__(self) -> None:
@@ -241,16 +241,16 @@ def test_crops_go_through_the_network_by_size() -> None:
             self.shapes.append(tuple(x.shape))
             return torch.stack([x.mean((1, 2, 3)), x.amax((1, 2, 3))], 1)
 
-    backbone = Seen()
+    backbone = Recorder()
     framework = Siamese(backbone, MLP(2, 1, None, 3, final_norm="none"))
     views = [draw(2, 1, side, side, seed=s).float() for s, side in enumerate((8, 8, 4, 4, 4))]
-    z = framework.trained(Batch(views, torch.arange(2), torch.arange(2)))["z"]
+    z = framework.trained_outputs(Batch(views, torch.arange(2), torch.arange(2)))["z"]
     assert backbone.shapes == [(4, 1, 8, 8), (6, 1, 4, 4)] and z.shape == (5, 2, 3)
     alone = torch.stack([framework.encoder(view)["projection"] for view in views])
     torch.testing.assert_close(z, alone)
 
 
-def test_more_views_ask_for_one_symmetric_network() -> None:
+def test_more_than_two_views_need_one_symmetric_network() -> None:
     moving = Siamese(nn.Identity(), MLP(4, 1, None, 3), momentum=0.9)
     with pytest.raises(MissingNeed, match="needs two views of one network") as refused:
         Contrastive(moving, InBatch(), Fixed(0.1), InfoNCE(), views=8)

@@ -1,4 +1,4 @@
-"""Each schedule against its closed form, the adaptive ones against a naive mean, and what is refused."""
+"""Each schedule against its closed form, the adaptive ones against a naive mean, and refusals."""
 
 import math
 from collections.abc import Callable
@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ssl_bench.errors import InvalidValue
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.temperature import Cosine, Fixed, Learned, Linear, MACLa, MACLb, Temperature
 from tests.ranks import on_two_ranks
@@ -36,7 +37,7 @@ def test_schedules(temperature: Temperature, formula: Callable[[float], float], 
     assert float(temperature(progress, contrast())) == pytest.approx(formula(progress), rel=1e-14)
 
 
-def test_ends_of_the_cosine() -> None:
+def test_the_ends_of_the_cosine() -> None:
     half, whole = Cosine(0.5, 0.1, 0.5), Cosine(0.5, 0.1, 3)
     assert [float(half(p, contrast())) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.5, 0.3, 0.1], rel=1e-14)
     assert [float(whole(p / 6, contrast())) for p in range(7)] == pytest.approx([0.5, 0.1] * 3 + [0.5], rel=1e-14)
@@ -45,19 +46,19 @@ def test_ends_of_the_cosine() -> None:
 ADAPTIVE = [MACLa(0.1, 2.0), MACLb(0.1, 0.5)]
 
 
-def _by_hand(mean: float) -> list[float]:
+def _formula(mean: float) -> list[float]:
     return [0.1 * 2.0**mean, 0.1 * (1 + 0.5 * mean)]
 
 
 def _on_a_rank(rank: int) -> list[float]:
-    mine = COSINES[:, 2 * rank : 2 * rank + 2]
-    return [float(temperature(0.3, contrast(mine))) for temperature in ADAPTIVE]
+    local = COSINES[:, 2 * rank : 2 * rank + 2]
+    return [float(temperature(0.3, contrast(local))) for temperature in ADAPTIVE]
 
 
 def test_macl_takes_the_mean_over_the_positives_of_all_ranks() -> None:
     alone = [float(temperature(0.3, contrast())) for temperature in ADAPTIVE]
-    assert alone == pytest.approx(_by_hand(MEAN), rel=1e-14)
-    for found in on_two_ranks(_on_a_rank):  # either half has another mean
+    assert alone == pytest.approx(_formula(MEAN), rel=1e-14)
+    for found in on_two_ranks(_on_a_rank):  # the means of the two halves differ
         assert found == pytest.approx(alone, rel=1e-14)
 
 
@@ -72,7 +73,7 @@ def test_no_gradient_through_macls_temperature(temperature: Temperature) -> None
     pos = COSINES.clone().requires_grad_()
     tau = temperature(0.5, contrast(pos))
     assert not tau.requires_grad
-    # What is left is the gradient at a temperature given as a number.
+    # The gradient is that at a temperature given as a number.
     gradients: list[Tensor] = []
     for given in (tau, torch.tensor(float(tau), dtype=torch.float64)):
         gradients += torch.autograd.grad(contrast(pos).log_odds(given).sum(), pos)
@@ -92,22 +93,22 @@ def test_a_learned_temperature_is_trained_with_the_network() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
 
 
-def test_a_learned_temperature_never_gets_to_its_minimum() -> None:
+def test_a_learned_temperature_stays_above_its_minimum() -> None:
     temperature = Learned(0.02, 0.01)
     optimizer = torch.optim.SGD(temperature.parameters(), lr=0.5)
     taus = []
     for _ in range(30):
         optimizer.zero_grad()
         tau = temperature(0.0, contrast())
-        tau.backward()  # the loss asks for nothing but a lower one
+        tau.backward()  # a loss that only asks for a lower temperature
         optimizer.step()
         taus.append(float(tau.detach()))
     assert taus == sorted(taus, reverse=True) and min(taus) > 0.01 and taus[-1] < taus[0]
 
 
 @pytest.mark.parametrize("temperature", [Fixed(0.2), Linear(0.1, 1e-4, 10), Cosine(0.5, 0.1, 1), *ADAPTIVE])
-def test_what_is_not_learned_has_no_parameters(temperature: Temperature) -> None:
-    """And the type of the cosines, whatever it is, stays that of the logits."""
+def test_other_temperatures_have_no_parameters(temperature: Temperature) -> None:
+    """And the logits have the type of the cosines."""
     assert not list(temperature.parameters()) and not temperature.state_dict()
     tau = temperature(0.5, contrast(COSINES.float()))
     assert tau.shape == () and contrast(COSINES.float()).log_odds(tau).dtype == torch.float32
@@ -116,22 +117,31 @@ def test_what_is_not_learned_has_no_parameters(temperature: Temperature) -> None
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Fixed(0), "tau=0 must be positive"),
-        (lambda: Fixed(-0.1), "tau=-0.1 must be positive"),
-        (lambda: Fixed(math.nan), "tau=nan must be positive"),
-        (lambda: Linear(0, 0.1, 10), "tau=0 must be positive"),
-        (lambda: Linear(0.1, -0.01, 10), "slope=-0.01 takes tau=0.1 to 0 by epoch 10"),
-        (lambda: Cosine(0.0, 0.1, 1), "tau=0.0 must be positive"),
-        (lambda: Cosine(0.5, 0.0, 1), "final=0.0 must be positive"),
-        (lambda: Cosine(0.5, 0.1, 0), "cycles=0 must be positive"),
-        (lambda: MACLa(0.1, 0), "alpha=0 must be positive"),
-        (lambda: MACLa(0, 2), "tau=0 must be positive"),
-        (lambda: MACLb(0.1, 1.0), r"beta=1.0 must be in \(-1, 1\)"),
-        (lambda: MACLb(0.1, -1.0), r"beta=-1.0 must be in \(-1, 1\)"),
-        (lambda: Learned(0.2, 0), "minimum=0 must be positive"),
-        (lambda: Learned(0.1, 0.1), "tau=0.1 must be above minimum=0.1"),
+        (lambda: Fixed(0), "tau=0: set tau to a positive number"),
+        (lambda: Fixed(-0.1), "tau=-0.1: set tau to a positive number"),
+        (lambda: Fixed(math.nan), "tau=nan: set tau to a positive number"),
+        (lambda: Linear(0, 0.1, 10), "tau=0: set tau to a positive number"),
+        (
+            lambda: Linear(0.1, -0.01, 10),
+            "slope=-0.01: set slope to more than -tau / epochs: tau=0.1 would reach 0 by epoch 10",
+        ),
+        (lambda: Cosine(0.0, 0.1, 1), "tau=0.0: set tau to a positive number"),
+        (lambda: Cosine(0.5, 0.0, 1), "final=0.0: set final to a positive number"),
+        (lambda: Cosine(0.5, 0.1, 0), "cycles=0: set cycles to a positive number"),
+        (lambda: MACLa(0.1, 0), "alpha=0: set alpha to a positive number"),
+        (lambda: MACLa(0, 2), "tau=0: set tau to a positive number"),
+        *(
+            (
+                lambda beta=beta: MACLb(0.1, beta),
+                f"beta={beta}: set beta to a number between -1 and 1: at 1 or -1, tau reaches 0 where all positives "
+                "disagree or agree",
+            )
+            for beta in (1.0, -1.0)
+        ),
+        (lambda: Learned(0.2, 0), "minimum=0: set minimum to a positive number"),
+        (lambda: Learned(0.1, 0.1), "tau=0.1: set tau to a number above minimum=0.1"),
     ],
 )
-def test_bad_values_are_refused_by_name(make: Callable[[], Temperature], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
+def test_invalid_values_are_refused(make: Callable[[], Temperature], message: str) -> None:
+    with pytest.raises(InvalidValue, match=f"^{message}$"):
         make()

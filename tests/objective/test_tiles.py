@@ -1,10 +1,10 @@
-"""Cosines in panels that are never stored against the whole matrix of them: values, gradients, and what is stored."""
+"""Cosines in panels against the whole matrix of cosines: values, gradients, and sizes of the stored tensors."""
 
 import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -17,8 +17,8 @@ from ssl_bench.objective import tiles
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 
 V, B, C, D = 2, 7, 80, 40
-PANEL = 250  # three anchors at a time, and of the 14 or 7 there are a last panel is smaller
-FEW, MANY = 2, 5  # keys of an anchor that are read one by one, and too many for that at C
+PANEL = 250  # three anchors per panel, fewer in the last one of 14 or 7
+FEW, MANY = 2, 5  # chosen keys per anchor: few enough at C to be read one by one, and too many for that
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -30,16 +30,16 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 
 
 def places(n: int) -> Tensor:
-    """[V, B, n] different candidates of each anchor, none of its own image."""
+    """[V, B, n] different candidates of each anchor, none of them of the anchor's image."""
     allowed = torch.rand(V, B, C, generator=torch.Generator().manual_seed(6)).masked_fill(IDS[:, None] == KEY_IDS, -1)
     return allowed.topk(n).indices.int()
 
 
-IDS = torch.arange(B) * 3  # of the anchors; the keys show them too, some twice, and images that no anchor shows
+IDS = torch.arange(B) * 3  # of the anchors' images; keys show these images too, some twice, and other images
 KEY_IDS = torch.arange(C) % 25
 CHOICES: dict[str, Callable[[Contrast], Contrast]] = {
     "all": lambda c: c,
-    "drop": lambda c: c.drop(places(4)),
+    "excluded": lambda c: c.excluding(places(4)),
     "few": lambda c: c.pick(places(FEW)),
     "many": lambda c: c.pick(places(MANY)),
 }
@@ -51,8 +51,9 @@ class Leaves(NamedTuple):
     keys: Tensor
     tau: Tensor
 
-    def contrast(self, choice: str, own: bool, tiled: bool) -> Contrast:
-        bank = Bank(self.keys, KEY_IDS if own else None)
+    def contrast(self, choice: str, ids: bool, tiled: bool) -> Contrast:
+        """The contrast with a choice of the candidates; ``ids``: candidates of the anchor's image are excluded."""
+        bank = Bank(self.keys, KEY_IDS if ids else None)
         return CHOICES[choice](Contrast.of(Embedded(self.q, self.p, self.q, IDS), bank, tiled))
 
     def gradients(self, value: Tensor) -> list[Tensor]:
@@ -77,15 +78,16 @@ def several_panels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "ROWS", 1)
 
 
-def test_of_very_many_candidates_a_panel_still_has_several_anchors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_many_candidates_a_panel_still_has_several_anchors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "ROWS", 4)
-    taken, x = [], leaves(True)
-    monkeypatch.setattr(tiles, "_cosines", lambda *a, f=tiles._cosines: taken.append(a[-1]) or f(*a))  # type: ignore[func-returns-value]
-    x.contrast("all", True, True).lse(x.tau)
-    assert [rows.stop - rows.start for rows in taken[:-1]] == [4] * (len(taken) - 1) and PANEL // C < 4
+    x = leaves(True)
+    with patch.object(tiles, "_cosines", side_effect=tiles._cosines) as computed:
+        x.contrast("all", True, True).lse(x.tau)
+    heights = [call.args[-1].stop - call.args[-1].start for call in computed.call_args_list]
+    assert heights[:-1] == [4] * (len(heights) - 1) and PANEL // C < 4
 
 
-def test_the_choices_take_both_ways_to_the_keys() -> None:
+def test_few_chosen_keys_are_read_and_many_are_not() -> None:
     keys = torch.zeros(C, D)
     assert tiles._reads(keys, places(FEW)[0]) and not tiles._reads(keys, places(MANY)[0])
     anchors = torch.zeros(V * B, D)
@@ -94,16 +96,14 @@ def test_the_choices_take_both_ways_to_the_keys() -> None:
 
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
-@pytest.mark.parametrize("own", [True, False], ids=["own", "no_own"])
+@pytest.mark.parametrize("ids", [True, False], ids=["ids", "no_ids"])
 @pytest.mark.parametrize("per_anchor", [True, False], ids=["taus", "tau"])
 @pytest.mark.parametrize("trained_keys", [True, False], ids=["keys", "queue"])
-def test_panels_give_what_the_matrix_gives(
-    choice: str, shared: bool, own: bool, per_anchor: bool, trained_keys: bool
-) -> None:
+def test_panels_equal_the_matrix(choice: str, shared: bool, ids: bool, per_anchor: bool, trained_keys: bool) -> None:
     """The log-odds and their gradients by anchors, positives, keys and temperature."""
     x = leaves(shared, per_anchor, trained_keys)
     weight = draw(V, B, seed=5)
-    whole, panels = (x.contrast(choice, own, tiled).log_odds(x.tau) for tiled in (False, True))
+    whole, panels = (x.contrast(choice, ids, tiled).log_odds(x.tau) for tiled in (False, True))
     same(panels, whole)
     expected = x.gradients((weight * whole).sum())
     assert len(expected) == 3 + trained_keys
@@ -115,13 +115,13 @@ def test_panels_give_what_the_matrix_gives(
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
 @pytest.mark.parametrize("per_anchor", [True, False], ids=["taus", "tau"])
 def test_a_second_temperature_in_the_same_pass(choice: str, shared: bool, per_anchor: bool) -> None:
-    """Its value is what a pass of its own gives; the gradient is that of the first alone."""
+    """Its value is that of a separate pass; the gradient is that of the first temperature alone."""
     x = leaves(shared, per_anchor)
-    wide = (10 * x.tau).requires_grad_()
-    once, other = (x.contrast(choice, True, False).log_odds(t) for t in (x.tau, wide))
+    second_tau = (10 * x.tau).requires_grad_()
+    once, other = (x.contrast(choice, True, False).log_odds(t) for t in (x.tau, second_tau))
     expected = x.gradients(once.sum())
     for tiled in (False, True):
-        first, second = x.contrast(choice, True, tiled).log_odds_at(x.tau, wide)
+        first, second = x.contrast(choice, True, tiled).log_odds_at(x.tau, second_tau)
         same(first, once)
         same(second, other)
         assert not second.requires_grad
@@ -137,7 +137,7 @@ def test_lse_is_a_sum_over_the_negatives(choice: str) -> None:
         found = x.contrast(choice, True, tiled).lse(x.tau)
         for v, b in itertools.product(range(V), range(B)):
             kept = [c for c in range(C) if KEY_IDS[c] != IDS[b]]
-            if choice == "drop":
+            if choice == "excluded":
                 kept = [c for c in kept if c not in places(4)[v, b]]
             elif choice != "all":
                 kept = places(FEW if choice == "few" else MANY)[v, b].tolist()
@@ -146,7 +146,7 @@ def test_lse_is_a_sum_over_the_negatives(choice: str) -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The number of elements of the largest tensor that an operation gave."""
+    """Number of elements of the largest tensor that an operation returns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,28 +160,27 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
-def test_panels_never_hold_the_matrix(choice: str, shared: bool) -> None:
+def test_panels_never_store_the_matrix(choice: str, shared: bool) -> None:
     width = 3
     x = leaves(shared)
     x = x._replace(**{name: getattr(x, name)[..., :width].detach().requires_grad_() for name in ("q", "p", "keys")})
-    smaller = max(PANEL, V * C * width, V * B * (MANY + 4))  # than the largest that is wanted
+    bound = max(PANEL, V * C * width, V * B * (MANY + 4))  # the sizes of a panel, the keys and the chosen keys
     for tiled in (False, True):
         contrast = x.contrast(choice, True, tiled)
         with Largest() as largest:
             first, _ = contrast.log_odds_at(x.tau, 2 * x.tau)
             x.gradients(first.sum())
-        # In panels nothing outgrows the keys and a panel.
-        assert largest.elements <= smaller < V * B * C if tiled else largest.elements >= V * B * C
+        assert largest.elements <= bound < V * B * C if tiled else largest.elements >= V * B * C
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_extreme_cosines_stay_finite_in_single_precision(choice: str, sign: float) -> None:
-    """|cosine| = 1 at tau = 0.01: exp(100), which float32 does not have."""
-    one = unit(1, D).float()
+    """|cosine| = 1 at tau = 0.01: exp(100), which overflows in float32."""
+    vector = unit(1, D).float()
     tau = torch.tensor(0.01, requires_grad=True)
-    q, p = (one.expand(V, B, D).clone().requires_grad_() for _ in range(2))
-    x = Leaves(q, p, (sign * one).expand(C, D).clone().requires_grad_(), tau)
+    q, p = (vector.expand(V, B, D).clone().requires_grad_() for _ in range(2))
+    x = Leaves(q, p, (sign * vector).expand(C, D).clone().requires_grad_(), tau)
     contrast = x.contrast(choice, True, True)
     found = contrast.lse(tau)
     torch.testing.assert_close(found, sign * 100 + contrast.count.log().expand(V, B), rtol=1e-5, atol=0)
@@ -190,19 +189,19 @@ def test_extreme_cosines_stay_finite_in_single_precision(choice: str, sign: floa
 
 
 @pytest.mark.parametrize("tiled", [False, True])
-def test_count(tiled: bool) -> None:
+def test_the_number_of_negatives(tiled: bool) -> None:
     x = leaves()
     others = [sum(int(k) != int(i) for k in KEY_IDS) for i in IDS]  # of each image
     assert set(others) == {76, 77}
     assert x.contrast("all", True, tiled).count.tolist() == [others]
-    assert x.contrast("drop", True, tiled).count.tolist() == [[n - 4 for n in others]]
+    assert x.contrast("excluded", True, tiled).count.tolist() == [[n - 4 for n in others]]
     assert x.contrast("all", False, tiled).count.tolist() == [[C] * B]
-    assert x.contrast("drop", False, tiled).count.tolist() == [[C - 4] * B]
+    assert x.contrast("excluded", False, tiled).count.tolist() == [[C - 4] * B]
     assert x.contrast("few", True, tiled).count.tolist() == [[FEW] * B]
     assert x.contrast("all", True, tiled).count.dtype == torch.float64
 
 
-def test_count_of_given_cosines() -> None:
+def test_the_number_of_negatives_of_given_cosines() -> None:
     pos, neg = torch.zeros(2, 3), torch.zeros(2, 3, 4)
     valid = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)  # [B, C]
     assert Contrast.dense(pos, neg).count.tolist() == [[4, 4, 4]]
@@ -214,14 +213,14 @@ def test_count_of_given_cosines() -> None:
 
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
-def test_panels_are_taken_where_one_would_not_do(choice: str, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "pooled_lse" if choice in ("all", "drop") else "picked_lse"
-    taken = Mock(wraps=getattr(tiles, name))
-    monkeypatch.setattr(tiles, name, taken)
+def test_panels_are_used_if_one_is_too_small(choice: str, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "pooled_lse" if choice in ("all", "excluded") else "picked_lse"
+    lse = Mock(wraps=getattr(tiles, name))
+    monkeypatch.setattr(tiles, name, lse)
     x = leaves(shared)
     for panel, expected in ((V * B * C, False), (V * B * C - 1, True)):
         monkeypatch.setattr(tiles, "PANEL", panel)
-        taken.reset_mock()
+        lse.reset_mock()
         contrast = CHOICES[choice](Contrast.of(Embedded(x.q, x.p, x.q, IDS), Bank(x.keys, KEY_IDS)))
         contrast.lse(x.tau)
-        assert taken.called == expected
+        assert lse.called == expected

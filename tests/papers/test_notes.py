@@ -1,4 +1,4 @@
-"""The papers' numbers against the notes that they were transcribed from, which are no part of this repository."""
+"""Compare the papers' numbers with the notes that they were transcribed from, which are not in this repository."""
 
 import itertools
 import os
@@ -14,7 +14,7 @@ FACTS = os.environ.get("SSL_BENCH_FACTS", "")
 
 @pytest.mark.skipif(not FACTS, reason="set SSL_BENCH_FACTS to the notes that the numbers were transcribed from")
 def test_every_number_is_in_the_notes() -> None:
-    """Each row of the Markdown tables of the notes against the row of the same name here, number for number."""
+    """Compare each row of the notes' Markdown tables with the row of the same name here, number by number."""
     text = Path(FACTS).read_text()
 
     def rows(heading: str) -> dict[str, list[str]]:
@@ -29,24 +29,24 @@ def test_every_number_is_in_the_notes() -> None:
         return {f"{i} {' '.join(line[:2])}": line for i, line in enumerate(split)}
 
     def values(line: list[str], start: int = 1) -> list[float | None]:
-        found = [re.match(r"-?\d*\.?\d+", entry) for entry in line[start:]]
-        return [float(match[0]) if match else None for match in found]
+        matches = [re.match(r"-?\d*\.?\d+", entry) for entry in line[start:]]
+        return [float(match[0]) if match else None for match in matches]
 
     def listed(heading: str) -> list[list[str]]:
         return list(rows(heading).values())[1:]
 
     one = listed("Table 1 (reconstructed")
-    for line, own in zip(one, ("SimCLR", "DCL"), strict=True):
-        assert values(line) == numbers("dcl/table1", f"ImageNet-100 {own}") + numbers("dcl/table1", f"CIFAR-10 {own}")
+    for line, loss in zip(one, ("SimCLR", "DCL"), strict=True):
+        assert values(line) == numbers("dcl/table1", f"ImageNet-100 {loss}") + numbers("dcl/table1", f"CIFAR-10 {loss}")
     remembered = re.search(r"C100 SimCLR ([\d. ]+); DCL ([\d. ]+)\.", text)
     assert remembered
-    for found, own in zip(remembered.groups(), ("SimCLR", "DCL"), strict=True):
-        assert [float(v) for v in found.split()] == numbers("dcl/table1", f"CIFAR-100 {own}")
-    for line, own in zip(listed("Table 2 (kNN top-1)"), ("CIFAR-10", "CIFAR-100", "STL-10"), strict=True):
-        assert values(line) == numbers("dcl/table2", own)
+    for printed, loss in zip(remembered.groups(), ("SimCLR", "DCL"), strict=True):
+        assert [float(v) for v in printed.split()] == numbers("dcl/table1", f"CIFAR-100 {loss}")
+    for line, row in zip(listed("Table 2 (kNN top-1)"), ("CIFAR-10", "CIFAR-100", "STL-10"), strict=True):
+        assert values(line) == numbers("dcl/table2", row)
     rows3 = ("CIFAR-10", "CIFAR-100", "ImageNet-100", "ImageNet-1K")
-    for line, own in zip(listed("Table 3\n| | Baseline"), rows3, strict=True):
-        assert values(line) == numbers("dcl/table3", own)
+    for line, row in zip(listed("Table 3\n| | Baseline"), rows3, strict=True):
+        assert values(line) == numbers("dcl/table3", row)
     four = [values(line) for line in listed("Table 4 (IN-1K linear)")]
     assert list(zip(*four, strict=True)) == [tuple(numbers("dcl/table4", row)) for row in TABLES["dcl/table4"].rows()]
 
@@ -54,18 +54,18 @@ def test_every_number_is_in_the_notes() -> None:
         mi = re.match(r"MI (\d+)", line[0])
         assert mi
         pairs = [entry.split("/") for entry in line[1:]]
-        for k, own in enumerate(("NCE", "EqCo")):
-            assert [float(pair[k]) for pair in pairs] == numbers("eqco/table9", f"MI {mi[1]} {own}")
+        for k, loss in enumerate(("NCE", "EqCo")):
+            assert [float(pair[k]) for pair in pairs] == numbers("eqco/table9", f"MI {mi[1]} {loss}")
 
-    # What the notes have in sentences only.
-    said = set(re.findall(r"(?<![\d.])\d\d\.\d(?!\d)", text))
+    # Numbers that the notes only have in sentences.
+    in_sentences = set(re.findall(r"(?<![\d.])\d\d\.\d(?!\d)", text))
     scattered = [
         "dcl/fig3a",
         "dcl/fig3b",
         *(f"eqco/{n}" for n in ["table2", "table3", "table4", "table5", "table6", "fig2a", "fig2b", "fig3"]),
     ]
     for cell in (c for name in scattered for c in TABLES[name].cells if c.provenance in ("text", "code")):
-        assert cell.reported in said, cell
+        assert cell.reported in in_sentences, cell
 
     macl = listed("Table 2 (LE / kNN / S)")
     losses = ("InfoNCE", "DCL", "Dual", "MACL-a", "MACL-b")
@@ -80,12 +80,11 @@ def test_every_number_is_in_the_notes() -> None:
         text,
     )
     assert found
-    printed = [float(v) for v in found.groups()]
-    assert printed[0::2] == numbers("macl/table1", measure="kNN") and printed[1::2] == numbers(
-        "macl/table1", measure="LE"
-    )
-    for own, row in (("MACL-a", "MACL-a"), (r"MACL-c\(w\)", "MACL-c")):
-        sets = re.search(rf"{own} C10 ([\d./]+), C100 ([\d./]+), STL10 ([\d./]+[\d])", text)
+    both = [float(v) for v in found.groups()]
+    assert both[0::2] == numbers("macl/table1", measure="kNN")
+    assert both[1::2] == numbers("macl/table1", measure="LE")
+    for pattern, row in (("MACL-a", "MACL-a"), (r"MACL-c\(w\)", "MACL-c")):
+        sets = re.search(rf"{pattern} C10 ([\d./]+), C100 ([\d./]+), STL10 ([\d./]+[\d])", text)
         assert sets
         for k, measure in enumerate(("LE", "kNN", "S")):
             assert [float(v.split("/")[k]) for v in sets.groups()] == numbers("macl/table4", row, measure)
@@ -93,8 +92,8 @@ def test_every_number_is_in_the_notes() -> None:
     names = ("NT-Xent", "Decoupled NT-Xent", "SWD normal", "SWD hypercube", "SWD hypersphere")
     for line in listed("Table 2 / A.2 / A.3"):
         head, size, *losses_ = line
-        own = f"{head} layers, batch {size}"
-        assert [float(v) for v in losses_[0].split()] == numbers("intriguing/table2", own)
+        row = f"{head} layers, batch {size}"
+        assert [float(v) for v in losses_[0].split()] == numbers("intriguing/table2", row)
         appendix = {"2": "intriguing/tableA2", "3": "intriguing/tableA3"}.get(head, "")
         for name, entry in zip(names, losses_, strict=True) if appendix else ():
             assert [float(v) for v in entry.split()] == numbers(appendix, f"{name}, batch {size}")
@@ -108,5 +107,5 @@ def test_every_number_is_in_the_notes() -> None:
         assert values(line, 2) == numbers("intriguing/table4", row, measure)
     notebook = re.search(r"tau \.05: ([\d. ]+); tau \.1: ([\d. ]+); tau \.2: ([\d. ]+)\.", text)
     assert notebook
-    for printed_, tau in zip(notebook.groups(), ("0.05", "0.1", "0.2"), strict=True):
-        assert [float(v) for v in printed_.split()] == numbers("intriguing/fig7_mnist", f"SimCLR tau {tau}")
+    for printed, tau in zip(notebook.groups(), ("0.05", "0.1", "0.2"), strict=True):
+        assert [float(v) for v in printed.split()] == numbers("intriguing/fig7_mnist", f"SimCLR tau {tau}")

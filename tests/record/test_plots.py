@@ -1,4 +1,4 @@
-"""Pictures: the data beside them is what was found, they can be opened, and nothing waits for them before the end."""
+"""Plots of artifacts and learning curves: their data, the PNG files, and matplotlib imported only when one is drawn."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ from PIL import Image
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram
 from ssl_bench.record import plots
 from tests.conftest import only_run
-from tests.record.test_wandb import legs, records
+from tests.record.wandb_files import records, wandb_directories
 
 Train = Callable[..., tuple[int, str]]
 GEOMETRY = "evaluate=[geometry,npc,projections]"
@@ -35,16 +35,18 @@ ARTIFACTS: dict[str, tuple[Artifact, tuple[int, int]]] = {
 }
 
 
-def test_every_artifact_is_kept_as_data_and_drawn(tmp_path: Path) -> None:
-    found = plots.keep(tmp_path / "figures", {name: artifact for name, (artifact, _) in ARTIFACTS.items()})
-    assert list(found) == list(ARTIFACTS)
+def test_every_artifact_is_written_as_data_and_drawn(tmp_path: Path) -> None:
+    pictures = plots.write_artifacts(
+        tmp_path / "figures", {name: artifact for name, (artifact, _) in ARTIFACTS.items()}
+    )
+    assert list(pictures) == list(ARTIFACTS)
     for name, (artifact, size) in ARTIFACTS.items():
         stem = tmp_path / "figures" / name.replace("/", "-")
         data = json.loads(Path(f"{stem}.json").read_text())
         assert data.pop("kind") == type(artifact).__name__.lower()
         assert data == dataclasses.asdict(artifact)
-        assert found[name] == Path(f"{stem}.png")
-        with Image.open(found[name]) as picture:
+        assert pictures[name] == Path(f"{stem}.png")
+        with Image.open(pictures[name]) as picture:
             picture.load()
             assert picture.format == "PNG" and picture.size == size
             assert sum(n > 0 for n in picture.convert("L").histogram()) > 10  # not a blank page
@@ -66,7 +68,7 @@ def test_histograms_are_drawn_as_shares() -> None:
     assert panel.patches[0].get_data().values.tolist() == [0, 0.3, 0, 0.7]  # type: ignore[attr-defined]
 
 
-def test_learning_curves_are_the_rows() -> None:
+def test_learning_curves_show_the_rows_of_metrics() -> None:
     rows: list[dict[str, Any]] = [
         {"step": 10 * i, "epoch": i, "seconds": 1.0, "loss": 5.0 - i, "npc/mean": 0.9, "npc/histogram": [0.5, 0.5]}
         for i in range(1, 4)
@@ -76,25 +78,25 @@ def test_learning_curves_are_the_rows() -> None:
     assert [panel.get_ylabel() for panel in figure.axes] == ["loss (nats)", "npc/mean"]
     assert {panel.get_xlabel() for panel in figure.axes} == {"step"}
     assert figure.axes[0].lines[0].get_xydata().tolist() == [[10, 4], [20, 3], [30, 2]]  # type: ignore[union-attr]
-    assert plots.learning_curves(rows[:1]) is None  # a point is no curve
+    assert plots.learning_curves(rows[:1]) is None  # one point is no curve
 
 
-def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:
+def test_a_row_that_was_cut_short_is_not_drawn(tmp_path: Path) -> None:
     record = tmp_path / "metrics.jsonl"
     record.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n{"step": 3, "lo')
-    assert list(plots.keep(tmp_path, {}, record)) == ["curves"]
+    assert list(plots.write_artifacts(tmp_path, {}, record)) == ["curves"]
     with Image.open(tmp_path / "curves.png") as picture:
         assert picture.size == (660, 456)
     record.write_text("")
-    assert not plots.keep(tmp_path / "none", {}, record) and not (tmp_path / "none").exists()
+    assert not plots.write_artifacts(tmp_path / "none", {}, record) and not (tmp_path / "none").exists()
 
 
-def test_a_picture_that_fails_costs_nothing_else(
+def test_a_plot_that_cannot_be_drawn_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.style", None)
     with caplog.at_level(logging.WARNING):
-        assert not plots.keep(tmp_path, {"npc/few": histogram(2)})
+        assert not plots.write_artifacts(tmp_path, {"npc/few": histogram(2)})
     assert "npc-few.png was not drawn" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["npc-few.json"]
 
@@ -102,7 +104,7 @@ def test_a_picture_that_fails_costs_nothing_else(
 @pytest.mark.parametrize(
     "module", ["ssl_bench.train", "ssl_bench.launch.ranks", "ssl_bench.record.plots", "ssl_bench.training.engine"]
 )
-def test_matplotlib_is_imported_with_the_first_picture(module: str) -> None:
+def test_matplotlib_is_not_imported_before_a_plot_is_drawn(module: str) -> None:
     code = f"import sys, {module}; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -119,9 +121,9 @@ def test_pyplot_is_never_imported() -> None:
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_a_run_leaves_its_pictures(train: Train) -> None:
+def test_a_run_writes_its_plots_and_shows_them_in_wandb(train: Train) -> None:
     code, printed = train("max_steps=4", GEOMETRY, *NPC, "evaluate.baselines=[raw]", "tracking=offline")
-    assert code == 0 and "not drawn" not in printed and "given up" not in printed, printed
+    assert code == 0 and "not drawn" not in printed and "W&B failed" not in printed, printed
     folder = only_run()
     stems = ["geometry-intra_distances", "geometry_raw-intra_distances", "npc-by_batch_size", "npc-multiplier"]
     stems += ["projections-histograms"]
@@ -136,15 +138,15 @@ def test_a_run_leaves_its_pictures(train: Train) -> None:
     assert sum(distances) / 10 == pytest.approx(metrics["geometry/intra_distance"])
     with Image.open(folder / "figures" / "curves.png") as picture:
         assert picture.size[0] == 1440
-    # W&B has the same pictures, in the row of the results.
-    last = [record.history.item for record in records(legs(folder)[0]) if record.HasField("history")][-1]
-    given = {"@".join([item.key, *item.nested_key]).strip("@"): json.loads(item.value_json) for item in last}
-    shown = [key.split("@")[0] for key, value in given.items() if value == "image-file"]
+    # W&B has the same plots, in the row of the results.
+    last = [record.history.item for record in records(wandb_directories(folder)[0]) if record.HasField("history")][-1]
+    row = {"@".join([item.key, *item.nested_key]).strip("@"): json.loads(item.value_json) for item in last}
+    shown = [key.split("@")[0] for key, value in row.items() if value == "image-file"]
     assert {name.removeprefix("figures/").replace("/", "-") for name in shown} == {"curves", *stems}
-    assert given["npc/n8_mean"] == metrics["npc/n8_mean"]
+    assert row["npc/n8_mean"] == metrics["npc/n8_mean"]
 
 
-def test_evaluating_again_leaves_them_beside_its_numbers(train: Train, cli: Callable[..., Any]) -> None:
+def test_an_evaluation_of_a_trained_run_writes_its_plots_too(train: Train, cli: Callable[..., Any]) -> None:
     assert train("max_steps=2")[0] == 0
     folder = only_run()
     done = cli("evaluate", str(folder), GEOMETRY, *NPC, "evaluate.baselines=[]")

@@ -1,4 +1,4 @@
-"""``ssl-bench status``: what the files of runs and grids say, and how it is shown."""
+"""``ssl-bench status``: the states of runs and grids from their files, and the table of them."""
 
 import fcntl
 import json
@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import socket
 import struct
@@ -22,8 +23,11 @@ import yaml
 from rich.console import Console
 
 from ssl_bench.launch.claim import Claim
-from ssl_bench.status.names import cells, names
-from ssl_bench.status.scan import Cell, Survey
+from ssl_bench.launch.grid import record
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.status.entries import Entry
+from ssl_bench.status.labels import differences, labels
+from ssl_bench.status.scan import Scan
 from ssl_bench.status.view import view
 from tests.conftest import SMALL, only_run
 
@@ -33,13 +37,13 @@ OUTPUTS = Path("outputs")
 
 
 def configuration(**values: Any) -> dict[str, Any]:
-    """Of ten epochs of 100 images, two steps each."""
+    """Configuration of ten epochs of 100 images, two steps each."""
     known: dict[str, Any] = {"epochs": 10, "max_steps": None, "batch_size": {"size": 50}, "evaluate": {"every": 0}}
     return known | {"choices": {"dataset": "mnist", "loss": "dcl"}, "paths": {"outputs": "outputs"}} | values
 
 
 def make(name: str, rows: Sequence[dict[str, Any]] = (), **values: Any) -> Path:
-    """A run directory under ``outputs``."""
+    """Make a run directory under ``outputs``."""
     folder = OUTPUTS / name
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(configuration(**values)))
@@ -57,40 +61,49 @@ def rows(epochs: int, seconds: float = 10.0) -> list[dict[str, Any]]:
 
 
 def finish(folder: Path, seconds: float, **metrics: float) -> None:
-    found = {name.replace("_top1", "/top1"): value for name, value in metrics.items()}
-    (folder / "results.json").write_text(json.dumps({"metrics": found, "seconds": seconds}))
+    values = {name.replace("_top1", "/top1"): value for name, value in metrics.items()}
+    (folder / "results.json").write_text(json.dumps({"metrics": values, "seconds": seconds}))
 
 
-def elsewhere(folder: Path, host: str, silent: float) -> None:
-    """A claim of another machine, ``silent`` seconds old."""
+def claim_elsewhere(folder: Path, host: str, silent: float) -> None:
+    """Make a claim of another machine, last touched ``silent`` seconds ago."""
     (folder / "claims").mkdir()
     owner = {"host": host, "pid": 77, "since": time.time() - 1000, "machine": f"{host}/boot", "born": "1"}
     (folder / "claims" / "1").write_text(json.dumps(owner))
-    os.utime(folder / "claims" / "1", times=(time.time() - silent,) * 2)
+    touch(folder / "claims" / "1", time.time() - silent)
 
 
-def grid(name: str, cells: Sequence[str], records: Mapping[int, Any], **values: Any) -> Path:
-    """A grid of this process, started now, unless told otherwise."""
+def touch(path: Path, when: float) -> None:
+    """Set the time of change."""
+    os.utime(path, times=(when, when))
+
+
+def make_grid(name: str, runs: Sequence[str], outcomes: Mapping[int, Outcome], **values: Any) -> Path:
+    """Make the folder of a grid, by default of this process and started now, with the outcomes of some runs."""
     folder = OUTPUTS / ".sweeps" / name
-    (folder / "cells").mkdir(parents=True)
-    known = {"command": f"ssl-bench train -m {' '.join(cells)}", "host": socket.gethostname(), "pid": os.getpid()}
-    split = [shlex.split(cell) for cell in cells]
-    (folder / "grid.json").write_text(json.dumps(known | {"started": time.time(), "cells": split} | values))
-    for number, record in records.items():
-        (folder / "cells" / f"{number}.json").write_text(json.dumps({"overrides": split[number], **record}))
+    (folder / "jobs").mkdir(parents=True)
+    known = {"command": f"ssl-bench train -m {' '.join(runs)}", "host": socket.gethostname(), "pid": os.getpid()}
+    overrides = [shlex.split(run) for run in runs]
+    (folder / "grid.json").write_text(json.dumps(known | {"started": time.time(), "runs": overrides} | values))
+    for number, outcome in outcomes.items():
+        record(folder, number, overrides[number], outcome)
     return folder
 
 
-def look(now: float | None = None) -> tuple[dict[str, Cell], float | None]:
-    """The cells by the last part of their directory, or by their overrides."""
-    found, left = Survey(OUTPUTS).look(time.time() if now is None else now)
-    named = [cell.run.folder.name if cell.run else " ".join(cell.overrides or []) for cell in found]
-    assert len({*named}) == len(named)
-    return dict(zip(named, found, strict=True)), left
+def running(folder: str) -> Outcome:
+    return Outcome(State.RUNNING, folder=folder)
+
+
+def scan(now: float | None = None) -> tuple[dict[str, Entry], float | None]:
+    """The entries by the name of their directory, or by their overrides; and the seconds left."""
+    entries, left = Scan(OUTPUTS).update(time.time() if now is None else now)
+    names = [entry.run.folder.name if entry.run else " ".join(entry.overrides or []) for entry in entries]
+    assert len({*names}) == len(names)
+    return dict(zip(names, entries, strict=True)), left
 
 
 def states(now: float | None = None) -> dict[str, str]:
-    return {name: cell.state for name, cell in look(now)[0].items()}
+    return {name: entry.state.value for name, entry in scan(now)[0].items()}
 
 
 # ---- states and numbers
@@ -102,118 +115,123 @@ def test_each_state_from_the_files(cli: Cli) -> None:
     make("a/partial", rows(3))
     make("b/begun")
     Claim(make("b/here", rows(4))).take()
-    elsewhere(make("b/there", rows(5)), "node7", silent=5)
-    elsewhere(make("b/gone", rows(6)), "node7", silent=100)
+    claim_elsewhere(make("b/there", rows(5)), "node7", silent=5)
+    claim_elsewhere(make("b/gone", rows(6)), "node7", silent=100)
     done = cli("status", "--json")
     assert done.returncode == 0 and done.stderr == ""
-    found = {record["run_id"]: record for record in json.loads(done.stdout)}
-    assert list(found["done"]) == [
-        *("folder", "run_id", "state", "cell", "overrides", "epoch", "epochs", "images_per_second", "eta_seconds"),
+    records = {record["run_id"]: record for record in json.loads(done.stdout)}
+    assert list(records["done"]) == [
+        *("folder", "run_id", "state", "label", "overrides", "epoch", "epochs", "images_per_second", "eta_seconds"),
         *("best", "host", "pid", "reason"),
     ]
     expected = {"done": "done", "failed": "failed", "partial": "partial", "begun": "partial"}
     expected |= {"here": "running", "there": "running", "gone": "partial"}
-    assert {name: record["state"] for name, record in found.items()} == expected
-    assert found["done"]["folder"] == "outputs/a/done" and found["done"]["best"] == {
-        "knn/top1": 0.5,
-        "linear/top1": 0.75,
-    }
-    assert found["failed"]["reason"] == "out of memory" and found["partial"]["reason"] == ""
-    assert [found[name]["epoch"] for name in expected] == [10, 2, 3, None, 4, 5, 6]
-    assert {record["epochs"] for record in found.values()} == {10}
-    assert found["partial"]["images_per_second"] == 10.0
-    assert (found["here"]["host"], found["here"]["pid"]) == (socket.gethostname(), os.getpid())
-    assert (found["there"]["host"], found["there"]["pid"]) == ("node7", 77)
-    assert found["gone"]["host"] is None and found["gone"]["eta_seconds"] is None
+    assert {name: record["state"] for name, record in records.items()} == expected
+    assert records["done"]["folder"] == "outputs/a/done"
+    assert records["done"]["best"] == {"knn/top1": 0.5, "linear/top1": 0.75}
+    assert records["failed"]["reason"] == "out of memory" and records["partial"]["reason"] == ""
+    assert [records[name]["epoch"] for name in expected] == [10, 2, 3, None, 4, 5, 6]
+    assert {record["epochs"] for record in records.values()} == {10}
+    assert records["partial"]["images_per_second"] == 10.0
+    assert (records["here"]["host"], records["here"]["pid"]) == (socket.gethostname(), os.getpid())
+    assert (records["there"]["host"], records["there"]["pid"]) == ("node7", 77)
+    assert records["gone"]["host"] is None and records["gone"]["eta_seconds"] is None
     printed = cli("status").stdout
     assert "1 done, 2 running, 3 partial, 1 failed" in printed and "running on node7" in printed
-    missing = cli("status", "nowhere")
-    assert missing.returncode == 2 and missing.stdout == "" and "there is no folder nowhere" in missing.stderr
 
 
-def test_what_is_left_of_a_run() -> None:
+def test_a_missing_folder_is_refused(cli: Cli) -> None:
+    done = cli("status", "nowhere")
+    assert done.returncode == 2 and done.stdout == "" and "there is no folder nowhere" in done.stderr
+
+
+def test_the_name_of_the_folder_may_contain_an_equals_sign(cli: Cli) -> None:
+    finish(make("lr=0.1/a/x"), 1.0)
+    done = cli("status", "outputs/lr=0.1")
+    assert done.returncode == 0 and "1 done" in done.stdout
+
+
+def test_time_left_of_a_run() -> None:
     now = time.time() + 100
-    runs = {
-        "plain": make("a/plain", rows(4)),  # ten epochs in 100 s, four are done
-        "first": make("a/first", rows(1)),  # one row: 10 images/s of 100 images an epoch
-        "steps": make("a/steps", rows(4), max_steps=10),  # five epochs
-        "judged": make(  # 10 s of training and 30 s of judging an epoch
-            "a/judged",
-            [r | {"seconds": r["seconds"] + 30 * (r["epoch"] - 1)} for r in rows(8)],
-            evaluate={"every": 1},
-        ),
-        "over": make("a/over", rows(10)),  # being judged, which takes nobody knows how long
-        "new": make("a/new"),
-    }
-    for folder in runs.values():
+    evaluated = [r | {"seconds": r["seconds"] + 30 * (r["epoch"] - 1)} for r in rows(8)]
+    folders = [
+        make("a/plain", rows(4)),  # ten epochs in 100 s, four are done
+        make("a/first", rows(1)),  # one row: 10 images/s of 100 images an epoch
+        make("a/steps", rows(4), max_steps=10),  # five epochs
+        make("a/evaluated", evaluated, evaluate={"every": 1}),  # an epoch takes 10 s of training, 30 s of evaluation
+        make("a/trained", rows(10)),  # in its final evaluation, whose length is unknown
+        make("a/new"),
+    ]
+    for folder in folders:
         Claim(folder).take()
         if (folder / "metrics.jsonl").exists():
-            os.utime(folder / "metrics.jsonl", times=(now - 5, now - 5))
-    found, left = look(now)
-    assert {name: cell.left and round(cell.left, 6) for name, cell in found.items()} == {
+            touch(folder / "metrics.jsonl", now - 5)
+    entries, left = scan(now)
+    assert {name: entry.left and round(entry.left, 6) for name, entry in entries.items()} == {
         "plain": 60 - 5,
         "first": 90 - 5,
         "steps": 10 - 5,
-        "judged": 2 * 40 - 5,
-        "over": None,
+        "evaluated": 2 * 40 - 5,
+        "trained": None,
         "new": None,
     }
-    assert found["steps"].run and found["steps"].run.end == 5.0 and left == pytest.approx(85)
+    assert entries["steps"].run and entries["steps"].run.end == 5.0 and left == pytest.approx(85)
 
 
-def test_a_run_that_has_just_resumed_was_not_silent_since_it_stopped() -> None:
+def test_the_pause_before_a_resume_does_not_count_as_silence() -> None:
     folder = make("a/x", rows(4))
-    os.utime(folder / "metrics.jsonl", times=(0, 0))
+    touch(folder / "metrics.jsonl", 0)
     Claim(folder).take()
-    assert look()[0]["x"].left == pytest.approx(60, abs=2)
+    assert scan()[0]["x"].left == pytest.approx(60, abs=2)
 
 
-def test_the_rate_is_that_of_the_last_rows() -> None:
+def test_the_rate_is_taken_over_the_last_rows() -> None:
     slow = rows(30, seconds=100.0)
     quick = [r | {"step": 60 + 2 * i, "epoch": 30.0 + i, "seconds": 3000.0 + i} for i, r in enumerate(rows(40), 1)]
     Claim(make("a/x", slow + quick, epochs=100)).take()
-    assert look()[0]["x"].left == pytest.approx(30, abs=2)  # a second each
+    assert scan()[0]["x"].left == pytest.approx(30, abs=2)  # one second per epoch
 
 
-def test_the_best_on_the_way() -> None:
-    judged = [{"step": 2 * e, "epoch": float(e), "knn/top1": v, "knn_raw/top1": 0.9} for e, v in ((1, 0.3), (2, 0.6))]
-    judged.append({"step": 6, "epoch": 3.0, "knn/top1": 0.5})
-    make("a/x", [*rows(3), *judged], evaluate={"every": 1})
-    assert look()[0]["x"].best == {"knn/top1": 0.6}
-    finish(OUTPUTS / "a/x", 40, knn_top1=0.5)  # what counts is the end
-    assert look()[0]["x"].best == {"knn/top1": 0.5}
+def test_the_best_evaluation_is_replaced_by_the_result() -> None:
+    evaluations = [
+        {"step": 2 * e, "epoch": float(e), "knn/top1": v, "knn_raw/top1": 0.9} for e, v in ((1, 0.3), (2, 0.6))
+    ]
+    evaluations.append({"step": 6, "epoch": 3.0, "knn/top1": 0.5})
+    make("a/x", [*rows(3), *evaluations], evaluate={"every": 1})
+    assert scan()[0]["x"].best == {"knn/top1": 0.6}
+    finish(OUTPUTS / "a/x", 40, knn_top1=0.5)
+    assert scan()[0]["x"].best == {"knn/top1": 0.5}
 
 
-def test_only_what_is_new_is_read_again() -> None:
+def test_an_update_reads_only_what_is_new() -> None:
     folder = make("a/x", rows(3), evaluate={"every": 1})
-    journal, survey = folder / "metrics.jsonl", Survey(OUTPUTS)
+    metrics, repeated = folder / "metrics.jsonl", Scan(OUTPUTS)
 
     def epoch() -> float | None:
-        (cell,) = survey.look(time.time())[0]
-        return cell.run.journal.epoch if cell.run else None
+        (entry,) = repeated.update(time.time())[0]
+        return entry.run.metrics.epoch if entry.run else None
 
     assert epoch() == 3
-    size = journal.stat().st_size
+    size = metrics.stat().st_size
     row = json.dumps(rows(4)[-1])
-    with open(journal, "r+") as file:
-        file.write("\n" * size + row[:20])  # nobody looks again at what was there
+    with open(metrics, "r+") as file:
+        file.write("\n" * size + row[:20])  # the old rows are overwritten, which must not be noticed
     assert epoch() == 3
-    with open(journal, "a") as file:
+    with open(metrics, "a") as file:
         file.write(row[20:] + "\n")
     assert epoch() == 4
-    fresh = journal.with_name("fresh")
-    fresh.write_text(json.dumps(rows(1)[0]) + "\n")
-    fresh.replace(journal)  # as a run does that resumes from an earlier step
+    shorter = metrics.with_name("shorter")
+    shorter.write_text(json.dumps(rows(1)[0]) + "\n")
+    shorter.replace(metrics)  # as a run does that resumes from an earlier step
     assert epoch() == 1
-    stale = json.dumps({"metrics": {"knn/top1": 0.25}, "seconds": 1})
-    (folder / "results.json").write_text(stale)
-    (cell,) = survey.look(time.time())[0]
-    assert cell.state == "done" and cell.best == {"knn/top1": 0.25}
+    finish(folder, 1, knn_top1=0.25)
+    (entry,) = repeated.update(time.time())[0]
+    assert entry.state == "done" and entry.best == {"knn/top1": 0.25}
     (folder / "results.json").unlink()
-    assert [cell.state for cell in survey.look(time.time())[0]] == ["partial"]
+    assert [entry.state for entry in repeated.update(time.time())[0]] == ["partial"]
 
 
-def test_damaged_and_foreign_files_are_nothing_to_stumble_over(cli: Cli) -> None:
+def test_damaged_and_foreign_files_do_no_harm(cli: Cli) -> None:
     for name, text in {
         "half": '{"step": 2, "epoch": 1.0, "seconds": 10.0}\n{"step": 4, "epo',
         "odd": '[1]\n{"step": "two", "epoch": 1}\n{"step": 2, "epoch": NaN}\n\xff\n{"epoch": 1.0}\n',
@@ -229,24 +247,26 @@ def test_damaged_and_foreign_files_are_nothing_to_stumble_over(cli: Cli) -> None
         (make(f"a/{name}", rows(1)) / "results.json").write_text(text)
     (make("a/claimed", rows(1)) / "claims").mkdir()
     (OUTPUTS / "a/claimed/claims/1").write_text('{"pid": 3}')
-    (make("a/spoken", rows(1)) / "command.txt").write_text("ssl-bench 'train")
+    (make("a/unquoted", rows(1)) / "command.txt").write_text("ssl-bench 'train")
     make("a/values", epochs="many", max_steps=[], batch_size=7, evaluate=None)
     for name, text in {"yaml": "{a: [", "bytes": "\x00", "foreign": "a: 1\n", "text": "hello"}.items():
         (OUTPUTS / "b" / name).mkdir(parents=True)
         (OUTPUTS / "b" / name / "config.yaml").write_text(text)
-    for number, text in enumerate(("no json", '{"command": "ssl-bench train", "cells": 3}', "[]", "{}", "null")):
+    of_a_process = '{"host": "node7", "pid": 1, "started": 1, "command": "ssl-bench train"'
+    for number, text in enumerate(("no json", f'{of_a_process}, "runs": 3}}', f"{of_a_process}}}", "[]", "{}", "null")):
         folder = OUTPUTS / ".sweeps" / str(number)
         folder.mkdir(parents=True)
         (folder / "grid.json").write_text(text)
-    grid("odd", ["seed=0", "seed=1"], {}, started=0)
-    (OUTPUTS / ".sweeps/odd/cells/0.json").write_text("[]")
-    (OUTPUTS / ".sweeps/odd/cells/7.json").write_text('{"state": "failed"}')
-    (OUTPUTS / ".sweeps/odd/cells/x.json").write_text("{}")
-    counted = dict.fromkeys(("half", "odd", "empty", "list", "cut", "claimed", "spoken", "values"), "partial")
-    assert states() == counted | {"old": "done", "nan": "done"}
-    assert [cell.run.journal.epoch for cell in look()[0].values() if cell.run and cell.run.folder.name == "half"] == [1]
-    for way in ([], ["--json"], ["--failed"]):
-        done = cli("status", *way)
+    odd = make_grid("odd", ["seed=0", "seed=1", "seed=2"], {}, started=0)
+    record(odd, 7, [], Outcome.failed("no"))
+    for name, text in {"0": "[]", "1": '{"state": "failed"}', "2": '{"state": "lost"}', "x": "{}"}.items():
+        (odd / "jobs" / f"{name}.json").write_text(text)
+    expected = dict.fromkeys(("half", "odd", "empty", "list", "cut", "claimed", "unquoted", "values"), "partial")
+    assert states() == expected | {"old": "done", "nan": "done"}
+    half = scan()[0]["half"]
+    assert half.run and half.run.metrics.epoch == 1
+    for options in ([], ["--json"], ["--failed"]):
+        done = cli("status", *options)
         assert done.returncode == 0 and done.stderr == ""
     json.loads(cli("status", "--json").stdout, parse_constant=pytest.fail)
 
@@ -254,122 +274,108 @@ def test_damaged_and_foreign_files_are_nothing_to_stumble_over(cli: Cli) -> None
 # ---- grids
 
 
-def test_what_is_left_of_a_grid() -> None:
-    """W = (100 + 120) / 2; of the running one 60 + 20 - 5 are left; (75 + 2.5 W) / 1 in all."""
+def test_time_left_of_a_grid() -> None:
+    """W = (100 + 120) / 2; the running one has 60 + 20 - 5 left; the grid has (75 + 2.5 W) / 1 left."""
     names = ("done", "running", "stopped")
-    done, running, stopped = (make(f"a/{name}", rows(n)) for name, n in zip(names, (8, 4, 5), strict=True))
-    finish(done, 100.0)  # 20 s after its last row
-    Claim(running).take()
+    finished, active, stopped = (make(f"a/{name}", rows(n)) for name, n in zip(names, (8, 4, 5), strict=True))
+    finish(finished, 100.0)  # 20 s after its last row
+    Claim(active).take()
     now = time.time() + 100
-    os.utime(running / "metrics.jsonl", times=(now - 5, now - 5))
-    cells = [f"seed={seed}" for seed in range(6)]
-    old = {2: {"state": "interrupted", "folder": "outputs/a/stopped"}}
-    grid("0", cells, old, started=0.0)
-    records: dict[int, Any] = {
-        0: {"state": "done before", "folder": "outputs/a/done"},
-        1: {"state": "running", "folder": "outputs/a/running"},
-        5: {"state": "failed", "folder": None, "reason": "seed=5: no"},
+    touch(active / "metrics.jsonl", now - 5)
+    seeds = [f"seed={seed}" for seed in range(6)]
+    make_grid("0", seeds, {2: Outcome(State.INTERRUPTED, 130, folder="outputs/a/stopped")}, started=0.0)
+    outcomes = {
+        0: Outcome(State.DONE_BEFORE, folder="outputs/a/done"),
+        1: running("outputs/a/running"),
+        5: Outcome.failed("seed=5: no"),
     }
-    at = grid("1", cells, records)
-    found, left = look(now)
-    assert {name: cell.state for name, cell in found.items()} == {
+    grid = make_grid("1", seeds, outcomes)
+    entries, left = scan(now)
+    assert {name: entry.state for name, entry in entries.items()} == {
         "done": "done",
         "running": "running",
-        "stopped": "waiting",  # the new grid will come to what an earlier one began
+        "stopped": "waiting",  # an earlier grid began it, the new grid will resume it
         "seed=3": "waiting",
         "seed=4": "waiting",
         "seed=5": "failed",
     }
-    assert found["running"].left == pytest.approx(75) and found["seed=5"].reason == "seed=5: no"
+    assert entries["running"].left == pytest.approx(75) and entries["seed=5"].reason == "seed=5: no"
     assert left == pytest.approx(75 + 2.5 * 110)
-    assert names_of(found) == ["seed=3", "seed=4", "seed=5"]
+    named = zip(labels([*entries.values()]), entries.values(), strict=True)
+    assert [label for label, entry in named if not entry.run] == ["seed=3", "seed=4", "seed=5"]
     Claim(stopped).take()  # two at a time
-    record = {"overrides": ["seed=2"], "state": "running", "folder": "outputs/a/stopped"}
-    (at / "cells" / "2.json").write_text(json.dumps(record))
-    os.utime(stopped / "metrics.jsonl", times=(now, now))
-    found, left = look(now)
+    record(grid, 2, ["seed=2"], running("outputs/a/stopped"))
+    touch(stopped / "metrics.jsonl", now)
+    entries, left = scan(now)
     whole = (100 + 120 + 120) / 3
-    assert found["stopped"].left == pytest.approx(50 + 20)
+    assert entries["stopped"].left == pytest.approx(50 + 20)
     assert left == pytest.approx((75 + 70 + 2 * whole) / 2)
     for seed in (3, 4):
-        (at / "cells" / f"{seed}.json").write_text('{"state": "failed", "folder": null, "reason": ""}')
-    assert look(now)[1] == pytest.approx(75)  # the longest
+        record(grid, seed, [f"seed={seed}"], Outcome.failed(""))
+    assert scan(now)[1] == pytest.approx(75)  # the longest
 
 
-def names_of(found: dict[str, Cell]) -> list[str]:
-    return [name for name, cell in zip(names([*found.values()]), found.values(), strict=True) if not cell.run]
-
-
-def test_a_cell_that_runs_without_a_row_takes_as_long_as_the_others() -> None:
+def test_a_running_run_without_a_row_takes_as_long_as_the_others() -> None:
     finish(make("a/done", rows(10)), 130.0)
     Claim(make("a/new")).take()
     now = time.time() + 50
-    cells = ["seed=0", "seed=1"]
-    records = {n: {"state": "running", "folder": f"outputs/a/{name}"} for n, name in enumerate(("done", "new"))}
-    grid("1", cells, records)
-    found, left = look(now)
-    assert found["new"].left == pytest.approx(80, abs=2) and left == found["new"].left
+    make_grid("1", ["seed=0", "seed=1"], {0: running("outputs/a/done"), 1: running("outputs/a/new")})
+    entries, left = scan(now)
+    assert entries["new"].left == pytest.approx(80, abs=2) and left == entries["new"].left
 
 
-def test_a_grid_that_nobody_is_at_has_nothing_waiting() -> None:
+def test_runs_wait_only_for_a_grid_at_work() -> None:
     make("a/begun", rows(1))
-    records = {0: {"state": "running", "folder": "outputs/a/begun"}, 1: {"state": "failed", "reason": "no"}}
-    cells = ["seed=0", "seed=1", "seed=2"]
-    sweep = grid("1", cells, records, started=1.0)  # this process is younger: only the number is the same
+    outcomes = {0: running("outputs/a/begun"), 1: Outcome.failed("no")}
+    seeds = ["seed=0", "seed=1", "seed=2"]
+    dead = make_grid("1", seeds, outcomes, started=1.0)  # this process is younger: only its number is the same
     abandoned = {"begun": "partial", "seed=1": "failed"}
     assert states() == abandoned
-    (sweep / "grid.json").unlink()
-    for path in (sweep / "cells").iterdir():
-        path.unlink()
-    (sweep / "cells").rmdir()
-    sweep.rmdir()
-    other = grid("2", cells, records, host="node7", started=time.time() - 5000)
+    shutil.rmtree(dead)
+    remote = make_grid("2", seeds, outcomes, host="node7", started=time.time() - 5000)
     waiting = {"begun": "waiting", "seed=1": "failed", "seed=2": "waiting"}
-    assert states() == waiting  # something was noted a moment ago
-    for path in (other / "cells").iterdir():
-        os.utime(path, times=(time.time() - 4000,) * 2)
+    assert states() == waiting  # its last record is recent
+    for path in (remote / "jobs").iterdir():
+        touch(path, time.time() - 4000)
     assert states() == abandoned
-    elsewhere(OUTPUTS / "a/begun", "node8", silent=5)
+    claim_elsewhere(OUTPUTS / "a/begun", "node8", silent=5)
     assert states() == waiting | {"begun": "running"}
-    grid("3", ["seed=1"], {}, started=1.0)  # abandoned before it came to it
+    make_grid("3", ["seed=1"], {}, started=1.0)  # abandoned before it started the run
     assert states() == waiting | {"begun": "running"}
-    grid("4", ["seed=1"], {})
+    make_grid("4", ["seed=1"], {})
     assert states() == waiting | {"begun": "running", "seed=1": "waiting"}
 
 
-def test_slurm_has_the_cells_of_a_grid_whose_command_is_gone() -> None:
-    elsewhere(make("a/x", rows(1)), "node8", silent=5)
+def test_slurm_continues_a_grid_whose_process_is_gone() -> None:
+    claim_elsewhere(make("a/x", rows(1)), "node8", silent=5)
     make("a/requeued", rows(1))
-    records = {
-        0: {"state": "running", "folder": "outputs/a/x"},
-        1: {"state": "interrupted", "folder": "outputs/a/requeued", "code": 138},
-    }
-    sweep = grid("1", ["seed=0", "seed=1", "seed=2"], records, started=1.0)
+    outcomes = {0: running("outputs/a/x"), 1: Outcome(State.INTERRUPTED, 138, folder="outputs/a/requeued")}
+    grid = make_grid("1", ["seed=0", "seed=1", "seed=2"], outcomes, started=1.0)
     assert states() == {"x": "running", "requeued": "partial"}
-    (sweep / "slurm").mkdir()
+    (grid / "slurm").mkdir()
     assert states() == {"x": "running", "requeued": "waiting", "seed=2": "waiting"}
 
 
-def test_a_later_attempt_by_itself_counts() -> None:
+def test_a_later_start_outside_the_grid_counts() -> None:
     folder = make("a/x", rows(1))
-    grid("1", ["seed=0"], {0: {"state": "failed", "folder": "outputs/a/x", "reason": "disk full"}}, started=1.0)
-    assert states() == {"x": "failed"} and look()[0]["x"].reason == "disk full"
-    os.utime(folder / "config.yaml", times=(time.time() + 1,) * 2)  # begun again, and stopped
+    failed = Outcome(State.FAILED, 1, "disk full", folder="outputs/a/x")
+    make_grid("1", ["seed=0"], {0: failed}, started=1.0)
+    assert states() == {"x": "failed"} and scan()[0]["x"].reason == "disk full"
+    touch(folder / "config.yaml", time.time() + 1)  # started again, and stopped
     assert states() == {"x": "partial"}
 
 
-# ---- the commands of what has failed
+# ---- the commands of failed runs
 
 
-def test_the_commands_of_what_failed(cli: Cli) -> None:
+def test_the_commands_of_failed_runs(cli: Cli) -> None:
     single, lost, both = make("a/single"), make("a/lost"), make("a/both")
     for folder in (single, lost, both):
         (folder / "failed.json").write_text('{"reason": "no"}')
     (single / "command.txt").write_text("ssl-bench train 'evaluate=[knn,linear]' seed=1\n")
     command = "ssl-bench train -m --config-dir 'my conf' hydra/launcher=local 'name=two words' seed=0,1"
-    records = {0: {"state": "failed", "folder": "outputs/a/both"}, 1: {"state": "failed", "folder": None}}
-    cells = ["'name=two words' seed=0", "'name=two words' seed=1"]
-    grid("1", cells, records, command=command, started=1.0)
+    outcomes = {0: Outcome(State.FAILED, 1, folder="outputs/a/both"), 1: Outcome.failed("")}
+    make_grid("1", ["'name=two words' seed=0", "'name=two words' seed=1"], outcomes, command=command, started=1.0)
     finish(make("a/done"), 1.0)
     done = cli("status", "--failed")
     assert done.returncode == 0
@@ -378,66 +384,68 @@ def test_the_commands_of_what_failed(cli: Cli) -> None:
         "ssl-bench train --config-dir 'my conf' 'name=two words' seed=0",
         "ssl-bench train --config-dir 'my conf' 'name=two words' seed=1",
     ]
-    assert done.stderr == "ssl-bench: nobody kept the command of outputs/a/lost: give it again by hand\n"
+    assert done.stderr == "ssl-bench: the command of outputs/a/lost was not recorded: enter it again\n"
 
 
-# ---- names
+# ---- labels
 
 
-def test_cells_are_called_by_what_sets_them_apart() -> None:
-    def cell(chosen: str, size: str = "b64", batch: int | None = None, **values: Any) -> dict[str, Any]:
-        choices = {"dataset": "mnist", "loss": chosen, "batch_size": size}
-        return configuration(choices=choices, batch_size={"size": batch or int(size[1:])}, **values)
+def test_runs_are_described_by_what_distinguishes_them() -> None:
+    def config(loss_option: str, option: str = "b64", batch: int | None = None, **values: Any) -> dict[str, Any]:
+        choices = {"dataset": "mnist", "loss": loss_option, "batch_size": option}
+        return configuration(choices=choices, batch_size={"size": batch or int(option[1:])}, **values)
 
-    assert cells([cell("dcl"), cell("eqco")]) == ["loss=dcl", "loss=eqco"]
-    assert cells([cell("dcl")]) == ["mnist dcl b64"] and cells([]) == []
-    alphas = [cell("eqco", loss={"alpha": alpha}, seed=s) for alpha in (64, 256) for s in (0, 1)]
+    assert differences([config("dcl"), config("eqco")]) == ["loss=dcl", "loss=eqco"]
+    assert differences([config("dcl")]) == ["mnist dcl b64"] and differences([]) == []
+    alphas = [config("eqco", loss={"alpha": alpha}, seed=s) for alpha in (64, 256) for s in (0, 1)]
     expected = [f"loss=eqco loss.alpha={alpha} seed={s}" for alpha in (64, 256) for s in (0, 1)]
-    assert cells([*alphas, cell("dcl", loss={"weight": 1.0}, seed=0)]) == [*expected, "loss=dcl seed=0"]
-    assert cells([cell("dcl"), cell("dcl", "b128"), cell("dcl", batch=48)]) == [
+    assert differences([*alphas, config("dcl", loss={"weight": 1.0}, seed=0)]) == [*expected, "loss=dcl seed=0"]
+    assert differences([config("dcl"), config("dcl", "b128"), config("dcl", batch=48)]) == [
         "batch_size=b64 batch_size.size=64",
         "batch_size=b128 batch_size.size=128",
         "batch_size=b64 batch_size.size=48",
     ]
-    followed = [cell("dcl", epochs=e, devices=e) for e in (1, 2)]
-    for config, dataset in zip(followed, ("mnist", "stl10"), strict=True):
-        config["choices"] = config["choices"] | {"dataset": dataset, "augment": dataset}
-    assert cells(followed) == ["dataset=mnist", "dataset=stl10"]
-    assert cells(followed, {"dataset", "epochs"}) == ["dataset=mnist epochs=1", "dataset=stl10 epochs=2"]
+    derived = [config("dcl", epochs=e, devices=e) for e in (1, 2)]
+    for each, dataset in zip(derived, ("mnist", "stl10"), strict=True):
+        each["choices"] = each["choices"] | {"dataset": dataset, "augment": dataset}
+    assert differences(derived) == ["dataset=mnist", "dataset=stl10"]
+    assert differences(derived, {"dataset", "epochs"}) == ["dataset=mnist epochs=1", "dataset=stl10 epochs=2"]
 
 
-# ---- what it looks like
+# ---- the table
 
 
-def scene() -> None:
+def make_three_runs() -> None:
+    """Make a finished run, a failed one, and one that is running elsewhere."""
     finish(make("grid/0123456789", rows(10), optimizer={"lr": 0.1}), 120.0, knn_top1=0.871, linear_top1=0.9)
     failed = make("grid/1123456789", rows(2), optimizer={"lr": 1e38})
     reason = "the loss is not finite at step 2 (lr 2.5e+37, tau 0.2): set a smaller optimizer.lr"
     (failed / "failed.json").write_text(json.dumps({"reason": reason}))
-    elsewhere(make("grid/2123456789", rows(4), optimizer={"lr": 0.3}), "node7", silent=0)
+    claim_elsewhere(make("grid/2123456789", rows(4), optimizer={"lr": 0.3}), "node7", silent=0)
 
 
 def rendered(width: int | None, rows: int | None = None) -> list[str]:
-    found, left = Survey(OUTPUTS).look((OUTPUTS / "grid/2123456789/metrics.jsonl").stat().st_mtime)
+    entries, left = Scan(OUTPUTS).update((OUTPUTS / "grid/2123456789/metrics.jsonl").stat().st_mtime)
     console = Console(width=width or 1000, color_system=None)
     with console.capture() as captured:
-        console.print(view(OUTPUTS, found, names(found), left, width, rows))
+        console.print(view(OUTPUTS, entries, labels(entries), left, width, rows))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def test_as_much_as_fits_is_shown(cli: Cli) -> None:
-    scene()
+def test_the_table_shows_as_much_as_fits(cli: Cli) -> None:
+    make_three_runs()
     wide = rendered(160)
-    assert wide[0].split() == ["run", "cell", "state", "epoch", "images/s", "ETA", "knn", "linear", "reason"]
+    assert wide[0].split() == ["folder", "run", "state", "epoch", "images/s", "ETA", "knn", "linear", "reason"]
     assert "grid/2123456789  optimizer.lr=0.3    running on node7   4.0/10      10.0  1m00s" in wide
     assert wide[-1] == "1 done, 1 running, 0 partial, 1 failed; about 1m00s to go"
     narrow = rendered(80)
-    assert narrow[0].split() == ["cell", "state", "epoch", "images/s", "ETA", "knn", "linear"]
+    assert narrow[0].split() == ["run", "state", "epoch", "images/s", "ETA", "knn", "linear"]
     assert max(map(len, narrow)) <= 80
-    told = " ".join(narrow[4:-1]).strip()
-    assert told.startswith("optimizer.lr=1e+38: the loss is not finite at step 2") and told.endswith("optimizer.lr")
+    reasons = " ".join(narrow[4:-1]).strip()
+    assert reasons.startswith("optimizer.lr=1e+38: the loss is not finite at step 2")
+    assert reasons.endswith("optimizer.lr")
     tiny = rendered(40)
-    assert max(map(len, tiny)) <= 40 and tiny[0].split()[:3] == ["cell", "state", "epoch"]
+    assert max(map(len, tiny)) <= 40 and tiny[0].split()[:3] == ["run", "state", "epoch"]
     piped = cli("status", COLUMNS="40").stdout.splitlines()
     assert len(piped) == 6  # no line is folded or cut
     assert piped[2].startswith("grid/1123456789  optimizer.lr=1e+38  failed")
@@ -446,21 +454,30 @@ def test_as_much_as_fits_is_shown(cli: Cli) -> None:
     assert "running" in some[1] and some[3] == "and 2 more: 1 done, 1 failed" and some[4] == wide[-1]
 
 
+def test_without_a_folder_column_the_label_names_the_parent_directory() -> None:
+    make_three_runs()
+    finish(make("other/3123456789"), 1.0)
+    narrow = rendered(80)
+    assert narrow[0].split()[0] == "run" and max(map(len, narrow)) <= 80
+    assert [line.split()[0] for line in narrow if ": " in line[:8]] == ["grid:", "grid:", "grid:", "other:"]
+
+
 def terminal(width: int, height: int) -> tuple[int, int]:
+    """Open a terminal of this size; return its two ends."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
     return master, slave
 
 
-def until(master: int, text: str) -> str:
-    seen = ""
+def read_until(master: int, text: str) -> str:
+    printed = ""
     deadline = time.monotonic() + 60
-    while text not in (seen := seen + os.read(master, 65536).decode()):
-        assert time.monotonic() < deadline, seen
-    return seen
+    while text not in (printed := printed + os.read(master, 65536).decode()):
+        assert time.monotonic() < deadline, printed
+    return printed
 
 
-def test_watch_shows_what_changes_until_it_is_stopped() -> None:
+def test_watch_shows_changes_until_it_is_interrupted() -> None:
     make("grid/0", rows(2))
     for number in range(1, 40):
         finish(make(f"grid/{number}", seed=number), 1.0)
@@ -469,12 +486,12 @@ def test_watch_shows_what_changes_until_it_is_stopped() -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")} | {"TERM": "xterm"}
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
     try:
-        first = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", until(master, "39 done, 1 partial"))
+        first = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", read_until(master, "39 done, 1 partial"))
         assert "2.0/10" in first and re.search(r"and \d+ more: \d+ done", first)
         assert len(first.splitlines()) <= 20
         with open("outputs/grid/0/metrics.jsonl", "a") as file:
             file.write(json.dumps(rows(3)[-1]) + "\n")
-        until(master, "3.0/10")
+        read_until(master, "3.0/10")
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
     finally:
@@ -486,28 +503,28 @@ def test_watch_shows_what_changes_until_it_is_stopped() -> None:
 # ---- real runs
 
 
-def test_a_grid_while_it_runs_and_after(cli: Cli) -> None:
+def test_a_grid_during_and_after_its_training(cli: Cli) -> None:
     command = [sys.executable, "-m", "ssl_bench", "train", "-m", *SMALL, "epochs=4", "seed=0,1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     OUTPUTS.mkdir()
-    survey, deadline = Survey(OUTPUTS), time.monotonic() + 90
-    found: list[Cell] = []
+    repeated, deadline = Scan(OUTPUTS), time.monotonic() + 90
+    entries: list[Entry] = []
     left: float | None = None
     while left is None and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.1)
-        found, left = survey.look(time.time())
+        entries, left = repeated.update(time.time())
     assert left is not None, process.communicate()[0]
-    assert [cell.state for cell in found] == ["running", "waiting"]
-    first, second = found
+    assert [entry.state for entry in entries] == ["running", "waiting"]
+    first, second = entries
     assert first.run and first.run.owner and first.run.owner.pid == process.pid
     assert first.left is not None and left > first.left and second.overrides and second.overrides[-1] == "seed=1"
-    assert names(found)[1] == "seed=1"
+    assert labels(entries)[1] == "seed=1"
     printed = process.communicate(timeout=90)[0]
     assert process.returncode == 0, printed
-    found, left = survey.look(time.time())
-    assert [cell.state for cell in found] == ["done", "done"] and left is None
+    entries, left = repeated.update(time.time())
+    assert [entry.state for entry in entries] == ["done", "done"] and left is None
     records = json.loads(cli("status", "--json").stdout)
-    assert [(r["cell"], r["epoch"], r["epochs"], r["pid"]) for r in records] == [
+    assert [(r["label"], r["epoch"], r["epochs"], r["pid"]) for r in records] == [
         ("seed=0", 4, 4, None),
         ("seed=1", 4, 4, None),
     ]
@@ -524,10 +541,10 @@ def test_a_run_that_was_cut_short(train: Train, cli: Cli) -> None:
     assert "partial  1.0/1 " in printed and "0 done, 1 partial, 0 failed" in printed
 
 
-def test_failed_cells_of_a_real_grid_and_their_commands(train: Train, cli: Cli) -> None:
+def test_failed_runs_of_a_real_grid_and_their_commands(train: Train, cli: Cli) -> None:
     assert train("-m", "max_steps=2", "optimizer.lr=0.1,1e38", "batch_size.size=0,64")[0] == 1
-    found = json.loads(cli("status", "--json").stdout)
-    assert sorted(record["state"] for record in found) == ["done", "failed", "failed", "failed"]
+    records = json.loads(cli("status", "--json").stdout)
+    assert sorted(record["state"] for record in records) == ["done", "failed", "failed", "failed"]
     commands = cli("status", "--failed").stdout.splitlines()
     assert len(commands) == 3
     (diverging,) = [command for command in commands if "batch_size.size=64" in command]

@@ -1,4 +1,4 @@
-"""Methods with an objective of their own on a batch that goes in chunks: the gradient of the whole batch."""
+"""Methods with their own objective: a batch in chunks gives the gradient of the whole batch."""
 
 import contextlib
 from collections.abc import Callable
@@ -31,6 +31,7 @@ MAKERS: dict[str, Callable[[], Method]] = {
 
 
 def gradients(method: Method, chunk: int | None) -> list[Tensor]:
+    """Gradients of all parameters for one batch, in chunks of ``chunk`` images or at once."""
     pixels = torch.rand(2, IMAGES, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(1)).double()
 
     def part(rows: slice) -> Batch:
@@ -38,7 +39,7 @@ def gradients(method: Method, chunk: int | None) -> list[Tensor]:
         return Batch([view[rows] for view in pixels], ids, torch.full_like(ids, -1))
 
     if chunk is None:
-        method(part(slice(None)), 0.0)[0].backward()
+        method(part(slice(None)), 0.0).loss.backward()
     else:
         chunked.backward(method, part, IMAGES, chunk, 0.0, True, contextlib.nullcontext, lambda loss: loss)
     return [p.grad for p in method.parameters() if p.grad is not None]
@@ -46,8 +47,8 @@ def gradients(method: Method, chunk: int | None) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_chunks_give_the_gradient_of_the_batch(name: str) -> None:
-    """Nothing before the outputs has batch statistics here; the VAE's decoder sees the whole batch."""
+    """These networks have no batch statistics; the decoder of the VAE sees the whole batch."""
     whole, parts = (gradients(MAKERS[name]().double(), chunk) for chunk in (None, 2))
     assert len(whole) == len(parts) == len(list(MAKERS[name]().parameters()))
-    for expected, found in zip(whole, parts, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
+    for expected, computed in zip(whole, parts, strict=True):
+        torch.testing.assert_close(computed, expected, rtol=1e-11, atol=1e-13)

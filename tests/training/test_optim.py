@@ -1,4 +1,4 @@
-"""Learning rates in closed form, parameter groups, and the number of operations that a step costs."""
+"""Learning rates in closed form, parameter groups, and the number of operations of a step."""
 
 import copy
 import math
@@ -28,7 +28,7 @@ def network() -> nn.Module:
 
 
 class Count(TorchDispatchMode):
-    """Counts the operations that reach the dispatcher, without views and profiler's marks, which compute nothing."""
+    """Count the operations that reach the dispatcher, without views and the profiler's marks, which compute nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,11 +43,11 @@ class Count(TorchDispatchMode):
 @pytest.mark.parametrize(
     ("rule", "expected"), [("linear", 0.3 * 512 / 256), ("sqrt", 0.3 * math.sqrt(2)), ("none", 0.3)]
 )
-def test_the_rate_follows_the_batch(rule: str, expected: float) -> None:
+def test_the_learning_rate_scales_with_the_batch_size(rule: str, expected: float) -> None:
     assert recipe(f"optimizer.rule={rule}").scaled_lr(512) == pytest.approx(expected, rel=1e-12)
 
 
-def test_schedules() -> None:
+def test_schedules_match_their_closed_forms() -> None:
     cosine = recipe("optimizer.final_lr=0.1", "optimizer.warmup_start=0.2")
     assert [cosine.factor(p, 0.1) for p in (0.0, 0.05, 0.1)] == pytest.approx([0.2, 0.6, 1.0])
     for p in (0.1, 0.3, 0.55, 1.0):
@@ -63,7 +63,7 @@ def test_schedules() -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "lars", "adam", "adamw"])
 def test_biases_and_norms_are_not_decayed(name: str) -> None:
-    """With no gradient to speak of, decay is all that moves a weight."""
+    """All gradients are zero, so that only weight decay changes a weight."""
     model = network()
     optimizer = recipe(f"optimizer={name}", "optimizer.weight_decay=0.1").optimizer(model)
     before = copy.deepcopy(model.state_dict())
@@ -74,8 +74,8 @@ def test_biases_and_norms_are_not_decayed(name: str) -> None:
     assert moved == {"0.weight", "3.weight"}
 
 
-def test_lars_is_its_formula() -> None:
-    """v <- m v + eta |w| / (|g| + wd |w|) (g + wd w); w <- w - lr v; biases and norms plain."""
+def test_lars_matches_its_formula() -> None:
+    """v <- m v + eta |w| / (|g| + wd |w|) (g + wd w); w <- w - lr v; for biases and norms without ratio and decay."""
     model = network()
     made = recipe("optimizer=lars", "optimizer.weight_decay=0.01", "optimizer.trust_coefficient=0.02")
     optimizer = made.optimizer(model)
@@ -99,13 +99,13 @@ def test_lars_is_its_formula() -> None:
 
 
 @pytest.mark.parametrize("name", ["sgd", "lars", "adam", "adamw"])
-def test_optimiser_and_moving_average_cost_few_operations(name: str) -> None:
-    """At most 25 for the 60-odd tensors of a ResNet-18, where a loop takes about a thousand."""
+def test_optimiser_and_momentum_network_are_updated_in_few_operations(name: str) -> None:
+    """At most 25 operations for over 60 tensors of a ResNet-18 and its head; a loop takes about a thousand."""
     backbone = timm_backbone("resnet18", 3, "cifar")
     framework = Siamese(backbone, MLP(512, 2, None, 128), momentum=0.99)
     optimizer = recipe(f"optimizer={name}").optimizer(framework)
     trained = [p for p in framework.encoder.parameters() if p.requires_grad]
-    for _ in range(2):  # the first step also makes the state
+    for _ in range(2):  # the first step also creates the optimiser's state
         for p in trained:
             p.grad = torch.ones_like(p)
         with Count() as count:
@@ -114,7 +114,7 @@ def test_optimiser_and_moving_average_cost_few_operations(name: str) -> None:
     assert len(trained) > 60 and len(count.names) <= 25, count.names
 
 
-def test_the_moving_average() -> None:
+def test_the_momentum_network_is_a_moving_average() -> None:
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     framework = Siamese(backbone, MLP(3, 1, None, 2, final_norm="none"), momentum=0.9).double()
     assert framework.target is not None

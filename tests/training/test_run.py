@@ -1,4 +1,4 @@
-"""A whole run: what it writes, that it can be stopped anywhere, and that the number of processes does not matter."""
+"""Whole runs: the files that they write, stops at any moment, and equal results on one and two ranks."""
 
 import json
 import os
@@ -22,8 +22,8 @@ Train = Callable[..., tuple[int, str]]
 State = dict[str, Any]
 
 
-def parameters(outputs: Path) -> State:
-    """Everything that the last checkpoint says of the networks and the optimiser."""
+def checkpoint_tensors(outputs: Path) -> State:
+    """All tensors of the networks and the optimiser in the last checkpoint of the only run."""
     state = torch.load(only_run(outputs) / "checkpoints" / "last.pt", weights_only=True)
     moments = {f"optimizer.{i}": s["momentum_buffer"] for i, s in state["optimizer"]["state"].items()}
     tensors = {name: value for name, value in state["method"].items() if isinstance(value, torch.Tensor)}
@@ -35,17 +35,20 @@ def losses(outputs: Path) -> list[float]:
     return [row["loss"] for row in rows if "loss" in row]
 
 
-def identical(a: State, b: State) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+def identical(one: State, other: State) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
-def apart(a: State, b: State) -> float:
-    """The relative difference of all parameters and statistics of the networks as one vector."""
-    one, two = (torch.cat([v.double().flatten() for k, v in s.items() if k.startswith("framework")]) for s in (a, b))
-    return float((one - two).norm() / one.norm())
+def relative_difference(one: State, other: State) -> float:
+    """|x - y| / |x|, where x and y are all parameters and statistics of the networks as one vector."""
+    x, y = (
+        torch.cat([v.double().flatten() for k, v in state.items() if k.startswith("framework")])
+        for state in (one, other)
+    )
+    return float((x - y).norm() / x.norm())
 
 
-def test_the_record(train: Train) -> None:
+def test_a_run_records_results_rows_and_a_log(train: Train) -> None:
     code, printed = train("max_steps=4", "evaluate=[knn,linear]", "evaluate.baselines=[init,raw]")
     folder = only_run()
     assert code == 0
@@ -74,49 +77,52 @@ def test_a_finished_run_is_not_trained_again(train: Train) -> None:
     assert {path: path.stat().st_mtime_ns for path in only_run().rglob("*")} == before
 
 
-def test_two_ranks_compute_what_one_does(train: Train) -> None:
-    """Views, gathering, global batch statistics and averaging, through the whole product in double precision."""
+def test_two_ranks_give_the_results_of_one(train: Train) -> None:
+    """In double precision, with views, gathered candidates, global batch statistics and averaged gradients."""
     exact = ["max_steps=6", "precision=fp64", "batch_size=b32"]
     assert train(*exact, "paths.outputs=one")[0] == 0
     assert train(*exact, "paths.outputs=two", "devices=2")[0] == 0
     one, two = losses(Path("one")), losses(Path("two"))
     assert len(one) == 6 and one[0] != one[5]
     assert max(abs(a - b) / a for a, b in zip(one, two, strict=True)) < 1e-12
-    assert apart(parameters(Path("one")), parameters(Path("two"))) < 1e-12
+    assert relative_difference(checkpoint_tensors(Path("one")), checkpoint_tensors(Path("two"))) < 1e-12
 
 
-def test_a_momentum_network_is_the_same_on_two_ranks(train: Train) -> None:
+def test_the_momentum_network_on_two_ranks_is_that_of_one_rank(train: Train) -> None:
     exact = ["max_steps=6", "precision=fp64", "batch_size=b32", "framework.momentum=0.9"]
     assert train(*exact, "paths.outputs=one")[0] == 0
     assert train(*exact, "paths.outputs=two", "devices=2")[0] == 0
-    one, two = parameters(Path("one")), parameters(Path("two"))
-    assert apart(one, two) < 1e-12
-    followed = [k for k in one if k.startswith("framework.target") and k.endswith("weight")]
-    assert followed and not any(torch.equal(one[k], one[k.replace("target", "encoder")]) for k in followed)
+    one, two = checkpoint_tensors(Path("one")), checkpoint_tensors(Path("two"))
+    assert relative_difference(one, two) < 1e-12
+    averages = [k for k in one if k.startswith("framework.target") and k.endswith("weight")]
+    assert averages and not any(torch.equal(one[k], one[k.replace("target", "encoder")]) for k in averages)
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
+    """Start a training in a new process and session."""
     command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, *arguments]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
 
 
-def when_at(process: "subprocess.Popen[str]", outputs: Path, step: int) -> list[psutil.Process]:
-    """Waits until a run has done some steps; gives its processes."""
+def wait_for_step(process: "subprocess.Popen[str]", outputs: Path, step: int) -> list[psutil.Process]:
+    """Wait until a run has done ``step`` steps; return all its processes."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and process.poll() is None:
         for path in outputs.glob("*/*/metrics.jsonl"):
             if path.read_text().count("\n") >= step:
                 return [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         time.sleep(0.01)
-    raise AssertionError(process.communicate()[0] if process.poll() is not None else "the run does not get on")
+    raise AssertionError(process.communicate()[0] if process.poll() is not None else f"no step {step} after 90 s")
 
 
-def gone(processes: list[psutil.Process]) -> bool:
+def all_ended(processes: list[psutil.Process]) -> bool:
+    """Whether all processes end within 15 seconds."""
+
     def ended(process: psutil.Process) -> bool:
         try:
-            return process.status() == psutil.STATUS_ZOMBIE  # dead, though nobody has asked for its exit code
+            return process.status() == psutil.STATUS_ZOMBIE  # it has ended, and its exit code was not read yet
         except psutil.NoSuchProcess:
             return True
 
@@ -129,18 +135,18 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_kill_minus_9_and_start_again_gives_the_same_bits(train: Train, devices: int) -> None:
+def test_a_killed_run_resumes_and_ends_with_the_same_bits(train: Train, devices: int) -> None:
     run = ["epochs=4", "batch_size=b128", "checkpoint.every=1", f"devices={devices}"]
     assert train(*run, "paths.outputs=whole")[0] == 0
     process = start(*run, "paths.outputs=killed")
-    family = when_at(process, Path("killed"), random.Random(devices).randint(12, 35))
+    processes = wait_for_step(process, Path("killed"), random.Random(devices).randint(12, 35))
     process.kill()
     process.communicate()
-    assert gone(family), "orphans"
+    assert all_ended(processes)
     assert not (only_run(Path("killed")) / "results.json").exists()
     code, printed = train(*run, "paths.outputs=killed")
     assert code == 0 and "resuming at step" in printed
-    assert identical(parameters(Path("whole")), parameters(Path("killed")))
+    assert identical(checkpoint_tensors(Path("whole")), checkpoint_tensors(Path("killed")))
     assert losses(Path("whole")) == losses(Path("killed"))
 
 
@@ -148,30 +154,35 @@ def test_kill_minus_9_and_start_again_gives_the_same_bits(train: Train, devices:
     ("devices", "number", "framework"),
     [(1, signal.SIGINT, "simclr"), (1, signal.SIGTERM, "simclr"), (2, signal.SIGTERM, "moco_v2")],
 )
-def test_a_signal_saves_the_step_and_says_how_to_go_on(
+def test_a_signal_saves_the_step_and_prints_how_to_resume(
     train: Train, devices: int, number: signal.Signals, framework: str
 ) -> None:
-    """Of MoCo each rank has batch statistics of its own, which go on as they were."""
+    """With MoCo each rank has its own batch statistics, which are restored too."""
     run = ["epochs=4", "batch_size=b128", f"devices={devices}", f"framework={framework}"]
     run += ["negatives.k=100"] if framework == "moco_v2" else []
     process = start(*run, "paths.outputs=stopped")
-    family = when_at(process, Path("stopped"), 5)
+    processes = wait_for_step(process, Path("stopped"), 5)
     process.send_signal(number)
     printed = process.communicate(timeout=60)[0]
     assert process.returncode == 128 + number, printed
     assert f"interrupted by {number.name}; resume with the same command" in printed and "Traceback" not in printed
-    assert gone(family)
+    assert all_ended(processes)
     step = torch.load(only_run(Path("stopped")) / "checkpoints" / "last.pt", weights_only=True)["step"]
     assert 5 <= step < 40 and step % 10  # in the middle of an epoch
     assert train(*run, "paths.outputs=stopped")[0] == 0
     assert train(*run, "paths.outputs=whole")[0] == 0
-    assert identical(parameters(Path("whole")), parameters(Path("stopped")))
+    assert identical(checkpoint_tensors(Path("whole")), checkpoint_tensors(Path("stopped")))
 
 
-def test_a_signal_where_an_evaluation_is_due_loses_no_point_of_the_curve(train: Train) -> None:
-    run = ["epochs=20", "batch_size.size=1200", "evaluate=knn", "evaluate.every=1"]  # a step, an epoch, an evaluation
+def test_a_signal_when_an_evaluation_is_due_does_not_skip_the_evaluation(train: Train) -> None:
+    run = [
+        "epochs=20",
+        "batch_size.size=1200",
+        "evaluate=knn",
+        "evaluate.every=1",
+    ]  # an epoch is one step, with an evaluation
     process = start(*run)
-    when_at(process, Path("outputs"), 6)
+    wait_for_step(process, Path("outputs"), 6)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
@@ -180,25 +191,25 @@ def test_a_signal_where_an_evaluation_is_due_loses_no_point_of_the_curve(train: 
     assert [row["epoch"] for row in rows if "knn/top1" in row] == [float(epoch) for epoch in range(1, 21)]
 
 
-def test_a_rank_that_dies_ends_the_run(cli: Callable[..., Any]) -> None:
+def test_a_killed_rank_ends_the_run(cli: Callable[..., Any]) -> None:
     process = start("epochs=40", "devices=2", "timeout=20")
-    family = when_at(process, Path("outputs"), 3)
-    ranks = [p for p in family if "spawn_main" in " ".join(p.cmdline())]
+    processes = wait_for_step(process, Path("outputs"), 3)
+    ranks = [p for p in processes if "spawn_main" in " ".join(p.cmdline())]
     assert len(ranks) == 2
     ranks[1].kill()
     printed = process.communicate(timeout=60)[0]
     assert process.returncode == 1
     assert "rank 1 failed: " in printed and "SIGKILL" in printed
-    assert gone(family)
+    assert all_ended(processes)
     status = cli("status").stdout
     assert "failed" in status and "rank 1" in status
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_what_nobody_foresaw_is_shown_once_with_its_traceback(cli: Callable[..., Any], devices: int) -> None:
-    """A network that halves images five times, given 20 pixels."""
-    unfit = ["backbone=timm", "backbone.name=vgg11", f"devices={devices}"]
-    done = cli("train", *SMALL[1:], *unfit)
+def test_an_unexpected_error_is_printed_once_with_its_traceback(cli: Callable[..., Any], devices: int) -> None:
+    """The network halves images five times, and these have 20 pixels."""
+    unsuitable = ["backbone=timm", "backbone.name=vgg11", f"devices={devices}"]
+    done = cli("train", *SMALL[1:], *unsuitable)
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1 and "RuntimeError" in done.stderr.splitlines()[-1]
     assert "Output size is too small" in json.loads((only_run() / "failed.json").read_text())["reason"]
@@ -213,10 +224,10 @@ def test_a_loss_that_is_not_finite_stops_the_run(train: Train) -> None:
     assert "not finite" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
 
-def test_a_damaged_checkpoint_is_replaced_by_the_one_before(train: Train) -> None:
+def test_a_run_with_a_damaged_checkpoint_resumes_from_the_previous_one(train: Train) -> None:
     run = ["epochs=3", "batch_size=b256", "checkpoint.every=1"]
     assert train(*run)[0] == 0
-    whole = parameters(Path("outputs"))
+    whole = checkpoint_tensors(Path("outputs"))
     folder = only_run()
     (folder / "results.json").unlink()
     last = folder / "checkpoints" / "last.pt"
@@ -224,10 +235,10 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before(train: Train) -> Non
     code, printed = train(*run)
     assert code == 0
     assert "last.pt cannot be read" in printed and "resuming from" in printed and "resuming at step 10 of 15" in printed
-    assert identical(whole, parameters(Path("outputs")))
+    assert identical(whole, checkpoint_tensors(Path("outputs")))
 
 
-def test_a_foreign_checkpoint_is_refused_by_name(train: Train) -> None:
+def test_the_checkpoint_of_another_run_is_refused_by_name(train: Train) -> None:
     assert train("max_steps=2", "paths.outputs=a")[0] == 0
     assert train("max_steps=2", "seed=1", "paths.outputs=b")[0] == 0
     a, b = only_run(Path("a")), only_run(Path("b"))
@@ -238,22 +249,22 @@ def test_a_foreign_checkpoint_is_refused_by_name(train: Train) -> None:
     assert f"last.pt belongs to run {a.name}, not to {b.name}" in printed
 
 
-def test_torchrun_starts_the_same_run(train: Train) -> None:
+def test_a_run_under_torchrun_ends_with_the_same_bits(train: Train) -> None:
     exact = ["max_steps=3", "precision=fp64", "batch_size=b32"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", "-m", "ssl_bench"]
-    command = [*launcher, "train", *SMALL, *exact, "paths.outputs=outer"]
+    command = [*launcher, "train", *SMALL, *exact, "paths.outputs=torchrun"]
     for attempt in ("trained", "skipped"):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, (attempt, done.stdout + done.stderr)
         assert ("already done" in done.stdout) == (attempt == "skipped")
-    assert train(*exact, "paths.outputs=own", "devices=2")[0] == 0
-    assert identical(parameters(Path("outer")), parameters(Path("own")))
+    assert train(*exact, "paths.outputs=direct", "devices=2")[0] == 0
+    assert identical(checkpoint_tensors(Path("torchrun")), checkpoint_tensors(Path("direct")))
 
 
-def test_evaluation_in_between_changes_nothing(train: Train) -> None:
+def test_an_evaluation_during_training_changes_no_weight(train: Train) -> None:
     assert train("epochs=2", "batch_size=b256", "paths.outputs=plain")[0] == 0
-    watched = ["epochs=2", "batch_size=b256", "evaluate=knn", "evaluate.every=1", "paths.outputs=watched"]
-    assert train(*watched)[0] == 0
-    assert identical(parameters(Path("plain")), parameters(Path("watched")))
-    rows = map(json.loads, (only_run(Path("watched")) / "metrics.jsonl").read_text().splitlines())
+    evaluated = ["epochs=2", "batch_size=b256", "evaluate=knn", "evaluate.every=1", "paths.outputs=evaluated"]
+    assert train(*evaluated)[0] == 0
+    assert identical(checkpoint_tensors(Path("plain")), checkpoint_tensors(Path("evaluated")))
+    rows = map(json.loads, (only_run(Path("evaluated")) / "metrics.jsonl").read_text().splitlines())
     assert [row["epoch"] for row in rows if "knn/top1" in row] == [1.0, 2.0]

@@ -2,34 +2,30 @@
 
 s is the cosine of an anchor and its positive, s_k those of its K negatives, l = log sum_k exp(s_k / tau) and
 u = l - s / tau the log-odds against the positive; sg stops the gradient.
+
+Every subclass of Loss in a file of this folder can be imported from here, without being listed.
 """
 
-from ssl_bench.objective.losses.align_uniform import AlignUniform
-from ssl_bench.objective.losses.byol import BYOL
-from ssl_bench.objective.losses.dcl import DCL
-from ssl_bench.objective.losses.dclw import DCLW
-from ssl_bench.objective.losses.decoupled_nt_xent import DecoupledNTXent
-from ssl_bench.objective.losses.dual_temperature import DualTemperature
-from ssl_bench.objective.losses.eqco import EqCo
-from ssl_bench.objective.losses.flatnce import FlatNCE
-from ssl_bench.objective.losses.infonce import InfoNCE
-from ssl_bench.objective.losses.macl import MACL
-from ssl_bench.objective.losses.macl_w import MACLW
-from ssl_bench.objective.losses.relic import ReLIC
-from ssl_bench.objective.losses.swd import SWD
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "BYOL",
-    "DCL",
-    "DCLW",
-    "MACL",
-    "MACLW",
-    "SWD",
-    "AlignUniform",
-    "DecoupledNTXent",
-    "DualTemperature",
-    "EqCo",
-    "FlatNCE",
-    "InfoNCE",
-    "ReLIC",
-]
+from ssl_bench.objective.loss import Loss
+
+
+def _losses() -> Iterator[type[Loss]]:
+    for file in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{file.name}")
+        for member in vars(module).values():
+            if isinstance(member, type) and issubclass(member, Loss) and member.__module__ == module.__name__:
+                yield member
+
+
+LOSSES = {loss.__name__: loss for loss in _losses()}
+globals().update(LOSSES)
+__all__ = list(LOSSES)
+
+if TYPE_CHECKING:  # type checkers do not see what the update adds
+
+    def __getattr__(name: str) -> Any: ...

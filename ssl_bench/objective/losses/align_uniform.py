@@ -4,7 +4,7 @@
 
 The mean is over the anchors of a view and their negatives, so the second term is one number for all of them. With
 ||a - b||^2 = 2 - 2 cos it is log mean_i[ exp(l_i) / K_i ] - 2 t, with l_i at the temperature 1 / (2 t). Wang and Isola
-2020, whose pairs are the images of one view; here they are the negatives that were chosen.
+(2020) take all pairs of images of one view; here the pairs are the anchors with their chosen negatives.
 """
 
 import math
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.distributed import gather
+from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
 
@@ -26,15 +27,13 @@ class AlignUniform(Loss):
 
     def __init__(self, weight: float = 1.0, t: float = 2.0) -> None:
         super().__init__()
-        if not weight >= 0:
-            raise ValueError(f"weight={weight} must not be negative")
-        if not t > 0:
-            raise ValueError(f"t={t} must be positive")
+        require(weight >= 0, "weight", weight, "0 or more")
+        require(t > 0, "t", t, "a positive number")
         self.weight, self.t = weight, t
         self.register_buffer("tau", torch.tensor(1 / (2 * t), dtype=torch.float64), persistent=False)
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
         each = contrast.lse(self.tau) - contrast.count.log()  # [V, B]
-        everyone = gather(each, dim=1)  # [V, N]
-        uniformity = everyone.logsumexp(1, keepdim=True) - math.log(everyone.shape[1]) - 2 * self.t  # [V, 1]
+        all_anchors = gather(each, dim=1)  # [V, N]
+        uniformity = all_anchors.logsumexp(1, keepdim=True) - math.log(all_anchors.shape[1]) - 2 * self.t  # [V, 1]
         return 2 - 2 * contrast.pos + self.weight * uniformity  # [V, B]

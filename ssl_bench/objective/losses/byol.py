@@ -12,7 +12,7 @@ from ssl_bench.objective.loss import Loss
 
 
 class BYOL(Loss):
-    """The temperature is not used."""
+    """The squared distance of anchor and positive; the temperature is not used."""
 
     uses_tau = False
 

@@ -1,4 +1,4 @@
-"""DCL: InfoNCE without the positive in the denominator, which frees the gradient of its multiplier sigmoid(u).
+"""DCL: InfoNCE without the positive in the denominator, so that its gradient lacks the multiplier sigmoid(u).
 
     L = -s / tau + log sum_k exp(s_k / tau) = u
 

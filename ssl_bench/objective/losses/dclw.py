@@ -12,25 +12,25 @@ import torch
 from torch import Tensor
 
 from ssl_bench.distributed import gather
+from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
 
 
 class DCLW(Loss):
-    """``sigma`` > 0: the larger, the closer to DCL, which is sigma = inf."""
+    """``sigma`` > 0 is the width of the weighting; sigma = inf is DCL."""
 
     needs = frozenset({"negatives"})
 
     def __init__(self, sigma: float = 0.5) -> None:
         super().__init__()
-        if not sigma > 0:
-            raise ValueError(f"sigma={sigma} must be positive")
+        require(sigma > 0, "sigma", sigma, "a positive number")
         self.sigma = sigma
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
         with torch.no_grad():
-            k = contrast.pos / self.sigma  # [V, B] logarithms, as exp(s / sigma) under- or overflows at a small sigma
-            everyone = gather(k, dim=1)  # [V, N]
-            mean = everyone.logsumexp(1, keepdim=True) - math.log(everyone.shape[1])
+            k = contrast.pos / self.sigma  # [V, B] logarithms: exp(s / sigma) over- or underflows at a small sigma
+            all_anchors = gather(k, dim=1)  # [V, N]
+            mean = all_anchors.logsumexp(1, keepdim=True) - math.log(all_anchors.shape[1])
             w = 2 - (k - mean).exp()
         return contrast.lse(tau) - w * contrast.pos / tau  # [V, B]

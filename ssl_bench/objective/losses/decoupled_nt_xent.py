@@ -4,7 +4,7 @@
     L = (1 - s) / D + weight [ log( exp(s / tau) + sum_k exp(s_k / tau) + exp(1 / tau) ) - log D ]      official
 
 weight = tau in the paper's form is tau x NT-Xent. The official code takes the mean over the D coordinates in the first
-term, so that its weight acts as weight x D in the other form, and leaves the anchor itself in the sum. Intriguing
+term, so that its weight acts as weight x D does in the paper's form, and keeps the anchor itself in the sum. Intriguing
 properties of contrastive losses (Chen et al. 2021) eq. 4; google-research/simclr, generalized_contrastive_loss.ipynb.
 """
 
@@ -14,29 +14,27 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
 
 
 class DecoupledNTXent(Loss):
-    """NT-Xent with a weight and a temperature that can be chosen apart.
+    """NT-Xent with a weight that is independent of the temperature.
 
     Args:
-        weight: at least 0, of the distribution term (lambda).
+        weight: of the distribution term (lambda), at least 0.
         form: ``paper`` or ``official``, as above.
-        scale: of the whole loss; the paper's is 1000 for normalised vectors, whose mean over D is small.
+        scale: factor of the whole loss, positive; 1000 in the paper for normalised vectors, whose mean over D is small.
     """
 
     needs = frozenset({"negatives"})
 
     def __init__(self, weight: float = 0.1, form: Literal["paper", "official"] = "paper", scale: float = 1.0) -> None:
         super().__init__()
-        if not weight >= 0:
-            raise ValueError(f"weight={weight} must not be negative")
-        if form not in ("paper", "official"):
-            raise ValueError(f"form={form} must be paper or official")
-        if not scale > 0:
-            raise ValueError(f"scale={scale} must be positive")
+        require(weight >= 0, "weight", weight, "0 or more")
+        require(form in ("paper", "official"), "form", form, "paper or official")
+        require(scale > 0, "scale", scale, "a positive number")
         self.weight, self.form, self.scale = weight, form, scale
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

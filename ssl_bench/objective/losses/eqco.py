@@ -1,9 +1,9 @@
-"""EqCo: InfoNCE with K negatives weighted as if they were alpha.
+"""EqCo: InfoNCE whose K negatives are weighted as if there were alpha of them.
 
     L = log( exp(s / tau) + (alpha / K) sum_k exp(s_k / tau) ) - s / tau = softplus(u + log(alpha / K))
 
-It is the margin m = tau log(alpha / K) on the positive. alpha = K is InfoNCE, and the gradient tends to DCL's as alpha
-grows. EqCo (Zhu et al. 2020) eq. 1 with the m of eq. 5.
+This is the margin m = tau log(alpha / K) on the positive. alpha = K is InfoNCE; the gradient tends to that of DCL as
+alpha grows. EqCo (Zhu et al. 2020) eq. 1 with the m of eq. 5.
 """
 
 import math
@@ -11,19 +11,19 @@ import math
 import torch
 from torch import Tensor
 
+from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss, softplus
 
 
 class EqCo(Loss):
-    """``alpha`` > 0 is the number of negatives that those at hand stand for."""
+    """``alpha`` > 0 is the number of negatives that the K negatives represent."""
 
     needs = frozenset({"negatives"})
 
     def __init__(self, alpha: float = 256.0) -> None:
         super().__init__()
-        if not alpha > 0:
-            raise ValueError(f"alpha={alpha} must be positive")
+        require(alpha > 0, "alpha", alpha, "a positive number")
         self.alpha = alpha
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
@@ -31,5 +31,5 @@ class EqCo(Loss):
         return softplus(contrast.log_odds(tau) + margin)  # [V, B]
 
     def information(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        """log(1 + alpha) - L: the bound no longer ends at log(1 + K)."""
+        """log(1 + alpha) - L: the largest possible bound is log(1 + alpha) instead of log(1 + K)."""
         return math.log1p(self.alpha) - self(contrast, tau)

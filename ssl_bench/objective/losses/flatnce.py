@@ -2,7 +2,7 @@
 
     L = exp(u - sg u)
 
-The value is 1 everywhere and the gradient that of DCL. FlatNCE (Chen et al. 2021), whose code subtracts the 1.
+The value is always 1 and the gradient is that of DCL. FlatNCE (Chen et al. 2021), whose code subtracts the 1.
 """
 
 from torch import Tensor

@@ -1,9 +1,9 @@
-"""MACL: InfoNCE over its own gradient multiplier W, for a temperature that follows the alignment of the batch.
+"""MACL: InfoNCE divided by its gradient multiplier W, with a temperature that depends on the batch's alignment.
 
     L = sg[1 / W] softplus(u),   W = 1 - exp(s / tau) / (exp(s / tau) + sum_k exp(s_k / tau)) = sigmoid(u)
 
-The gradient is DCL's: what MACL adds to DCL is its temperature, ``macl_a`` or ``macl_b``. MACL (Huang et al. 2022)
-eq. 14, with W (eq. 11) at the temperature of the rest, as in the official code.
+The gradient is that of DCL; MACL differs from DCL by its temperature, ``macl_a`` or ``macl_b``. MACL (Huang et al.
+2022) eq. 14, with W (eq. 11) at the same temperature, as in the official code.
 """
 
 from torch import Tensor

@@ -1,29 +1,29 @@
-"""ReLIC: InfoNCE and a penalty on how differently the two views of an image see the same candidates.
+"""ReLIC: InfoNCE plus a penalty on the difference between the two views' distributions over the candidates.
 
     L = softplus(u) + weight KL(p_vw || p_ww)
 
 p_vw is the softmax over [s, s_1 .. s_K] / tau, the anchor in view v against its positive and its negatives in view w.
-p_ww is that of the positive itself against the same keys: 1 with itself, as it has unit length, and its cosines with
-the negatives. ReLIC (Mitrovic et al. 2021); Less can be more in contrastive learning (Mitrovic et al. 2020) eq. 3, for
-views v and w that differ.
+p_ww is the softmax of the positive against the same keys: its cosine with itself is 1, as it has unit length. ReLIC
+(Mitrovic et al. 2021); Less can be more in contrastive learning (Mitrovic et al. 2020) eq. 3, for views v and w that
+differ.
 """
 
 import torch
 from torch import Tensor
 
+from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss, softplus
 
 
 class ReLIC(Loss):
-    """``weight``, at least 0, of the divergence; ``detach_target``: p_ww is a constant, which eq. 3 does not say."""
+    """``weight`` of the divergence, at least 0; ``detach_target``: p_ww is a constant, which eq. 3 leaves open."""
 
     needs = frozenset({"negatives", "aligned", "dense"})
 
     def __init__(self, weight: float = 1.0, detach_target: bool = False) -> None:
         super().__init__()
-        if not weight >= 0:
-            raise ValueError(f"weight={weight} must not be negative")
+        require(weight >= 0, "weight", weight, "0 or more")
         self.weight, self.detach_target = weight, detach_target
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class ReLIC(Loss):
 
 
 def _log_softmax(first: Tensor, others: Tensor, absent: Tensor | None, tau: Tensor) -> Tensor:
-    """Over ``first`` [V, B] and ``others`` [V, B, C], of which those ``absent`` have probability 0."""
+    """[V, B, 1 + C] for the logits ``first`` [V, B] and ``others`` [V, B, C]; ``absent`` ones have probability 0."""
     t = tau[..., None] if tau.ndim else tau
     others = others / t
     if absent is not None:  # scaled first: inf / tau has a NaN gradient where tau is learned

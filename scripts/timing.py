@@ -1,0 +1,148 @@
+"""Timing for the benchmarks: alternating rounds, a table of ratios, extra memory, and the machine as one line."""
+
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import get_context
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+Seconds = Mapping[str, Sequence[float]]  # of the counted rounds, by contender
+
+
+def environment(packages: Sequence[str], device: str = "cpu") -> str:
+    """One line with system, processor, threads, GPU and versions; a package that is absent is "not installed"."""
+    cpu = platform.processor() or platform.machine()
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo") as lines:
+            cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), cpu)
+    parts = [f"{platform.system()}, {cpu}, {torch.get_num_threads()} threads"]
+    parts += [torch.cuda.get_device_name()] if device == "cuda" else []
+    parts += [f"python {platform.python_version()}"]
+    for package in ("ssl-bench", "torch", *packages):
+        try:
+            parts.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            parts.append(f"{package} not installed")
+    return ", ".join(parts)
+
+
+def try_each(contenders: Mapping[str, Callable[[], T]]) -> tuple[dict[str, T], dict[str, str]]:
+    """Call each contender once: the results, and the missing package of each contender that cannot be imported."""
+    results: dict[str, T] = {}
+    missing: dict[str, str] = {}
+    for name, call in contenders.items():
+        try:
+            results[name] = call()
+        except ImportError as error:
+            missing[name] = error.name or str(error)
+    return results, missing
+
+
+@dataclass
+class Times:
+    """Seconds of each counted round, on the clock and as CPU time of this process and its finished children."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+def alternate(contenders: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1) -> dict[str, Times]:
+    """Time the contenders in turns, so that a busy machine slows all of them.
+
+    Args:
+        contenders: called once in every round.
+        rounds: rounds that count.
+        warm_up: rounds before them that do not count.
+    """
+    times = {name: Times() for name in contenders}
+    for number in range(warm_up + rounds):
+        for name, call in contenders.items():
+            wall, cpu = time.perf_counter(), _cpu_seconds()
+            call()
+            spent = time.perf_counter() - wall, _cpu_seconds() - cpu
+            if number >= warm_up:
+                times[name].wall.append(spent[0])
+                times[name].cpu.append(spent[1])
+    return times
+
+
+def print_table(
+    seconds: Seconds,
+    base: str,
+    unit: str,
+    scale: float,
+    columns: Mapping[str, Callable[[str], str]] | None = None,
+    missing: Mapping[str, str] | None = None,
+    typical: Callable[[Sequence[float]], float] = statistics.median,
+) -> None:
+    """Print a row per contender: median, fastest and slowest round, and the ratio to the contender ``base``.
+
+    Args:
+        seconds: of each round, by contender.
+        base: the contender whose ratio is 1.
+        unit: of the printed times.
+        scale: one second in that unit.
+        columns: further columns by title, each a function of a contender's name; computed row by row.
+        missing: contenders that could not run, with the package that they lack.
+        typical: the value of the rounds that the ratio compares.
+    """
+    columns, missing = columns or {}, missing or {}
+    width = 2 + max(map(len, (*seconds, *missing)))
+    titles = [f"median {unit}", "fastest", "slowest", "ratio", *columns]
+    widths = [max(11, 2 + len(title)) for title in titles]
+    print(" " * width + "".join(f"{title:>{w}}" for title, w in zip(titles, widths, strict=True)))
+    for name, rounds in seconds.items():
+        values = [f"{scale * value(rounds):.2f}" for value in (statistics.median, min, max)]
+        values += [f"{typical(rounds) / typical(seconds[base]):.2f}"]
+        values += [column(name) for column in columns.values()]
+        print(f"{name:{width}}" + "".join(f"{v:>{w}}" for v, w in zip(values, widths, strict=True)), flush=True)
+    for name, package in missing.items():
+        print(f"{name:{width}}not installed ({package})")
+
+
+def extra_megabytes(
+    call: Callable[[T], object], small: Callable[[], T], full: Callable[[], T], device: str = "cpu"
+) -> float:
+    """Peak memory of ``call(full())`` in a new process, beyond its inputs and what ``call(small())`` took before."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_extra_megabytes, call, small, full, device, torch.get_num_threads()).result()
+
+
+def _extra_megabytes(
+    call: Callable[[T], object], small: Callable[[], T], full: Callable[[], T], device: str, threads: int
+) -> float:
+    torch.set_num_threads(threads)
+    inputs = full()
+    call(small())
+    before = _peak_megabytes(device, restart=True)
+    call(inputs)
+    return _peak_megabytes(device) - before
+
+
+def _peak_megabytes(device: str, restart: bool = False) -> float:
+    """Peak memory of this process, on Linux and on a GPU since the last restart."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats() if restart else None
+        return torch.cuda.max_memory_allocated() / 2**20
+    if sys.platform != "linux":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    if restart:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM"))
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process with its threads, and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime

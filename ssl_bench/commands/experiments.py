@@ -1,0 +1,61 @@
+"""The papers' experiments as options of Hydra's group ``experiment``, made when they are listed or loaded.
+
+An option of the same name in ``conf/experiment/`` comes before them, one in the folder of ``--config-dir`` after them.
+"""
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+
+from ssl_bench.papers import experiments
+
+GROUP = "experiment"
+
+
+class PapersSource(ConfigSource):
+    """Source of ``experiment/<paper>/<name>``."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "papers"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        content = experiments.content(_name(config_path))
+        if content is None:
+            raise ConfigLoadError(f"there is no {config_path}")
+        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": "_global_"})
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path in ("", GROUP)
+
+    def is_config(self, config_path: str) -> bool:
+        return config_path.startswith(f"{GROUP}/") and experiments.content(_name(config_path)) is not None
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        """Options with their paper, such as ``dcl/fig3a``: as they are written after ``experiment=``."""
+        if config_path == "":
+            return [GROUP] if results_filter is not ObjectType.CONFIG else []
+        return experiments.names() if results_filter is not ObjectType.GROUP else []
+
+
+class PapersSearchPath(SearchPathPlugin):
+    """Adds the source to every search path."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append("ssl-bench", f"{PapersSource.scheme()}://")
+
+
+def register() -> None:
+    """Make the experiments known to Hydra, once per process."""
+    for plugin in (PapersSource, PapersSearchPath):
+        Plugins.instance().register(plugin)
+
+
+def _name(config_path: str) -> str:
+    return config_path.removeprefix(f"{GROUP}/").removesuffix(".yaml")

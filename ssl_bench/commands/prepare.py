@@ -1,0 +1,52 @@
+"""``ssl-bench prepare dataset=cifar10``: make the files of a dataset that training reads."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.errors import ConfigError, RunError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the files of the dataset; return 0, 1 for a failed download or bad photos, 2 for bad arguments."""
+    parser = Parser("prepare", "Make a dataset ready for training: dataset=NAME, paths.data=FOLDER to set the folder.")
+    parser.add_argument(
+        "--source",
+        type=Path,
+        metavar="FOLDER",
+        help="read this folder, in torchvision's format or with ImageNet's train and val, and download nothing",
+    )
+    parser.add_argument("--show", type=Path, metavar="FILE.png", help="also draw some images and their views")
+    options = parser.read(arguments)
+    try:
+        for sentence in _run(options.overrides, options.source, options.show):
+            print(sentence)
+    except (ConfigError, RunError, OSError) as error:
+        return refuse(error, getattr(error, "exit_code", 1))
+    return 0
+
+
+def _run(overrides: Sequence[str], source: Path | None, picture: Path | None) -> Iterator[str]:
+    """Prepare the dataset and draw the picture; yield one sentence about each."""
+    from ssl_bench.config.compose import load
+    from ssl_bench.data.prepare import prepare
+    from ssl_bench.data.sheet import sheet, write_png
+    from ssl_bench.parts import Parts
+
+    config = load(overrides)
+    parts, name = Parts(config), config["choices"]["dataset"]
+    yield prepare(parts.dataset, name, source, _progress)
+    if picture:
+        images, views = parts.dataset.pretrain(), parts.views
+        count = min(8, len(images))
+        write_png(picture, sheet(images, views, config["seed"], count))
+        yield f"{picture} shows {count} images of dataset={name}, each above its {len(views)} views"
+
+
+def _progress(split: str, chunks: Iterable[list[int]]) -> Iterable[list[int]]:
+    """Show a progress bar for the chunks of a split, on a terminal only."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(chunks, split, console=console, disable=not console.is_terminal)

@@ -1,0 +1,136 @@
+"""``ssl-bench reproduce dcl/table1``: train the runs that a paper's table still needs, one command per cell.
+
+``ssl-bench reproduce dcl/table1 row='CIFAR-10*' col=256 seed=0,1 devices=8 --dry-run``. Other ``key=value`` are added
+to every cell; if they change what is computed, the runs are recorded with ``scale=reduced`` and fill no cell.
+``scale=smoke`` tries every cell with two steps on generated images. With ``hydra/launcher=local`` or ``slurm`` several
+commands run at the same time.
+"""
+
+import contextlib
+import fcntl
+import importlib
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ssl_bench import hardware
+from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.errors import ConfigError
+from ssl_bench.papers import smoke
+from ssl_bench.papers.plan import PlannedRuns, Request, plan
+from ssl_bench.papers.selection import HELP, Selection
+from ssl_bench.papers.tables import Cell
+
+SUBMITTED = 32  # commands that wait for jobs of Slurm at the same time, each in a process of its own
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Plan and train.
+
+    Returns:
+        0: done, or nothing was left to do. 1: a run failed. 2: wrong arguments. 128 + n: stopped by signal n.
+    """
+    parser = Parser("reproduce", "Train the runs that tables of papers still need.")
+    parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/table1; a paper alone lists its tables")
+    parser.add_argument("--all", action="store_true", help="all tables of a paper")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands and train nothing")
+    parser.epilog = (
+        f"{HELP} seed=0,1 replaces the seeds; scale=smoke tries every cell for two steps on generated images; any "
+        "other key=value is added to every cell."
+    )
+    options = parser.read(arguments)
+    try:
+        request = Request.read(Selection.read(options.names, options.all, options.overrides))
+        planned = plan(request, _progress)
+    except ConfigError as error:
+        return refuse(error)
+    _summarise(request, planned)
+    todo = [runs for runs in planned if runs.missing]
+    if options.dry_run:
+        print(*(runs.line() for runs in todo), sep="\n")
+        return 0
+    try:
+        if request.launcher != "basic":
+            return max(_train_at_once(request, todo), default=0)
+        with _generated_images(request):
+            return max(_train_in_turn(request, todo), default=0)
+    except OSError as error:  # such as a full disk while images are generated
+        return refuse(f"{error.filename or request.outputs}: {error.strerror}", 1)
+
+
+def _progress(cells: Sequence[Cell], name: str) -> Iterable[Cell]:
+    """Show a progress bar for the cells of a table, on a terminal only."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(cells, name, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
+    """Print which cells are done, which are unavailable, and what the other ones cost."""
+    for runs in planned:
+        if runs.seeds and not runs.unavailable:
+            state = f"{len(runs.done)}/{len(runs.seeds)} seeds" if runs.missing else "done"
+            print(f"{state:>10}  {runs.cells[0]}")
+    for reason, count in Counter(runs.unavailable for runs in planned if runs.unavailable).items():
+        print(f"{count:>4} cells  not available: {reason}")
+    if request.scale == "reduced" and request.selection.setting("scale") is None:
+        print(f"{' '.join(request.overrides)}: these runs count as scale=reduced and fill no cell of the paper")
+    todo = [runs for runs in planned if runs.missing]
+    count, hours = sum(len(runs.missing) for runs in todo), sum(runs.hours for runs in todo)
+    price = f", about {hours:.1f} h of pre-training on 8 V100" if request.scale == "full" and count else ""
+    print(f"{count} runs to go in {len(todo)} cells{price}", flush=True)
+
+
+def _train_in_turn(request: Request, todo: Sequence[PlannedRuns]) -> Iterator[int]:
+    """Train one cell after another in this process; yield the exit codes, the last one of an interrupted cell."""
+    for runs in todo:
+        if request.scale == "smoke" and runs.command == "train":
+            smoke.write(runs.config, request.smoke_data)
+        print(f"\n{'; '.join(runs.cells)}\n{runs.line()}", flush=True)
+        code: int = importlib.import_module(f"ssl_bench.commands.{runs.command}").main(runs.arguments())
+        if request.scale == "smoke":  # checkpoints of a thousand networks that are not used again
+            for seed in runs.missing:
+                folder = request.outputs / "smoke" / runs.run_ids[seed]
+                shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        yield code
+        if code > 128:  # stopped by a signal
+            return
+
+
+def _train_at_once(request: Request, todo: Sequence[PlannedRuns]) -> list[int]:
+    """Train cells in processes of their own, as many at a time as fit on this machine, or as Slurm's queue may hold."""
+
+    def train(runs: PlannedRuns) -> int:
+        print(f"{'; '.join(runs.cells)}\n{runs.line()}", flush=True)
+        command = [sys.executable, "-m", "ssl_bench", runs.command, *runs.arguments()]
+        return subprocess.run(command, check=False).returncode
+
+    config = todo[0].config if todo else {}
+    limit = SUBMITTED
+    if request.launcher != "slurm":
+        limit = hardware.concurrent_runs(config.get("devices", 1), config.get("runs_per_gpu", 1))
+    with ThreadPoolExecutor(limit) as pool:
+        return list(pool.map(train, todo))
+
+
+@contextlib.contextmanager
+def _generated_images(request: Request) -> Iterator[None]:
+    """Remove the generated images of smoke runs after the last process that needs them; do nothing for other runs."""
+    if request.scale != "smoke":
+        yield
+        return
+    data = request.smoke_data
+    data.mkdir(parents=True, exist_ok=True)
+    with open(data / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(BlockingIOError):  # another process needs them
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(data, ignore_errors=True)

@@ -1,0 +1,40 @@
+"""``ssl-bench table dcl/table1``: print a paper's numbers beside those of the runs on disk."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.config.build import one_of
+from ssl_bench.errors import ConfigError
+from ssl_bench.papers import formats, runs
+from ssl_bench.papers.selection import HELP, Selection
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print tables; 0, or 2 for wrong arguments."""
+    parser = Parser("table", "Print a paper's numbers beside those of the runs on disk.")
+    parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/table1; a paper alone lists its tables")
+    parser.add_argument("--all", action="store_true", help="all tables of a paper")
+    parser.add_argument("--format", default="rich", help="|".join(formats.FORMATS))
+    parser.add_argument("--wandb", action="store_true", help="also store the table as an artifact in Weights & Biases")
+    parser.epilog = f"{HELP} paths.outputs=FOLDER is where the runs are."
+    options = parser.read(arguments)
+    selection = Selection.read(options.names, options.all, options.overrides)
+    try:
+        one_of("--format", options.format, tuple(formats.FORMATS))
+        selected = [(table, selection.cells(table)) for table in selection.tables()]
+        finished = runs.finished(selection.outputs)
+        filled = [(table, formats.fill(table, cells, finished)) for table, cells in selected]
+    except ConfigError as error:
+        return refuse(error)
+    try:
+        print(formats.formatted(options.format, filled), end="", flush=True)
+    except BrokenPipeError:  # the reader has closed the pipe; the artifact is still written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if options.wandb:
+        from ssl_bench.record.wandb import log_table
+
+        for table, cells in filled:
+            log_table(table.name, formats.HEADINGS, [cell.row() for cell in cells], formats.record(table, cells))
+    return 0

@@ -1,0 +1,149 @@
+"""The types of ``conf/train.yaml``, and the check of its top-level values. Imports nothing heavy.
+
+Groups (``loss``, ``dataset`` ...) are open here: each is typed by the constructor that its ``_target_`` names, which
+``build.py`` checks.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING
+
+from ssl_bench.config.build import one_of
+from ssl_bench.errors import ConfigError, require
+
+CHOICES = {
+    "scale": ("full", "reduced", "smoke"),
+    "precision": ("auto", "fp32", "fp16", "bf16", "fp64"),
+    "reduction": ("mean", "sum"),
+    "cosines": ("auto", "dense", "tiled"),
+    "images_on": ("auto", "device", "host"),
+}
+WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
+WANDB_KEY = re.compile(r"[0-9a-f]{40}|wandb_v\d+_\w+")  # the forms of W&B's API keys
+
+
+@dataclass
+class Checkpoint:
+    every: int = MISSING
+
+
+@dataclass
+class Paths:
+    data: str = MISSING
+    outputs: str = MISSING
+
+
+@dataclass
+class BatchSize:
+    size: int = MISSING
+    chunk: int | None = None
+
+
+@dataclass
+class Diagnostics:
+    npc_histogram: bool = MISSING
+    gradient_snr: float | None = MISSING
+
+
+@dataclass
+class Tracking:
+    mode: str = MISSING
+    project: str = MISSING
+    entity: str | None = MISSING
+    tags: list[str] = MISSING
+
+
+@dataclass
+class Config:
+    """Types of the top level. ``Any`` stands for a group that its ``_target_`` types."""
+
+    name: str = MISSING
+    seed: int = MISSING
+    scale: str = MISSING
+    epochs: int = MISSING
+    max_steps: int | None = MISSING
+    precision: str = MISSING
+    tf32: bool = MISSING
+    compile: bool = MISSING
+    reduction: str = MISSING
+    cosines: str = MISSING
+    devices: int = MISSING
+    runs_per_gpu: int = MISSING
+    images_on: str = MISSING
+    log_every: int = MISSING
+    timeout: int = MISSING
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    paths: Paths = field(default_factory=Paths)
+    batch_size: BatchSize = field(default_factory=BatchSize)
+    tracking: Tracking = field(default_factory=Tracking)
+    dataset: Any = MISSING
+    augment: Any = MISSING
+    backbone: Any = MISSING
+    head: Any = MISSING
+    framework: Any = MISSING
+    loss: Any = None
+    negatives: Any = None
+    temperature: Any = None
+    optimizer: Any = MISSING
+    evaluate: Any = MISSING
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Refuse invalid top-level values of a resolved configuration.
+
+    Raises:
+        ConfigError: naming the key and what to set.
+    """
+    every = config["evaluate"].get("every")
+    require(isinstance(every, int), "evaluate.every", every, "a number of epochs, or 0")
+    least = {
+        "batch_size.size": (config["batch_size"]["size"], 2),
+        "devices": (config["devices"], 1),
+        "runs_per_gpu": (config["runs_per_gpu"], 1),
+        "epochs": (config["epochs"], 1),
+        "max_steps": (config["max_steps"], 1),
+        "log_every": (config["log_every"], 1),
+        "timeout": (config["timeout"], 1),
+        "seed": (config["seed"], 0),
+        "checkpoint.every": (config["checkpoint"]["every"], 1),
+        "evaluate.every": (every, 0),
+    }
+    for key, (value, smallest) in least.items():
+        require(value is None or value >= smallest, key, value, f"{smallest} or more")
+    for key, options in CHOICES.items():
+        one_of(key, config[key], options)
+    one_of("tracking.mode", config["tracking"]["mode"], ("offline", "online", "off"))
+    _check_wandb(config)
+    decay = config["diagnostics"]["gradient_snr"]
+    valid = decay is None or 0 < decay < 1
+    require(valid, "diagnostics.gradient_snr", decay, "a decay between 0 and 1, such as 0.99, or null")
+    size, chunk, devices = config["batch_size"]["size"], config["batch_size"]["chunk"], config["devices"]
+    divides = chunk is None or (chunk >= 1 and size % chunk == 0 and chunk % devices == 0)
+    remedy = f"a divisor of batch_size.size={size} that is a multiple of devices={devices}, or to null"
+    require(divides, "batch_size.chunk", chunk, remedy)
+    for baseline in config["evaluate"]["baselines"]:
+        one_of("evaluate.baselines", baseline, ("init", "raw"))
+    name = Path(config["name"])
+    inside = bool(config["name"]) and not name.is_absolute() and ".." not in name.parts
+    require(inside, "name", config["name"], "a folder name such as cifar10_grid")
+
+
+def _check_wandb(config: Mapping[str, Any]) -> None:
+    """Refuse names that W&B would refuse, and an API key in the configuration, which is written to disk.
+
+    The sentences do not repeat the value: it may be a secret.
+    """
+    settings, secret = config["tracking"], os.environ.get("WANDB_API_KEY", "")
+    for name in ("entity", "project"):
+        value = settings[name] or "none"
+        if WANDB_KEY.search(value) or not WANDB_NAME.fullmatch(value):
+            raise ConfigError(f"tracking.{name}: set tracking.{name} to a name in W&B, not an address or a key")
+    if any(map(WANDB_KEY.search, settings["tags"])) or (len(secret) > 20 and secret in json.dumps(config)):
+        raise ConfigError("the configuration holds an API key of W&B and is written to disk: set WANDB_API_KEY instead")

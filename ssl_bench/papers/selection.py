@@ -1,0 +1,106 @@
+"""The tables, rows and columns that ``reproduce``, ``table`` and ``figure`` are about, from their arguments."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ssl_bench.config.build import near
+from ssl_bench.errors import ConfigError
+from ssl_bench.papers import tables
+from ssl_bench.papers.tables import Cell, Table
+
+HELP = """TABLE is such as dcl/table1; dcl/fig3 is all panels of a figure, and a paper with --all is all of its tables.
+row=NAME and col=NAME select rows and columns: by the exact name, by a pattern ('CIFAR-10*'), or by words of the name
+(row=DCL: "CIFAR-10 DCL", but not "DCLW")."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Tables by name, and rows and columns of them.
+
+    Attributes:
+        names: names of tables, figures or papers.
+        whole: a name may be a paper, which is all of its tables; no name at all is every table.
+        row, column: a name, a pattern or words of a name; None selects all.
+        settings: the arguments ``key=value`` other than ``row``, ``col`` and ``column``.
+    """
+
+    names: tuple[str, ...]
+    whole: bool = False
+    row: str | None = None
+    column: str | None = None
+    settings: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, names: Sequence[str], whole: bool, arguments: Sequence[str]) -> Selection:
+        """The selection of a command line. ``arguments`` are all ``key=value`` of it; the last of a key counts."""
+        chosen: dict[str, str] = {}
+        settings = []
+        for argument in arguments:
+            key, _, value = argument.partition("=")
+            if key in ("row", "col", "column"):
+                chosen[key[:3]] = value
+            else:
+                settings.append(argument)
+        return cls(tuple(names), whole, chosen.get("row"), chosen.get("col"), tuple(settings))
+
+    def tables(self) -> list[Table]:
+        """The selected tables.
+
+        Raises:
+            ConfigError: there is no such table, or none is named.
+        """
+        if not self.names and self.whole:
+            return tables.every()
+        if not self.names:
+            raise ConfigError(f"name a table: {', '.join(table.name for table in tables.every())}")
+        selected = [table for name in self.names for table in tables.find(name)]
+        papers = [name for name in self.names if "/" not in name]
+        if papers and not self.whole:
+            raise ConfigError(f"{papers[0]} has {', '.join(t.name for t in selected)}: name one, or add --all")
+        return selected
+
+    def cells(self, table: Table) -> list[Cell]:
+        """The cells of the selected rows and columns.
+
+        Raises:
+            ConfigError: no row or no column of the table matches.
+        """
+        rows = _matching("row", self.row, table.rows(), table.name)
+        columns = _matching("col", self.column, table.columns(), table.name)
+        return [cell for cell in table.cells if cell.row in rows and cell.column in columns]
+
+    def setting(self, key: str) -> str | None:
+        """The last value of a key in ``settings``."""
+        values = [setting.split("=", 1)[1] for setting in self.settings if setting.startswith(f"{key}=")]
+        return values[-1] if values else None
+
+    @property
+    def outputs(self) -> Path:
+        """Folder of the results."""
+        return Path(self.setting("paths.outputs") or "outputs")
+
+
+def _matching(key: str, wanted: str | None, names: Sequence[str], table: str) -> set[str]:
+    """The names that equal ``wanted``, fit it as a pattern or, if none does, contain it as whole words."""
+    if wanted is None:
+        return set(names)
+    matches = {name for name in names if name == wanted or fnmatch.fnmatchcase(name, wanted)}
+    if not matches and not re.search(r"[*?\[]", wanted):
+        matches = {name for name in names if _has_words(name, wanted)}
+    if not matches:
+        raise ConfigError(
+            f"{key}={wanted}: {table} has no such {key}{near(wanted, names)}; "
+            f"set {key} to one of {', '.join(names)}, to words of one, or to a pattern such as '*{names[-1][-4:]}'"
+        )
+    return matches
+
+
+def _has_words(name: str, wanted: str) -> bool:
+    """Whether the words of ``wanted`` stand in ``name`` one after another; commas and brackets are no part of words."""
+    words, sought = (re.findall(r"[^\s,()]+", text) for text in (name, wanted))
+    return bool(sought) and any(words[i : i + len(sought)] == sought for i in range(len(words)))

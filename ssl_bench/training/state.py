@@ -1,0 +1,100 @@
+"""Everything that the steps of a training change, and how it is saved and resumed."""
+
+import copy
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ssl_bench.distributed import rank, world
+from ssl_bench.hardware import move
+from ssl_bench.networks.norm import RankStatistics, synchronise
+from ssl_bench.parts import Parts
+from ssl_bench.precision import Precision
+from ssl_bench.record import checkpoint
+from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
+from ssl_bench.training.meter import Meter, raise_bad_loss
+from ssl_bench.training.snr import GradientSNR
+
+
+class TrainingState:
+    """Networks, optimiser and counters of one rank.
+
+    Attributes:
+        method: networks and objective, in training.
+        initial: copy of the encoder at initialisation, if it is a baseline.
+        statistics: running batch statistics that differ between the ranks.
+        snr: moments of the gradients, if they are recorded.
+        step: optimiser steps done.
+        evaluated_step: step of the last evaluation before the end.
+    """
+
+    def __init__(self, parts: Parts, precision: Precision, device: torch.device) -> None:
+        config = parts.config
+        self._earlier_seconds, self._started = 0.0, time.monotonic()
+        seed_everything(config["seed"])
+        self.method = parts.method.to(precision.weights)
+        baselines = config["evaluate"]["baselines"]
+        self.initial: nn.Module | None = copy.deepcopy(self.method.encoder) if "init" in baselines else None
+        if world() > 1 and self.method.norm == "sync":
+            synchronise(self.method, device)
+        move(self.method, device)
+        self.statistics = RankStatistics(self.method, self.method.norm)
+        self.optimizer: torch.optim.Optimizer = parts.recipe.optimizer(self.method)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision.scaled)
+        decay = config["diagnostics"]["gradient_snr"]
+        self.snr = GradientSNR(self.method.parameters(), decay) if decay is not None else None
+        self.meter = Meter(device)
+        self.step, self.evaluated_step = 0, 0
+
+    def seconds(self) -> float:
+        """Seconds that the run has taken so far, in all its processes together."""
+        return self._earlier_seconds + time.monotonic() - self._started
+
+    def save(self, folder: Path, run_id: str, lr_at: Callable[[int], float]) -> None:
+        """Write a checkpoint, in which every rank takes part.
+
+        Its key ``judged`` is ``evaluated_step``; ``ranks`` has what differs between the ranks.
+
+        Raises:
+            RunError: a loss since the last row of metrics was not finite; nothing is written. ``lr_at`` gives the
+                learning rate of that step.
+        """
+        self.method.collect()
+        local = {"rng": rng_state(), "meter": self.meter.state.tolist(), "statistics": self.statistics.read()}
+        ranks: list[Any] = [local]
+        if world() > 1:
+            ranks = [None] * world()
+            dist.all_gather_object(ranks, local)
+        for _, _, bad_step, tau in (each["meter"] for each in ranks):
+            if bad_step >= 0:
+                raise_bad_loss(int(bad_step), lr_at(int(bad_step)), tau)
+        with self.statistics.averaged():
+            if rank() == 0:
+                counters = {"run_id": run_id, "step": self.step, "judged": self.evaluated_step, "ranks": ranks}
+                states = {name: part.state_dict() for name, part in self._stateful_parts().items()}
+                checkpoint.save(folder / "checkpoints", counters | {"seconds": self.seconds()} | states)
+
+    def resume(self, folder: Path, run_id: str) -> bool:
+        """Restore the last checkpoint; False if there is none."""
+        state = checkpoint.load(folder / "checkpoints", run_id)
+        if state is None:
+            return False
+        for name, part in self._stateful_parts().items():
+            if state[name] or name != "scaler":  # a scaler that was not in use has an empty state
+                part.load_state_dict(state[name])
+        self.step, self.evaluated_step, self._earlier_seconds = state["step"], state["judged"], state["seconds"]
+        ranks = state["ranks"]
+        if len(ranks) == world():  # on another number of ranks the global generators start from the seed
+            set_rng_state(ranks[rank()]["rng"])
+            self.meter.state.copy_(torch.tensor(ranks[rank()]["meter"]))
+            self.statistics.write(ranks[rank()]["statistics"])
+        return True
+
+    def _stateful_parts(self) -> dict[str, Any]:
+        parts = {"method": self.method, "optimizer": self.optimizer, "scaler": self.scaler}
+        return parts if self.snr is None else parts | {"snr": self.snr}

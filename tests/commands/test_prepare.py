@@ -1,0 +1,125 @@
+"""``ssl-bench prepare``: arrays equal torchvision's data, and refusals come with their exit codes."""
+
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torchvision.datasets
+
+from ssl_bench.commands.prepare import main
+
+Split = tuple[np.ndarray, np.ndarray]  # uint8 [N, H, W, C], int64 [N]
+
+
+def random_images(count: int, size: int, channels: int) -> np.ndarray:
+    return np.random.default_rng(count).integers(0, 256, (count, size, size, channels), dtype=np.uint8)
+
+
+def write_mnist(folder: Path) -> dict[str, Split]:
+    """MNIST's idx files, unpacked as torchvision keeps them."""
+    raw, splits = folder / "MNIST" / "raw", {}
+    raw.mkdir(parents=True)
+    for split, stem, count in (("train", "train", 12), ("test", "t10k", 5)):
+        images, labels = splits[split] = random_images(count, 28, 1), np.arange(count) % 10
+        for kind, array in (("images-idx3", images[..., 0]), ("labels-idx1", labels)):
+            header = struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+            (raw / f"{stem}-{kind}-ubyte").write_bytes(header + array.astype(np.uint8).tobytes())
+    return splits
+
+
+def write_cifar10(folder: Path) -> dict[str, Split]:
+    """CIFAR-10's pickled batches."""
+    batches = folder / "cifar-10-batches-py"
+    batches.mkdir(parents=True)
+    train, test = ((random_images(count, 32, 3), np.arange(count) % 10) for count in (10, 4))
+    files = {f"data_batch_{i + 1}": (train[0][2 * i : 2 * i + 2], train[1][2 * i : 2 * i + 2]) for i in range(5)}
+    for name, (images, labels) in (files | {"test_batch": test}).items():
+        content = {"data": images.transpose(0, 3, 1, 2).reshape(len(images), -1), "labels": labels.tolist()}
+        (batches / name).write_bytes(pickle.dumps(content))
+    (batches / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(i) for i in range(10)]}))
+    return {"train": train, "test": test}
+
+
+def write_stl10(folder: Path) -> dict[str, Split]:
+    """STL-10's binary files: images column by column, labels from 1."""
+    binary, splits = folder / "stl10_binary", {}
+    binary.mkdir(parents=True)
+    for split, count in (("train", 6), ("test", 4), ("unlabeled", 9)):
+        images, labels = splits[split] = random_images(count, 96, 3), np.arange(count) % 10
+        (binary / f"{split}_X.bin").write_bytes(images.transpose(0, 3, 2, 1).tobytes())
+        if split == "unlabeled":
+            labels[:] = -1
+        else:
+            (binary / f"{split}_y.bin").write_bytes((labels + 1).astype(np.uint8).tobytes())
+    return splits
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "images"),
+    [("mnist", write_mnist, 12), ("cifar10", write_cifar10, 10), ("stl10", write_stl10, 15)],
+)
+def test_arrays_equal_the_files_in_torchvisions_format(
+    name: str,
+    write: Callable[[Path], dict[str, Split]],
+    images: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for module in (torchvision.datasets.cifar, torchvision.datasets.stl10):
+        monkeypatch.setattr(module, "check_integrity", lambda *_: True)  # the files are not the published ones
+    splits = write(Path("source"))
+    assert main([f"dataset={name}", "paths.data=data", "--source", "source"]) == 0
+    assert capsys.readouterr().out == f"data/{name} is ready: {images} images to train on\n"
+    for split, expected in splits.items():
+        for kind, array in zip(("images", "labels"), expected, strict=True):
+            written = np.load(f"data/{name}/{split}_{kind}.npy")
+            assert written.dtype == array.dtype and np.array_equal(written, array), (split, kind)
+    before = Path(f"data/{name}/train_images.npy").stat().st_mtime_ns
+    assert main([f"dataset={name}", "paths.data=data"]) == 0  # complete arrays are kept
+    assert f"is ready: {images} images" in capsys.readouterr().out
+    assert Path(f"data/{name}/train_images.npy").stat().st_mtime_ns == before
+
+
+def test_a_dataset_without_files_needs_no_preparation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    sentence = "dataset=scattered_digits needs no preparation: 1347 images to train on\n"
+    assert capsys.readouterr() == (sentence, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["dataset=cifar10"], "source does not have torchvision's CIFAR10 ("),
+        (["dataset=stl10"], "source does not have torchvision's STL10 ("),
+        (
+            ["dataset=mnist", "dataset.torchvision=MNISD"],
+            "dataset.torchvision=MNISD: set dataset.torchvision to a class of torchvision.datasets",
+        ),
+        (
+            ["dataset=mnist", "dataset.pretrain=[train,unlabeled]"],
+            "dataset.pretrain=[train,unlabeled]: set dataset.pretrain to train or test: MNIST has no other splits",
+        ),
+        (["dataset=minst"], "dataset=minst: there is no such option (did you mean mnist?)"),
+    ],
+)
+def test_a_refusal_is_one_sentence_and_code_2(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("source").mkdir()
+    assert main([*arguments, "paths.data=data", "--source", "source"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"ssl-bench: {sentence}") and err.count("\n") == 1
+    assert not Path("data").exists()
+
+
+def test_a_failed_download_is_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("Error downloading train-images-idx3-ubyte.gz")
+
+    monkeypatch.setattr(torchvision.datasets.MNIST, "download", fail)
+    assert main(["dataset=mnist", "paths.data=data"]) == 1
+    expected = "ssl-bench: torchvision could not download MNIST: Error downloading train-images-idx3-ubyte.gz; get its"
+    assert capsys.readouterr().err.startswith(expected)

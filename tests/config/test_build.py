@@ -1,0 +1,26 @@
+"""Objects from nodes of the configuration: types are converted, and wrong arguments are refused by key."""
+
+import pytest
+
+from ssl_bench.config.build import build
+from ssl_bench.config.compose import load
+from ssl_bench.errors import ConfigError
+
+
+def test_arguments_are_checked_against_the_constructor() -> None:
+    node = {"_target_": "ssl_bench.objective.temperature.Fixed"}
+    assert float(build({**node, "tau": 1}, "temperature").tau) == 1.0  # an integer where a number is expected
+    with pytest.raises(ConfigError, match=r"temperature\.tau is missing: set temperature\.tau"):
+        build(node, "temperature")
+    with pytest.raises(ConfigError, match=r"set temperature\.tau to a number"):
+        build({**node, "tau": True}, "temperature")
+    with pytest.raises(ConfigError, match="there is no such class"):
+        build({"_target_": "ssl_bench.objective.temperature.Fixd"}, "temperature")
+
+
+def test_arguments_of_a_base_class_are_checked_too() -> None:
+    node = load()["optimizer"]
+    with pytest.raises(ConfigError, match=r"optimizer\.rule=cubic: set optimizer\.rule to one of linear, sqrt, none"):
+        build({**node, "rule": "cubic"}, "optimizer")
+    with pytest.raises(ConfigError, match=r"optimizer\.betas: SGD has no such argument"):
+        build({**node, "betas": [0.9, 0.99]}, "optimizer")

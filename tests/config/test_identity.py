@@ -1,0 +1,94 @@
+"""The identity of a run: which keys change it, and that the module of a class does not."""
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ssl_bench.config.build import target_class
+from ssl_bench.config.compose import directory, load
+from ssl_bench.config.identity import run_dir, run_id
+
+GROUPS = sorted(p.name for p in directory().iterdir() if p.is_dir() and p.name not in ("experiment", "hydra", "local"))
+
+
+def targets(node: Any) -> Iterator[dict[str, Any]]:
+    """All nodes with a ``_target_``, at any depth."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield node
+        for value in node.values():
+            yield from targets(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from targets(value)
+
+
+def with_targets(config: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """A copy of ``config`` in which ``change`` was applied to every ``_target_``."""
+    changed = copy.deepcopy(config)
+    nodes = list(targets(changed))
+    assert len(nodes) > 8
+    for node in nodes:
+        node["_target_"] = change(node["_target_"])
+    return changed
+
+
+def test_only_keys_that_the_result_depends_on_change_the_identity() -> None:
+    base = run_id(load())
+    for same in (
+        ["devices=2"],
+        ["paths.outputs=/elsewhere"],
+        ["tracking=off"],
+        ["checkpoint.every=1"],
+        ["log_every=3"],
+        ["name=other"],
+        ["images_on=host"],
+        ["timeout=5"],
+        ["temperature=fixed"],
+        ["batch_size.size=64"],
+    ):
+        assert run_id(load(same)) == base, same
+    photos = [run_id(load(["dataset=imagenet", f"dataset.workers={n}"])) for n in (1, 2)]
+    assert photos[0] == photos[1] != run_id(load(["dataset=imagenet", "dataset.packed=true"]))
+    others = [["seed=1"], ["epochs=41"], ["temperature.tau=0.3"], ["batch_size=b32"], ["evaluate.knn.k=5"]]
+    identities = {run_id(load(other)) for other in others}
+    assert len(identities | {base}) == len(others) + 1
+
+
+def test_moving_a_class_to_another_module_keeps_the_identity() -> None:
+    config = load(["augment=multicrop_cifar", "evaluate=[knn,linear]"])
+    moved = with_targets(config, lambda path: f"elsewhere.moved.{path.rpartition('.')[2]}")
+    assert moved != config and run_id(moved) == run_id(config)
+    nested = {"parts": [{"_target_": "a.b.Part"}, 1]}
+    assert run_id({"parts": [{"_target_": "c.Part"}, 1]}) == run_id(nested)
+    assert run_id({"parts": [{"_target_": "a.b.Other"}, 1]}) != run_id(nested)
+
+
+def test_another_class_changes_the_identity() -> None:
+    config = load()
+    identities = {run_id(config)}
+    for number in range(len(list(targets(config)))):
+        changed = copy.deepcopy(config)
+        list(targets(changed))[number]["_target_"] += "Other"
+        identities.add(run_id(changed))
+    assert len(identities) == len(list(targets(config))) + 1
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_classes_of_a_group_have_different_names(group: str) -> None:
+    """Two classes of one name would give two configurations the same identity."""
+    classes: dict[str, set[Any]] = {}
+    for path in (directory() / group).glob("*.yaml"):
+        for node in targets(yaml.safe_load(path.read_text())):
+            classes.setdefault(node["_target_"].rpartition(".")[2], set()).add(target_class(node, group))
+    assert {name: found for name, found in classes.items() if len(found) > 1} == {}
+    assert classes or group in ("batch_size", "tracking")
+
+
+def test_the_directory_of_a_run_has_its_name_and_identity() -> None:
+    config = load(["name=grids/one", "paths.outputs=results"])
+    assert run_dir(config) == Path("results/grids/one") / run_id(config)

@@ -1,0 +1,95 @@
+"""Every option of conf/evaluate: its settings are complete, and its evaluator yields finite and repeatable results.
+
+A new evaluator needs no entry here, unless it has an argument that must be small in a test.
+"""
+
+import inspect
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from omegaconf import OmegaConf
+from PIL import Image
+
+from ssl_bench.config.build import build, target_class
+from ssl_bench.data.arrays import Images
+from ssl_bench.data.views import Views
+from ssl_bench.evaluate.artifacts import Artifact
+from ssl_bench.evaluate.target import Target
+from ssl_bench.networks.backbones import timm_backbone
+from ssl_bench.networks.encoder import Encoder
+from ssl_bench.networks.heads import MLP
+from ssl_bench.objective.memory import Memory
+
+FILES = sorted((Path(__file__).parents[2] / "conf/evaluate").glob("*.yaml"))
+NODES: dict[str, dict[str, Any]] = {file.stem: yaml.safe_load(file.read_text())[file.stem] for file in FILES}
+DATASET = {"size": 64, "mean": [0.5], "std": [0.25], "knn_k": 5}
+# Small values of arguments, for every option that has them.
+SMALL = {"epochs": 1, "batch_size": 15, "batch_sizes": [4, 9], "batches": 1}
+SMALL |= {"images": "photos", "annotations": None, "size": 64, "clusters": [2], "n_init": 1}
+
+
+def arguments(option: str) -> dict[str, Any]:
+    """The arguments of an option's class with their defaults."""
+    parameters = inspect.signature(target_class(NODES[option], f"evaluate.{option}")).parameters
+    return {name: p.default for name, p in parameters.items()}
+
+
+@pytest.mark.parametrize("option", NODES)
+def test_an_option_names_every_argument(option: str) -> None:
+    named = [name for name in NODES[option] if name != "_target_"]
+    optional = {"jitter_p"} - set(named)  # an option without it uses its default
+    assert named == [name for name in arguments(option) if name not in optional]
+
+
+@pytest.mark.parametrize("target", sorted({node["_target_"] for node in NODES.values()}))
+def test_one_option_of_each_evaluator_has_its_defaults(target: str) -> None:
+    def differences(option: str) -> list[str]:
+        values = {name: tuple(v) if isinstance(v, list) else v for name, v in NODES[option].items()}
+        defaults = {name: v for name, v in arguments(option).items() if v is not inspect.Parameter.empty}
+        changed = [name for name, v in defaults.items() if values.get(name, v) != v]
+        return [name for name in changed if not str(values[name]).startswith("${")]
+
+    options = {option: differences(option) for option, node in NODES.items() if node["_target_"] == target}
+    assert [] in options.values(), options
+
+
+def make_target(trained: bool) -> Target:
+    """Thirty grey images of six classes, with a ResNet that has a memory of them or with raw pixels."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (30, 1, 64, 64), generator=generator, dtype=torch.uint8)
+    images = Images([pixels], torch.arange(30) % 6)
+    torch.manual_seed(0)
+    network = Encoder(timm_backbone("resnet18", 1), MLP(512, 1, None, 4))
+    network.memory = Memory(30, 4, 0.5, 0)
+    return Target(
+        network if trained else None,
+        images,
+        images,
+        num_classes=6,
+        view=lambda x: x.float() / 255,
+        device="cpu",
+        seed=0,
+        augment=[Views(64)] * 2,
+        pretrain=lambda: images,
+    )
+
+
+@pytest.mark.parametrize("option", NODES)
+def test_results_are_finite_and_repeatable(option: str) -> None:
+    Path("photos").mkdir()
+    Image.radial_gradient("L").save("photos/a.png")
+    node = NODES[option] | {name: value for name, value in SMALL.items() if name in NODES[option]}
+    settings = {"dataset": DATASET, "paths": {"data": "."}, "node": node}
+    resolved: Any = OmegaConf.to_container(OmegaConf.create(settings), resolve=True)
+    evaluator = build(resolved["node"], f"evaluate.{option}")
+    if hasattr(evaluator, "check"):
+        evaluator.check(make_target(True))
+    results = list(evaluator.run(make_target(True)))
+    assert results and len(dict(results)) == len(results)
+    assert all(isinstance(value, Artifact) or math.isfinite(value) for _, value in results)
+    assert results == list(evaluator.run(make_target(True)))
+    assert {name for name, _ in evaluator.run(make_target(False))} <= dict(results).keys()

@@ -1,0 +1,43 @@
+"""Outcomes: what is written to disk is read back, and the exit codes."""
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from ssl_bench.launch.outcome import Outcome, State
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_record_is_read_back_without_its_detail(state: State) -> None:
+    outcome = Outcome(state, 1, "the loss is not finite", "Traceback ...", "outputs/default/0123456789")
+    record = json.loads(json.dumps(outcome.record()))
+    assert record.keys() == {"state", "code", "reason", "folder"} and record["state"] == state.value
+    assert Outcome.read(record) == Outcome(state, 1, "the loss is not finite", "", "outputs/default/0123456789")
+    assert Outcome.read({**record, "overrides": ["seed=1"]}) == Outcome.read(record)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        [],
+        "done",
+        {},
+        {"state": "running"},
+        {"state": "unknown", "code": 0, "reason": "", "folder": None},
+        {"state": ["done"], "code": 0, "reason": "", "folder": None},
+    ],
+)
+def test_an_unknown_record_reads_as_none(record: Any) -> None:
+    assert Outcome.read(record) is None
+
+
+def test_exit_codes_and_states() -> None:
+    assert Outcome(State.DONE).code == 0 and Outcome(State.DONE_BEFORE).code == 0
+    assert Outcome.failed("reason") == Outcome(State.FAILED, 1, "reason")
+    assert Outcome.failed("reason", 2, "detail") == Outcome(State.FAILED, 2, "reason", "detail")
+    stopped = Outcome.interrupted(signal.SIGTERM)
+    assert (stopped.state, stopped.code, stopped.signal) == (State.INTERRUPTED, 143, signal.SIGTERM)
+    assert [state for state in State if Outcome(state).finished] == [State.DONE, State.DONE_BEFORE]

@@ -1,0 +1,91 @@
+"""Every option of ``conf/framework``: two ranks against one process, resume, numbers of views, missing objectives.
+
+A new option needs an entry of SETTINGS or VIEWS only if the small network or two views do not fit it.
+"""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssl_bench.config.compose import load
+from ssl_bench.data.batch import Batch
+from ssl_bench.errors import ConfigError
+from ssl_bench.methods.base import Method
+from ssl_bench.parts import OBJECTIVE, Parts
+from tests.methods.training import has_own_objective, local_batches, options, train
+from tests.ranks import on_two_ranks
+
+FRAMEWORKS = options("framework")
+OWN_OBJECTIVE = [name for name in FRAMEWORKS if has_own_objective(name)]
+SETTINGS: dict[str, list[str]] = {
+    "npid": ["framework.noise=9"],
+    "npid_cld": ["framework.clusters=3", "framework.noise=9"],
+    "moco_cld": ["framework.clusters=3", "framework.k=11"],
+}
+VIEWS = {"npid": 1, "moco_cld": 3}  # the others take two
+
+
+def method_of(framework: str) -> Method:
+    """The method with a very small network, in double precision and with global batch statistics."""
+    settings = ["backbone.width=2", "head.out=6", "batch_size.size=8", *SETTINGS.get(framework, [])]
+    config = load([f"framework={framework}", *settings])
+    if config["head"]["hidden"] is not None:
+        config["head"] |= {"layers": 2, "hidden": 8}
+    if config["framework"].get("predictor"):
+        config["framework"]["predictor"] = 8
+    config["framework"]["norm"] = "sync"
+    torch.manual_seed(0)
+    return Parts(config).method.double()
+
+
+def steps() -> list[Batch]:
+    """This rank's share of three steps with three views of 8 images."""
+    views = torch.rand(3, 24, 1, 20, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    views[1:] += views[0]
+    return local_batches(Batch([*views], torch.arange(24) * 7, torch.arange(24) % 6), 3)
+
+
+def _trained(rank: int | None = None) -> dict[str, Tensor]:
+    return {name: train(method_of(name), steps()) for name in FRAMEWORKS}
+
+
+def test_two_ranks_train_as_one() -> None:
+    alone = _trained()
+    for found in on_two_ranks(_trained):
+        for name, weights in found.items():
+            torch.testing.assert_close(weights, alone[name], rtol=1e-9, atol=1e-11, msg=name)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_resumed_training_is_the_same_to_the_bit(framework: str) -> None:
+    batches = steps()
+    expected = train(method_of(framework), batches)
+    first, optimizer_state = method_of(framework), dict[str, Any]()
+    train(first, batches[:1], optimizer_state)
+    again = method_of(framework)
+    again.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert torch.equal(train(again, batches[1:], optimizer_state), expected)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_as_many_views_are_made_as_a_framework_takes(framework: str) -> None:
+    views = VIEWS.get(framework, 2)
+    assert len(Parts(load([f"framework={framework}"])).views) == views
+    multicrop = load([f"framework={framework}", "augment=multicrop_cifar"])
+    assert len(Parts(multicrop).views) == (views if framework in OWN_OBJECTIVE else 8)
+    if views > 1:
+        multicrop["augment"] = {"large": multicrop["augment"]["large"] | {"count": 1}}
+        with pytest.raises(ConfigError, match=f"augment makes 1 of the {views} views that framework={framework} takes"):
+            _ = Parts(multicrop).views
+
+
+@pytest.mark.parametrize("framework", OWN_OBJECTIVE)
+def test_a_framework_with_its_own_objective_refuses_another(framework: str) -> None:
+    for choice in ("loss=infonce", "negatives=in_batch", "temperature=fixed"):
+        group = choice.split("=")[0]
+        assert group in OBJECTIVE
+        with pytest.raises(ConfigError, match=f"{choice}: framework={framework} has no {group}: leave {group} out"):
+            _ = Parts(load([f"framework={framework}", choice])).method

@@ -1,0 +1,152 @@
+"""The papers' experiments: they are the runs of the tables, and Hydra finds, lists and trains them."""
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from ssl_bench.commands.experiments import register
+from ssl_bench.config import compose as config
+from ssl_bench.papers import experiments, runs, tables
+
+TABLES = {table.name: table for table in tables.every()}
+ALL_CELLS = bool(os.environ.get("SSL_BENCH_ALL_CELLS"))
+Train = Callable[..., tuple[int, str]]
+Cli = Callable[..., Any]
+
+
+def grid(content: dict[str, Any]) -> Iterator[list[str]]:
+    """The overrides of every run of an experiment."""
+    params = content["hydra"]["sweeper"]["params"]
+    values = [re.findall(r"\[[^\]]*\]|[^,\[\]]+", value) for value in params.values()]  # a list is one value
+    for combination in itertools.product(*values):
+        yield [f"{key}={value}" for key, value in zip(params, combination, strict=True)]
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_the_experiments_of_a_table_have_each_of_its_runs_once(name: str) -> None:
+    table = TABLES[name]
+    contents = experiments.of_table(table)
+    made = [frozenset(overrides) for content in contents.values() for overrides in grid(content)]
+    cells = {c.overrides: c.seeds for c in table.cells if c.available and c.command == "train"}
+    expected = [frozenset([*overrides[1:], f"seed={seed}"]) for overrides, seeds in cells.items() for seed in seeds]
+    assert {overrides[0] for overrides in cells} <= {f"name={table.paper}"}
+    if contents:
+        assert len(made) == len(expected) and set(made) == set(expected)
+    for content in contents.values():
+        assert set(content) == {"name", "hydra"} and content["name"] == table.paper
+        head = content["hydra"]["help"]["header"]
+        assert table.cite.split(",")[0] in head and f"{len(list(grid(content)))} runs" in head
+
+
+def test_names() -> None:
+    names = experiments.names()
+    assert len(names) == len(set(names)) >= 94
+    assert {"dcl/table1_cifar10-cifar100", "eqco/fig2b_alpha4096", "macl/table4", "less/fig4b"} <= set(names)
+    assert not [name for name in names if name.startswith("less/fig2")]  # the runs of figure 1
+    assert experiments.content("dcl/table1") is None and experiments.content("nobody/table1") is None
+
+
+@pytest.mark.parametrize("paper", tables.papers())
+def test_hydra_composes_every_experiment(paper: str) -> None:
+    register()
+    register()
+    names = [name for name in experiments.names() if name.startswith(f"{paper}/")]
+    with initialize_config_dir(str(config.directory()), version_base="1.3"):
+        for name in names:
+            cfg = compose("train", [f"experiment={name}"], return_hydra_config=True)
+            content = experiments.content(name)
+            assert content is not None and cfg.name == paper and cfg.hydra.mode.name == "MULTIRUN"
+            assert OmegaConf.to_container(cfg.hydra.sweeper.params) == content["hydra"]["sweeper"]["params"]
+            assert cfg.hydra.runtime.choices["experiment"] == name
+
+
+@pytest.mark.parametrize("name", sorted(TABLES) if ALL_CELLS else ["macl/table4"])
+def test_the_runs_of_an_experiment_are_those_of_the_cells(name: str) -> None:
+    register()
+    contents = experiments.of_table(TABLES[name])
+    if not contents.keys() <= set(experiments.names()):
+        pytest.skip("an earlier table has the same runs")
+    made = {
+        runs.run_id(config.load([f"experiment={experiment}", *overrides]))
+        for experiment, content in contents.items()
+        for overrides in grid(content)
+    }
+    cells = [cell for cell in TABLES[name].cells if cell.available and contents]
+    assert made == {runs.cell_run_id(cell, seed) for cell in cells for seed in cell.seeds}
+
+
+def test_an_experiment_is_trained_and_the_command_line_overrides_it(tiny: None, train: Train) -> None:
+    code, printed = train("experiment=tiny/table2", small=False)
+    assert code == 0 and "4 runs: 4 trained" in printed
+    paths = list(Path("outputs/tiny").glob("*/config.yaml"))
+    assert {yaml.safe_load(path.read_text())["choices"]["experiment"] for path in paths} == {"tiny/table2"}
+    cells = tables.find("tiny/table2")[0].cells
+    assert {path.parent.name for path in paths} == {runs.cell_run_id(cell, seed) for cell in cells for seed in (0, 1)}
+    code, printed = train("-m", "experiment=tiny/table2", "loss=dcl", "seed=1", small=False)
+    assert code == 0 and "1 runs: 0 trained, 1 done before" in printed
+
+
+def test_workers_of_a_launcher_compose_an_experiment_again(tiny: None, cli: Cli) -> None:
+    done = cli("train", "experiment=tiny/table2", "seed=0", "hydra/launcher=local", "hydra.launcher.n_jobs=2")
+    assert done.returncode == 0, done.stderr
+    assert "2 runs: 2 trained" in done.stdout
+
+
+def test_experiments_of_a_user_stand_beside_the_papers(tiny: None, train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "mine" / "experiment" / "tiny"
+    folder.mkdir(parents=True)
+    text = "# @package _global_\nname: mine\nmax_steps: 1\n"
+    (folder / "own.yaml").write_text(text)
+    (folder.parent / "short.yaml").write_text(text)
+    for seed, name in enumerate(("tiny/own", "short")):
+        code, printed = train("--config-dir", str(tmp_path / "mine"), f"experiment={name}", f"seed={seed}")
+        assert code == 0 and "outputs/mine" in printed
+
+
+def test_help_lists_the_experiments_and_describes_one(cli: Cli) -> None:
+    listed = cli("train", "--help")
+    assert listed.returncode == 0
+    (line,) = [line for line in listed.stdout.splitlines() if line.startswith("experiment: ")]
+    assert line.removeprefix("experiment: ").split(", ") == sorted(experiments.names())
+    described = cli("train", "experiment=macl/table4", "--help")
+    assert described.stdout.startswith("Huang et al., Model-Aware Contrastive Learning (arXiv 2207.07874), table4: ")
+    assert "MACL-c LE: CIFAR-10 86.34, CIFAR-100 59.64, STL-10 81.71\n" in described.stdout
+    assert "6 runs: ssl-bench train experiment=macl/table4\n" in described.stdout
+    params = cli("train", "experiment=macl/table4", "--cfg", "hydra", "--package", "hydra.sweeper.params")
+    assert yaml.safe_load(params.stdout)["dataset"] == "cifar10,cifar100,stl10"
+
+
+def test_a_title_with_a_dollar_can_be_shown(tiny: None, cli: Cli) -> None:
+    assert cli("train", "experiment=tiny/table2", "--help").stdout.startswith("nobody, table2: costs 5.")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("dcl/tabel3", "experiment=dcl/tabel3: there is no such option (did you mean dcl/table"),
+        ("dcl/table1", "set experiment to one of dcl/fig1, dcl/fig3a, "),
+        ("dlc/fig3a", "experiment=dlc/fig3a: there is no such option (did you mean dcl/fig3a?)"),
+    ],
+)
+def test_an_unknown_experiment_is_refused_in_one_sentence(train: Train, name: str, sentence: str) -> None:
+    code, printed = train(f"experiment={name}", small=False)
+    assert code == 2 and printed.startswith("ssl-bench: ") and printed.count("\n") == 1
+    assert sentence in printed and ("macl/table4" in printed) == name.startswith("dlc")
+
+
+def test_the_papers_are_not_read_unless_an_experiment_is_asked_for(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.yaml").write_text("tables: [")
+    monkeypatch.setenv("SSL_BENCH_PAPERS", str(tmp_path))
+    assert train("--cfg", "job")[0] == 0
+    code, printed = train("experiment=broken/table1")
+    assert code == 2 and "broken.yaml cannot be read" in printed and printed.count("\n") == 1

@@ -1,0 +1,75 @@
+"""The selection of tables, rows and columns."""
+
+import re
+
+import pytest
+
+from ssl_bench.errors import ConfigError
+from ssl_bench.papers import tables
+from ssl_bench.papers.selection import Selection
+
+
+def rows(table: str, wanted: str) -> list[str]:
+    """Names of the rows that ``row=wanted`` selects."""
+    (found,) = tables.find(table)
+    selected = {cell.row for cell in Selection.read([table], False, [f"row={wanted}"]).cells(found)}
+    return [row for row in found.rows() if row in selected]
+
+
+@pytest.mark.parametrize(
+    ("table", "wanted", "expected"),
+    [
+        ("dcl/table1", "CIFAR-10 DCL", ["CIFAR-10 DCL"]),  # the exact name
+        ("dcl/table1", "CIFAR-10*", ["CIFAR-10 SimCLR", "CIFAR-10 DCL", "CIFAR-100 SimCLR", "CIFAR-100 DCL"]),
+        ("dcl/table1", "DCL", ["ImageNet-100 DCL", "CIFAR-10 DCL", "CIFAR-100 DCL", "STL-10 DCL"]),  # a word
+        ("dcl/table1", "CIFAR-10", ["CIFAR-10 SimCLR", "CIFAR-10 DCL"]),  # not CIFAR-100
+        ("dcl/table4", "SimCLR", ["SimCLR"]),  # an exact name comes before words: not SimCLR + DCL
+        ("dcl/table4", "DCL", ["SimCLR + DCL", "MoCo v2 + DCL"]),
+        ("eqco/table2", "16 negatives", ["SiMo, alpha 256, 16 negatives", "SiMo, alpha 65536, 16 negatives"]),
+        ("eqco/table2", "SiMo", ["SiMo, alpha 256, 16 negatives", "SiMo, alpha 65536, 16 negatives"]),
+        ("eqco/table7", "2x", ["ResNet-50 (2x)"]),
+    ],
+)
+def test_rows_are_selected_by_name_pattern_or_words(table: str, wanted: str, expected: list[str]) -> None:
+    assert rows(table, wanted) == expected
+
+
+def test_columns_are_selected_by_words_too() -> None:
+    (table,) = tables.find("macl/table2")
+    for key in ("col", "column"):
+        cells = Selection.read(["macl/table2"], False, [f"{key}=tau 0.1", "row=DCL"]).cells(table)
+        assert {(cell.row, cell.column) for cell in cells} == {("DCL", "STL-10 tau 0.1")}  # not 0.15
+    (table,) = tables.find("dcl/table2")
+    cells = Selection.read(["dcl/table2"], False, ["col=DCL"]).cells(table)
+    assert {cell.column for cell in cells} == {"DCL"}  # not DCLW
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("row=DC", "row=DC: dcl/table1 has no such row"),  # a part of a word
+        ("row=DCL CIFAR-10", "set row to one of ImageNet-100 SimCLR, "),  # words in another order
+        ("row=*XYZ*", "row=*XYZ*: dcl/table1 has no such row"),
+        ("row=", "row=: dcl/table1 has no such row"),
+        ("col=2565", "has no such col (did you mean 256?)"),
+    ],
+)
+def test_a_selection_that_matches_nothing_is_refused(argument: str, message: str) -> None:
+    (table,) = tables.find("dcl/table1")
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Selection.read(["dcl/table1"], False, [argument]).cells(table)
+
+
+def test_a_paper_is_all_of_its_tables_only_where_that_is_asked_for() -> None:
+    assert [t.name for t in Selection.read(["dcl"], True, []).tables()] == [t.name for t in tables.load("dcl")]
+    assert len(Selection.read([], True, []).tables()) == len(tables.every())
+    assert [t.name for t in Selection.read(["dcl/fig3"], False, []).tables()] == ["dcl/fig3a", "dcl/fig3b"]
+    with pytest.raises(ConfigError, match=r"dcl has dcl/table1, .*: name one, or add --all"):
+        Selection.read(["dcl"], False, []).tables()
+    with pytest.raises(ConfigError, match="name a table: dcl/table1"):
+        Selection.read([], False, []).tables()
+
+
+def test_the_last_value_of_a_key_counts() -> None:
+    selection = Selection.read(["dcl/table1"], False, ["row=a", "row=b", "paths.outputs=x", "paths.outputs=y"])
+    assert selection.row == "b" and str(selection.outputs) == "y" and selection.setting("seed") is None

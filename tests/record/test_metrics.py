@@ -1,0 +1,27 @@
+"""``metrics.jsonl``: rows after the checkpoint are dropped on resume, and incomplete rows are ignored."""
+
+import json
+from pathlib import Path
+
+from ssl_bench.record.metrics import Tracker, read_rows
+
+CONFIG = {"tracking": {"mode": "off"}}
+
+
+def test_rows_after_the_checkpoint_are_dropped_on_resume(tmp_path: Path) -> None:
+    first = Tracker(tmp_path, CONFIG, "id", 0, {})
+    for step in range(1, 6):
+        first.row(step, {"loss": float(step)})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 6, "lo')
+    second = Tracker(tmp_path, CONFIG, "id", 3, {})
+    second.row(4, {"loss": 40.0})
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["loss"]) for row in rows] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
+
+
+def test_a_row_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert read_rows(path) == []
+    path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
+    assert read_rows(path) == [{"step": 1, "loss": 2.0}]
