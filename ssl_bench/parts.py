@@ -58,8 +58,9 @@ class Parts:
             return [build(node, "augment")] * framework.views
         made = []
         for name, crop in node.items():
-            key, count = f"augment.{name}.count", crop.get("count") if isinstance(crop, dict) else None
-            require(isinstance(count, int) and count >= 1, key, count, "a number of views, 1 or more")
+            count: Any = crop.get("count") if isinstance(crop, dict) else None
+            valid = isinstance(count, int) and count >= 1
+            require(valid, f"augment.{name}.count", count, "a number of views, 1 or more")
             made += [build({k: v for k, v in crop.items() if k != "count"}, f"augment.{name}")] * count
         if len(made) < framework.views:
             name = self.choices.get("framework")

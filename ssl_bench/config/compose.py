@@ -49,14 +49,18 @@ def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any
         ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
     """
     try:
-        with initialize_config_dir(str(directory()), version_base="1.3"):
-            cfg = compose(primary, list(overrides), return_hydra_config=True)
-            choices = cfg.hydra.runtime.choices
-            OmegaConf.set_struct(cfg, False)
-            cfg.pop("hydra")
-            return resolve(cfg, choices)
+        return _load(overrides, primary)
     except (HydraException, ValueError) as error:
         raise ConfigError(explain(error, overrides)) from error
+
+
+def _load(overrides: Sequence[str], primary: str) -> dict[str, Any]:
+    with initialize_config_dir(str(directory()), version_base="1.3"):
+        cfg = compose(primary, list(overrides), return_hydra_config=True)
+        choices = cfg.hydra.runtime.choices
+        OmegaConf.set_struct(cfg, False)
+        cfg.pop("hydra")
+        return resolve(cfg, choices)
 
 
 def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
@@ -66,14 +70,18 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
         key = text.split("Could not override '")[1].split("'")[0]
         return f"there is no key {key}{near(key, _keys(overrides))}; `ssl-bench train --cfg job` prints them all"
     if "Could not find '" in text:
-        group, _, option = text.split("Could not find '")[1].split("'")[0].rpartition("/")
-        options = [
-            line.strip() for line in text.split("Available options", 1)[-1].splitlines() if line.startswith("\t")
-        ]
-        options = [o for o in options if not o.startswith("provider=")]
-        if options:
+        path = text.split("Could not find '")[1].split("'")[0]
+        _, _, listed = text.partition("Available options in '")
+        if listed:
+            group = listed.split("'")[0]
+            option = path.removeprefix(f"{group}/")
+            options = [line.strip() for line in listed.splitlines() if line.startswith("\t")]
+            options = [o for o in options if not o.startswith("provider=")]
+            same_folder = [o for o in options if o.startswith(f"{option.rpartition('/')[0]}/")]  # experiment=dcl/...
+            options = same_folder or options
             known = ", ".join(options)
             return f"{group}={option}: there is no such option{near(option, options)}; set {group} to one of {known}"
+        group, _, option = path.rpartition("/")
         return f"there is no {group}={option} and no group {group}{near(group, _keys(overrides))}"
     if text.startswith("Error merging override ") and error.__cause__ is not None:
         override = text.removeprefix("Error merging override ")
@@ -87,11 +95,11 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
 
 def _keys(overrides: Sequence[str]) -> list[str]:
     """All keys of the configuration with the groups that ``overrides`` choose, for suggestions."""
-    groups = {entry.name for entry in directory().iterdir() if entry.is_dir()}
+    groups = {"experiment", *(entry.name for entry in directory().iterdir() if entry.is_dir())}
     chosen = [o for o in overrides if o.split("=")[0] in groups and "," not in o]
     try:
-        config = load(chosen)
-    except ConfigError:
+        config = _load(chosen, "train")
+    except (ConfigError, HydraException, ValueError):  # explained elsewhere
         return sorted(groups)
 
     def walk(node: Mapping[str, Any], prefix: str) -> Iterable[str]:

@@ -49,7 +49,7 @@ def summarise(folder: Path) -> int:
     outcomes = [LOST if one is None or one.state is State.RUNNING else one for one in records]
     states = [outcome.state for outcome in outcomes]
     counts = [f"{states.count(s)} {word}" for s, word in WORDS.items() if s in ALWAYS or s in states]
-    print(f"{len(runs)} runs: {', '.join(counts)}")
+    print(f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(counts)}")
     shared = set.intersection(*(set(run) for run in runs))
     finished: dict[str, list[Path]] = {}  # runs that differ in their seed only have one name
     for run, outcome in zip(runs, outcomes, strict=True):

@@ -134,7 +134,7 @@ class Job:
             print(f"run {run_id(config)} in {folder}", flush=True)
 
     def _started(self, config: dict[str, Any], folder: Path) -> Outcome:
-        """Start the work where it belongs: here, as a rank of torchrun, or in ranks of our own."""
+        """Start the work in this process, as a rank of torchrun, or in new ranks."""
         from ssl_bench.launch import ranks
 
         if self.work is not None:

@@ -27,7 +27,7 @@ class StepResult(NamedTuple):
 
     loss: Tensor  # [], the mean over this rank
     diagnostics: dict[str, Tensor]
-    kept: Any = None  # what after_step needs of this batch, detached; None or a dataclass, which DDP passes on as it is
+    kept: Any = None  # what after_step needs of this batch, detached; a dataclass, as DDP leaves it unchanged, or None
 
 
 class Method(nn.Module):
@@ -68,7 +68,7 @@ class Method(nn.Module):
         return self.objective(outputs, batch, progress, diagnostics)
 
     def after_step(self, progress: float, kept: Any) -> None:
-        """Update what is not trained by gradients; called after each optimiser step.
+        """Update the parts that gradients do not train; called after each optimiser step.
 
         Args:
             progress: as for the forward.

@@ -10,7 +10,8 @@ from typing import Any
 
 from ssl_bench.config.identity import VOLATILE, run_id
 from ssl_bench.errors import ConfigError, InvalidValue
-from ssl_bench.papers import cost, runs, smoke, tables
+from ssl_bench.papers import cost, runs, smoke
+from ssl_bench.papers.overrides import merge
 from ssl_bench.papers.selection import Selection
 from ssl_bench.papers.tables import Cell
 
@@ -146,7 +147,7 @@ def _planned(request: Request, cell: Cell, finished: set[str]) -> PlannedRuns:
     if scale != "full" and cell.command == "train":
         extra.append(f"scale={scale}")
     seeds = list(request.seeds or cell.seeds)
-    overrides = tables.merge(cell.overrides, extra)
+    overrides = merge(cell.overrides, extra)
     result = PlannedRuns(overrides, cell.command, seeds[:1] if scale == "smoke" else seeds)
     try:
         config = runs.compose(cell.overrides, cell.command)
@@ -154,7 +155,7 @@ def _planned(request: Request, cell: Cell, finished: set[str]) -> PlannedRuns:
         result.unavailable = str(error)
         return result
     if scale == "smoke":
-        result.overrides = tables.merge(overrides, smoke.overrides(config, request.smoke_data))
+        result.overrides = merge(overrides, smoke.overrides(config, request.smoke_data))
     result.config = runs.compose(result.overrides, cell.command)
     result.run_ids = {seed: run_id(runs.compose(result.overrides, cell.command, seed)) for seed in result.seeds}
     result.done = [seed for seed, identity in result.run_ids.items() if identity in finished]

@@ -13,6 +13,7 @@ import yaml
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
+from ssl_bench.papers.overrides import flat, merge
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
 COMMANDS = ("train", "mi", "weight", "none")
@@ -243,8 +244,8 @@ def _row(
             raise ConfigError(f"{where} {measure}: set {len(columns)} values, one per column, not {len(values)}")
         for (heading, column), value in zip(columns.items(), values, strict=True):
             number, provenance, entry = _value(value, row.get("provenance", table.get("provenance", "text")), where)
-            column_overrides = [o.replace("{column}", heading) for o in _flat(column.get("set"))]
-            overrides = [_flat(table.get("set")), _flat(row.get("set")), column_overrides, _flat(entry.get("set"))]
+            column_overrides = [o.replace("{column}", heading) for o in flat(column.get("set"))]
+            overrides = [flat(table.get("set")), flat(row.get("set")), column_overrides, flat(entry.get("set"))]
             notes = [node.get("note") for node in (entry, row, column)]
             missing = [node.get("missing") for node in (entry, row, column, table)]
             yield Cell(
@@ -280,30 +281,6 @@ def _value(value: Any, provenance: str, where: str) -> tuple[float | None, str, 
 def _as_mapping(entry: Any) -> Mapping[str, Any]:
     """``entry``, or ``{set: entry}`` for a list of overrides."""
     return entry if isinstance(entry, Mapping) else {"set": entry or []}
-
-
-def _flat(overrides: Any) -> list[str]:
-    """Overrides of nested lists as one list."""
-    if overrides is None:
-        return []
-    return [o for entry in overrides for o in (_flat(entry) if isinstance(entry, list) else [str(entry)])]
-
-
-def merge(*parts: Sequence[str]) -> list[str]:
-    """Join lists of overrides, keeping the last override of each key, at its place.
-
-    ``~temperature`` removes the overrides of that group before it.
-    """
-    kept: dict[str, str] = {}
-    for override in (o for part in parts for o in part):
-        if override.startswith("~"):
-            kept = {key: o for key, o in kept.items() if key.split(".")[0] != override[1:]}
-            continue
-        key = override.split("=", 1)[0]
-        if kept.get(key) != override:
-            kept.pop(key, None)
-            kept[key] = override
-    return list(kept.values())
 
 
 def _check_keys(node: Any, keys: set[str], where: str) -> None:

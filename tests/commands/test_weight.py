@@ -25,9 +25,9 @@ def test_the_weights_of_infonce_and_dcl_match_their_closed_forms(
 
 def test_a_grid_of_weights_and_the_refusal_of_a_value_that_is_no_cosine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-m", "k=1,2"]) == 0
-    found = [
+    weights = [
         json.loads(path.read_text())["metrics"]["weight"] for path in Path("outputs").glob("weight/*/results.json")
     ]
-    assert sorted(found) == pytest.approx([k * math.exp(-10) / (1 + k * math.exp(-10)) for k in (1, 2)], rel=1e-6)
+    assert sorted(weights) == pytest.approx([k * math.exp(-10) / (1 + k * math.exp(-10)) for k in (1, 2)], rel=1e-6)
     assert main(["positive=2"]) == 2
     assert "positive=2: set positive to a cosine, -1 to 1" in capsys.readouterr().err

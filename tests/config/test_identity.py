@@ -85,7 +85,7 @@ def test_classes_of_a_group_have_different_names(group: str) -> None:
     for path in (directory() / group).glob("*.yaml"):
         for node in targets(yaml.safe_load(path.read_text())):
             classes.setdefault(node["_target_"].rpartition(".")[2], set()).add(target_class(node, group))
-    assert {name: found for name, found in classes.items() if len(found) > 1} == {}
+    assert {name: same for name, same in classes.items() if len(same) > 1} == {}
     assert classes or group in ("batch_size", "tracking")
 
 

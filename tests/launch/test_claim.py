@@ -85,10 +85,10 @@ def test_the_claim_of_a_killed_process_ends_at_once() -> None:
     with start(HOLDER) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "taken\n"
         claim = Claim(Path("run"))
-        found = claim.take()
-        assert found is not None and (found.pid, found.host) == (holder.pid, Owner.this_process().host)
-        assert found == owner(Path("run"))
-        assert str(found.pid) in str(found) and found.host in str(found)
+        current = claim.take()
+        assert current is not None and (current.pid, current.host) == (holder.pid, Owner.this_process().host)
+        assert current == owner(Path("run"))
+        assert str(current.pid) in str(current) and current.host in str(current)
         os.kill(holder.pid, signal.SIGKILL)
         while Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.01)  # until it is a zombie, whose claims do not count
@@ -114,8 +114,8 @@ def test_a_new_process_with_the_same_pid_is_not_the_owner() -> None:
 def test_an_owner_on_another_machine_keeps_its_claim_while_it_touches_it() -> None:
     path, claim = claim_of_another_machine(1), Claim(Path("run"), lease=0.5)
     for _ in range(4):
-        found = claim.take()
-        assert found is not None and found.host == "node7"
+        current = claim.take()
+        assert current is not None and current.host == "node7"
         time.sleep(0.2)
         os.utime(path)
     assert claim.take() is not None
@@ -142,8 +142,8 @@ def test_a_process_whose_run_was_taken_over_exits() -> None:
 
 def test_owner_compares_the_last_touch_with_the_clock() -> None:
     path = claim_of_another_machine(1)
-    found = owner(Path("run"))
-    assert found is not None and found.host == "node7"
+    current = owner(Path("run"))
+    assert current is not None and current.host == "node7"
     os.utime(path, (time.time() - 200, time.time() - 200))
     assert owner(Path("run")) is None
 

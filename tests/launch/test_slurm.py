@@ -72,12 +72,12 @@ def test_a_stopped_run_of_a_grid_is_requeued_and_resumes_with_the_same_bits() ->
     assert [row["loss"] for row in rows(run) if "loss" in row] == expected
 
 
-def test_the_task_of_a_run_starts_its_ranks() -> None:
-    several = ["-m", *SMALL, *LAUNCHER, "hydra.launcher.cpus_per_task=2", "devices=2", "precision=fp64", "max_steps=3"]
+def test_the_slurm_task_of_a_run_starts_its_ranks() -> None:
+    grid = ["-m", *SMALL, *LAUNCHER, "hydra.launcher.cpus_per_task=2", "devices=2", "precision=fp64", "max_steps=3"]
     done = subprocess.run(
-        [sys.executable, "-m", "ssl_bench", "train", *several], capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", "ssl_bench", "train", *grid], capture_output=True, text=True, timeout=240
     )
-    assert done.returncode == 0 and "1 runs: 1 trained" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "1 run: 1 trained" in done.stdout, done.stdout + done.stderr
     (results,) = Path("outputs").glob("*/*/results.json")
     assert files.read_json(results)["facts"]["ranks"] == 2
     assert os.path.exists(results.parent / "checkpoints" / "last.pt")

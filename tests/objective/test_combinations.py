@@ -43,7 +43,7 @@ def option(group: str, name: str) -> Any:
 
 
 class Rule(NamedTuple):
-    """What an option needs of the others, and what it gives them."""
+    """Requirements of an option on the others, and requirements of others that it meets."""
 
     needs: frozenset[str] = frozenset()
     gives: frozenset[str] = frozenset()

@@ -353,8 +353,8 @@ def test_swd_is_the_official_distance_of_sorted_samples(prior: Any) -> None:
     h = raw
     if prior == "hypersphere":
         x, h = nn.functional.normalize(x, dim=-1), nn.functional.normalize(raw, dim=-1)
-    ours, theirs = ((y @ rotation).T.sort(-1).values for y in (h.flatten(0, 1), x))
-    expected = 10 * ((h[0] - h[1]).square().mean() / 2 + 4 * (theirs - ours).square().mean())
+    anchors, samples = ((y @ rotation).T.sort(-1).values for y in (h.flatten(0, 1), x))
+    expected = 10 * ((h[0] - h[1]).square().mean() / 2 + 4 * (samples - anchors).square().mean())
     value = loss(Contrast(raw[..., 0], None, raw), torch.tensor(0.1)).mean()
     same(value, expected)
     same(*(torch.autograd.grad(v, raw, retain_graph=True)[0] for v in (value, expected)))

@@ -107,8 +107,8 @@ def test_panels_equal_the_matrix(choice: str, shared: bool, ids: bool, per_ancho
     same(panels, whole)
     expected = x.gradients((weight * whole).sum())
     assert len(expected) == 3 + trained_keys
-    for found, theirs in zip(x.gradients((weight * panels).sum()), expected, strict=True):
-        same(found, theirs)
+    for found, gradient in zip(x.gradients((weight * panels).sum()), expected, strict=True):
+        same(found, gradient)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -125,8 +125,8 @@ def test_a_second_temperature_in_the_same_pass(choice: str, shared: bool, per_an
         same(first, once)
         same(second, other)
         assert not second.requires_grad
-        for found, theirs in zip(x.gradients(first.sum()), expected, strict=True):
-            same(found, theirs)
+        for found, gradient in zip(x.gradients(first.sum()), expected, strict=True):
+            same(found, gradient)
 
 
 @pytest.mark.parametrize("choice", CHOICES)

@@ -237,7 +237,7 @@ def test_a_signal_stops_the_whole_reproduction() -> None:
 def test_a_launcher_trains_several_cells_at_once(tiny: None, capfd: pytest.CaptureFixture[str]) -> None:
     assert reproduce.main(["tiny/table1", "seed=0", "hydra/launcher=local"]) == 0
     out = capfd.readouterr().out
-    assert "runs count as scale=reduced" not in out and out.count("1 runs: 1 trained") == 2
+    assert "runs count as scale=reduced" not in out and out.count("1 run: 1 trained") == 2
     assert len(list(Path("outputs").glob("*/*/results.json"))) == 2
     assert reproduce.main(["tiny/table1", "seed=0", "hydra/launcher=local"]) == 0
     assert "0 runs to go in 0 cells" in capfd.readouterr().out

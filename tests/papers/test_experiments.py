@@ -91,7 +91,7 @@ def test_an_experiment_is_trained_and_the_command_line_overrides_it(tiny: None, 
     cells = tables.find("tiny/table2")[0].cells
     assert {path.parent.name for path in paths} == {runs.cell_run_id(cell, seed) for cell in cells for seed in (0, 1)}
     code, printed = train("-m", "experiment=tiny/table2", "loss=dcl", "seed=1", small=False)
-    assert code == 0 and "1 runs: 0 trained, 1 done before" in printed
+    assert code == 0 and "1 run: 0 trained, 1 done before" in printed
 
 
 def test_workers_of_a_launcher_compose_an_experiment_again(tiny: None, cli: Cli) -> None:

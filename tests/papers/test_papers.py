@@ -15,6 +15,7 @@ from ssl_bench.config import compose as config
 from ssl_bench.config import schema
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import cost, runs, tables
+from ssl_bench.papers.overrides import merge
 from ssl_bench.papers.tables import Cell, Table
 
 TABLES = {table.name: table for table in tables.every()}
@@ -170,9 +171,9 @@ def test_hours_follow_the_number_of_images() -> None:
 
 def test_a_later_override_replaces_an_earlier_one_and_a_group_can_be_removed() -> None:
     earlier = ["framework=simclr", "temperature=macl_a", "temperature.tau=0.07", "head.out=64"]
-    assert tables.merge(earlier, ["head.out=8"], ["head.out=64"]) == earlier
-    assert tables.merge(earlier, ["~temperature", "framework=vae"]) == ["head.out=64", "framework=vae"]
-    assert tables.merge(["~temperature"], earlier) == earlier
+    assert merge(earlier, ["head.out=8"], ["head.out=64"]) == earlier
+    assert merge(earlier, ["~temperature", "framework=vae"]) == ["head.out=64", "framework=vae"]
+    assert merge(["~temperature"], earlier) == earlier
 
 
 def test_a_wrong_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,21 +34,21 @@ def test_wandb_has_the_rows_results_and_facts_of_a_run(train: Train) -> None:
     assert code == 0 and "W&B failed" not in printed, printed
     folder = only_run()
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    found = records(wandb_directories(folder)[0])
-    (run,) = of_kind(found, "run")
+    entries = records(wandb_directories(folder)[0])
+    (run,) = of_kind(entries, "run")
     assert run.run_id == folder.name and run.run_group == "grid" and run.job_type == "train"
     assert list(run.tags) == ["a", "b", "reduced"]
     axes = {"batch_size.size": 64, "negatives.k": 126, "loss": "infonce", "temperature.tau": 0.2}
-    assert axes.items() <= wandb_config(found).items()
-    shown = history(found)
+    assert axes.items() <= wandb_config(entries).items()
+    shown = history(entries)
     assert [(h["_step"], h["step"]) for h in shown] == [(0, 1), (1, 2), (2, 3), (3, 3)]
     assert [h["step"] for h in shown] == [row["step"] for row in rows]
     assert [h.get("loss") for h in shown] == [row.get("loss") for row in rows]
-    (end,) = of_kind(found, "exit")
-    assert end.exit_code == 0 and not of_kind(found, "preempting")
+    (end,) = of_kind(entries, "exit")
+    assert end.exit_code == 0 and not of_kind(entries, "preempting")
     results = json.loads((folder / "results.json").read_text())
-    assert results["metrics"].items() <= summary(found).items()
-    assert results["facts"].items() <= {k.removeprefix("facts."): v for k, v in wandb_config(found).items()}.items()
+    assert results["metrics"].items() <= summary(entries).items()
+    assert results["facts"].items() <= {k.removeprefix("facts."): v for k, v in wandb_config(entries).items()}.items()
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_a_killed_run_resumes_without_missing_or_repeated_rows_in_wandb(train: T
     assert code == 0 and "resuming at step " in printed and "W&B failed" not in printed
     first, second = wandb_directories(folder)
     assert first.name.endswith(folder.name) and second.name.endswith(folder.name)
-    found = records(second)  # scripts/sync_wandb.sh sends this one
-    shown = history(found)
+    entries = records(second)  # scripts/sync_wandb.sh sends this one
+    shown = history(entries)
     assert [h["_step"] for h in shown] == list(range(85))
     assert [h["step"] for h in shown] == [*range(1, 85), 84]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [h.get("loss") for h in shown] == [row.get("loss") for row in rows]
-    assert not of_kind(found, "run")[0].resume  # or `wandb sync` would append these rows to those of the first
+    assert not of_kind(entries, "run")[0].resume  # or `wandb sync` would append these rows to those of the first
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
@@ -133,11 +133,11 @@ def test_a_stopped_run_is_preempting(number: signal.Signals) -> None:
     run.send_signal(number)
     run.communicate(timeout=60)
     assert run.returncode == 128 + number
-    found = records(wandb_directories(only_run())[0])
-    kinds = [r.WhichOneof("record_type") for r in found]
-    (end,) = of_kind(found, "exit")
+    entries = records(wandb_directories(only_run())[0])
+    kinds = [r.WhichOneof("record_type") for r in entries]
+    (end,) = of_kind(entries, "exit")
     assert end.exit_code == 128 + number
-    assert kinds.index("preempting") < kinds.index("exit") and not of_kind(found, "resume")
+    assert kinds.index("preempting") < kinds.index("exit") and not of_kind(entries, "resume")
 
 
 KEY = "0123456789abcdef" * 2 + "01234567"

@@ -87,18 +87,18 @@ def test_the_metric_is_in_the_run_that_the_agent_names(sweep: dict[str, Any], ag
     folder = only_run()
     metrics = json.loads((folder / "results.json").read_text())["metrics"]
     (directory,) = wandb_directories(folder)
-    found = records(directory)
-    (run,) = of_kind(found, "run")
+    entries = records(directory)
+    (run,) = of_kind(entries, "run")
     assert (run.run_id, run.sweep_id, run.run_group) == ("agent001", "sweep123", "sweep")
-    assert summary(found)["knn/top1"] == metrics["knn/top1"] and values.items() <= wandb_config(found).items()
+    assert summary(entries)["knn/top1"] == metrics["knn/top1"] and values.items() <= wandb_config(entries).items()
     # Suggested a second time: the run is done, and the sweep gets the metric from its files.
     before = {name: (folder / name).stat().st_mtime_ns for name in ("results.json", "metrics.jsonl")}
     time.sleep(1)  # W&B names its directories by the second
     agent_run("agent002", values, command)
     assert {name: (folder / name).stat().st_mtime_ns for name in before} == before
-    found = records(wandb_directories(folder)[1])
-    (run,) = of_kind(found, "run")
+    entries = records(wandb_directories(folder)[1])
+    (run,) = of_kind(entries, "run")
     assert (run.run_id, run.sweep_id) == ("agent002", "sweep123")
-    assert summary(found)["knn/top1"] == metrics["knn/top1"]
-    assert [row.step.num for row in of_kind(found, "history")] == [0, 1, 2]
-    assert [r.exit_code for r in of_kind(found, "exit")] == [0]
+    assert summary(entries)["knn/top1"] == metrics["knn/top1"]
+    assert [row.step.num for row in of_kind(entries, "history")] == [0, 1, 2]
+    assert [r.exit_code for r in of_kind(entries, "exit")] == [0]

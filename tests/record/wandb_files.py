@@ -14,34 +14,34 @@ def wandb_directories(folder: Path) -> list[Path]:
 
 
 def records(directory: Path) -> list[Any]:
-    """All records in one of W&B's directories. Waits for W&B's own process, which writes them a moment later."""
+    """All entries in one of W&B's directories. Waits for W&B's own process, which writes them a moment later."""
     deadline = time.monotonic() + 20
     while True:
-        found = [r for path in directory.glob("*.wandb") for r in _read(path.read_bytes())]
-        if any(r.WhichOneof("record_type") == "exit" for r in found) or time.monotonic() > deadline:
-            return found
+        entries = [r for path in directory.glob("*.wandb") for r in _read(path.read_bytes())]
+        if any(r.WhichOneof("record_type") == "exit" for r in entries) or time.monotonic() > deadline:
+            return entries
         time.sleep(0.1)
 
 
-def of_kind(found: list[Any], kind: str) -> list[Any]:
-    """The records of one kind: ``run``, ``history``, ``summary``, ``exit`` ..."""
-    return [getattr(r, kind) for r in found if r.WhichOneof("record_type") == kind]
+def of_kind(entries: list[Any], kind: str) -> list[Any]:
+    """The entries of one kind: ``run``, ``history``, ``summary``, ``exit`` ..."""
+    return [getattr(r, kind) for r in entries if r.WhichOneof("record_type") == kind]
 
 
-def history(found: list[Any]) -> list[dict[str, Any]]:
+def history(entries: list[Any]) -> list[dict[str, Any]]:
     """The rows, with W&B's own step as ``_step``."""
     return [
         {i.key or i.nested_key[0]: json.loads(i.value_json) for i in row.item} | {"_step": row.step.num}
-        for row in of_kind(found, "history")
+        for row in of_kind(entries, "history")
     ]
 
 
-def summary(found: list[Any]) -> dict[str, Any]:
-    return {i.key or i.nested_key[0]: json.loads(i.value_json) for s in of_kind(found, "summary") for i in s.update}
+def summary(entries: list[Any]) -> dict[str, Any]:
+    return {i.key or i.nested_key[0]: json.loads(i.value_json) for s in of_kind(entries, "summary") for i in s.update}
 
 
-def wandb_config(found: list[Any]) -> dict[str, Any]:
-    (run,) = of_kind(found, "run")
+def wandb_config(entries: list[Any]) -> dict[str, Any]:
+    (run,) = of_kind(entries, "run")
     return {u.key: json.loads(u.value_json) for u in run.config.update}
 
 
