@@ -1,28 +1,27 @@
-"""What a few short runs and one whole run give, as it is recorded in ``golden.json``.
+"""Record or compare the observations of short runs and of the default run, which ``golden.json`` holds.
 
-Of each run is recorded every number in the rows of ``metrics.jsonl`` (without the clocks), the metrics, the facts and
-the keys of ``results.json``, the table that is printed, the names of the files, and of the last checkpoint the keys,
-the names, shapes and types of the method's tensors and a SHA-256 of their bytes. A run's identity and the paths of
-classes are not part of it.
+Observed are: every number in the rows of ``metrics.jsonl`` except clocks; the metrics, facts and keys of
+``results.json``; the printed table; the names of the files; and of the last checkpoint the keys, the names, shapes and
+types of the method's tensors and a SHA-256 of their bytes. The run_id and the paths of classes are not observed.
 
-How strictly a run is compared depends on where that is (:func:`strictness`):
+The comparison depends on the machine (:func:`strictness`):
 
 ``bits``
-    On a machine like the recorded one (:func:`machine`: the same torch, Python, processor and instruction set) every
-    bit must be the same.
+    The machine equals the recorded one (:func:`machine`: torch, Python, processor, instruction set): every bit must be
+    equal.
 ``rounding``
-    Other processors and other torches round differently. The numbers in the rows of an fp64 run must agree to 1e-9,
-    the loss of an fp32 run to 2e-2 and of the default run, which is long, to 2e-1, relative or absolute. The names of
-    all numbers, and everything that is not rounded, must be the same. Checksums and accuracies are not compared, nor
-    is the gradient's signal-to-noise ratio, in whose first steps rounding errors are divided by rounding errors.
+    Other processors and other versions of torch round differently. The numbers in the rows of an fp64 run must agree to
+    1e-9, the loss of an fp32 run to 2e-2 and that of the default run, which is long, to 2e-1, relative or absolute.
+    Names and everything that is not rounded must be equal. Checksums, accuracies and the gradient's signal-to-noise
+    ratio, which divides rounding errors in the first steps, are not compared.
 ``weights``
-    Where the first weights, random numbers in fp32, are rounded differently too (processors without AVX2), fp64 runs
-    are compared as fp32 ones.
+    The initial weights, random numbers in fp32, are rounded differently too (processors without AVX2): fp64 runs are
+    compared like fp32 ones.
 
-Every run is on the CPU, with one thread, seeing two cores: a rank takes its share of the cores for its threads.
+All runs are on the CPU with one thread and two visible cores: a rank takes its share of the cores for its threads.
 
     python -m tests.golden             compare, and print a line for each run
-    python -m tests.golden --record    write golden.json anew
+    python -m tests.golden --record    write golden.json
 
 After a change that is meant to change results, record anew and mark the change **results** in CHANGELOG.md.
 """
@@ -49,7 +48,7 @@ import torch
 
 RECORD = Path(__file__).with_suffix(".json")
 CLOCKS = {"seconds", "images_per_second", "estimated_seconds"}
-FP64, FP32, WHOLE = 1e-9, 2e-2, 2e-1  # how far numbers may be apart on another machine
+FP64, FP32, WHOLE = 1e-9, 2e-2, 2e-1  # tolerances on another machine
 
 SHORT = ["train", *SMALL, "optimizer.lr=0.01", "max_steps=5"]
 EXACT, SINGLE = [*SHORT, "precision=fp64"], [*SHORT, "precision=fp32"]
@@ -92,7 +91,7 @@ RUNS: dict[str, list[str]] = {
     "mi": ["mi", "pairs=16", "hidden=16", "steps=20", "evaluations=5", "loss=eqco", "loss.alpha=15"],
     "weight": ["weight", "k=16", "temperature.tau=0.3", "positive=0.5", "negative=0.1", "loss=eqco"],
 }
-# Runs that `ssl-bench evaluate` judges again, and how.
+# Runs that `ssl-bench evaluate` evaluates again, and its arguments.
 AGAIN: dict[str, list[str]] = {"simclr-infonce": ["evaluate=geometry", "evaluate.baselines=[init]"]}
 
 Run = dict[str, Any]
@@ -100,7 +99,7 @@ Level = Literal["bits", "rounding", "weights"]
 
 
 def machine() -> dict[str, str]:
-    """Name what the bits of a result depend on besides the code."""
+    """Describe the machine: everything but the code that the bits of a result depend on."""
     cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     normal = torch.randn(4096, generator=torch.Generator().manual_seed(0))
     found = [re.search(rf"^{name}\s*: (.*)$", cpuinfo, re.MULTILINE) for name in ("model name", "cpu family", "model")]
@@ -114,15 +113,11 @@ def machine() -> dict[str, str]:
 
 
 def command(*arguments: str) -> tuple[int, str]:
-    """Do what ``python -m ssl_bench`` does, in this process and on the CPU.
-
-    Returns:
-        the exit code, and everything that was printed, by ranks too.
-    """
+    """Run ``python -m ssl_bench`` in this process, on the CPU; return its exit code and output, of all ranks."""
     torch.set_num_threads(1)
     hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     with contextlib.ExitStack() as around:
-        around.enter_context(patch.dict(os.environ, hidden))  # also puts back what the command sets
+        around.enter_context(patch.dict(os.environ, hidden))  # restores variables that the command sets, too
         around.enter_context(patch("torch.cuda.is_available", lambda: False))
         around.enter_context(patch.object(sys, "argv", ["ssl-bench", *arguments]))
         around.enter_context(_two_cores())
@@ -152,7 +147,7 @@ def _two_cores() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _captured() -> Iterator[Any]:
-    """Give the file to which this process and those that it starts print meanwhile."""
+    """Redirect the output of this process and its children to the file that is yielded."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
         sys.stdout.flush(), sys.stderr.flush()
         kept = [os.dup(number) for number in (1, 2)]
@@ -167,11 +162,11 @@ def _captured() -> Iterator[Any]:
                 os.close(former)
 
 
-# ---- what is seen of a run
+# ---- observations
 
 
 def observe(name: str) -> Run:
-    """Carry out a run in the current folder, which must be empty, and give what is to be seen of it."""
+    """Carry out a run in the current folder, which must be empty; return its observations."""
     drawn = contextlib.nullcontext() if name == "default" else patch("matplotlib.figure.Figure.savefig", _no_picture)
     with drawn:
         code, printed = command(*RUNS[name])
@@ -189,7 +184,7 @@ def observe(name: str) -> Run:
     }
     if name in AGAIN:
         code, printed = command("evaluate", str(folder), *AGAIN[name])
-        assert code == 0, f"{name} is not judged again, code {code}:\n{printed}"
+        assert code == 0, f"{name} cannot be evaluated again, code {code}:\n{printed}"
         (path,) = folder.glob("evaluations/*.json")
         again = json.loads(path.read_text())
         found["again"] = {"keys": sorted(again), "metrics": again["metrics"]}
@@ -197,14 +192,14 @@ def observe(name: str) -> Run:
 
 
 def _no_picture(figure: Any, file: Any, **settings: Any) -> None:
-    """Stand in for what would be half of the time of a short run."""
+    """Replace the drawing of a plot, which would take half of the time of a short run."""
     file.write(b"no picture")
 
 
 def _trace(path: Path) -> Run:
-    """Every number of every row by its name, null where a row has none; of a long run, of every tenth row.
+    """Every number of the rows by name, null where a row lacks it; of a long run every tenth row.
 
-    JSON keeps the bits of a double.
+    JSON keeps all bits of a double.
     """
     if not path.exists():
         return {}
@@ -234,13 +229,13 @@ def _checkpoint(path: Path) -> Run:
 
 
 def strictness(recorded: dict[str, str]) -> Level:
-    """How much this machine has in common with the recorded one."""
+    """How strictly this machine can be compared with the recorded one."""
     here = machine()
     return "bits" if here == recorded else "rounding" if here["weights"] == recorded["weights"] else "weights"
 
 
 def differences(name: str, recorded: Run, found: Run, level: Level) -> list[str]:
-    """Say where a run is not what was recorded; nothing where it is."""
+    """Differences of a run from its record."""
     if level == "bits":
         return list(_walk(recorded, found, None, ""))
     exact = level == "rounding" and "precision=fp64" in RUNS[name]
@@ -249,7 +244,7 @@ def differences(name: str, recorded: Run, found: Run, level: Level) -> list[str]
 
 
 def _portable(run: Run, exact: bool) -> Run:
-    """What a machine that rounds differently can be held to: all numbers, or the loss alone, but no accuracy."""
+    """The part of the observations that another machine reproduces: all numbers, or only the loss; no accuracy."""
     kept = {key: value for key, value in run.items() if key not in ("sha256", "rows", "again")}
     kept["metrics"] = sorted(run["metrics"])
     kept["table"] = [re.sub(r"[\d.]+%", "%", line).replace(" ", "") for line in run["table"]]
@@ -259,7 +254,7 @@ def _portable(run: Run, exact: bool) -> Run:
 
 
 def _walk(recorded: Any, found: Any, tolerance: float | None, where: str) -> Iterator[str]:
-    """Two values of JSON side by side."""
+    """Differences of two JSON values."""
     if isinstance(recorded, dict) and isinstance(found, dict):
         for key in sorted({*recorded, *found}):
             if key not in recorded or key not in found:
@@ -269,14 +264,14 @@ def _walk(recorded: Any, found: Any, tolerance: float | None, where: str) -> Ite
     elif isinstance(recorded, list) and isinstance(found, list) and len(recorded) == len(found):
         for number, (one, other) in enumerate(zip(recorded, found, strict=True)):
             yield from _walk(one, other, tolerance, f"{where}[{number}]")
-    elif repr(recorded) != repr(found):  # equal texts are equal bits, also of a zero's sign and of what is no number
+    elif repr(recorded) != repr(found):  # equal texts mean equal bits, also for -0.0 and NaN
         floats = isinstance(recorded, float) and isinstance(found, float)
         if not floats or tolerance is None or not math.isclose(recorded, found, rel_tol=tolerance, abs_tol=tolerance):
             yield f"{where}: {recorded!r} was recorded, {found!r} found"
 
 
 def read() -> dict[str, Any]:
-    """What is recorded: ``machine`` and ``runs``."""
+    """The record: ``machine`` and ``runs``."""
     return json.loads(RECORD.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
@@ -284,27 +279,30 @@ def read() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Compare or record; 1 where a run is not what :func:`strictness` asks for."""
+    """Compare or record; return 1 if a run differs by more than :func:`strictness` allows."""
     if sys.argv[1:] not in ([], ["--record"]):
         print("usage: python -m tests.golden [--record]", file=sys.stderr)
         return 2
     if sys.argv[1:]:
-        RECORD.write_text(_text({"machine": machine(), "runs": {name: _apart(name) for name in RUNS}}) + "\n", "utf-8")
+        RECORD.write_text(
+            _text({"machine": machine(), "runs": {name: _observed(name) for name in RUNS}}) + "\n", "utf-8"
+        )
         return 0
     recorded, failed = read(), False
     level = strictness(recorded["machine"])
     for name in RUNS:
-        former, found = recorded["runs"].get(name, {"metrics": {}, "table": []}), _apart(name)
-        apart = differences(name, former, found, "bits")
-        near = not differences(name, former, found, "rounding" if level == "bits" else level)
-        print(f"{name:32} {'within tolerance' if near else 'different'}, " if apart else f"{name:32} same bits", end="")
-        print(f"{len(apart)} differences, such as {apart[0]}" if apart else "", flush=True)
-        failed |= bool(apart) and (level == "bits" or not near)
+        former, found = recorded["runs"].get(name, {"metrics": {}, "table": []}), _observed(name)
+        verdict, apart = "same bits", differences(name, former, found, "bits")
+        if apart:
+            near = not differences(name, former, found, "rounding" if level == "bits" else level)
+            failed |= level == "bits" or not near
+            verdict = f"{'within tolerance' if near else 'different'}, {len(apart)} times, such as {apart[0]}"
+        print(f"{name:32} {verdict}", flush=True)
     return int(failed)
 
 
-def _apart(name: str) -> Run:
-    """A run in a folder of its own."""
+def _observed(name: str) -> Run:
+    """Observe a run in a temporary folder."""
     here = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -315,7 +313,7 @@ def _apart(name: str) -> Run:
 
 
 def _text(value: Any, indent: str = "") -> str:
-    """JSON in lines of what belongs together, to be looked at and to be compared by git."""
+    """JSON with a line for each group of values, so that git shows its changes."""
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict) or len(line) < 200:
         return line

@@ -29,8 +29,9 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2 after one sentence."""
-        sys.exit(refuse(f"{message}; see {self.prog} --help"))
+        """Exit with code 2 after one sentence that names the known flags."""
+        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        sys.exit(refuse(f"{message}; flags of {self.prog} are {', '.join(flags)}"))
 
 
 def refuse(error: object, code: int = 2) -> int:

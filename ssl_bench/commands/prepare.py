@@ -18,6 +18,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--show", type=Path, metavar="FILE.png", help="also draw some images and their views")
     options = parser.read(arguments)
+    if not options.overrides:
+        parser.error("name a dataset by key=value, such as dataset=cifar10")
     try:
         for sentence in _run(options.overrides, options.source, options.show):
             print(sentence)

@@ -6,8 +6,8 @@ With f = unit(head(backbone(view))) and a memory of one unit vector v_i for each
     softmax   -log exp(f . v_i / tau) / sum_j exp(f . v_j / tau)
     NCE       -log P_i / (P_i + m/N) - sum_noise log (m/N) / (P_j + m/N),   P_j = exp(f . v_j / tau) / Z
 
-The noise is m images, drawn uniformly. Z = N mean exp(f . v / tau) over the image and the noise of the first batch, and
-stays. After the step v_i <- unit(v_i / 2 + f / 2); the gradient is that of f alone.
+The noise is m images, drawn uniformly. Z = N mean exp(f . v / tau) over the images and the noise of the first batch; it
+is then fixed. After the step v_i <- unit(v_i / 2 + f / 2); the gradient is that of f alone.
 
 V views   B images on this rank   W ranks   N images   D width   R = V B queries
 """
@@ -43,7 +43,7 @@ class Remembering(Encoder):
 
 @dataclass(frozen=True)
 class Kept:
-    """The part of a step that enters the memory after it."""
+    """The values of a batch that after_step needs."""
 
     ids: Tensor  # [B]
     f: Tensor  # [V, B, D]
