@@ -44,7 +44,7 @@ def test_wrong_arguments_exit_with_2(parser: Parser, arguments: list[str], capsy
         parser.read(arguments)
     refusal = capsys.readouterr().err
     assert stop.value.code == 2 and refusal.startswith("ssl-bench: ") and refusal.count("\n") == 1
-    assert refusal.endswith("; see ssl-bench example --help\n")
+    assert refusal.endswith("; flags of ssl-bench example are --help, --out, --dry-run\n")
 
 
 def test_refuse_prints_the_reason_and_returns_the_code(capsys: pytest.CaptureFixture[str]) -> None:
