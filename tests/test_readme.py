@@ -139,13 +139,18 @@ def test_the_layout_names_every_file() -> None:
     assert {"conf", "ssl_bench", "scripts", "tests", "outputs"} <= text.keys()
 
 
-def test_every_option_is_in_the_table_of_its_group() -> None:
-    text = (ROOT / "conf" / "README.md").read_text()
-    for folder in sorted((ROOT / "conf").iterdir()):
-        if not folder.is_dir() or folder.name in ("experiment", "hydra", "local"):
+def test_the_tables_of_options_name_options_that_exist() -> None:
+    """A table of ``conf/README.md`` begins with its group. (A new option is no edit there: a test row is enough.)"""
+    checked = 0
+    for table in re.findall(r"(?:^\|.*\n)+", (ROOT / "conf" / "README.md").read_text(), re.M):
+        group = re.match(r"\| (\w+) \|", table)
+        if group is None or not (ROOT / "conf" / group[1]).is_dir():
             continue
-        for option in folder.glob("*.yaml"):
-            assert f"`{option.stem}`" in text or (folder.name == "batch_size" and "`b32`" in text), option
+        for row in table.splitlines()[2:]:
+            for name in re.findall(r"`(\w+)`", row.split("|")[1]):
+                assert (ROOT / "conf" / group[1] / f"{name}.yaml").is_file(), f"{group[1]}={name}"
+                checked += 1
+    assert checked > 80
 
 
 def test_the_figures_that_readme_shows_are_there() -> None:

@@ -18,9 +18,9 @@ def random_images(count: int, size: int, channels: int) -> np.ndarray:
     return np.random.default_rng(count).integers(0, 256, (count, size, size, channels), dtype=np.uint8)
 
 
-def write_mnist(folder: Path) -> dict[str, Split]:
-    """MNIST's idx files, unpacked as torchvision keeps them."""
-    raw, splits = folder / "MNIST" / "raw", {}
+def write_mnist(folder: Path, name: str = "MNIST") -> dict[str, Split]:
+    """MNIST's idx files, unpacked as torchvision keeps them; those of FashionMNIST differ in the folder only."""
+    raw, splits = folder / name / "raw", {}
     raw.mkdir(parents=True)
     for split, stem, count in (("train", "train", 12), ("test", "t10k", 5)):
         images, labels = splits[split] = random_images(count, 28, 1), np.arange(count) % 10
@@ -84,7 +84,7 @@ def test_arrays_equal_the_files_in_torchvisions_format(
 
 
 def test_a_dataset_without_files_needs_no_preparation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
+    assert main(["dataset=scattered_digits"]) == 0
     sentence = "dataset=scattered_digits needs no preparation: 1347 images to train on\n"
     assert capsys.readouterr() == (sentence, "")
 
