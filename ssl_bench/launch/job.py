@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,17 +100,20 @@ class Job:
 
             local = int(os.environ["LOCAL_WORLD_SIZE"]) if self.torchrun else nodes().share(config["devices"])
             Parts(config).validate(local)
+        from ssl_bench.launch import ranks
+
+        start = partial(ranks.launch, config, run_id(config), folder, self.work, self.torchrun, self._separate)
         if not first:
-            return self._started(config, folder)
+            return start()
         if results.exists():
-            return self._concluded(self._started(config, folder), config, folder)
+            return self._concluded(start(), config, folder)
         with self._slot(config), claimed(folder, wait) as owner:
             if owner is not None:
                 return Outcome(State.HELD, 1, f"{folder} is being trained by {owner}")
             if results.exists():  # finished while this process waited
                 return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
             self._begin(config, folder)
-            return self._concluded(self._started(config, folder), config, folder)
+            return self._concluded(start(), config, folder)
 
     def _slot(self, config: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
         """GPUs or cores for this run, if others run at the same time."""
@@ -132,16 +136,6 @@ class Job:
             raise unwritable(error) from error
         if not self.quiet:
             print(f"run {run_id(config)} in {folder}", flush=True)
-
-    def _started(self, config: dict[str, Any], folder: Path) -> Outcome:
-        """Start the work in this process, as a rank of torchrun, or in new ranks."""
-        from ssl_bench.launch import ranks
-
-        if self.work is not None:
-            return ranks.compute(self.work, config, run_id(config), folder)
-        if self.torchrun:
-            return ranks.join(config, run_id(config), folder)
-        return ranks.launch(config, run_id(config), folder, self._separate)
 
     def _concluded(self, outcome: Outcome, config: dict[str, Any], folder: Path) -> Outcome:
         """Show the results of a finished run; keep the reason of a failed one."""

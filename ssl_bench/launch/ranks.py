@@ -1,5 +1,6 @@
 """The processes of a run: this one, ranks started here, or the ranks of an outer torchrun. All return an Outcome."""
 
+import contextlib
 import datetime
 import logging
 import multiprocessing
@@ -8,7 +9,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,30 +33,42 @@ from ssl_bench.training.interrupt import Interrupted
 STOPPED = {code: n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2) for code in (128 + n, -n)}
 
 
-def launch(config: dict[str, Any], run_id: str, folder: Path, separate: bool = False) -> Outcome:
-    """Carry out a validated run on ``devices`` processes and wait for it.
+def launch(
+    config: dict[str, Any],
+    run_id: str,
+    folder: Path,
+    work: Callable[[dict[str, Any]], dict[str, float]] | None = None,
+    torchrun: bool = False,
+    separate: bool = False,
+) -> Outcome:
+    """Carry out a validated run and wait for it.
 
     Args:
+        work: computes the metrics in this process, without training; None: pre-train and evaluate on ``devices``.
+        torchrun: this process is one of the ranks already.
         separate: use a process of its own even for one device, and print nothing, because other runs share this
             process and its terminal.
     """
+    if work is not None:
+        return compute(work, config, run_id, folder)
+    if torchrun:
+        return join(config, run_id, folder)
     if config["devices"] == 1 and not separate:
         return _train(config, run_id, folder, local_device(0))
     return _elastic(config, run_id, folder, separate)
 
 
-def compute(work: Callable[[dict[str, Any]], Any], config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
+def compute(
+    work: Callable[[dict[str, Any]], dict[str, float]], config: dict[str, Any], run_id: str, folder: Path
+) -> Outcome:
     """Carry out a computation that is no training, in this process, and write ``results.json``."""
-
-    def compute_and_record() -> None:
-        started = time.monotonic()
-        metrics: dict[str, float] = work(config)
+    device, started = torch.device("cpu"), time.monotonic()
+    with _attempt(folder, device) as attempt:
+        metrics = work(config)
         results = {"run_id": run_id, "name": config["name"], "config": config, "metrics": metrics}
         results |= {"environment": environment(device), "seconds": round(time.monotonic() - started, 3)}
         files.write_json(folder / "results.json", results)
-
-    device = torch.device("cpu")
-    return _outcome_of(compute_and_record, folder, device)
+    return attempt.outcome
 
 
 def join(config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False) -> Outcome:
@@ -75,42 +89,54 @@ def join(config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False)
 def _train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
     """Train on this rank."""
     try:
-        return _outcome_of(lambda: train(config, run_id, folder, device), folder, device, quiet)
+        with _attempt(folder, device, quiet) as attempt:
+            train(config, run_id, folder, device)
+        return attempt.outcome
     finally:
         release_memory(device)
 
 
-def _outcome_of(work: Callable[[], Any], folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
-    """Call ``work`` and convert known errors to outcomes; other errors of several ranks keep their traceback."""
+@dataclass
+class Attempt:
+    """A run in progress and, after it, its outcome."""
+
+    outcome: Outcome
+
+
+@contextlib.contextmanager
+def _attempt(folder: Path, device: torch.device, quiet: bool = False) -> Iterator[Attempt]:
+    """Convert known errors of the block to its outcome; other errors of several ranks keep their traceback."""
     # With gloo the other ranks notice at once that a rank has left. With NCCL only the end of its process shows it.
     must_exit = world() > 1 and device.type == "cuda"
+    attempt = Attempt(Outcome(State.DONE))
     with logging_to(folder if rank() == 0 else None, quiet):
         try:
-            work()
-            return Outcome(State.DONE)
+            yield attempt
         except Interrupted as stop:
-            return Outcome.interrupted(stop.number)
+            attempt.outcome = Outcome.interrupted(stop.number)
         except (ConfigError, RunError) as error:
             if (world() > 1 and isinstance(error.__cause__, torch.OutOfMemoryError)) or must_exit:
                 raise  # only this rank failed: it must exit, since the others wait for it
-            return Outcome.failed(str(error), error.exit_code)
+            attempt.outcome = Outcome.failed(str(error), error.exit_code)
         except OSError as error:
             if must_exit:
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            return Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")
+            reason = f"{where}{error.strerror or error}; after fixing that, the same command resumes"
+            attempt.outcome = Outcome.failed(reason)
         except torch.OutOfMemoryError as error:
             if world() > 1:
                 raise
             reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
-            return Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
+            attempt.outcome = Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
         except Exception as error:
-            if world() > 1 and _lost_a_rank(error):
-                why = str(error).splitlines()[0]
-                return Outcome.failed(f"rank {rank()} has lost the others ({why}); the same command resumes")
-            if world() > 1:
+            if world() == 1:
+                attempt.outcome = Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+            elif _lost_a_rank(error):
+                reason = f"rank {rank()} has lost the others ({str(error).splitlines()[0]})"
+                attempt.outcome = Outcome.failed(f"{reason}; the same command resumes")
+            else:
                 raise
-            return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
 
 
 def _lost_a_rank(error: Exception) -> bool:

@@ -1,155 +1,23 @@
-"""Shapes, initial values and batch statistics of the networks; anchors, positives and the momentum network."""
+"""Anchors, positives and the momentum network of the Siamese framework; supervised training."""
 
 import copy
 import functools
 import itertools
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import yaml
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ssl_bench.config.build import build
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import InvalidValue
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.methods.supervised import Supervised
-from ssl_bench.networks.backbones import DigitsResNet, timm_backbone, wide_resnet50
 from ssl_bench.networks.heads import MLP
-from ssl_bench.networks.norm import synchronise
 from ssl_bench.objective.contrast import Embedded
 from tests.ranks import on_two_ranks
-
-
-@pytest.mark.parametrize(
-    ("name", "stem", "size", "features", "parameters"),
-    # Counts of the published networks less their classifiers; the CIFAR stem has 7,680 weights fewer.
-    [
-        ("resnet18", "imagenet", 64, 512, 11_176_512),
-        ("resnet18", "cifar", 32, 512, 11_168_832),
-        ("resnet50", "imagenet", 64, 2048, 23_508_032),
-        ("resnet50", "cifar", 32, 2048, 23_500_352),
-    ],
-)
-def test_resnets(name: str, stem: str, size: int, features: int, parameters: int) -> None:
-    model = timm_backbone(name, 3, stem, zero_init_residual=True).eval()  # type: ignore[arg-type]
-    assert sum(p.numel() for p in model.parameters()) == parameters
-    assert model(torch.zeros(2, 3, size, size)).shape == (2, features) and model.num_features == features
-    last = model.get_submodule("layer1.0.bn2" if name == "resnet18" else "layer1.0.bn3")
-    assert not last.state_dict()["weight"].any()
-    halved = {"imagenet": 32, "cifar": 8}[stem]
-    maps: list[Tensor] = []
-    model.get_submodule("layer4").register_forward_hook(lambda *seen: maps.append(seen[2]))
-    model(torch.zeros(1, 3, size, size))
-    assert maps[0].shape[-1] == size // halved
-
-
-@pytest.mark.parametrize(("width", "millions"), [(1, 24), (2, 94), (4, 375)])
-def test_wide_resnets(width: int, millions: int) -> None:
-    """SimCLR's table 6 has 24, 94 and 375 million. Of the 1x, 9,408 weights read the image and 53,120 are of BNs."""
-    with torch.device("meta"):
-        model = wide_resnet50(width, 3, True)
-        assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 2048 * width) and model.num_features == 2048 * width
-    count = sum(p.numel() for p in model.parameters())
-    assert count == (23_508_032 - 9_408 - 53_120) * width**2 + (9_408 + 53_120) * width
-    assert round(count / 1e6) == millions
-    assert {m.out_channels % (64 * width) for m in model.modules() if isinstance(m, nn.Conv2d)} == {0}
-
-
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "mobilenetv3_small_050", "resnet18"])
-@pytest.mark.parametrize("size", [32, 64])
-def test_networks_of_timm_at_any_size_and_number_of_channels(name: str, size: int) -> None:
-    """Some are made for one image size, and some have a layer after the one whose features timm counts."""
-    model = timm_backbone(name, 5, size=size).eval()
-    assert model(torch.zeros(2, 5, size, size)).shape == (2, model.num_features)
-
-
-def test_invalid_networks_of_timm_are_refused() -> None:
-    remedy = r"a network in timm\.list_models\(\) \(did you mean vit_tiny_patch16_224\?\)$"
-    with pytest.raises(InvalidValue, match=rf"^name=vit_tiny_patch16_244: set name to {remedy}"):
-        timm_backbone("vit_tiny_patch16_244", 3)
-    with pytest.raises(InvalidValue, match=r"^stem=cifar: set stem to imagenet: cifar is for ResNets"):
-        timm_backbone("vit_tiny_patch16_224", 3, "cifar")
-    with pytest.raises(InvalidValue, match=r"^zero_init_residual=true: set zero_init_residual to null"):
-        timm_backbone("vit_tiny_patch16_224", 3, zero_init_residual=True)
-
-
-def test_the_small_network() -> None:
-    model = DigitsResNet(16, 1)
-    assert model(torch.zeros(2, 1, 20, 20)).shape == (2, 64) and model.num_features == 64
-
-
-@pytest.mark.parametrize("layers", [1, 2, 3, 4])
-def test_the_heads_of_simclr(layers: int) -> None:
-    """k layers: k Linears without bias, each followed by a BN; the last BN has a scale and no shift."""
-    head = MLP(12, layers, None, 5)
-    linears = [m for m in head.modules() if isinstance(m, nn.Linear)]
-    norms = [m for m in head.modules() if isinstance(m, nn.BatchNorm1d)]
-    assert len(linears) == len(norms) == layers and all(m.bias is None for m in linears)
-    assert [m.out_features for m in linears] == [12] * (layers - 1) + [5]
-    assert [m.bias.requires_grad for m in norms] == [True] * (layers - 1) + [False]
-    assert sum(isinstance(m, nn.ReLU) for m in head.modules()) == layers - 1
-    assert float(linears[-1].weight.detach().std()) < 0.02
-    assert head(torch.randn(4, 12)).shape == (4, 5)
-
-
-def test_the_head_of_moco() -> None:
-    head = MLP(12, 2, 7, 5, norm=False, final_norm="none")
-    assert [type(m).__name__ for m in head.layers] == ["Linear", "ReLU", "Linear"]
-    assert all(m.bias is not None for m in head.layers if isinstance(m, nn.Linear))
-
-
-HEADS = Path(__file__).parents[2] / "conf" / "head"
-
-
-@pytest.mark.parametrize(
-    ("name", "widths", "biases", "norms", "shift"),
-    # widths of the Linears, their biases, the number of BNs, and whether the shift of the last BN is trained
-    [
-        ("linear", [128], [True], 0, None),
-        ("mlp2", [64, 128], [False, False], 2, False),
-        ("mlp3", [64, 64, 128], [False] * 3, 3, False),
-        ("mlp4", [64, 64, 64, 128], [False] * 4, 4, False),
-        ("moco", [64, 128], [True, True], 0, None),
-        ("simo", [64, 128], [False, False], 2, True),
-        ("byol", [4096, 256], [False, True], 1, True),
-        ("relic", [4096, 2048, 1024, 512, 128], [False] * 5, 5, False),
-    ],
-)
-def test_the_heads_of_the_papers(
-    name: str, widths: list[int], biases: list[bool], norms: int, shift: bool | None
-) -> None:
-    with torch.device("meta"):
-        head: MLP = build(yaml.safe_load((HEADS / f"{name}.yaml").read_text()), "head", inputs=64)
-    linears = [m for m in head.modules() if isinstance(m, nn.Linear)]
-    assert [m.out_features for m in linears] == widths and [m.bias is not None for m in linears] == biases
-    every = [m for m in head.modules() if isinstance(m, nn.BatchNorm1d)]
-    assert len(every) == norms and (shift is None or every[-1].bias.requires_grad == shift)
-    assert all(m.bias.requires_grad for m in every[:-1]) and all(m.weight.requires_grad for m in every)
-    assert isinstance(head.layers[-1], nn.BatchNorm1d) == (norms == len(linears)) and head.num_features == widths[-1]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: MLP(4, 0, None, 2), "layers=0: set layers to 1 or more"),
-        (lambda: MLP(4, 3, (5,), 2), r"hidden=\[5\]: set hidden to 2 widths"),
-        (lambda: MLP(4, 2, 0, 2), "hidden=0: set hidden to 1 or more"),
-        (lambda: MLP(4, 1, None, 0), "out=0: set out to 1 or more"),
-    ],
-)
-def test_invalid_heads_are_refused(make: Callable[[], MLP], message: str) -> None:
-    with pytest.raises(InvalidValue, match=f"^{message}"):
-        make()
-
-
-# ---- anchors and positives
 
 
 class Flat(nn.Module):
@@ -424,60 +292,3 @@ def test_supervised_without_any_label_is_zero() -> None:
 
 
 # ---- batch statistics over ranks
-
-
-def _norm(rank: int | None) -> dict[str, Tensor]:
-    """Outputs and gradients of a BN over 8 rows, or over this rank's half of them with global statistics."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(8, 3, 2, 2, generator=generator, dtype=torch.float64) * 5 + 100
-    target = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-    model: nn.Module = nn.Sequential(nn.BatchNorm2d(3)).double()
-    rows = slice(None) if rank is None else slice(4 * rank, 4 * rank + 4)
-    if rank is not None:
-        model = synchronise(model, torch.device("cpu"))
-    x = x[rows].requires_grad_()
-    y = model(x)
-    (y - target[rows]).square().mean().backward()
-    norm = model[0]  # type: ignore[index]
-    found = {"y": y.detach(), "weight": norm.weight.grad, "bias": norm.bias.grad, "x": x.grad}
-    found |= {"mean": norm.running_mean, "var": norm.running_var}
-    if rank is not None:
-        for name in ("weight", "bias"):
-            dist.all_reduce(found[name])
-            found[name] /= 2
-    return found
-
-
-def test_global_batch_statistics_are_those_of_one_process() -> None:
-    alone, ranks = _norm(None), on_two_ranks(_norm)
-    for rank in ranks:
-        for name in ("weight", "bias", "mean", "var"):
-            torch.testing.assert_close(rank[name], alone[name], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(torch.cat([r["y"] for r in ranks]), alone["y"], rtol=1e-11, atol=1e-11)
-    # Each rank's loss is a mean over half of the rows, so the gradient of a row is twice that of the global mean.
-    torch.testing.assert_close(torch.cat([r["x"] for r in ranks]) / 2, alone["x"], rtol=1e-11, atol=1e-13)
-
-
-def _half_norm(rank: int) -> dict[str, Tensor]:
-    x = torch.randn(8, 3, 2, 2, generator=torch.Generator().manual_seed(0)) + 30
-    norm: Any = synchronise(nn.Sequential(nn.BatchNorm2d(3)), torch.device("cpu"))
-    y = norm(x.bfloat16()[4 * rank : 4 * rank + 4])
-    return {"y": y, "mean": norm[0].running_mean}
-
-
-def test_global_batch_statistics_of_half_precision_are_computed_in_full_precision() -> None:
-    x = (torch.randn(8, 3, 2, 2, generator=torch.Generator().manual_seed(0)) + 30).bfloat16().double()
-    ranks = on_two_ranks(_half_norm)
-    unit = (x - x.mean((0, 2, 3), keepdim=True)) / (x.var((0, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
-    y = torch.cat([rank["y"] for rank in ranks])
-    assert y.dtype == torch.bfloat16
-    torch.testing.assert_close(y.double(), unit, rtol=2**-8, atol=1e-4)  # only the result is rounded
-    torch.testing.assert_close(ranks[0]["mean"].double(), x.mean((0, 2, 3)) / 10, rtol=1e-6, atol=0)
-
-
-def test_a_norm_that_cannot_be_made_global_is_refused() -> None:
-    class Special(nn.BatchNorm2d):
-        pass
-
-    with pytest.raises(InvalidValue, match=r"set framework\.norm to local: Special cannot be made global$"):
-        synchronise(nn.Sequential(Special(3)), torch.device("cpu"))

@@ -1,0 +1,66 @@
+"""Shapes, parameter counts and refusals of the backbones."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ssl_bench.errors import InvalidValue
+from ssl_bench.networks.backbones import DigitsResNet, timm_backbone, wide_resnet50
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "size", "features", "parameters"),
+    # Counts of the published networks less their classifiers; the CIFAR stem has 7,680 weights fewer.
+    [
+        ("resnet18", "imagenet", 64, 512, 11_176_512),
+        ("resnet18", "cifar", 32, 512, 11_168_832),
+        ("resnet50", "imagenet", 64, 2048, 23_508_032),
+        ("resnet50", "cifar", 32, 2048, 23_500_352),
+    ],
+)
+def test_resnets(name: str, stem: str, size: int, features: int, parameters: int) -> None:
+    model = timm_backbone(name, 3, stem, zero_init_residual=True).eval()  # type: ignore[arg-type]
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert model(torch.zeros(2, 3, size, size)).shape == (2, features) and model.num_features == features
+    last = model.get_submodule("layer1.0.bn2" if name == "resnet18" else "layer1.0.bn3")
+    assert not last.state_dict()["weight"].any()
+    halved = {"imagenet": 32, "cifar": 8}[stem]
+    maps: list[Tensor] = []
+    model.get_submodule("layer4").register_forward_hook(lambda *seen: maps.append(seen[2]))
+    model(torch.zeros(1, 3, size, size))
+    assert maps[0].shape[-1] == size // halved
+
+
+@pytest.mark.parametrize(("width", "millions"), [(1, 24), (2, 94), (4, 375)])
+def test_wide_resnets(width: int, millions: int) -> None:
+    """SimCLR's table 6 has 24, 94 and 375 million. Of the 1x, 9,408 weights read the image and 53,120 are of BNs."""
+    with torch.device("meta"):
+        model = wide_resnet50(width, 3, True)
+        assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 2048 * width) and model.num_features == 2048 * width
+    count = sum(p.numel() for p in model.parameters())
+    assert count == (23_508_032 - 9_408 - 53_120) * width**2 + (9_408 + 53_120) * width
+    assert round(count / 1e6) == millions
+    assert {m.out_channels % (64 * width) for m in model.modules() if isinstance(m, nn.Conv2d)} == {0}
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "mobilenetv3_small_050", "resnet18"])
+@pytest.mark.parametrize("size", [32, 64])
+def test_networks_of_timm_at_any_size_and_number_of_channels(name: str, size: int) -> None:
+    """Some are made for one image size, and some have a layer after the one whose features timm counts."""
+    model = timm_backbone(name, 5, size=size).eval()
+    assert model(torch.zeros(2, 5, size, size)).shape == (2, model.num_features)
+
+
+def test_invalid_networks_of_timm_are_refused() -> None:
+    remedy = r"a network in timm\.list_models\(\) \(did you mean vit_tiny_patch16_224\?\)$"
+    with pytest.raises(InvalidValue, match=rf"^name=vit_tiny_patch16_244: set name to {remedy}"):
+        timm_backbone("vit_tiny_patch16_244", 3)
+    with pytest.raises(InvalidValue, match=r"^stem=cifar: set stem to imagenet: cifar is for ResNets"):
+        timm_backbone("vit_tiny_patch16_224", 3, "cifar")
+    with pytest.raises(InvalidValue, match=r"^zero_init_residual=true: set zero_init_residual to null"):
+        timm_backbone("vit_tiny_patch16_224", 3, zero_init_residual=True)
+
+
+def test_the_small_network() -> None:
+    model = DigitsResNet(16, 1)
+    assert model(torch.zeros(2, 1, 20, 20)).shape == (2, 64) and model.num_features == 64

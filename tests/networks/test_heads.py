@@ -1,0 +1,80 @@
+"""Layers and initial values of the projection heads."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from ssl_bench.config.build import build
+from ssl_bench.errors import InvalidValue
+from ssl_bench.networks.heads import MLP
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+def test_the_heads_of_simclr(layers: int) -> None:
+    """k layers: k Linears without bias, each followed by a BN; the last BN has a scale and no shift."""
+    head = MLP(12, layers, None, 5)
+    linears = [m for m in head.modules() if isinstance(m, nn.Linear)]
+    norms = [m for m in head.modules() if isinstance(m, nn.BatchNorm1d)]
+    assert len(linears) == len(norms) == layers and all(m.bias is None for m in linears)
+    assert [m.out_features for m in linears] == [12] * (layers - 1) + [5]
+    assert [m.bias.requires_grad for m in norms] == [True] * (layers - 1) + [False]
+    assert sum(isinstance(m, nn.ReLU) for m in head.modules()) == layers - 1
+    assert float(linears[-1].weight.detach().std()) < 0.02
+    assert head(torch.randn(4, 12)).shape == (4, 5)
+
+
+def test_the_head_of_moco() -> None:
+    head = MLP(12, 2, 7, 5, norm=False, final_norm="none")
+    assert [type(m).__name__ for m in head.layers] == ["Linear", "ReLU", "Linear"]
+    assert all(m.bias is not None for m in head.layers if isinstance(m, nn.Linear))
+
+
+HEADS = Path(__file__).parents[2] / "conf" / "head"
+
+
+@pytest.mark.parametrize(
+    ("name", "widths", "biases", "norms", "shift"),
+    # widths of the Linears, their biases, the number of BNs, and whether the shift of the last BN is trained
+    [
+        ("linear", [128], [True], 0, None),
+        ("mlp2", [64, 128], [False, False], 2, False),
+        ("mlp3", [64, 64, 128], [False] * 3, 3, False),
+        ("mlp4", [64, 64, 64, 128], [False] * 4, 4, False),
+        ("moco", [64, 128], [True, True], 0, None),
+        ("simo", [64, 128], [False, False], 2, True),
+        ("byol", [4096, 256], [False, True], 1, True),
+        ("relic", [4096, 2048, 1024, 512, 128], [False] * 5, 5, False),
+    ],
+)
+def test_the_heads_of_the_papers(
+    name: str, widths: list[int], biases: list[bool], norms: int, shift: bool | None
+) -> None:
+    with torch.device("meta"):
+        head: MLP = build(yaml.safe_load((HEADS / f"{name}.yaml").read_text()), "head", inputs=64)
+    linears = [m for m in head.modules() if isinstance(m, nn.Linear)]
+    assert [m.out_features for m in linears] == widths and [m.bias is not None for m in linears] == biases
+    every = [m for m in head.modules() if isinstance(m, nn.BatchNorm1d)]
+    assert len(every) == norms and (shift is None or every[-1].bias.requires_grad == shift)
+    assert all(m.bias.requires_grad for m in every[:-1]) and all(m.weight.requires_grad for m in every)
+    assert isinstance(head.layers[-1], nn.BatchNorm1d) == (norms == len(linears)) and head.num_features == widths[-1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MLP(4, 0, None, 2), "layers=0: set layers to 1 or more"),
+        (lambda: MLP(4, 3, (5,), 2), r"hidden=\[5\]: set hidden to 2 widths"),
+        (lambda: MLP(4, 2, 0, 2), "hidden=0: set hidden to 1 or more"),
+        (lambda: MLP(4, 1, None, 0), "out=0: set out to 1 or more"),
+    ],
+)
+def test_invalid_heads_are_refused(make: Callable[[], MLP], message: str) -> None:
+    with pytest.raises(InvalidValue, match=f"^{message}"):
+        make()
+
+
+# ---- anchors and positives
