@@ -24,7 +24,7 @@ SMALL += ["tracking=off", "log_every=1", "evaluate=[]", "evaluate.baselines=[]"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the tests with a time limit of their own first: they are the longest, and both workers then end together."""
+    """Start the longest tests, which have a time limit of their own, first: then both workers end together."""
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 
