@@ -49,7 +49,7 @@ def test_values_are_shown_as_on_the_command_line(value: Any, text: str) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_refused_by_name() -> None:
-    error = unwritable(PermissionError(13, "Permission denied", "/root/outputs"))
+    error = unwritable(PermissionError(13, "Permission denied", "/data/outputs"))
     sentence = "Permission denied; set paths.outputs to a folder that can be written"
-    assert str(error) == f"/root/outputs: {sentence}"
+    assert str(error) == f"/data/outputs: {sentence}"
     assert str(unwritable(PermissionError(13, "Permission denied"))) == f"paths.outputs: {sentence}"
