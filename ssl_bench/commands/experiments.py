@@ -3,14 +3,14 @@
 An option of the same name in ``conf/experiment/`` comes before them, one in the folder of ``--config-dir`` after them.
 """
 
+from typing import Any
+
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
-
-from ssl_bench.papers import experiments
 
 GROUP = "experiment"
 
@@ -23,7 +23,7 @@ class PapersSource(ConfigSource):
         return "papers"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        content = experiments.content(_name(config_path))
+        content = _content(config_path)
         if content is None:
             raise ConfigLoadError(f"there is no {config_path}")
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": "_global_"})
@@ -35,12 +35,14 @@ class PapersSource(ConfigSource):
         return config_path in ("", GROUP)
 
     def is_config(self, config_path: str) -> bool:
-        return config_path.startswith(f"{GROUP}/") and experiments.content(_name(config_path)) is not None
+        return config_path.startswith(f"{GROUP}/") and _content(config_path) is not None
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """Options with their paper, such as ``dcl/fig3a``: as they are written after ``experiment=``."""
         if config_path == "":
             return [GROUP] if results_filter is not ObjectType.CONFIG else []
+        from ssl_bench.papers import experiments
+
         return experiments.names() if results_filter is not ObjectType.GROUP else []
 
 
@@ -57,5 +59,7 @@ def register() -> None:
         Plugins.instance().register(plugin)
 
 
-def _name(config_path: str) -> str:
-    return config_path.removeprefix(f"{GROUP}/").removesuffix(".yaml")
+def _content(config_path: str) -> dict[str, Any] | None:
+    from ssl_bench.papers import experiments  # imported where it is used: every training starts with this file
+
+    return experiments.content(config_path.removeprefix(f"{GROUP}/").removesuffix(".yaml"))
