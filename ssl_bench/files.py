@@ -55,3 +55,14 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError):
         return None
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """The values of a file with one JSON value per line, without lines that were cut short; none without a file."""
+    values = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            values.append(json.loads(line))
+        except ValueError:
+            continue
+    return values

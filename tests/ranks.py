@@ -1,6 +1,13 @@
-"""Two processes connected by gloo, for tests of collectives and of methods on several ranks."""
+"""Processes forked from a server that has imported torch once for all tests of a process: ranks, and whole commands.
 
+A command in a new Python process takes five seconds longer, for its imports. Only tests of those do that.
+"""
+
+import multiprocessing
+import os
+import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,18 +17,27 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from ssl_bench import cli
 from ssl_bench.distributed import leave
 
 T = TypeVar("T")
+# Every optimiser imports torch._dynamo, and some tests need scipy. Nothing here may start a thread.
+PRELOADED = ["tests.conftest", "ssl_bench.launch.ranks", "ssl_bench.networks.backbones", "torch._dynamo", "scipy.stats"]
+PRELOADED += ["ssl_bench.train", "sklearn.datasets", "matplotlib.figure"]
+multiprocessing.set_forkserver_preload(PRELOADED)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def on_two_ranks(function: Callable[[int], T]) -> list[T]:
-    """Results of ``function(rank)`` on two ranks; the function must be importable."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """Results of ``function(rank)`` on two ranks, connected by gloo; the function must be importable."""
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(_enter, (function, folder, port), nprocs=2, start_method="spawn")
+        mp.start_processes(_enter, (function, folder, port), nprocs=2, start_method="forkserver")
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 
@@ -30,3 +46,60 @@ def _enter(rank: int, function: Callable[[int], T], folder: str, port: int) -> N
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     torch.save(function(rank), Path(folder) / f"{rank}.pt")
     leave()
+
+
+class Command:
+    """``ssl-bench`` in a process and session of its own, in the working directory.
+
+    Args:
+        arguments: words of the command line.
+        environment: variables in addition to those of this process.
+    """
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self._output = tempfile.NamedTemporaryFile("r")
+        context = multiprocessing.get_context("forkserver")
+        call = (arguments, {**os.environ, **environment}, self._output.name)
+        self._process = context.Process(target=_command, args=call)
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, -n after signal n, or None while the process runs."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid or 0, number)
+
+    def wait(self, timeout: float = 60) -> str:
+        """Wait for the end; return what the command and its children printed to both outputs."""
+        self._process.join(timeout)
+        if self.code is None:
+            self.send_signal(signal.SIGKILL)
+            raise TimeoutError(f"no end after {timeout} s:\n{self.printed()}")
+        return self.printed()
+
+    def printed(self) -> str:
+        return Path(self._output.name).read_text()
+
+
+def _command(arguments: tuple[str, ...], environment: dict[str, str], output: str) -> None:
+    os.setsid()
+    with open(output, "w") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["ssl-bench", *arguments]
+    cli.main()
+
+
+def train_on_two_ranks(*arguments: str) -> tuple[int, str]:
+    """Carry out ``ssl-bench train`` on two ranks with torchrun's variables; return exit code and output of rank 0."""
+    shared = {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    shared |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [Command("train", *arguments, RANK=rank, LOCAL_RANK=rank, **shared) for rank in "01"]
+    printed = [rank.wait(120) for rank in ranks]
+    assert ranks[0].code == ranks[1].code is not None, printed
+    return ranks[0].code, printed[0]

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 
@@ -38,3 +38,17 @@ def refuse(error: object, code: int = 2) -> int:
     """Print why a command cannot go on; return its exit code."""
     print(f"ssl-bench: {error}", file=sys.stderr)
     return code
+
+
+def show_progress(configurations: Iterable[Any], count: int) -> Iterable[Any]:
+    """Show how many of ``count`` configurations have been composed: a bar on a terminal, else one line at the start."""
+    if count < 20:  # a second or two
+        return configurations
+    from rich.console import Console
+    from rich.progress import track
+
+    console, text = Console(stderr=True), f"composing {count} configurations"
+    if not console.is_terminal:
+        print(text, file=sys.stderr, flush=True)
+        return configurations
+    return track(configurations, text, count, console=console, transient=True)

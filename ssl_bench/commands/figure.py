@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.commands.arguments import Parser, refuse, show_progress
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.papers import runs, tables
+from ssl_bench.papers import tables
 from ssl_bench.papers.formats import fill
+from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import HELP, Selection
 
 SUFFIXES = (".png", ".pdf", ".svg")
@@ -33,8 +34,8 @@ def main(arguments: Sequence[str]) -> int:
                 raise ConfigError(f"{table.name} is no figure: set it to one of {', '.join(figures)}")
         require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
         require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
-        finished = runs.finished(selection.outputs)
-        filled = [(table, fill(table, cells, finished)) for table, cells in selected]
+        results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
+        filled = [(table, fill(table, cells, results)) for table, cells in selected]
     except ConfigError as error:
         return refuse(error)
     from ssl_bench.papers.figure import draw

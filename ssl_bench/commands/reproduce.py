@@ -13,16 +13,15 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ssl_bench import hardware
-from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.commands.arguments import Parser, refuse, show_progress
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
 from ssl_bench.papers.selection import HELP, Selection
-from ssl_bench.papers.tables import Cell
 
 SUBMITTED = 32  # commands that wait for jobs of Slurm at the same time, each in a process of its own
 
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     try:
         request = Request.read(Selection.read(options.names, options.all, options.overrides))
-        planned = plan(request, _progress)
+        planned = plan(request, show_progress)
     except ConfigError as error:
         return refuse(error)
     _summarise(request, planned)
@@ -59,15 +58,6 @@ def main(arguments: Sequence[str]) -> int:
             return max(_train_in_turn(request, todo), default=0)
     except OSError as error:  # such as a full disk while images are generated
         return refuse(f"{error.filename or request.outputs}: {error.strerror}", 1)
-
-
-def _progress(cells: Sequence[Cell], name: str) -> Iterable[Cell]:
-    """Show a progress bar for the cells of a table, on a terminal only."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(cells, name, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:

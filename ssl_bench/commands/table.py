@@ -4,10 +4,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.commands.arguments import Parser, refuse, show_progress
 from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers import formats, runs
+from ssl_bench.papers import formats
+from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import HELP, Selection
 
 
@@ -24,8 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         one_of("--format", options.format, tuple(formats.FORMATS))
         selected = [(table, selection.cells(table)) for table in selection.tables()]
-        finished = runs.finished(selection.outputs)
-        filled = [(table, formats.fill(table, cells, finished)) for table, cells in selected]
+        results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
+        filled = [(table, formats.fill(table, cells, results)) for table, cells in selected]
     except ConfigError as error:
         return refuse(error)
     try:

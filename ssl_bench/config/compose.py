@@ -1,29 +1,28 @@
 """Compose the configuration with Hydra, and put Hydra's errors into one sentence."""
 
+import contextlib
+import pickle
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config.build import near
-from ssl_bench.config.schema import Config
+from ssl_bench.config.schema import Config, directory
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import concurrent_runs
 
 ConfigStore.instance().store("schema", Config)
 OmegaConf.register_new_resolver("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
 OmegaConf.register_new_resolver("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_gpu}}
-
-
-def directory() -> Path:
-    """Folder of the YAML files: inside the installed package, or beside the package in a checkout."""
-    inside = Path(__file__).parents[1] / "conf"
-    return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
 
 
 def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,12 +54,84 @@ def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any
 
 
 def _load(overrides: Sequence[str], primary: str) -> dict[str, Any]:
-    with initialize_config_dir(str(directory()), version_base="1.3"):
+    with _hydra():
         cfg = compose(primary, list(overrides), return_hydra_config=True)
         choices = cfg.hydra.runtime.choices
         OmegaConf.set_struct(cfg, False)
         cfg.pop("hydra")
         return resolve(cfg, choices)
+
+
+class Composer:
+    """Composes many configurations: Hydra composes each combination of groups once, values are set in copies of it.
+
+    Hydra takes a tenth of a second for a combination of groups. Setting values takes a few milliseconds, through the
+    same functions as in Hydra. Inside Hydra's own application the configuration folders are those of the application.
+    """
+
+    def __init__(self) -> None:
+        self._bases: dict[tuple[str, tuple[str, ...]], tuple[bytes, Mapping[str, Any]]] = {}
+        self._parsed: dict[str, Override] = {}
+        self._groups: frozenset[str] | None = None
+
+    def load(self, overrides: Sequence[str], primary: str = "train") -> dict[str, Any]:
+        """Compose as :func:`load` does.
+
+        Raises:
+            ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
+        """
+        try:
+            with _hydra():
+                return self._with_values(overrides, primary)
+        except (HydraException, OmegaConfBaseException, ValueError):
+            return load(overrides, primary)  # for anything unusual, and for Hydra's own error
+
+    def split(self, overrides: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The overrides that Hydra has to compose, and those that set a value.
+
+        Raises:
+            ValueError: an override adds, removes or moves something.
+        """
+        if self._groups is None:
+            with _hydra():
+                self._groups = frozenset(GlobalHydra.instance().config_loader().list_groups(""))
+        groups, values = list[str](), list[str]()
+        for override in overrides:
+            key = override.partition("=")[0]
+            if not re.fullmatch(r"[\w./]+", key):
+                raise ValueError(override)
+            part = groups if key in self._groups or "/" in key or key.startswith("hydra.") else values
+            part.append(override)
+        return tuple(groups), tuple(values)
+
+    def _with_values(self, overrides: Sequence[str], primary: str) -> dict[str, Any]:
+        groups, values = self.split(overrides)
+        if (primary, groups) not in self._bases:
+            cfg = compose(primary, list(groups), return_hydra_config=True)
+            chosen = dict(cfg.hydra.runtime.choices)
+            with open_dict(cfg):
+                del cfg["hydra"]
+            self._bases[primary, groups] = pickle.dumps(cfg), chosen
+        pickled, choices = self._bases[primary, groups]
+        cfg = pickle.loads(pickled)  # ten times faster than a deep copy
+        for value in map(self._parse, values):
+            OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
+        return resolve(cfg, choices)
+
+    def _parse(self, override: str) -> Override:
+        if override not in self._parsed:
+            parsed = OverridesParser.create().parse_override(override)
+            if parsed.is_sweep_override():
+                raise ValueError(override)
+            self._parsed[override] = parsed
+        return self._parsed[override]
+
+
+def _hydra() -> contextlib.AbstractContextManager[Any]:
+    """Hydra with the folder of the YAML files, unless it was started before."""
+    if GlobalHydra.instance().is_initialized():
+        return contextlib.nullcontext()
+    return initialize_config_dir(str(directory()), version_base="1.3")
 
 
 def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:

@@ -10,11 +10,17 @@ from typing import Any
 # resumed elsewhere.
 VOLATILE = {"name", "choices", "devices", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
 VOLATILE |= {"checkpoint", "paths", "tracking"}
+RUN_ID_DIGITS = 10
 VOLATILE_IN = {"dataset": {"workers", "train_images"}, "framework": {"sharded"}}  # keys of a group
 
 
 def run_id(config: Mapping[str, Any]) -> str:
-    """Ten hexadecimal digits of the SHA-256 of the configuration without its volatile keys.
+    """Ten hexadecimal digits of the SHA-256 of :func:`canonical`."""
+    return hashlib.sha256(canonical(config).encode()).hexdigest()[:RUN_ID_DIGITS]
+
+
+def canonical(config: Mapping[str, Any]) -> str:
+    """The configuration without its volatile keys as JSON, the same text for equal configurations.
 
     A class counts by its name, without its module: moving a class keeps the identity of every run.
     """
@@ -22,7 +28,7 @@ def run_id(config: Mapping[str, Any]) -> str:
     for group, keys in VOLATILE_IN.items():
         if isinstance(content.get(group), Mapping):
             content[group] = {k: v for k, v in content[group].items() if k not in keys}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+    return json.dumps(content, sort_keys=True)
 
 
 def _with_class_names(node: Any) -> Any:

@@ -28,6 +28,12 @@ WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
 WANDB_KEY = re.compile(r"[0-9a-f]{40}|wandb_v\d+_\w+")  # the forms of W&B's API keys
 
 
+def directory() -> Path:
+    """Folder of the YAML files: inside the installed package, or beside the package in a checkout."""
+    inside = Path(__file__).parents[1] / "conf"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "conf"
+
+
 @dataclass
 class Checkpoint:
     every: int = MISSING

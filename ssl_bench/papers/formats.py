@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.papers import runs
+from ssl_bench.papers.runs import FinishedRun, Results
 from ssl_bench.papers.tables import Cell, Table, is_accuracy
 
 HEADINGS = ("row", "column", "paper", "ours", "difference", "reduced", "note")
@@ -62,20 +62,18 @@ class Filled:
         )
 
 
-def fill(table: Table, cells: Sequence[Cell], finished: Sequence[runs.FinishedRun]) -> list[Filled]:
+def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
     """Fill each cell with the values of its runs."""
-    return [
-        Filled(cell, _values(cell, runs.of_cell(cell, finished)), _reduced(table, cell, finished)) for cell in cells
-    ]
+    return [Filled(cell, _values(cell, results.of_cell(cell)), _reduced(table, cell, results)) for cell in cells]
 
 
-def _values(cell: Cell, own_runs: Sequence[runs.FinishedRun]) -> list[float]:
+def _values(cell: Cell, own_runs: Sequence[FinishedRun]) -> list[float]:
     return [value for value in (run.value(cell.metric) for run in own_runs) if value is not None]
 
 
-def _reduced(table: Table, cell: Cell, finished: Sequence[runs.FinishedRun]) -> str:
+def _reduced(table: Table, cell: Cell, results: Results) -> str:
     """Mean, deviation and length of a cell's runs of reduced scale; empty if there are none."""
-    shortened = runs.reduced(table, cell, finished)
+    shortened = results.reduced(table, cell)
     values = _values(cell, shortened)
     if not values:
         return ""
@@ -204,7 +202,7 @@ def _digits(metric: str) -> int:
     return 2 if is_accuracy(metric) else 3
 
 
-def _length(run: runs.FinishedRun) -> str:
+def _length(run: FinishedRun) -> str:
     """How long a run was trained, in words."""
     epochs, steps = run.config["epochs"], run.config.get("max_steps")
     return f"{epochs} epochs" if steps is None else f"{steps} steps"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.config.identity import VOLATILE, run_id
+from ssl_bench.config.compositions import Composition, Progress, compositions
+from ssl_bench.config.identity import VOLATILE
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.papers import cost, runs, smoke
 from ssl_bench.papers.overrides import merge
 from ssl_bench.papers.selection import Selection
 from ssl_bench.papers.tables import Cell
-
-Progress = Callable[[Sequence[Cell], str], Iterable[Cell]]
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,8 @@ class PlannedRuns:
     Attributes:
         overrides: arguments of the command, without the seed.
         cells: names of the cells that the runs fill.
-        config: the composed configuration.
+        composition: the composed configuration; None if there can be no run.
         unavailable: why there can be no run; empty if there can.
-        run_ids: of the run with each seed.
         done: seeds of the finished runs.
     """
 
@@ -89,10 +87,19 @@ class PlannedRuns:
     command: str
     seeds: list[int]
     cells: list[str] = field(default_factory=list)
-    config: dict[str, Any] = field(default_factory=dict)
+    composition: Composition | None = None
     unavailable: str = ""
-    run_ids: dict[int, str] = field(default_factory=dict)
     done: list[int] = field(default_factory=list)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The composed configuration with the first seed."""
+        return self.composition.config(self.seeds[0]) if self.composition else {}
+
+    @property
+    def run_ids(self) -> dict[int, str]:
+        """The run_id of the run with each seed."""
+        return self.composition.run_ids(self.seeds) if self.composition else {}
 
     @property
     def missing(self) -> list[int]:
@@ -102,8 +109,8 @@ class PlannedRuns:
     @property
     def hours(self) -> float:
         """Hours of the missing runs on 8 V100."""
-        pretrained = self.missing and "epochs" in self.config
-        return (cost.hours(self.config) or 0.0) * len(self.missing) if pretrained else 0.0
+        config = self.config if self.missing else {}
+        return (cost.hours(config) or 0.0) * len(self.missing) if "epochs" in config else 0.0
 
     def arguments(self) -> list[str]:
         """Arguments that train the missing runs."""
@@ -114,49 +121,56 @@ class PlannedRuns:
         return shlex.join(["ssl-bench", self.command, *self.arguments()])
 
 
-def plan(request: Request, progress: Progress = lambda cells, name: cells) -> list[PlannedRuns]:
+def plan(request: Request, progress: Progress = lambda each, count: each) -> list[PlannedRuns]:
     """The runs of the selected cells; cells with the same runs stand together.
 
     Args:
-        progress: shows the progress over the cells of a table: Hydra takes a tenth of a second to compose one.
+        progress: iterates over the configurations that are composed.
 
     Raises:
         ConfigError: the selection or an override does not fit.
     """
+    tables = request.selection.tables()
+    cells = [(f"{table.name} {c.row} | {c.column}", c) for table in tables for c in request.selection.cells(table)]
+    alone = compositions([runs.request(cell) for _, cell in cells if cell.available], progress)
     planned: dict[tuple[str, ...], PlannedRuns] = {}
-    finished = {run.run_id for run in runs.finished(request.outputs)}
-    selected = [(table, request.selection.cells(table)) for table in request.selection.tables()]
-    for table, cells in selected:
-        for cell in progress(cells, table.name):
-            name = f"{table.name} {cell.row} | {cell.column}"
-            if not cell.available:
-                reason = f"needs {cell.missing}" if cell.missing else "nothing to run"
-                planned[name,] = PlannedRuns([], cell.command, [], [name], unavailable=reason)
-                continue
-            key = (cell.command, *cell.overrides)
-            if key not in planned:
-                planned[key] = _planned(request, cell, finished)
-            if name not in planned[key].cells:
-                planned[key].cells.append(name)
+    for name, cell in cells:
+        if not cell.available:
+            reason = f"needs {cell.missing}" if cell.missing else "nothing to run"
+            planned[name,] = PlannedRuns([], cell.command, [], [name], unavailable=reason)
+            continue
+        key = (cell.command, *cell.overrides)
+        if key not in planned:
+            planned[key] = _planned(request, cell, alone[runs.request(cell)])
+        if name not in planned[key].cells:
+            planned[key].cells.append(name)
+    _compose([each for each in planned.values() if not each.unavailable], request, progress)
     return list(planned.values())
 
 
-def _planned(request: Request, cell: Cell, finished: set[str]) -> PlannedRuns:
-    """The runs of a cell, composed; ``finished`` are the run_ids on disk."""
+def _planned(request: Request, cell: Cell, alone: Composition | ConfigError) -> PlannedRuns:
+    """The runs of a cell, not yet composed; ``alone`` is the cell's configuration without the request's overrides."""
     scale, extra = request.scale, list(request.overrides)
     if scale != "full" and cell.command == "train":
         extra.append(f"scale={scale}")
     seeds = list(request.seeds or cell.seeds)
-    overrides = merge(cell.overrides, extra)
-    result = PlannedRuns(overrides, cell.command, seeds[:1] if scale == "smoke" else seeds)
-    try:
-        config = runs.compose(cell.overrides, cell.command)
-    except ConfigError as error:  # in the cell itself; the other cells go on
-        result.unavailable = str(error)
-        return result
-    if scale == "smoke":
-        result.overrides = merge(overrides, smoke.overrides(config, request.smoke_data))
-    result.config = runs.compose(result.overrides, cell.command)
-    result.run_ids = {seed: run_id(runs.compose(result.overrides, cell.command, seed)) for seed in result.seeds}
-    result.done = [seed for seed, identity in result.run_ids.items() if identity in finished]
+    result = PlannedRuns(merge(cell.overrides, extra), cell.command, seeds[:1] if scale == "smoke" else seeds)
+    if isinstance(alone, ConfigError):  # an error in the cell itself: the other cells go on
+        result.unavailable = str(alone)
+    elif scale == "smoke":
+        small = smoke.overrides(alone.config(result.seeds[0]), request.smoke_data)
+        result.overrides = merge(result.overrides, small)
     return result
+
+
+def _compose(planned: Sequence[PlannedRuns], request: Request, progress: Progress) -> None:
+    """Compose the runs, and find those that are finished."""
+    finished = {run.run_id for run in runs.finished(request.outputs)}
+    requests = [(each.command, tuple(each.overrides)) for each in planned]
+    for several in (requests[:1], requests):  # most errors are in all of them, and shown by the first
+        composed = compositions(several, progress)
+        for error in (result for result in composed.values() if isinstance(result, ConfigError)):
+            raise error
+    for each, key in zip(planned, requests, strict=True):
+        each.composition = composed[key]
+        each.done = [seed for seed, identity in each.run_ids.items() if identity in finished]

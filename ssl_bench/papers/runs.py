@@ -1,27 +1,19 @@
-"""Find the finished runs of a cell: those with the run_id of its overrides.
-
-Hydra is imported only when a cell's configuration is composed.
-"""
+"""Find the finished runs of a cell: those with the run_id of its overrides."""
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ssl_bench import files
-from ssl_bench.config.identity import run_id
+from ssl_bench.config.compositions import Composition, Progress, Request, compositions
+from ssl_bench.errors import ConfigError
 from ssl_bench.papers.tables import Cell, Table, is_accuracy
-from ssl_bench.record.metrics import read_rows
-
-SEED = 907_340_511  # placeholder: a configuration is composed once with it, and any other seed is put in afterwards
-NOT_COMPARED = ("name", "evaluate")  # groups that are not compared before a run_id is computed
 
 
 @dataclass(frozen=True)
@@ -32,6 +24,8 @@ class FinishedRun:
     folder: Path
     config: Mapping[str, Any]
     metrics: Mapping[str, float]
+    seed: int | None
+    config_key: int
 
     @property
     def scale(self) -> str:
@@ -46,7 +40,11 @@ class FinishedRun:
         name, _, epoch = metric.partition("@")
         value = None if epoch else self.metrics.get(name)
         if value is None:
-            rows = [row for row in read_rows(self.folder / "metrics.jsonl") if isinstance(row.get(name), int | float)]
+            rows = [
+                row
+                for row in files.read_json_lines(self.folder / "metrics.jsonl")
+                if isinstance(row.get(name), int | float)
+            ]
             rows = [row for row in rows if abs(row.get("epoch", -1) - float(epoch)) < 1e-6] if epoch else rows
             value = rows[-1][name] if rows else None
         return None if value is None else float(value) * (100 if is_accuracy(name) else 1)
@@ -58,7 +56,9 @@ def finished(outputs: Path) -> list[FinishedRun]:
     for path in sorted(outputs.glob("**/results.json")):
         data = files.read_json(path)
         if isinstance(data, dict) and isinstance(data.get("metrics"), dict) and isinstance(data.get("config"), dict):
-            runs.setdefault(data["run_id"], FinishedRun(data["run_id"], path.parent, data["config"], data["metrics"]))
+            key = hash(json.dumps(_without_seeds(data["config"]), sort_keys=True))
+            run = FinishedRun(data["run_id"], path.parent, data["config"], data["metrics"], data["config"]["seed"], key)
+            runs.setdefault(data["run_id"], run)
     return list(runs.values())
 
 
@@ -68,55 +68,68 @@ def compose(overrides: Sequence[str], command: str = "train", seed: int = 0) -> 
     Raises:
         ConfigError: an override names an option or a key that does not exist.
     """
-    config: dict[str, Any] = _with_seed(copy.deepcopy(_composed(tuple(overrides), command)), seed)
+    request = command, tuple(overrides)
+    composed = compositions([request])[request]
+    if isinstance(composed, ConfigError):
+        raise composed
+    config: dict[str, Any] = composed.config(seed)
     return config
 
 
-@cache
-def _composed(overrides: tuple[str, ...], command: str) -> dict[str, Any]:
-    from ssl_bench.config.compose import load  # imports Hydra
-
-    return load([*overrides, f"seed={SEED}"], primary=command)
+def request(cell: Cell) -> Request:
+    """A cell's configuration as :func:`ssl_bench.config.compositions.compositions` takes it."""
+    return cell.command, cell.overrides
 
 
-def _with_seed(node: Any, seed: int) -> Any:
-    """``node`` with ``seed`` instead of the placeholder."""
-    if isinstance(node, dict):
-        return {key: _with_seed(value, seed) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_with_seed(value, seed) for value in node]
-    return seed if node == SEED else node
+class Results:
+    """The finished runs of a results folder, found by the cells that they fill.
 
-
-def cell_run_id(cell: Cell, seed: int) -> str:
-    """The run_id of a cell's run with a seed."""
-    return run_id(compose(cell.overrides, cell.command, seed))
-
-
-def of_cell(cell: Cell, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """The full-scale runs that fill a cell, by seed."""
-    if not cell.available:
-        return []
-    settings = {k: v for k, v in cell.settings.items() if k.split(".")[0] not in NOT_COMPARED}
-    settings = {k: v for k, v in settings.items() if k == "dataset" or "." in k}
-    candidates = [run for run in runs if run.scale == "full" and _agrees(settings, run.config)]
-    exact = [run for run in candidates if cell_run_id(cell, run.config["seed"]) == run.run_id]
-    return sorted(exact, key=lambda run: run.config["seed"])
-
-
-def reduced(table: Table, cell: Cell, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Runs of ``scale=reduced`` that agree with a cell in the settings that distinguish it within its table.
-
-    If they were made with several other settings, those with the most epochs.
+    Args:
+        cells: the cells that will be asked for.
+        progress: iterates over the configurations that are composed for them.
     """
-    if not cell.available:
-        return []
-    families: dict[str, list[FinishedRun]] = {}
-    for run in runs:
-        if run.scale == "reduced" and _agrees(table.axes(cell), run.config):
+
+    def __init__(self, outputs: Path, cells: Iterable[Cell], progress: Progress = lambda each, count: each) -> None:
+        runs = finished(outputs)
+        self._full = {run.run_id: run for run in runs if run.scale == "full"}
+        self._seeds = sorted({run.seed for run in self._full.values() if run.seed is not None})
+        self._reduced: dict[int, list[FinishedRun]] = {}  # by configuration, apart from the seed
+        for run in runs:
+            if run.scale == "reduced":
+                self._reduced.setdefault(run.config_key, []).append(run)
+        self._agreeing: dict[tuple[str, str], set[int]] = {}
+        available = [request(cell) for cell in cells if cell.available] if self._full else []
+        self._compositions = compositions(available, progress)
+
+    def of_cell(self, cell: Cell) -> list[FinishedRun]:
+        """The full-scale runs that fill a cell, by seed."""
+        composed = self._compositions.get(request(cell)) if cell.available else None
+        if not isinstance(composed, Composition):
+            return []
+        return [self._full[i] for i in composed.run_ids(self._seeds).values() if i in self._full]
+
+    def reduced(self, table: Table, cell: Cell) -> list[FinishedRun]:
+        """Runs of ``scale=reduced`` that agree with a cell in the settings that distinguish it within its table.
+
+        If they were made with several other settings, those with the most epochs.
+        """
+        if not cell.available or not self._reduced:
+            return []
+        keys = set.intersection(set(self._reduced), *(self._with_setting(*axis) for axis in table.axes(cell).items()))
+        families: dict[str, list[FinishedRun]] = {}
+        for run in (run for key, runs in self._reduced.items() if key in keys for run in runs):
             content = {k: v for k, v in run.config.items() if k not in ("paths", "tracking", "name")}
             families.setdefault(json.dumps(_without_seeds(content), sort_keys=True), []).append(run)
-    return max(families.values(), key=lambda family: (family[0].config["epochs"], len(family)), default=[])
+        return max(families.values(), key=lambda family: (family[0].config["epochs"], len(family)), default=[])
+
+    def _with_setting(self, key: str, wanted: str) -> set[int]:
+        """The reduced runs' configurations in which a setting has this value."""
+        if (key, wanted) not in self._agreeing:
+            value = _parsed(wanted)
+            self._agreeing[key, wanted] = {
+                config_key for config_key, runs in self._reduced.items() if _agrees(runs[0].config, key, wanted, value)
+            }
+        return self._agreeing[key, wanted]
 
 
 def _without_seeds(node: Any) -> Any:
@@ -126,20 +139,15 @@ def _without_seeds(node: Any) -> Any:
     return node
 
 
-def _agrees(settings: Mapping[str, str], config: Mapping[str, Any]) -> bool:
-    """Whether a run has these settings: options of groups, or values of keys."""
+def _agrees(config: Mapping[str, Any], key: str, wanted: str, value: Any) -> bool:
+    """Whether a run has a setting: the option ``wanted`` of a group, or the value of a key."""
     choices = config.get("choices", {})
-    for key, wanted in settings.items():
-        if key in choices:
-            if str(choices[key]) != wanted:
-                return False
-            continue
-        node: Any = config
-        for part in key.split("."):
-            node = node.get(part) if isinstance(node, Mapping) else None
-        if node != _parsed(wanted):
-            return False
-    return True
+    if key in choices:
+        return str(choices[key]) == wanted
+    node: Any = config
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return bool(node == value)
 
 
 def _parsed(text: str) -> Any:

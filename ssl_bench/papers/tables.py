@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -112,15 +112,18 @@ class Table:
 
         The settings of the optimiser and of the evaluation are left out.
         """
-        others = [other.settings for other in self.cells if other.available]
+        return {key: value for key, value in cell.settings.items() if key == "dataset" or key in self._varying}
+
+    @cached_property
+    def _varying(self) -> set[str]:
+        """The settings in which available cells differ, without those of the optimiser and of the evaluation."""
+        available = [cell.settings for cell in self.cells if cell.available]
+        keys = {key for settings in available for key in settings}
         return {
-            key: value
-            for key, value in cell.settings.items()
-            if key == "dataset"
-            or (
-                key.split(".")[0] not in ("optimizer", "evaluate", "name")
-                and any(settings.get(key) != value for settings in others)
-            )
+            key
+            for key in keys
+            if key.split(".")[0] not in ("optimizer", "evaluate", "name")
+            and len({settings.get(key) for settings in available}) > 1
         }
 
     def rows(self) -> list[str]:

@@ -58,17 +58,6 @@ def show_agent(config: Mapping[str, Any], run_id: str, folder: Path) -> None:
         Tracker(folder, config, run_id, None, results["facts"]).finish(results["metrics"], 0)
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All complete rows of a ``metrics.jsonl``; none if there is no such file."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:  # cut short by a crash
-            continue
-    return rows
-
-
 def _step(line: str) -> int:
     """Step of a row; a row that was cut short by a crash counts as later than all others."""
     try:

@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 import yaml
 
+from ssl_bench.config.identity import run_id
+from ssl_bench.papers import runs
+from ssl_bench.papers.tables import Cell
 from tests.conftest import SMALL
+
+
+def cell_run_id(cell: Cell, seed: int) -> str:
+    """The run_id of a cell's run with a seed."""
+    return run_id(runs.compose(cell.overrides, cell.command, seed))
 
 
 @pytest.fixture

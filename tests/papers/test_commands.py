@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from ssl_bench.commands import figure, reproduce, table
+from ssl_bench.config.identity import run_id
 from ssl_bench.papers import runs, smoke, tables
 from ssl_bench.papers.figure import draw
 from ssl_bench.papers.formats import fill
+from ssl_bench.papers.runs import Results
 
 Output = pytest.CaptureFixture[str]
 ROW, COLUMN = "CIFAR-10 DCL", "256"
@@ -33,7 +35,7 @@ def write_result(
 ) -> Path:
     """Write the results.json of a run with the overrides of a cell."""
     config = runs.compose([*of.overrides, *extra], of.command, seed)
-    folder = outputs / config["name"] / runs.run_id(config)
+    folder = outputs / config["name"] / run_id(config)
     folder.mkdir(parents=True, exist_ok=True)
     record = {"run_id": folder.name, "name": config["name"], "config": config, "metrics": metrics, "seconds": 1.0}
     (folder / "results.json").write_text(json.dumps(record))
@@ -129,7 +131,7 @@ def test_a_figure_is_drawn_over_the_papers_points(capsys: Output) -> None:
     write_result(cell("dcl/fig3a", "DCL", "256"), 0, {"linear_opensel/layer4_top1": 0.66})
     assert figure.main(["dcl/fig3", "--out", "fig.png"]) == 0
     assert Path("fig.png").read_bytes()[1:4] == b"PNG"
-    panels = [(t, fill(t, t.cells, runs.finished(Path("outputs")))) for t in tables.find("dcl/fig3")]
+    panels = [(t, fill(t, t.cells, Results(Path("outputs"), t.cells))) for t in tables.find("dcl/fig3")]
     left, right = draw(panels).axes
     assert left.get_xlabel() == "batch size (images)" and left.get_ylabel() == "top-1 accuracy (%)"
     legend = left.get_legend()

@@ -1,7 +1,6 @@
 """The papers' experiments: they are the runs of the tables, and Hydra finds, lists and trains them."""
 
 import itertools
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +13,11 @@ from omegaconf import OmegaConf
 
 from ssl_bench.commands.experiments import register
 from ssl_bench.config import compose as config
-from ssl_bench.papers import experiments, runs, tables
+from ssl_bench.config.identity import run_id
+from ssl_bench.papers import experiments, tables
+from tests.papers.conftest import cell_run_id
 
 TABLES = {table.name: table for table in tables.every()}
-ALL_CELLS = bool(os.environ.get("SSL_BENCH_ALL_CELLS"))
 Train = Callable[..., tuple[int, str]]
 Cli = Callable[..., Any]
 
@@ -68,19 +68,21 @@ def test_hydra_composes_every_experiment(paper: str) -> None:
             assert cfg.hydra.runtime.choices["experiment"] == name
 
 
-@pytest.mark.parametrize("name", sorted(TABLES) if ALL_CELLS else ["macl/table4"])
+@pytest.mark.parametrize(
+    "name", [name if name == "macl/table4" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(TABLES)]
+)
 def test_the_runs_of_an_experiment_are_those_of_the_cells(name: str) -> None:
     register()
     contents = experiments.of_table(TABLES[name])
     if not contents.keys() <= set(experiments.names()):
         pytest.skip("an earlier table has the same runs")
     made = {
-        runs.run_id(config.load([f"experiment={experiment}", *overrides]))
+        run_id(config.load([f"experiment={experiment}", *overrides]))
         for experiment, content in contents.items()
         for overrides in grid(content)
     }
     cells = [cell for cell in TABLES[name].cells if cell.available and contents]
-    assert made == {runs.cell_run_id(cell, seed) for cell in cells for seed in cell.seeds}
+    assert made == {cell_run_id(cell, seed) for cell in cells for seed in cell.seeds}
 
 
 def test_an_experiment_is_trained_and_the_command_line_overrides_it(tiny: None, train: Train) -> None:
@@ -89,7 +91,7 @@ def test_an_experiment_is_trained_and_the_command_line_overrides_it(tiny: None, 
     paths = list(Path("outputs/tiny").glob("*/config.yaml"))
     assert {yaml.safe_load(path.read_text())["choices"]["experiment"] for path in paths} == {"tiny/table2"}
     cells = tables.find("tiny/table2")[0].cells
-    assert {path.parent.name for path in paths} == {runs.cell_run_id(cell, seed) for cell in cells for seed in (0, 1)}
+    assert {path.parent.name for path in paths} == {cell_run_id(cell, seed) for cell in cells for seed in (0, 1)}
     code, printed = train("-m", "experiment=tiny/table2", "loss=dcl", "seed=1", small=False)
     assert code == 0 and "1 run: 0 trained, 1 done before" in printed
 

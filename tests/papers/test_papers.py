@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ import yaml
 
 from ssl_bench.config import compose as config
 from ssl_bench.config import schema
+from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import cost, runs, tables
 from ssl_bench.papers.overrides import merge
-from ssl_bench.papers.tables import Cell, Table
+from ssl_bench.papers.tables import Cell
 
 TABLES = {table.name: table for table in tables.every()}
-ALL_CELLS = bool(os.environ.get("SSL_BENCH_ALL_CELLS"))
 EXPECTED = {
     "dcl": "table1 table2 table3 table4 fig1 fig3a fig3b fig4",
     "eqco": "table1 table2 table3 table4 table5 table6 table7 table8 table9 fig1 fig2a fig2b fig3 fig4",
@@ -105,35 +104,21 @@ def test_every_option_that_a_cell_names_exists() -> None:
             assert (folder / group / f"{each}.yaml").is_file(), override
 
 
-def _chosen(table: Table) -> list[Cell]:
-    """Up to four cells with different runs; all cells if SSL_BENCH_ALL_CELLS is set."""
-    available = [cell for cell in table.cells if cell.available]
-    if ALL_CELLS:
-        return available
-    first = {c.row: c for c in reversed(available)} if len(available) < 30 else {}
-    return list({c.overrides: c for c in [*available[:1], *available[-1:], *list(first.values())[:2]]}.values())
-
-
 @pytest.mark.parametrize("name", [n for n, table in TABLES.items() if any(cell.available for cell in table.cells)])
 def test_cells_compose_and_are_different_runs(name: str) -> None:
     table = TABLES[name]
+    available = [cell for cell in table.cells if cell.available]
     identities: dict[str, tuple[str, ...]] = {}
-    for cell in _chosen(table):
+    for cell in available:
         settings = runs.compose(cell.overrides, cell.command, seed=1)
         assert settings["seed"] == 1
         if cell.command == "train":
             schema.check(settings)
             assert (cost.hours(settings) or 0) > 0
-        assert identities.setdefault(runs.cell_run_id(cell, 0), cell.overrides) == cell.overrides
-    assert len(identities) == len({cell.overrides for cell in _chosen(table)})
+        assert identities.setdefault(run_id(settings), cell.overrides) == cell.overrides
+    assert len(identities) == len({cell.overrides for cell in available})
     places = [(cell.label, cell.column, cell.metric) for cell in table.cells]
     assert len(set(places)) == len(places)
-
-
-@pytest.mark.parametrize("seed", [0, 7])
-def test_a_seed_that_is_put_in_afterwards_is_the_composed_seed(seed: int) -> None:
-    overrides = ["dataset=randbit_mnist", "negatives=random_k", "loss=swd"]
-    assert runs.compose(overrides, seed=seed) == config.load([*overrides, f"seed={seed}"])
 
 
 def test_hours_follow_from_the_published_throughput() -> None:

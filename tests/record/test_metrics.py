@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from ssl_bench.record.metrics import Tracker, read_rows
+from ssl_bench.files import read_json_lines
+from ssl_bench.record.metrics import Tracker
 
 CONFIG = {"tracking": {"mode": "off"}}
 
@@ -22,6 +23,6 @@ def test_rows_after_the_checkpoint_are_dropped_on_resume(tmp_path: Path) -> None
 
 def test_a_row_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    assert read_rows(path) == []
+    assert read_json_lines(path) == []
     path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
-    assert read_rows(path) == [{"step": 1, "loss": 2.0}]
+    assert read_json_lines(path) == [{"step": 1, "loss": 2.0}]
