@@ -10,38 +10,22 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, ClassVar
 
 import hydra
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench.commands import experiments
+from ssl_bench.commands import experiments, sweeper
 from ssl_bench.commands.arguments import refuse
+from ssl_bench.commands.sweeper import GridSweeper
 from ssl_bench.config import compose, schema
-from ssl_bench.errors import ConfigError, unwritable
+from ssl_bench.errors import ConfigError, require, unwritable
 from ssl_bench.launch import grid, processes
 from ssl_bench.launch.job import Check, Job, Work
 from ssl_bench.launch.outcome import Outcome, State
-
-
-class GridCallback(Callback):
-    """Hydra callback that writes ``grid.json`` when a grid starts."""
-
-    folder: ClassVar[Path | None] = None  # of the grid that this process has started
-
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        given = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
-        parsed = OverridesParser.create().parse_overrides([*given, *config.hydra.overrides.task])
-        runs = [list(run) for batch in BasicSweeper.split_arguments(parsed, None) for run in batch]
-        GridCallback.folder = Path(config.hydra.sweep.dir)
-        grid.begin(GridCallback.folder, runs)
 
 
 def main(
@@ -69,33 +53,32 @@ def main(
     # Hydra reads sys.argv, flags first.
     shell_arguments, sys.argv = sys.argv, [f"ssl-bench {primary}", *flags, *overrides]
     outcomes: list[Outcome] = []
-    held: list[Job] = []
 
     def run_one(cfg: DictConfig) -> None:
-        job = Job(cfg, HydraConfig.get(), check, work)
+        settings = HydraConfig.get()
+        chosen = settings.runtime.choices["hydra/sweeper"]
+        in_grid = settings.mode is RunMode.MULTIRUN
+        require(chosen == "basic" or not in_grid, "hydra/sweeper", chosen, "basic, or search with a W&B sweep")
+        job = Job(cfg, settings, check, work)
         if not job.in_grid:
-            outcomes.append(job.run(wait=True))
+            outcomes.append(job.run())
             return
         print(f"[{job.number + 1}] {' '.join(job.overrides)}", flush=True)
         processes.prepare(job.launcher)
-        outcome = job.run(wait=False)
-        if job.launcher == "basic":
-            if outcome.state is State.HELD:
-                held.append(job)  # after the other runs
-            if outcome.state is State.INTERRUPTED:
+        outcome = job.run()
+        if outcome.state is State.INTERRUPTED:
+            if job.launcher == "basic":
                 raise SystemExit(outcome.code)
-        elif outcome.state is State.INTERRUPTED:
             processes.pass_on(outcome.signal)
 
-    GridCallback.folder = None
+    GridSweeper.folder = None
     experiments.register()
+    sweeper.register()
     try:
         for override in overrides:
             if override.lstrip("+").startswith("experiment=") and "," in override:
                 raise ConfigError(f"{override}: each experiment has a grid of its own: start one at a time")
         hydra.main(version_base="1.3", config_path=str(compose.directory()), config_name=primary)(run_one)()
-        for job in held:
-            job.run(wait=True)
     except (HydraException, OmegaConfBaseException) as error:
         return refuse(compose.explain(error, overrides))
     except ConfigError as error:
@@ -109,6 +92,6 @@ def main(
         return refuse(unwritable(error))
     finally:
         sys.argv = shell_arguments
-    if GridCallback.folder is not None:
-        return grid.summarise(GridCallback.folder)
+    if GridSweeper.folder is not None:
+        return grid.summarise(GridSweeper.folder)
     return outcomes[0].code if outcomes else 0

@@ -1,7 +1,9 @@
 """A grid on disk: its runs and the outcome of each, whichever launcher carries them out.
 
-``<grid>/grid.json``       {"command", "host", "pid", "started", "runs": [[override, ...], ...]}, written at the start
-``<grid>/jobs/<n>.json``   {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each run
+``<grid>/grid.json``       {"command", "host", "pid", "started", "runs", "finished"}, written at the start: ``runs`` has
+                           the overrides of each run, ``finished`` the directories of runs that had results, by number
+``<grid>/jobs/<n>.json``   {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each other
+                           run
 
 ``<grid>`` is ``<paths.outputs>/.sweeps/<start>``.
 """
@@ -11,7 +13,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ssl_bench import files
@@ -29,12 +31,24 @@ ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary
 LOST = Outcome.failed("its process exited without reporting")
 
 
-def begin(folder: Path, runs: Sequence[Sequence[str]]) -> None:
-    """Write ``grid.json``. ``runs`` has the overrides of each."""
+def begin(folder: Path, runs: Sequence[Sequence[str]], finished: Mapping[int, Path]) -> None:
+    """Write ``grid.json``.
+
+    Args:
+        runs: overrides of each run.
+        finished: directories of the runs that have results already, by number.
+    """
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
     process = {"host": socket.gethostname(), "pid": os.getpid(), "started": time.time()}
     command = shlex.join([*sys.argv[0].split(), *sys.argv[1:]])
-    files.write_json(folder / "grid.json", {"command": command, **process, "runs": [list(run) for run in runs]})
+    content = {"runs": [list(run) for run in runs], "finished": {str(n): str(each) for n, each in finished.items()}}
+    files.write_json(folder / "grid.json", {"command": command, **process, **content})
+
+
+def number_of(folder: Path, overrides: Sequence[str]) -> int:
+    """The number of a run of the grid."""
+    runs: list[list[str]] = files.read_json(folder / "grid.json")["runs"]
+    return runs.index(list(overrides))
 
 
 def record(folder: Path, number: int, overrides: Sequence[str], outcome: Outcome) -> None:
@@ -42,24 +56,31 @@ def record(folder: Path, number: int, overrides: Sequence[str], outcome: Outcome
     files.write_json(folder / "jobs" / f"{number}.json", {"overrides": list(overrides), **outcome.record()})
 
 
+def outcome(folder: Path, number: int) -> Outcome:
+    """How a run of the grid ended that was not finished before."""
+    recorded = Outcome.read(files.read_json(folder / "jobs" / f"{number}.json"))
+    return LOST if recorded is None or recorded.state is State.RUNNING else recorded
+
+
 def summarise(folder: Path) -> int:
     """Print how each run ended and a table of the finished ones; return the exit code of the grid."""
-    runs: list[list[str]] = files.read_json(folder / "grid.json")["runs"]
-    records = [Outcome.read(files.read_json(folder / "jobs" / f"{number}.json")) for number in range(len(runs))]
-    outcomes = [LOST if one is None or one.state is State.RUNNING else one for one in records]
+    content = files.read_json(folder / "grid.json")
+    runs: list[list[str]] = content["runs"]
+    before = {int(n): Outcome(State.DONE_BEFORE, folder=run) for n, run in content["finished"].items()}
+    outcomes = [before.get(number) or outcome(folder, number) for number in range(len(runs))]
     states = [outcome.state for outcome in outcomes]
     counts = [f"{states.count(s)} {word}" for s, word in WORDS.items() if s in ALWAYS or s in states]
     print(f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(counts)}")
     shared = set.intersection(*(set(run) for run in runs))
     finished: dict[str, list[Path]] = {}  # runs that differ in their seed only have one name
-    for run, outcome in zip(runs, outcomes, strict=True):
+    for run, ended in zip(runs, outcomes, strict=True):
         distinct = [override for override in run if override not in shared]
-        if outcome.finished:
+        if ended.finished:
             name = " ".join(override for override in distinct if not override.startswith("seed="))
-            finished.setdefault(name, []).append(Path(outcome.folder or ""))
-        elif outcome.state in (State.FAILED, State.HELD):
-            print(f"  {outcome.state.value}: {' '.join(distinct)}: {outcome.reason}")
+            finished.setdefault(name, []).append(Path(ended.folder or ""))
+        elif ended.state in (State.FAILED, State.HELD):
+            print(f"  {ended.state.value}: {' '.join(distinct)}: {ended.reason}")
     if len(runs) > 1:
         print_grid(finished)
-    stopped = [outcome.code for outcome in outcomes if outcome.state is State.INTERRUPTED]
+    stopped = [ended.code for ended in outcomes if ended.state is State.INTERRUPTED]
     return stopped[0] if stopped else 1 if {State.FAILED, State.HELD} & set(states) else 0

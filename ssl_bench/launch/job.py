@@ -19,7 +19,7 @@ from ssl_bench.config.identity import run_dir, run_id
 from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.launch import grid
 from ssl_bench.launch.claim import claimed
-from ssl_bench.launch.nodes import nodes
+from ssl_bench.launch.nodes import forget_result, nodes, restarted
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.slots import Slot
 from ssl_bench.record.metrics import show_agent
@@ -49,18 +49,20 @@ class Job:
         self.command = shlex.join(["ssl-bench", settings.job.config_name, *flags, *self.overrides])
         self.launcher = self.choices["hydra/launcher"] if self.in_grid else "basic"
         self.concurrent = settings.launcher.n_jobs if self.launcher == "local" else 1
-        self.number = settings.job.num if self.in_grid else 0
         self.grid = Path(settings.sweep.dir)
+        self.number = grid.number_of(self.grid, self.overrides) if self.in_grid else 0
         self.quiet = self.launcher == "local"  # several jobs share the terminal
         self.torchrun = "TORCHELASTIC_RUN_ID" in os.environ and work is None
 
-    def run(self, wait: bool) -> Outcome:
+    def run(self) -> Outcome:
         """Carry out the run and report how it ended. Failures become the outcome, so that a grid goes on.
 
-        Args:
-            wait: for another process that is training the run; otherwise the outcome is ``HELD``.
+        If another process is training the run, a run of a grid is ``HELD`` at first, so that the others can start. A
+        single run, and one that was held before, waits.
         """
+        wait = not self.in_grid or grid.outcome(self.grid, self.number).state is State.HELD
         folder: Path | None = None
+        forget_result()
         try:
             config = self._configuration()
             folder = run_dir(config)
@@ -107,13 +109,14 @@ class Job:
             return start()
         if results.exists():
             return self._concluded(start(), config, folder)
-        with self._slot(config), claimed(folder, wait) as owner:
+        with claimed(folder, wait or restarted()) as owner:
             if owner is not None:
                 return Outcome(State.HELD, 1, f"{folder} is being trained by {owner}")
             if results.exists():  # finished while this process waited
                 return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
-            self._begin(config, folder)
-            return self._concluded(start(), config, folder)
+            with self._slot(config):
+                self._begin(config, folder)
+                return self._concluded(start(), config, folder)
 
     def _slot(self, config: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
         """GPUs or cores for this run, if others run at the same time."""
@@ -163,5 +166,5 @@ class Job:
             print(f"ssl-bench: {outcome.reason}", file=sys.stderr, flush=True)
 
     def _record(self, outcome: Outcome) -> None:
-        if self.in_grid:
+        if self.in_grid and nodes().index == 0:
             grid.record(self.grid, self.number, self.overrides, outcome)

@@ -32,9 +32,26 @@ class Nodes:
 def nodes() -> Nodes:
     """The machines of this Slurm job; a single one outside Slurm."""
     count = int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
-    if os.environ.get("SUBMITIT_EXECUTOR") != "slurm" or count == 1:
+    if not _under_submitit() or count == 1:
         return Nodes()
     from submitit import JobEnvironment
 
     port = 20_000 + int(os.environ["SLURM_JOB_ID"]) % 20_000  # jobs that share a machine need different ports
     return Nodes(count, int(os.environ["SLURM_NODEID"]), f"{JobEnvironment().hostnames[0]}:{port}")
+
+
+def restarted() -> bool:
+    """Whether Slurm has started this job before. If its node failed, the claim that it had then is still there."""
+    return int(os.environ.get("SLURM_RESTART_COUNT", 0)) > 0
+
+
+def forget_result() -> None:
+    """Remove what this process reported to submitit before a restart: the grid would take it for the new end."""
+    if _under_submitit():
+        from submitit import JobEnvironment
+
+        JobEnvironment().paths.result_pickle.unlink(missing_ok=True)
+
+
+def _under_submitit() -> bool:
+    return os.environ.get("SUBMITIT_EXECUTOR") == "slurm"

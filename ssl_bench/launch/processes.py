@@ -1,9 +1,14 @@
 """Signals between a process and its parent: Hydra's launchers, an elastic agent, Slurm."""
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)  # after these a run saves its state and ends
+# Exit codes of stopped processes: after saving their state, or by the signal itself, before they listened to it.
+STOPPED = {code: number for number in STOPS for code in (128 + number, -number)}
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
@@ -16,14 +21,19 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
 
 def prepare(launcher: str) -> None:
     """Set up a process in which a launcher carries out a run."""
-    if launcher == "local":
-        die_with(os.getppid(), signal.SIGTERM)  # the ranks are stopped and save their state
+    launching = multiprocessing.parent_process()
+    if launcher == "local" and launching is not None:  # with n_jobs=1 there is only one process
+        die_with(launching.pid or 0, signal.SIGTERM)  # the run is stopped and saves its state
 
 
 def pass_on(number: int) -> None:
     """Pass on the signal that stopped a run which has saved its state.
 
-    Slurm's warning before the time limit goes to submitit, which requeues the job and ends it.
+    Slurm's warning before the time limit goes to submitit, which requeues the job and ends it. A process whose grid was
+    killed exits: the grid's other runs must not start.
     """
     if number == signal.SIGUSR2 and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
         signal.raise_signal(signal.SIGUSR2)
+    launching = multiprocessing.parent_process()
+    if launching is not None and launching.pid != os.getppid():
+        os._exit(128 + number)

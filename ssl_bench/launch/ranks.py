@@ -23,14 +23,12 @@ from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.processes import die_with
+from ssl_bench.launch.processes import STOPPED, die_with
+from ssl_bench.launch.workers import in_worker
 from ssl_bench.record.environment import environment
 from ssl_bench.record.log import logging_to
 from ssl_bench.training.engine import train
 from ssl_bench.training.interrupt import Interrupted
-
-# Exit codes of ranks that were stopped: after saving their state, or by the signal itself, before they listened to it.
-STOPPED = {code: n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2) for code in (128 + n, -n)}
 
 
 def launch(
@@ -55,6 +53,8 @@ def launch(
         return join(config, run_id, folder)
     if config["devices"] == 1 and not separate:
         return _train(config, run_id, folder, local_device(0))
+    if config["devices"] == 1 and sys.platform == "linux":  # elsewhere a process with torch cannot be forked safely
+        return in_worker(_alone, config, run_id, folder)
     return _elastic(config, run_id, folder, separate)
 
 
@@ -84,6 +84,12 @@ def join(config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False)
         raise
     leave()
     return outcome
+
+
+def _alone(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
+    """Train on one device in a process of its own, beside other runs."""
+    torch.set_num_threads(available_cores())
+    return _train(config, run_id, folder, local_device(0), quiet=True)
 
 
 def _train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
@@ -185,7 +191,7 @@ def _elastic(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> 
     former = signal.signal(signal.SIGUSR2, _raise_signal)
     try:
         outcomes = elastic_launch(settings, _rank)(config, run_id, folder, quiet, os.getpid())
-        return outcomes[0]  # type: ignore[no-any-return]
+        return next(iter(outcomes.values()))  # type: ignore[no-any-return]  # the keys are ranks of all machines
     except SignalException as stop:
         return Outcome.interrupted(int(stop.sigval))
     except ChildFailedError as error:

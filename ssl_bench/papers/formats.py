@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.papers.runs import FinishedRun, Results
+from ssl_bench.papers.runs import Results, value
 from ssl_bench.papers.tables import Cell, Table, is_accuracy
+from ssl_bench.status.index import Finished
 
 HEADINGS = ("row", "column", "paper", "ours", "difference", "reduced", "note")
 
@@ -67,8 +68,9 @@ def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
     return [Filled(cell, _values(cell, results.of_cell(cell)), _reduced(table, cell, results)) for cell in cells]
 
 
-def _values(cell: Cell, own_runs: Sequence[FinishedRun]) -> list[float]:
-    return [value for value in (run.value(cell.metric) for run in own_runs) if value is not None]
+def _values(cell: Cell, own_runs: Sequence[Finished]) -> list[float]:
+    numbers = (value(run, cell.metric) for run in own_runs)
+    return [number for number in numbers if number is not None]
 
 
 def _reduced(table: Table, cell: Cell, results: Results) -> str:
@@ -202,7 +204,7 @@ def _digits(metric: str) -> int:
     return 2 if is_accuracy(metric) else 3
 
 
-def _length(run: FinishedRun) -> str:
+def _length(run: Finished) -> str:
     """How long a run was trained, in words."""
     epochs, steps = run.config["epochs"], run.config.get("max_steps")
     return f"{epochs} epochs" if steps is None else f"{steps} steps"

@@ -15,6 +15,7 @@ from ssl_bench.papers import cost, runs, smoke
 from ssl_bench.papers.overrides import merge
 from ssl_bench.papers.selection import Selection
 from ssl_bench.papers.tables import Cell
+from ssl_bench.status.index import finished
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def _planned(request: Request, cell: Cell, alone: Composition | ConfigError) -> 
 
 def _compose(planned: Sequence[PlannedRuns], request: Request, progress: Progress) -> None:
     """Compose the runs, and find those that are finished."""
-    finished = {run.run_id for run in runs.finished(request.outputs)}
+    on_disk = {run.run_id for run in finished(request.outputs)}
     requests = [(each.command, tuple(each.overrides)) for each in planned]
     for several in (requests[:1], requests):  # most errors are in all of them, and shown by the first
         composed = compositions(several, progress)
@@ -173,4 +174,4 @@ def _compose(planned: Sequence[PlannedRuns], request: Request, progress: Progres
             raise error
     for each, key in zip(planned, requests, strict=True):
         each.composition = composed[key]
-        each.done = [seed for seed, identity in each.run_ids.items() if identity in finished]
+        each.done = [seed for seed, identity in each.run_ids.items() if identity in on_disk]

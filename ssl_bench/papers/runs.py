@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,52 +13,22 @@ from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, Request, compositions
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers.tables import Cell, Table, is_accuracy
+from ssl_bench.status.index import Finished, finished
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run with results."""
+def value(run: Finished, metric: str) -> float | None:
+    """Value of a metric as papers print it, accuracies in percent; None if the run lacks it.
 
-    run_id: str
-    folder: Path
-    config: Mapping[str, Any]
-    metrics: Mapping[str, float]
-    seed: int | None
-    config_key: int
-
-    @property
-    def scale(self) -> str:
-        """``full``, ``reduced`` or ``smoke``."""
-        return str(self.config.get("scale", "full"))
-
-    def value(self, metric: str) -> float | None:
-        """Value of a metric as papers print it, accuracies in percent; None if the run lacks it.
-
-        ``name@50`` is the value at epoch 50. A metric that is only recorded during training has its last value.
-        """
-        name, _, epoch = metric.partition("@")
-        value = None if epoch else self.metrics.get(name)
-        if value is None:
-            rows = [
-                row
-                for row in files.read_json_lines(self.folder / "metrics.jsonl")
-                if isinstance(row.get(name), int | float)
-            ]
-            rows = [row for row in rows if abs(row.get("epoch", -1) - float(epoch)) < 1e-6] if epoch else rows
-            value = rows[-1][name] if rows else None
-        return None if value is None else float(value) * (100 if is_accuracy(name) else 1)
-
-
-def finished(outputs: Path) -> list[FinishedRun]:
-    """Every run with a ``results.json`` in a folder or below it, each run_id once."""
-    runs: dict[str, FinishedRun] = {}
-    for path in sorted(outputs.glob("**/results.json")):
-        data = files.read_json(path)
-        if isinstance(data, dict) and isinstance(data.get("metrics"), dict) and isinstance(data.get("config"), dict):
-            key = hash(json.dumps(_without_seeds(data["config"]), sort_keys=True))
-            run = FinishedRun(data["run_id"], path.parent, data["config"], data["metrics"], data["config"]["seed"], key)
-            runs.setdefault(data["run_id"], run)
-    return list(runs.values())
+    ``name@50`` is the value at epoch 50. A metric that is only recorded during training has its last value.
+    """
+    name, _, epoch = metric.partition("@")
+    number = None if epoch else run.metrics.get(name)
+    if number is None:
+        rows = files.read_json_lines(run.folder / "metrics.jsonl")
+        rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get(name), int | float)]
+        rows = [row for row in rows if abs(row.get("epoch", -1) - float(epoch)) < 1e-6] if epoch else rows
+        number = rows[-1][name] if rows else None
+    return None if number is None else float(number) * (100 if is_accuracy(name) else 1)
 
 
 def compose(overrides: Sequence[str], command: str = "train", seed: int = 0) -> dict[str, Any]:
@@ -90,25 +59,25 @@ class Results:
     """
 
     def __init__(self, outputs: Path, cells: Iterable[Cell], progress: Progress = lambda each, count: each) -> None:
-        runs = finished(outputs)
-        self._full = {run.run_id: run for run in runs if run.scale == "full"}
+        by_config: dict[int, list[Finished]] = {}  # apart from the seed
+        for run in finished(outputs):
+            by_config.setdefault(run.config_key, []).append(run)
+        scales = {key: str(runs[0].config.get("scale", "full")) for key, runs in by_config.items()}
+        self._full = {run.run_id: run for key, runs in by_config.items() if scales[key] == "full" for run in runs}
         self._seeds = sorted({run.seed for run in self._full.values() if run.seed is not None})
-        self._reduced: dict[int, list[FinishedRun]] = {}  # by configuration, apart from the seed
-        for run in runs:
-            if run.scale == "reduced":
-                self._reduced.setdefault(run.config_key, []).append(run)
+        self._reduced = {key: runs for key, runs in by_config.items() if scales[key] == "reduced"}
         self._agreeing: dict[tuple[str, str], set[int]] = {}
         available = [request(cell) for cell in cells if cell.available] if self._full else []
         self._compositions = compositions(available, progress)
 
-    def of_cell(self, cell: Cell) -> list[FinishedRun]:
+    def of_cell(self, cell: Cell) -> list[Finished]:
         """The full-scale runs that fill a cell, by seed."""
         composed = self._compositions.get(request(cell)) if cell.available else None
         if not isinstance(composed, Composition):
             return []
         return [self._full[i] for i in composed.run_ids(self._seeds).values() if i in self._full]
 
-    def reduced(self, table: Table, cell: Cell) -> list[FinishedRun]:
+    def reduced(self, table: Table, cell: Cell) -> list[Finished]:
         """Runs of ``scale=reduced`` that agree with a cell in the settings that distinguish it within its table.
 
         If they were made with several other settings, those with the most epochs.
@@ -116,7 +85,7 @@ class Results:
         if not cell.available or not self._reduced:
             return []
         keys = set.intersection(set(self._reduced), *(self._with_setting(*axis) for axis in table.axes(cell).items()))
-        families: dict[str, list[FinishedRun]] = {}
+        families: dict[str, list[Finished]] = {}
         for run in (run for key, runs in self._reduced.items() if key in keys for run in runs):
             content = {k: v for k, v in run.config.items() if k not in ("paths", "tracking", "name")}
             families.setdefault(json.dumps(_without_seeds(content), sort_keys=True), []).append(run)

@@ -1,2 +1,2 @@
-"""State of every run and grid: ``scan`` finds the ``entries``, ``follow`` and ``grids`` read files, ``labels`` names
-the runs by their differences, ``view`` makes the table of ``ssl-bench status``."""
+"""State of every run and grid: ``index`` finds them, ``entries``, ``grids``, ``follow`` and ``configs`` read them,
+``scan`` joins runs and grids; ``labels``, ``groups``, ``select`` and ``view`` make what ``ssl-bench status`` shows."""

@@ -1,15 +1,24 @@
 """An entry of the table: a run, or a run that a grid has still to make; its state and the time left."""
 
+import json
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from ssl_bench import files
+from ssl_bench.launch import claim
 from ssl_bench.launch.claim import Owner
-from ssl_bench.status.follow import MetricsFile, accuracies, finite
+from ssl_bench.status.configs import Configs, SharedConfig
+from ssl_bench.status.follow import Mark, MetricsFile, accuracies, find_mark, finite
 from ssl_bench.status.grids import GridFolder
+
+_PLAIN = re.compile(r"[\w@%+=:,./-]+( [\w@%+=:,./-]+)*", re.ASCII).fullmatch  # a command that needs no quotes
 
 
 class Status(str, Enum):
@@ -26,25 +35,128 @@ class Status(str, Enum):
     FAILED = "failed"
 
 
-class RunFolder:
-    """A run's directory."""
+URGENT = (Status.RUNNING, Status.FAILED, Status.PARTIAL, Status.WAITING, Status.DONE)  # most urgent first
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        self.folder, self.config, self.began = folder, config, 0.0
-        self.metrics = MetricsFile(folder / "metrics.jsonl", finite(config.get("evaluate"), "every") or 0.0)
-        self.results: dict[str, Any] | None = None
-        self.failure: dict[str, Any] | None = None
+
+CONFIG, COMMAND, RESULTS, FAILURE = "config.yaml", "command.txt", "results.json", "failed.json"
+METRICS = "metrics.jsonl"
+FILES = (CONFIG, COMMAND, RESULTS, FAILURE, METRICS)
+
+
+class RunFolder:
+    """A run's directory, as its files were when they were last read.
+
+    Args:
+        outputs: the results folder.
+        path: of the directory, relative to ``outputs``.
+
+    Attributes:
+        parent: the directory's parent, relative to ``outputs``.
+        mark, marks: of the directory and of each of ``FILES``; None: there is no such file.
+        config, seed: the configuration without its seed, and the seed as JSON.
+        epochs, max_steps, batch_size, span: settings; ``span`` is the number of epochs between two evaluations.
+        began: time of change of ``config.yaml``, in seconds of the epoch; None: there is only ``results.json``.
+        command: the command that trains it, if it was recorded.
+        done: whether it has results.
+        run_id, results: the run_id and the metrics in ``results.json``, the latter as JSON; None if it has not all of
+            run_id, configuration and metrics.
+        seconds: time that the whole run took; None before it is done.
+        final: a finished run's accuracies, or all its metrics if it trained no network.
+        failure: why it failed, in one line; None: it has not failed.
+        metrics: rows of ``metrics.jsonl``.
+        owner: the process that carries it out.
+        fixed: whether it is finished and only its directory has to be looked at to see whether it has changed.
+        stored: whether the index has it as it is.
+    """
+
+    config: SharedConfig
+    metrics: MetricsFile
+    seed: str | None
+    done: bool
+    seconds: float | None
+    final: dict[str, float]
+    run_id: str | None
+    results: str | None
+
+    def __init__(self, outputs: str, path: str) -> None:
+        self._outputs, self.path, self.parent = outputs, path, path.rpartition("/")[0]
+        self.mark: Mark | None = None
+        self.marks: dict[str, Mark | None] = {}
+        self.began: float | None = None
         self.command: str | None = None
+        self.failure: str | None = None
         self.owner: Owner | None = None
+        self.fixed = self.stored = False
+
+    @property
+    def changed(self) -> float:
+        """Last time of change of its files, in seconds of the epoch."""
+        return max(mark[0] for mark in (self.mark, *self.marks.values()) if mark) / 1e9
+
+    @cached_property
+    def folder(self) -> Path:
+        """The directory."""
+        return Path(self._outputs, self.path)
+
+    def update(self, configs: Configs, mark: Mark) -> bool:
+        """Read what has changed; return whether there is a run.
+
+        Args:
+            configs: where the configuration is kept.
+            mark: present mark of the directory.
+        """
+        start = f"{self._outputs}/{self.path}/" if self.path else f"{self._outputs}/"
+        marks = {name: find_mark(start + name) for name in FILES}
+        if not marks[CONFIG] and not marks[RESULTS]:
+            return False
+        changed = set() if marks == self.marks else {n for n in FILES if marks[n] != self.marks.get(n)}
+        self.stored = self.stored and not changed and mark == self.mark
+        self.marks, self.mark = marks, mark
+        if changed & {CONFIG, RESULTS}:
+            if not self._read(configs, start):
+                return False
+            changed = {*FILES}
+        if COMMAND in changed:
+            self.command = _read_command(start + COMMAND)
+        if FAILURE in changed:
+            self.failure = None if self.done else _read_failure(start + FAILURE)
+        self.owner = None if self.done else _owner(self.folder)
+        if self.owner and self.metrics.restored:
+            self.metrics = MetricsFile(self.span)  # the rate is needed, which was not stored
+        self.metrics.update(start + METRICS, marks[METRICS], last_only=self.done)
+        return True
+
+    def _read(self, configs: Configs, start: str) -> bool:
+        """Read the configuration and the results. JSON is read in a twentieth of the time of YAML."""
+        results: Any = files.read_json(Path(start + RESULTS)) if self.marks[RESULTS] else None
+        self.done = isinstance(results, dict)
+        config, metrics, run_id = ((results if self.done else {}).get(key) for key in ("config", "metrics", "run_id"))
+        complete = isinstance(config, dict) and isinstance(metrics, dict) and isinstance(run_id, str)
+        written = self.marks[CONFIG]
+        if written and not (isinstance(config, dict) and isinstance(config.get("choices"), dict)):
+            config = _read_config(start + CONFIG)
+        if not isinstance(config, dict) or not (written or complete):
+            return False
+        self.began = written[0] / 1e9 if written else None
+        self.config, self.seed = configs.add(config)
+        self.epochs, self.max_steps = finite(config, "epochs"), finite(config, "max_steps")
+        self.batch_size = finite(config.get("batch_size"), "size")
+        self.span = finite(config.get("evaluate"), "every") or 0.0
+        self.metrics = MetricsFile(self.span)
+        self.seconds = finite(results, "seconds")
+        self.run_id, self.results = (run_id, json.dumps(metrics)) if complete else (None, None)
+        metrics = metrics if isinstance(metrics, dict) else {}
+        numbers = {name: value for name in metrics if (value := finite(metrics, name)) is not None}
+        self.final = accuracies(metrics) if "evaluate" in config else numbers
+        return True
 
     @property
     def end(self) -> float | None:
         """Epoch at which the training ends. With ``max_steps`` it is known after the first row."""
-        epochs, steps = finite(self.config, "epochs"), finite(self.config, "max_steps")
-        if epochs is None or steps is None:
-            return epochs
+        if self.epochs is None or self.max_steps is None:
+            return self.epochs
         step, epoch = self.metrics.step, self.metrics.epoch
-        return min(epochs, steps * epoch / step) if step and epoch else None
+        return min(self.epochs, self.max_steps * epoch / step) if step and epoch else None
 
     @property
     def share(self) -> float:
@@ -52,18 +164,13 @@ class RunFolder:
         return min(1.0, (self.metrics.epoch or 0.0) / self.end) if self.end else 0.0
 
     @property
-    def seconds(self) -> float | None:
-        """Time that the whole run took; None before it is done."""
-        return finite(self.results, "seconds")
-
-    @property
     def training_seconds(self) -> float | None:
         """Time that the whole training takes at its present rate."""
-        rate = self.metrics.rate(finite(self.config.get("batch_size"), "size"))
+        rate = self.metrics.rate(self.batch_size)
         return self.end / rate if rate and self.end else None
 
 
-@dataclass
+@dataclass(slots=True)
 class Entry:
     """A run, or a run that a grid has still to make.
 
@@ -81,6 +188,11 @@ class Entry:
     left: float | None = None
 
     @property
+    def group(self) -> Any:
+        """Its grid; a single run is a group of its own."""
+        return self.grid or self.run
+
+    @property
     def overrides(self) -> list[str] | None:
         """Its overrides in the grid."""
         return self.grid.runs[self.index] if self.grid else None
@@ -94,23 +206,18 @@ class Entry:
     @property
     def best(self) -> dict[str, float]:
         """A finished run's accuracies, or all its metrics if it trained no network; else the best so far."""
-        if self.run is None or self.run.results is None:
-            return self.run.metrics.best if self.run else {}
-        metrics = self.run.results.get("metrics")
-        if "evaluate" in self.run.config or not isinstance(metrics, dict):
-            return accuracies(metrics)
-        return {name: value for name in metrics if (value := finite(metrics, name)) is not None}
+        if self.run is None:
+            return {}
+        return self.run.final if self.run.done else self.run.metrics.best
 
     @property
     def reason(self) -> str:
         """Why it failed, in one line."""
         if self.state is not Status.FAILED:
             return ""
-        if self.run and self.run.failure:
-            reason = self.run.failure.get("reason")
-        else:
-            reason = self.grid.records[self.index][0].reason if self.grid and self.index in self.grid.records else ""
-        return " ".join(str(reason or "").split())
+        if self.run and self.run.failure is not None:
+            return self.run.failure
+        return _one_line(self.grid.records[self.index].reason) if self.grid and self.index in self.grid.records else ""
 
 
 def estimate(entries: Sequence[Entry], now: float) -> float | None:
@@ -144,3 +251,45 @@ def estimate(entries: Sequence[Entry], now: float) -> float | None:
         return None
     rest = sum(usual * (1 - share) for share in waiting) if usual is not None else 0.0
     return max([*known, (sum(known) + rest) / max(1, len(running))])
+
+
+def words(command: str) -> list[str]:
+    """The words of a command that ``shlex.join`` made; ``shlex.split`` takes long."""
+    return shlex.split(command) if "'" in command else command.split(" ")
+
+
+def _owner(folder: Path) -> Owner | None:
+    try:
+        return claim.owner(folder)
+    except (TypeError, ValueError):  # a claim of another version
+        return None
+
+
+def _read_config(path: str) -> dict[str, Any] | None:
+    """A run's configuration; None for any other YAML."""
+    import yaml
+
+    try:
+        with open(path, "rb") as file:
+            config = yaml.load(file, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # the former is in C
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return config if isinstance(config, dict) and isinstance(config.get("choices"), dict) else None
+
+
+def _read_command(path: str) -> str | None:
+    """A recorded command, quoted as ``shlex.join`` does."""
+    try:
+        text = Path(path).read_text().strip()
+        return text if _PLAIN(text) else shlex.join(shlex.split(text)) or None
+    except (OSError, ValueError):
+        return None
+
+
+def _read_failure(path: str) -> str | None:
+    failure: Any = files.read_json(Path(path))
+    return _one_line(failure.get("reason")) if isinstance(failure, dict) else None
+
+
+def _one_line(reason: Any) -> str:
+    return " ".join(str(reason or "").split()).encode(errors="replace").decode()

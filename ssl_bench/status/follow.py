@@ -1,41 +1,32 @@
 """Files that other processes are still writing: each update reads only what has changed since the last one."""
 
+from __future__ import annotations
+
 import json
 import math
+import os
 from collections import deque
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed
 
 TAIL = 2**16  # bytes at the end of a metrics file that are enough for the rate: about a hundred rows
 WINDOW = 20  # smallest number of rows over which the rate is taken
 
 
-class Cache:
-    """Results of ``read``, by path. A file is read again if its time of change, its size or its inode is different."""
-
-    def __init__(self, read: Callable[[Path], Any]) -> None:
-        self.read = read
-        self._kept: dict[Path, tuple[tuple[int, int, int], Any]] = {}
-
-    def __call__(self, path: Path) -> tuple[Any, float]:
-        """Return the content, or None if there is no such file, and the time of change in seconds of the epoch."""
-        try:
-            now = path.stat()
-        except OSError:
-            self._kept.pop(path, None)
-            return None, 0.0
-        mark = now.st_mtime_ns, now.st_size, now.st_ino
-        if path not in self._kept or self._kept[path][0] != mark:
-            self._kept[path] = mark, self.read(path)
-        return self._kept[path][1], now.st_mtime
+def find_mark(path: str) -> Mark | None:
+    """The mark of the file at ``path``; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 class MetricsFile:
     """Rows of a run's ``metrics.jsonl``: it grows, may end in half a row, and is cut when the run resumes.
 
     Args:
-        path: of the file.
         span: epochs between two evaluations. If it is 0 only the end of the file is read, else all of it, once, for
             the best evaluation.
 
@@ -44,48 +35,79 @@ class MetricsFile:
             all its processes together. None: there is no row.
         speed: images per second of that row.
         best: highest accuracy of each evaluator during the training.
-        changed: the file's time of change, in seconds of the epoch.
+        mark: of the file when it was read; None: it was not there, or not read.
     """
 
-    def __init__(self, path: Path, span: float) -> None:
-        self.path, self.span = path, span
-        self._inode = 0
-        self._restart(0)
+    __slots__ = ("_offset", "_window", "best", "epoch", "mark", "seconds", "span", "speed", "step")
 
-    def _restart(self, offset: int) -> None:
+    def __init__(self, span: float) -> None:
+        self.span = span
+        self._restart()
+
+    def _restart(self, offset: int = 0) -> None:
+        self.mark: Mark | None = None
         self._offset = offset
         self.step: float | None = None
         self.epoch: float | None = None
         self.seconds: float | None = None
         self.speed: float | None = None
         self.best: dict[str, float] = {}
-        self.changed = 0.0
-        self._window: deque[tuple[float, float]] = deque()  # epoch, seconds
+        self._window: deque[tuple[float, float]] | None = None  # epoch, seconds
 
-    def update(self) -> None:
-        """Read the rows that were added since the last update."""
+    @classmethod
+    def restored_from(cls, span: float, values: tuple[Any, ...], mark: Mark | None) -> MetricsFile:
+        """What an earlier process read; a file that has changed since is read from the start.
+
+        Args:
+            values: step, epoch, seconds, speed and best.
+        """
+        made = cls.__new__(cls)
+        made.step, made.epoch, made.seconds, made.speed, made.best = values
+        made.span, made.mark, made._offset, made._window = span, mark, -1, None
+        return made
+
+    @property
+    def restored(self) -> bool:
+        """Whether an earlier process read the file: then the rate is not known."""
+        return self._offset < 0
+
+    @property
+    def changed(self) -> float:
+        """The file's time of change, in seconds of the epoch."""
+        return self.mark[0] / 1e9 if self.mark else 0.0
+
+    def update(self, path: str, mark: Mark | None, last_only: bool = False) -> None:
+        """Read the rows that were added since the last update.
+
+        Args:
+            mark: present mark of the file.
+            last_only: read only the last row of the training, which is all that matters of a finished run.
+        """
+        if mark == self.mark:
+            return
+        if mark is None:
+            self._restart()
+            return
+        if self.mark is None or self.restored or mark[2] != self.mark[2] or mark[1] < self._offset:
+            self._restart(max(0, mark[1] - TAIL) if last_only or not self.span else 0)
         try:
-            now = self.path.stat()
-            if (now.st_ino, now.st_mtime) == (self._inode, self.changed) and now.st_size == self._offset:
-                return
-            if now.st_ino != self._inode or now.st_size < self._offset:
-                self._inode = now.st_ino
-                self._restart(0 if self.span else max(0, now.st_size - TAIL))
-            with open(self.path, "rb") as file:
+            with open(path, "rb") as file:
                 file.seek(self._offset)
                 added = file.read()
         except OSError:
-            self._inode = 0
-            self._restart(0)
+            self._restart()
             return
-        self.changed = now.st_mtime
+        self.mark = mark
         complete = added.rfind(b"\n") + 1
         self._offset += complete
-        for line in added[:complete].splitlines():
+        lines = added[:complete].splitlines()
+        for line in reversed(lines) if last_only else lines:
             try:
                 self._add(json.loads(line))
             except (ValueError, RecursionError):  # cut short, by a crash or at the start of the tail
                 continue
+            if last_only and self.step is not None:
+                break
 
     def _add(self, row: Any) -> None:
         step, epoch = finite(row, "step"), finite(row, "epoch")
@@ -98,6 +120,8 @@ class MetricsFile:
             return
         self.step, self.epoch, self.seconds = step, epoch, seconds
         self.speed = finite(row, "images_per_second")
+        if self._window is None:
+            self._window = deque()
         self._window.append((epoch, seconds))
         while len(self._window) > WINDOW and self._window[1][0] <= epoch - self.span:
             self._window.popleft()
@@ -108,7 +132,7 @@ class MetricsFile:
         The ``seconds`` of a single row include the start of the run. The rate is then its images per second over the
         images of an epoch, ``batch_size`` times the steps of an epoch.
         """
-        if len(self._window) > 1:
+        if self._window and len(self._window) > 1:
             (before, since), (epoch, seconds) = self._window[0], self._window[-1]
             return (epoch - before) / (seconds - since) if epoch > before and seconds > since else None
         if not (self.step and self.epoch and self.speed and batch_size):
@@ -126,6 +150,9 @@ def accuracies(metrics: Any) -> dict[str, float]:
 def finite(node: Any, key: str) -> float | None:
     """The finite number at ``node[key]``; None if there is anything else, or ``node`` is not a mapping."""
     value = node.get(key) if isinstance(node, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:  # an integer of hundreds of digits
+        return None

@@ -1,81 +1,152 @@
 """Grids on disk, as ``launch/grid.py`` writes them, and whether a grid will start the runs that are left."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import socket
-from collections.abc import Collection
+from collections.abc import Mapping
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from ssl_bench import files
 from ssl_bench.launch import claim
 from ssl_bench.launch.outcome import FINISHED, Outcome, State
-from ssl_bench.status.follow import Cache
+from ssl_bench.status.follow import Mark, find_mark
 
 RECENT = 600.0  # seconds; a grid whose process cannot be seen is at work if its last record is younger
 SETTLED = 10.0  # seconds; a folder that changed longer ago gets a different time when it changes again
+ENDED = (*FINISHED, State.FAILED)
+
+Run = TypeVar("Run")
+
+
+class Record(NamedTuple):
+    """The recorded outcome of a run of a grid; ``mark`` is that of the file."""
+
+    mark: Mark
+    state: State
+    code: int
+    reason: str
+    folder: str | None
+
+    @classmethod
+    def read(cls, path: str, mark: Mark) -> Record | None:
+        """The record in a file; None if the file holds anything else."""
+        outcome = Outcome.read(files.read_json(Path(path)))
+        return cls(mark, outcome.state, outcome.code, outcome.reason, outcome.folder) if outcome else None
+
+    @property
+    def when(self) -> float:
+        """Time of the record, in seconds of the epoch."""
+        return self.mark[0] / 1e9
 
 
 class GridFolder:
     """A grid: its runs and the last recorded outcome of each.
 
     Args:
-        path: of ``grid.json``.
+        outputs: the results folder.
+        path: of the grid's folder, relative to ``outputs``.
+        content: of ``grid.json``.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: the file does not describe a grid.
+        AttributeError, KeyError, TypeError, ValueError: the content does not describe a grid.
 
     Attributes:
         runs: overrides of each run.
-        commands: of each run, the command that trains only this run.
-        records: by the run's index, its last recorded outcome and the time of the record in seconds of the epoch.
+        records: by the run's index, its last recorded outcome.
+        settled: time of change of the folder of the records in ns, if it had not changed for some time when it was
+            read; else 0.
         at_work: whether the grid will start the runs that are left.
+        left: seconds until it is done, if that is known.
+        unsaved: number of its files that were read and are not in the index.
     """
 
-    def __init__(self, path: Path) -> None:
-        data: Any = files.read_json(path)
-        self.folder = path.parent
-        self.host, self.pid, self.started = str(data["host"]), int(data["pid"]), float(data["started"])
-        self.runs = [[str(override) for override in run] for run in data["runs"]]
-        program, command, *arguments = shlex.split(data["command"])
-        flags = [a for a in arguments if a.startswith("-") or not ("=" in a or a.startswith("~"))]
-        launch = [program, command, *(flag for flag in flags if flag not in ("-m", "--multirun"))]
-        self.commands = [shlex.join([*launch, *run]) for run in self.runs]
-        self.records: dict[int, tuple[Outcome, float]] = {}
+    def __init__(self, outputs: str, path: str, content: Any) -> None:
+        self._outputs, self.path, self.content = outputs, path, content
+        self.host, self.pid, self.started = str(content["host"]), int(content["pid"]), float(content["started"])
+        self.runs = [[str(override) for override in run] for run in content["runs"]]
+        self.records = self._before = self._of_this_grid(
+            {
+                int(number): Record((round(self.started * 1e9), 0, 0), State.DONE_BEFORE, 0, "", str(folder))
+                for number, folder in (content.get("finished") or {}).items()
+            }
+        )
+        self._start = path.rpartition(".sweeps/")[0]  # of the paths of its runs
         self.at_work = False
-        self._read, self._settled = Cache(_read_outcome), 0
+        self.left: float | None = None
+        self.settled, self.unsaved = 0, 1
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the grid."""
+        return Path(self._outputs, self.path)
+
+    @cached_property
+    def commands(self) -> list[str]:
+        """Of each run, the command that trains only this run."""
+        start = _start(self.content["command"])
+        return [" ".join([start, *map(_quoted, run)]) for run in self.runs]
+
+    @cached_property
+    def common(self) -> frozenset[str]:
+        """The overrides that all its runs have."""
+        return frozenset(self.runs[0]).intersection(*self.runs) if self.runs else frozenset()
+
+    def restore(self, records: Mapping[int, Record], settled: int) -> None:
+        """Set what an earlier process read."""
+        self.records = self._before | self._of_this_grid(records)
+        self.settled, self.unsaved = settled, 0
 
     def update(self, now: float) -> None:
         """Read the records that have changed; ``now`` is in seconds of the epoch."""
-        folder = self.folder / "jobs"
+        folder = f"{self._outputs}/{self.path}/jobs"
         try:
-            changed = folder.stat().st_mtime_ns
-            if changed == self._settled:  # a record is written by renaming, which changes the folder
+            changed = os.stat(folder).st_mtime_ns
+            if changed == self.settled:  # a record is written by renaming, which changes the folder
                 return
-            numbers = [
-                int(name[:-5]) for name in os.listdir(folder) if name.endswith(".json") and name[:-5].isdecimal()
-            ]
+            names = os.listdir(folder)
         except OSError:
             return
-        records = {number: self._read(folder / f"{number}.json") for number in numbers}
-        self.records = {n: (outcome, when) for n, (outcome, when) in records.items() if outcome and n < len(self.runs)}
-        self._settled = changed if now - changed / 1e9 > SETTLED else 0
+        found: dict[int, Record] = {}
+        for number in (int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal()):
+            mark = find_mark(f"{folder}/{number}.json")
+            record = self.records.get(number)
+            if mark and (record is None or record.mark != mark):
+                record = Record.read(f"{folder}/{number}.json", mark)
+                self.unsaved += 1
+            if mark and record:
+                found[number] = record
+        self.records = self._before | self._of_this_grid(found)
+        self.settled = changed if now - changed / 1e9 > SETTLED else 0
+
+    def _of_this_grid(self, records: Mapping[int, Record]) -> dict[int, Record]:
+        return {n: record for n, record in records.items() if 0 <= n < len(self.runs)}
 
     def state(self, index: int) -> State | None:
         """Last recorded state of a run; None if the run was never started."""
-        return self.records[index][0].state if index in self.records else None
+        return self.records[index].state if index in self.records else None
 
     @property
     def slurm(self) -> bool:
         """Whether its runs are Slurm jobs, which do not need the process of the grid any more."""
         return (self.folder / "slurm").is_dir()
 
-    def recorded_folder(self, index: int, folders: Collection[Path]) -> Path | None:
-        """The one of ``folders`` that is recorded for a run; the record may be relative to where the grid started."""
-        recorded = self.records[index][0].folder if index in self.records else None
-        parts, outputs = Path(str(recorded or "")).parts, self.folder.parent.parent
-        candidates = (outputs.joinpath(*parts[-depth:]) for depth in range(2, len(parts) + 1))
-        return next((folder for folder in candidates if folder in folders), None)
+    def recorded_run(self, index: int, runs: Mapping[str, Run]) -> Run | None:
+        """The one of ``runs``, by path, that is recorded for a run.
+
+        The recorded path may be absolute, or relative to where the grid started: its end counts.
+        """
+        recorded = self.records[index].folder if index in self.records else None
+        parts = str(recorded or "").split("/")
+        near = runs.get(self._start + "/".join(parts[-2:]))  # it is nearly always this one
+        if near is not None and len(parts) > 1:
+            return near
+        parts = [part for part in parts if part not in ("", ".")]
+        ends = ("/".join(parts[-depth:]) for depth in range(2, len(parts) + 1))
+        return next((runs[self._start + end] for end in ends if self._start + end in runs), None)
 
     def will_continue(self, busy: bool, now: float) -> bool:
         """Whether the grid will start the runs that are left.
@@ -83,23 +154,33 @@ class GridFolder:
         A grid of this machine will if its process is alive or, under Slurm, if one of its runs is running (``busy``). A
         grid of another machine will if one of its runs is running or its last record is recent.
         """
-        if all(self.state(index) in (*FINISHED, State.FAILED) for index in range(len(self.runs))):
+        if len(self.records) == len(self.runs) and all(one.state in ENDED for one in self.records.values()):
             return False
         if self.host == socket.gethostname():
             return _alive(self.pid, self.started) or (busy and self.slurm)
-        return busy or now - max([self.started, *(when for _, when in self.records.values())]) < RECENT
+        return busy or now - max([self.started, *(record.when for record in self.records.values())]) < RECENT
 
 
-def read_grid(path: Path) -> GridFolder | None:
-    """The grid of a ``grid.json``; None if the file does not describe one."""
+def read_grid(outputs: str, path: str) -> GridFolder | None:
+    """The grid in the folder ``path`` under ``outputs``; None if its ``grid.json`` does not describe one."""
+    content: Any = files.read_json(Path(outputs, path, "grid.json"))
     try:
-        return GridFolder(path)
+        _start(content["command"])
+        return GridFolder(outputs, path, content)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
-def _read_outcome(path: Path) -> Outcome | None:
-    return Outcome.read(files.read_json(path))
+def _start(command: str) -> str:
+    """A grid's command without its overrides and the flag of a grid."""
+    program, name, *arguments = shlex.split(command)
+    flags = [a for a in arguments if a.startswith("-") or not ("=" in a or a.startswith("~"))]
+    return shlex.join([program, name, *(flag for flag in flags if flag not in ("-m", "--multirun"))])
+
+
+@cache
+def _quoted(word: str) -> str:
+    return shlex.quote(word)
 
 
 def _alive(pid: int, when: float) -> bool:

@@ -1,18 +1,23 @@
-"""The table of ``ssl-bench status``, fitted to a terminal."""
+"""The tables of ``ssl-bench status``: plain text, or fitted to a terminal."""
+
+from __future__ import annotations
 
 import socket
+import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
-
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Literal
 
 from ssl_bench.record.progress import clock
-from ssl_bench.status.entries import Entry, Status
+from ssl_bench.status.entries import URGENT, Entry, Status
+from ssl_bench.status.groups import Summary
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
 
 COLOURS = {
     Status.DONE: "green",
@@ -21,23 +26,63 @@ COLOURS = {
     Status.PARTIAL: "yellow",
     Status.FAILED: "red",
 }
-URGENT = (Status.RUNNING, Status.FAILED, Status.PARTIAL, Status.WAITING, Status.DONE)  # most urgent first
+FIXED = ("folder", "run", "state", "epoch", "images/s", "ETA", "reason")  # columns that are no metrics
 GAP = 2  # blank characters between two columns
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table; its text may be folded to a width of ``fold``, if that is given."""
+    """A column of a table; its texts may be folded to a width of ``fold``, if that is given.
+
+    ``style`` is rich's style of all texts, or that of each.
+    """
 
     name: str
     texts: list[str]
     right: bool = False
     fold: int | None = None
+    style: str | list[str] = ""
+
+    @property
+    def unfolded(self) -> int:
+        """Width without folding."""
+        return max(map(len, [self.name, *self.texts]))
 
     @property
     def width(self) -> int:
-        natural = max(map(len, [self.name, *self.texts]))
-        return natural if self.fold is None else min(natural, self.fold)
+        """Width on a terminal."""
+        return self.unfolded if self.fold is None else min(self.unfolded, self.fold)
+
+
+def overview(groups: Sequence[Summary], width: int, rows: int | None = None) -> Group:
+    """Make the table of the grids and of the directories with single runs.
+
+    Args:
+        width: of the terminal, in characters.
+        rows: how many to show: those that are running, then the newest; None: all.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    newest = sorted(groups, key=lambda group: (group.counts[Status.RUNNING] > 0, group.started), reverse=True)
+    shown = sorted(newest[:rows], key=lambda group: group.started)
+    best = [f"{g.metric.removesuffix('/top1')} {100 * g.value:.1f}%" if g.value is not None else "" for g in shown]
+    states = [state for state in Status if any(group.counts[state] for group in shown)]
+    columns = [
+        Column("grid", [group.name for group in shown], fold=40),
+        Column("started", [time.strftime("%b %d %H:%M", time.localtime(group.started)) for group in shown]),
+        Column("runs", [str(group.counts.total()) for group in shown], right=True),
+        *(
+            Column(s.value, [str(group.counts[s] or "") for group in shown], right=True, style=COLOURS[s])
+            for s in states
+        ),
+        Column("ETA", [clock(group.left) if group.left is not None else "" for group in shown], right=True),
+        Column("best", best),
+        Column("best run", [group.label for group in shown], fold=40),
+    ]
+    columns = [column for column in columns if any(column.texts)]
+    table = _table(_fitting(columns, width, ("best run", "started", "runs", "ETA")))
+    return Group(table, *([Text(f"and {len(groups) - len(shown)} more")] if len(shown) < len(groups) else []))
 
 
 def view(
@@ -56,57 +101,89 @@ def view(
         width: of the terminal, in characters; None: unlimited.
         rows: how many entries to show, the most urgent ones; None: all.
     """
+    from rich.console import Group
+    from rich.text import Text
+
     by_urgency = sorted(range(len(entries)), key=lambda index: URGENT.index(entries[index].state))
     indices = sorted(by_urgency[:rows])
     shown, shown_labels = [entries[index] for index in indices], [labels[index] for index in indices]
-    columns = _columns(outputs, shown, shown_labels)
+    columns = _columns(shown, shown_labels)
     if width is not None:
-        columns = _fitting(columns, width)
+        metrics = [column.name for column in columns if column.name not in FIXED]
+        columns = _fitting(
+            columns, width, ("reason", "folder", *reversed(metrics[1:]), "images/s", "ETA", *metrics[:1])
+        )
     names = {column.name for column in columns}
     parents = [entry.run.folder.parent.name if entry.run else "" for entry in shown]
-    if "folder" not in names and len({entry.run.folder.parent for entry in shown if entry.run}) > 1:
+    if "folder" not in names and len({entry.run.parent for entry in shown if entry.run}) > 1:
         full = [f"{parent}: {label}" if parent else label for parent, label in zip(parents, shown_labels, strict=True)]
         columns = [replace(column, texts=full) if column.name == "run" else column for column in columns]
+    parts: list[Table | Text] = [_table(columns) if shown else Text(_nothing(outputs)), Text("")]
+    hidden = Counter(entries[index].state for index in by_urgency[len(shown) :])
+    if hidden:
+        parts.append(Text(f"and {hidden.total()} more: {_counts(hidden)}"))
+    for label, entry in zip(shown_labels, shown, strict=True):
+        if entry.reason and "reason" not in names:
+            parts.append(Text.assemble((label, "bold"), ": ", (entry.reason, COLOURS[Status.FAILED])))
+    return Group(*parts, Text(totals(entries, left)))
+
+
+def lines(outputs: Path, entries: Sequence[Entry], labels: Sequence[str], left: float | None) -> Iterator[str]:
+    """The same without a terminal: all columns, one line for each entry."""
+    columns = _columns(entries, labels)
+    form = (" " * GAP).join(f"%{'' if column.right else '-'}{column.unfolded}s" for column in columns)
+    if entries:
+        yield (form % tuple(column.name for column in columns)).rstrip()
+    else:
+        yield _nothing(outputs)
+    for cells in zip(*(column.texts for column in columns), strict=True):
+        yield (form % cells).rstrip().replace("\n", " ")
+    yield from ("", totals(entries, left))
+
+
+def totals(entries: Sequence[Entry], left: float | None) -> str:
+    """The number of runs in each state, and the time left."""
+    counts = _counts(Counter(entry.state for entry in entries), (Status.DONE, Status.PARTIAL, Status.FAILED))
+    return counts if left is None else f"{counts}; about {clock(left)} to go"
+
+
+def _nothing(outputs: Path) -> str:
+    return f"there are no runs under {outputs} yet"
+
+
+def _table(columns: Sequence[Column]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
     for column in columns:
         side: Literal["left", "right"] = "right" if column.right else "left"
         table.add_column(Text(column.name), justify=side, no_wrap=column.fold is None, overflow="fold")
-    for row, entry in enumerate(shown):
-        styles = {"state": COLOURS[entry.state], "reason": COLOURS[Status.FAILED]}
-        table.add_row(*(Text(column.texts[row], styles.get(column.name, "")) for column in columns))
-    parts: list[Table | Text] = [table if shown else Text(f"there are no runs under {outputs} yet"), Text("")]
-    hidden = Counter(entries[index].state for index in by_urgency[len(shown) :])
-    if hidden:
-        parts.append(Text(f"and {sum(hidden.values())} more: {_counts(hidden)}"))
-    for label, entry in zip(shown_labels, shown, strict=True):
-        if entry.reason and "reason" not in names:
-            parts.append(Text.assemble((label, "bold"), ": ", (entry.reason, COLOURS[Status.FAILED])))
-    counts = _counts(Counter(entry.state for entry in entries), (Status.DONE, Status.PARTIAL, Status.FAILED))
-    parts.append(Text(counts if left is None else f"{counts}; about {clock(left)} to go"))
-    return Group(*parts)
+    for row in range(len(columns[0].texts)):
+        cells = ((column.texts[row], column.style) for column in columns)
+        table.add_row(*(Text(text, style if isinstance(style, str) else style[row]) for text, style in cells))
+    return table
 
 
-def _columns(outputs: Path, entries: Sequence[Entry], labels: Sequence[str]) -> list[Column]:
+def _columns(entries: Sequence[Entry], labels: Sequence[str]) -> list[Column]:
     """All columns that are not empty."""
     best = dict.fromkeys(metric for entry in entries for metric in entry.best)
     columns = [
-        Column("folder", [str(entry.run.folder.relative_to(outputs)) if entry.run else "" for entry in entries]),
+        Column("folder", [(entry.run.path or ".") if entry.run else "" for entry in entries]),
         Column("run", list(labels), fold=28),
-        Column("state", [_state(entry) for entry in entries]),
+        Column("state", [_state(entry) for entry in entries], style=[COLOURS[entry.state] for entry in entries]),
         Column("epoch", [_epoch(entry) for entry in entries], right=True),
         Column("images/s", [_speed(entry) for entry in entries], right=True),
         Column("ETA", [clock(entry.left) if entry.left is not None else "" for entry in entries], right=True),
         *(Column(name.removesuffix("/top1"), [_best(name, entry) for entry in entries], right=True) for name in best),
-        Column("reason", [entry.reason for entry in entries], fold=40),
+        Column("reason", [entry.reason for entry in entries], fold=40, style=COLOURS[Status.FAILED]),
     ]
     return [column for column in columns if any(column.texts)]
 
 
-def _fitting(columns: list[Column], width: int) -> list[Column]:
-    """The columns that fit beside each other; the least important ones are left out first."""
-    fixed = ("folder", "run", "state", "epoch", "images/s", "ETA", "reason")
-    metrics = [column.name for column in columns if column.name not in fixed]
-    for name in ("reason", "folder", *reversed(metrics[1:]), "images/s", "ETA", *metrics[:1]):
+def _fitting(columns: list[Column], width: int, order: Sequence[str]) -> list[Column]:
+    """The columns that fit beside each other; those in ``order`` are left out until they do."""
+    for name in order:
         if sum(column.width + GAP for column in columns) - GAP <= width:
             break
         columns = [column for column in columns if column.name != name]

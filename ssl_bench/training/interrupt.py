@@ -11,7 +11,7 @@ from torch import Tensor
 from ssl_bench.distributed import world
 
 
-class Interrupted(Exception):
+class Interrupted(BaseException):  # like KeyboardInterrupt: code that goes on after an error must not go on after it
     """The run was asked to stop, and its state is on disk."""
 
     def __init__(self, number: int) -> None:

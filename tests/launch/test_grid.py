@@ -10,13 +10,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from ssl_bench import files
+from ssl_bench.config import compose
+from ssl_bench.config.identity import run_dir
 from tests.conftest import SMALL
 
 Train = Callable[..., tuple[int, str]]
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+# Takes a run and keeps it until its input ends.
+HOLDER = """
+import sys
+from pathlib import Path
+from ssl_bench.launch.claim import Claim
+claim = Claim(Path(sys.argv[1]))
+assert claim.take() is None
+sys.stdin.read()
+claim.release(False)
+"""
 LOCAL = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
 
 
@@ -56,7 +69,8 @@ def test_the_files_of_a_grid_have_its_runs_and_their_outcomes(train: Train) -> N
     assert train("-m", "max_steps=2", "optimizer.lr=0.1,1e38")[0] == 1
     (grid,) = Path("outputs/.sweeps").iterdir()
     content = files.read_json(grid / "grid.json")
-    assert content.keys() == {"command", "host", "pid", "started", "runs"} and content["pid"] == os.getpid()
+    assert content.keys() == {"command", "host", "pid", "started", "runs", "finished"}
+    assert content["pid"] == os.getpid() and content["finished"] == {}
     rates = [[override for override in run if override.startswith("optimizer.lr=")] for run in content["runs"]]
     assert rates == [["optimizer.lr=0.1"], ["optimizer.lr=1e+38"]]
     jobs = [files.read_json(grid / "jobs" / f"{number}.json") for number in range(2)]
@@ -64,6 +78,26 @@ def test_the_files_of_a_grid_have_its_runs_and_their_outcomes(train: Train) -> N
     assert [(job["state"], job["code"]) for job in jobs] == [("done", 0), ("failed", 1)]
     assert [job["overrides"] for job in jobs] == content["runs"] and "not finite" in jobs[1]["reason"]
     assert all((Path(job["folder"]) / "config.yaml").exists() for job in jobs)
+
+
+def test_finished_runs_are_recorded_once_and_not_started(train: Train) -> None:
+    assert train("-m", "max_steps=1", "seed=1")[0] == 0
+    code, printed = train("-m", "max_steps=1", "seed=0,1,0")
+    assert code == 0 and "1 of 2 runs are done already" in printed and "2 runs: 1 trained, 1 done before" in printed
+    grid = max(Path("outputs/.sweeps").iterdir(), key=lambda folder: files.read_json(folder / "grid.json")["started"])
+    content = files.read_json(grid / "grid.json")
+    assert [run[-1] for run in content["runs"]] == ["seed=0", "seed=1"]
+    ((number, folder),) = content["finished"].items()
+    assert number == "1" and files.read_json(Path(folder) / "results.json")["config"]["seed"] == 1
+    assert [path.name for path in (grid / "jobs").iterdir()] == ["0.json"]
+
+
+def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "mine/hydra/sweeper").mkdir(parents=True)
+    basic = "_target_: hydra._internal.core_plugins.basic_sweeper.BasicSweeper\nmax_batch_size: null\nparams: null\n"
+    (tmp_path / "mine/hydra/sweeper/other.yaml").write_text(basic)
+    code, printed = train("-m", "--config-dir", str(tmp_path / "mine"), "hydra/sweeper=other", "max_steps=1")
+    assert code == 2 and "hydra/sweeper=other: set hydra/sweeper to basic, or search with a W&B sweep" in printed
 
 
 def test_an_interrupted_grid_trains_only_what_is_missing(train: Train) -> None:
@@ -117,7 +151,8 @@ def test_a_refused_value_fails_only_its_run(train: Train) -> None:
 # ---- several runs at a time, or several processes that want the same run
 
 
-def test_a_parallel_grid_gives_the_same_losses_as_a_sequential_one(cli: Cli) -> None:
+@pytest.mark.slow
+def test_a_parallel_grid_gives_the_same_losses_as_a_sequential_one(cli: Cli, train: Train) -> None:
     grid = [*SMALL, "-m", "max_steps=3", "optimizer.lr=0.1,0.2,1e38", "seed=0"]
     # Every run has one core in both grids, so that sums are divided in the same way.
     parallel = cli("train", *grid, *LOCAL, "paths.outputs=parallel")
@@ -127,7 +162,7 @@ def test_a_parallel_grid_gives_the_same_losses_as_a_sequential_one(cli: Cli) -> 
     assert len(failures) == 1 and "optimizer.lr=1e+38" in failures[0] and "not finite" in failures[0]
     again = cli("train", *grid, *LOCAL, "paths.outputs=parallel")
     assert again.returncode == 1 and "3 runs: 0 trained, 2 done before, 1 failed" in again.stdout
-    assert cli("train", *grid, "paths.outputs=sequential").returncode == 1
+    assert train(*grid, "paths.outputs=sequential", small=False)[0] == 1
     assert set(results("parallel")) == set(results("sequential")) and len(results("sequential")) == 2
     for identity in results("sequential"):
         (one,), (other,) = Path("parallel").glob(f"*/{identity}"), Path("sequential").glob(f"*/{identity}")
@@ -135,9 +170,8 @@ def test_a_parallel_grid_gives_the_same_losses_as_a_sequential_one(cli: Cli) -> 
         assert not (one / "claims").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_run_does_not_stop_the_other_runs() -> None:
-    # The killed run is long, so that it is still training: elastic's agent never notices that a process has ended while
-    # the process waits for its result to be fetched.
     command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "-m", *LOCAL, "epochs=4000,2", "seed=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
         try:
@@ -151,16 +185,24 @@ def test_a_killed_run_does_not_stop_the_other_runs() -> None:
     assert grid.returncode == 1 and "2 runs: 1 trained, 0 done before, 1 failed" in printed, printed
 
 
-def test_a_grid_waits_for_a_run_that_another_process_trains(cli: Cli) -> None:
-    command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "epochs=6", "seed=0"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as other:
-        wait_for(lambda: list(Path("outputs").glob("*/*/claims/1")))
-        grid = cli("train", *SMALL, "-m", "epochs=6", "seed=0,1")
-        assert other.wait(60) == 0
-    assert grid.returncode == 0, grid.stdout + grid.stderr
-    assert f"is being trained by {os.uname().nodename} (process {other.pid})" in grid.stdout + grid.stderr
-    assert "2 runs: 1 trained, 1 done before, 0 failed" in grid.stdout
-    assert len(results()) == 2
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [[], LOCAL], ids=["basic", "local"])
+def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done(launcher: list[str]) -> None:
+    common = [*SMALL, "max_steps=1"]
+    held = run_dir(compose.load([*common, "seed=0"]))
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    grid = [sys.executable, "-m", "ssl_bench", "train", "-m", *common, "seed=0,1,2", *launcher]
+    with (
+        subprocess.Popen([sys.executable, "-c", HOLDER, str(held)], **pipes) as holder,
+        subprocess.Popen(grid, **pipes, stderr=subprocess.STDOUT) as started,
+    ):
+        wait_for(lambda: len(results()) == 2)
+        assert not (held / "results.json").exists() and started.poll() is None
+        holder.communicate()  # ends its input, upon which it gives the run back
+        printed, _ = started.communicate(timeout=100)
+    assert started.returncode == 0 and "3 runs: 3 trained, 0 done before, 0 failed" in printed, printed
+    assert f"is being trained by {os.uname().nodename} (process {holder.pid})" in printed
+    assert len(results()) == 3
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
@@ -173,7 +215,8 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
 
 def training_processes(grid: int) -> list[int]:
     """The processes in which a grid trains its runs."""
-    return [pid for pid, command in descendants(grid) if "spawn_main" in command and "fork" in command]
+    servers = [pid for pid, command in descendants(grid) if "launch.workers import serve" in command]
+    return [worker for server in servers for worker, command in descendants(server) if "serve" in command]
 
 
 def descendants(pid: int) -> list[tuple[int, str]]:

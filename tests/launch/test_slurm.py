@@ -1,34 +1,51 @@
-"""Grids as array jobs on a Slurm cluster: a run that gets a signal saves its state, is requeued and resumes."""
+"""Runs on a Slurm cluster: after a signal or the failure of a node a run is requeued and resumes, bit for bit."""
 
+import contextlib
 import json
 import os
+import pickle
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
+import torch
+from hydra.core.utils import JobStatus
 
 from ssl_bench import files
-from tests.conftest import SMALL
+from tests.conftest import SMALL, only_run
 from tests.launch import slurm
 
 pytestmark = [
     pytest.mark.slurm,
+    pytest.mark.slow,
     pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing()),
     pytest.mark.xdist_group("slurm"),  # one cluster
-    pytest.mark.timeout(500),
+    pytest.mark.timeout(300),
 ]
-GRID = ["optimizer.lr=0.1,0.3", "seed=0,1", "epochs=12"]  # 252 steps
+COMMAND = [sys.executable, "-m", "ssl_bench", "train"]
 LAUNCHER = ["hydra/launcher=slurm", "hydra.launcher.timeout_min=30", "hydra.launcher.signal_delay_s=30"]
 LAUNCHER += [f"hydra.launcher.{o}" for o in ("gpus_per_node=null", "cpus_per_task=1", "array_parallelism=2")]
+RUN = [*SMALL, "precision=fp64", "checkpoint.every=1", "epochs=3"]  # on two ranks; 63 steps, 21 an epoch
+SCRIPT = Path(__file__).parents[2] / "scripts" / "slurm_torchrun.sh"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    with slurm.cluster(cpus=2):
-        yield
+def nodes() -> Iterator[list[slurm.Node]]:
+    with slurm.cluster(nodes=2, cpus=2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``RUN`` on two ranks of one machine, without Slurm and uninterrupted."""
+    outputs = tmp_path_factory.mktemp("reference")
+    command = [*COMMAND, *RUN, "devices=2", f"paths.outputs={outputs}"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return only_run(outputs)
 
 
 def rows(run: Path) -> list[dict[str, float]]:
@@ -36,65 +53,141 @@ def rows(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_a_stopped_run_of_a_grid_is_requeued_and_resumes_with_the_same_bits() -> None:
-    command = [sys.executable, "-m", "ssl_bench", "train", "-m", *SMALL, *LAUNCHER, *GRID]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
+def losses(run: Path) -> list[tuple[float, float]]:
+    """Step and loss of every row, in the order of the file."""
+    return [(row["step"], row["loss"]) for row in rows(run) if "loss" in row]
+
+
+def weights(run: Path) -> dict[str, Any]:
+    return torch.load(run / "checkpoints" / "last.pt", weights_only=True)["method"]  # type: ignore[no-any-return]
+
+
+def assert_resumed_with_the_same_bits(run: Path, reference: Path) -> None:
+    assert run.name == reference.name
+    assert re.search(r"resuming at step \d+ of 63", (run / "train.log").read_text())
+    assert files.read_json(run / "results.json")["facts"]["ranks"] == 2
+    assert losses(run) == losses(reference) and [step for step, _ in losses(run)] == list(range(1, 64))
+    got, expected = weights(run), weights(reference)
+    assert got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in expected)
+
+
+@contextlib.contextmanager
+def grid(*arguments: str) -> "Iterator[subprocess.Popen[str]]":
+    """A grid that runs; it is stopped at the end of the block."""
+    command = [*COMMAND, "-m", *LAUNCHER, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
-            grids = Path("outputs/.sweeps")
-            slurm.wait_until(lambda: list(grids.glob("*/jobs/1.json")), 120)
-            (record,) = grids.glob("*/jobs/1.json")
-            run = Path(files.read_json(record)["folder"])
-            slurm.wait_until(lambda: len(rows(run)) > 20, 120)
-            (job,) = [j for j in slurm.output("squeue", "-h", "-r", "-o", "%i").split() if j.endswith("_1")]
-            # scancel would repeat the signal to the requeued job, so it is killed as soon as the job has restarted.
-            with subprocess.Popen(["scancel", "--signal=USR2", job], stderr=subprocess.DEVNULL) as scancel:
-                slurm.wait_until(lambda: "Restarts=1 " in slurm.output("scontrol", "show", "job", job), 60)
-                scancel.kill()
-            printed, _ = grid.communicate(timeout=240)
+            yield process
         finally:
-            grid.kill()
-    assert grid.returncode == 0, printed
-    assert "4 runs: 4 trained, 0 done before, 0 failed" in printed
-    assert "Restarts=1 " in slurm.output("scontrol", "show", "job", job)
+            process.kill()
+
+
+def submit(ranks_per_node: int, *options: str) -> str:
+    """Submit ``RUN`` as a batch script; return the job's number."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {"RANKS_PER_NODE": str(ranks_per_node), "PATH": path}
+    command = ["sbatch", "--parsable", "--gpus-per-node=0", "--output=slurm.out", "--time=60", *options]
+    done = subprocess.run(
+        [*command, str(SCRIPT), *RUN], check=True, capture_output=True, text=True, env=os.environ | environment
+    )
+    return done.stdout.strip()
+
+
+def after_steps(count: int) -> Path:
+    """Wait until the only run has made ``count`` steps; return its folder."""
+    outputs = Path("outputs")
+    slurm.wait_until(lambda: any(len(rows(path.parent)) >= count for path in outputs.glob("*/*/metrics.jsonl")), 120)
+    return only_run(outputs)
+
+
+def job_is(text: str, job: str) -> bool:
+    return f"{text} " in slurm.output("scontrol", "show", "job", job).replace("\n", " ")
+
+
+def mark_down(node: slurm.Node) -> None:
+    """Tell Slurm that a node has failed. Slurm itself would notice it after minutes."""
+    subprocess.run(["scontrol", "update", f"nodename={node.name}", "state=down", "reason=test"], check=True)
+
+
+def test_a_stopped_run_of_a_grid_is_requeued_and_resumes_with_the_same_bits(
+    train: Callable[..., tuple[int, str]],
+) -> None:
+    with grid(*SMALL, "seed=0,1,2", "epochs=4") as process:
+        grids = Path("outputs/.sweeps")
+        slurm.wait_until(lambda: list(grids.glob("*/jobs/1.json")), 120)
+        (record,) = grids.glob("*/jobs/1.json")
+        run = Path(files.read_json(record)["folder"])
+        (job,) = [j for j in slurm.output("squeue", "-h", "-r", "-o", "%i").split() if j.endswith("_1")]
+        slurm.wait_until(lambda: len(rows(run)) > 5, 120)
+        # scancel would repeat the signal to the requeued job, so it is killed as soon as the job has restarted.
+        with subprocess.Popen(["scancel", "--signal=USR2", job], stderr=subprocess.DEVNULL) as scancel:
+            slurm.wait_until(lambda: job_is("Restarts=1", job), 60)
+            scancel.kill()
+        printed, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, printed
+    assert "3 runs: 3 trained, 0 done before, 0 failed" in printed
+    assert job_is("Restarts=1", job)
     runs = [path.parent for path in Path("outputs/default").glob("*/results.json")]
-    assert len(runs) == 4
+    assert len(runs) == 3
     for each in runs:
-        assert [row["step"] for row in rows(each) if "loss" in row] == list(range(1, 253))
+        assert [step for step, _ in losses(each)] == list(range(1, 85))
     resumed = {each for each in runs if "resuming at step" in (each / "train.log").read_text()}
     assert resumed == {run}
     # The resumed run has the same losses as a run that was never stopped.
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    alone = [f"optimizer.lr={config['optimizer']['lr']}", f"seed={config['seed']}", "epochs=12", "paths.outputs=alone"]
-    once = [sys.executable, "-m", "ssl_bench", "train", *SMALL, *alone]
-    subprocess.run(once, check=True, capture_output=True, timeout=120)
-    (uninterrupted,) = [path.parent for path in Path("alone").glob("*/*/results.json")]
-    expected = [row["loss"] for row in rows(uninterrupted) if "loss" in row]
-    assert [row["loss"] for row in rows(run) if "loss" in row] == expected
+    assert train("seed=1", "epochs=4", "paths.outputs=alone")[0] == 0
+    assert losses(run) == losses(only_run(Path("alone")))
 
 
 def test_the_slurm_task_of_a_run_starts_its_ranks() -> None:
-    grid = ["-m", *SMALL, *LAUNCHER, "hydra.launcher.cpus_per_task=2", "devices=2", "precision=fp64", "max_steps=3"]
-    done = subprocess.run(
-        [sys.executable, "-m", "ssl_bench", "train", *grid], capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0 and "1 run: 1 trained" in done.stdout, done.stdout + done.stderr
+    with grid(*RUN, "hydra.launcher.cpus_per_task=2", "devices=2", "max_steps=3") as process:
+        printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and "1 run: 1 trained" in printed, printed
     (results,) = Path("outputs").glob("*/*/results.json")
     assert files.read_json(results)["facts"]["ranks"] == 2
     assert os.path.exists(results.parent / "checkpoints" / "last.pt")
 
 
-def test_the_batch_script_saves_and_requeues_a_run_under_torchrun() -> None:
-    script = Path(__file__).parents[2] / "scripts" / "slurm_torchrun.sh"
-    options = ["--parsable", "--gpus-per-node=0", "--cpus-per-task=2", "--output=slurm.out", "--time=60"]
-    environment = os.environ | {"RANKS_PER_NODE": "2", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = ["sbatch", *options, str(script), *SMALL, "precision=fp64", "epochs=12"]
-    job = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
-    outputs = Path("outputs")
-    slurm.wait_until(lambda: any(len(rows(path.parent)) > 20 for path in outputs.glob("*/*/metrics.jsonl")), 120)
+def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[slurm.Node], reference: Path) -> None:
+    with grid(*RUN, "hydra.launcher.nodes=2", "devices=2") as process:
+        run = after_steps(22)
+        (claim,) = (run / "claims").iterdir()
+        (folder,) = Path("outputs/.sweeps").iterdir()
+        (log,) = folder.glob("slurm/*_0_log.out")
+        job = log.name.partition("_")[0]
+        results = [log.with_name(f"{job}_{task}_result.pkl") for task in (0, 1)]
+        nodes[0].kill()
+        slurm.wait_until(results[1].exists, 60)  # the other node has lost it, and its process ends
+        mark_down(nodes[0])
+        assert files.read_json(folder / "jobs" / "0.json")["state"] == "running"
+        files.write_json(claim, files.read_json(claim) | {"machine": "other"})  # as if the job now got other nodes
+        nodes[0].start()
+        slurm.wait_until(lambda: "is being trained by node1" in log.read_text(), 60)
+        slurm.wait_until(lambda: not results[1].exists(), 20)
+        files.write_json(claim, {"released": True})  # without this, the claim would expire after 90 seconds
+        printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and "1 run: 1 trained, 0 done before, 0 failed" in printed, printed
+    assert job_is("Restarts=1", job)
+    assert_resumed_with_the_same_bits(run, reference)
+    assert [pickle.loads(path.read_bytes())[1].status for path in results] == [JobStatus.COMPLETED] * 2
+
+
+def test_a_run_under_torchrun_on_two_nodes_resumes_after_a_node_has_failed(
+    nodes: list[slurm.Node], reference: Path
+) -> None:
+    job = submit(1, "--nodes=2", "--cpus-per-task=1")
+    run = after_steps(22)
+    nodes[1].kill()
+    mark_down(nodes[1])
+    nodes[1].start()
+    slurm.wait_until(lambda: job_is("Restarts=1", job), 60)
+    slurm.wait_until(lambda: job_is("JobState=COMPLETED", job), 120)
+    assert_resumed_with_the_same_bits(run, reference)
+
+
+def test_the_batch_script_saves_and_requeues_a_run_under_torchrun(reference: Path) -> None:
+    job = submit(2, "--nodes=1", "--cpus-per-task=2")
+    run = after_steps(5)
     slurm.output("scancel", "--batch", "--signal=USR2", job)
-    slurm.wait_until(lambda: "Restarts=1 " in slurm.output("scontrol", "show", "job", job), 60)
-    slurm.wait_until(lambda: "JobState=COMPLETED" in slurm.output("scontrol", "show", "job", job), 200)
-    (results,) = outputs.glob("*/*/results.json")
-    assert files.read_json(results)["facts"]["ranks"] == 2
-    assert [row["step"] for row in rows(results.parent) if "loss" in row] == list(range(1, 253))
-    assert "resuming at step" in (results.parent / "train.log").read_text()
+    slurm.wait_until(lambda: job_is("Restarts=1", job), 60)
+    slurm.wait_until(lambda: job_is("JobState=COMPLETED", job), 120)
+    assert_resumed_with_the_same_bits(run, reference)

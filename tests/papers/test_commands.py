@@ -221,6 +221,7 @@ def test_an_interrupted_reproduction_goes_on_with_what_is_missing(tiny: None, ca
     assert [c["n"] for c in filled] == [2, 0] and 0 < filled[0]["mean"] < 100 and filled[0]["paper"] == 50.0
 
 
+@pytest.mark.slow
 def test_a_signal_stops_the_whole_reproduction() -> None:
     command = [sys.executable, "-m", "ssl_bench", "reproduce", "eqco/table9", "row=MI 2 *"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
@@ -236,6 +237,7 @@ def test_a_signal_stops_the_whole_reproduction() -> None:
         assert "interrupted" in printed and "run " not in printed, printed
 
 
+@pytest.mark.slow
 def test_a_launcher_trains_several_cells_at_once(tiny: None, capfd: pytest.CaptureFixture[str]) -> None:
     assert reproduce.main(["tiny/table1", "seed=0", "hydra/launcher=local"]) == 0
     out = capfd.readouterr().out

@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from ssl_bench.commands.experiments import register
+from ssl_bench.commands.train import main
 from ssl_bench.config import compose as config
 from ssl_bench.config.identity import run_id
 from ssl_bench.papers import experiments, tables
@@ -96,6 +97,7 @@ def test_an_experiment_is_trained_and_the_command_line_overrides_it(tiny: None, 
     assert code == 0 and "1 run: 0 trained, 1 done before" in printed
 
 
+@pytest.mark.slow
 def test_workers_of_a_launcher_compose_an_experiment_again(tiny: None, cli: Cli) -> None:
     done = cli("train", "experiment=tiny/table2", "seed=0", "hydra/launcher=local", "hydra.launcher.n_jobs=2")
     assert done.returncode == 0, done.stderr
@@ -113,21 +115,28 @@ def test_experiments_of_a_user_stand_beside_the_papers(tiny: None, train: Train,
         assert code == 0 and "outputs/mine" in printed
 
 
-def test_help_lists_the_experiments_and_describes_one(cli: Cli) -> None:
-    listed = cli("train", "--help")
-    assert listed.returncode == 0
-    (line,) = [line for line in listed.stdout.splitlines() if line.startswith("experiment: ")]
+def help_of(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What ``ssl-bench train --help`` prints."""
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as end:
+        main([*arguments, "--help"])
+    assert end.value.code == 0
+    return capfd.readouterr().out
+
+
+def test_help_lists_the_experiments_and_describes_one(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
+    (line,) = [line for line in help_of(capfd).splitlines() if line.startswith("experiment: ")]
     assert line.removeprefix("experiment: ").split(", ") == sorted(experiments.names())
-    described = cli("train", "experiment=macl/table4", "--help")
-    assert described.stdout.startswith("Huang et al., Model-Aware Contrastive Learning (arXiv 2207.07874), table4: ")
-    assert "MACL-c LE: CIFAR-10 86.34, CIFAR-100 59.64, STL-10 81.71\n" in described.stdout
-    assert "6 runs: ssl-bench train experiment=macl/table4\n" in described.stdout
-    params = cli("train", "experiment=macl/table4", "--cfg", "hydra", "--package", "hydra.sweeper.params")
-    assert yaml.safe_load(params.stdout)["dataset"] == "cifar10,cifar100,stl10"
+    described = help_of(capfd, "experiment=macl/table4")
+    assert described.startswith("Huang et al., Model-Aware Contrastive Learning (arXiv 2207.07874), table4: ")
+    assert "MACL-c LE: CIFAR-10 86.34, CIFAR-100 59.64, STL-10 81.71\n" in described
+    assert "6 runs: ssl-bench train experiment=macl/table4\n" in described
+    _, params = train("experiment=macl/table4", "--cfg", "hydra", "--package=hydra.sweeper.params", small=False)
+    assert yaml.safe_load(params)["dataset"] == "cifar10,cifar100,stl10"
 
 
-def test_a_title_with_a_dollar_can_be_shown(tiny: None, cli: Cli) -> None:
-    assert cli("train", "experiment=tiny/table2", "--help").stdout.startswith("nobody, table2: costs 5.")
+def test_a_title_with_a_dollar_can_be_shown(tiny: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert help_of(capfd, "experiment=tiny/table2").startswith("nobody, table2: costs 5.")
 
 
 @pytest.mark.parametrize(

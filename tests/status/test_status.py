@@ -1,25 +1,19 @@
 """``ssl-bench status``: the states of runs and grids from their files, and the table of them."""
 
-import fcntl
 import json
 import os
-import pty
 import re
 import shlex
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
-import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
 from rich.console import Console
 
 from ssl_bench.launch.claim import Claim
@@ -30,68 +24,22 @@ from ssl_bench.status.labels import differences, labels
 from ssl_bench.status.scan import Scan
 from ssl_bench.status.view import view
 from tests.conftest import SMALL, only_run
+from tests.status.conftest import Status
+from tests.status.folders import (
+    OUTPUTS,
+    claim_elsewhere,
+    configuration,
+    finish,
+    make,
+    make_grid,
+    read_until,
+    rows,
+    running,
+    terminal,
+    touch,
+)
 
-Cli = Callable[..., Any]
 Train = Callable[..., tuple[int, str]]
-OUTPUTS = Path("outputs")
-
-
-def configuration(**values: Any) -> dict[str, Any]:
-    """Configuration of ten epochs of 100 images, two steps each."""
-    known: dict[str, Any] = {"epochs": 10, "max_steps": None, "batch_size": {"size": 50}, "evaluate": {"every": 0}}
-    return known | {"choices": {"dataset": "mnist", "loss": "dcl"}, "paths": {"outputs": "outputs"}} | values
-
-
-def make(name: str, rows: Sequence[dict[str, Any]] = (), **values: Any) -> Path:
-    """Make a run directory under ``outputs``."""
-    folder = OUTPUTS / name
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(configuration(**values)))
-    if rows:
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
-def rows(epochs: int, seconds: float = 10.0) -> list[dict[str, Any]]:
-    """A row at the end of each epoch."""
-    return [
-        {"step": 2 * e, "epoch": float(e), "loss": 1.0, "images_per_second": 100 / seconds, "seconds": seconds * e}
-        for e in range(1, epochs + 1)
-    ]
-
-
-def finish(folder: Path, seconds: float, **metrics: float) -> None:
-    values = {name.replace("_top1", "/top1"): value for name, value in metrics.items()}
-    (folder / "results.json").write_text(json.dumps({"metrics": values, "seconds": seconds}))
-
-
-def claim_elsewhere(folder: Path, host: str, silent: float) -> None:
-    """Make a claim of another machine, last touched ``silent`` seconds ago."""
-    (folder / "claims").mkdir()
-    owner = {"host": host, "pid": 77, "since": time.time() - 1000, "machine": f"{host}/boot", "born": "1"}
-    (folder / "claims" / "1").write_text(json.dumps(owner))
-    touch(folder / "claims" / "1", time.time() - silent)
-
-
-def touch(path: Path, when: float) -> None:
-    """Set the time of change."""
-    os.utime(path, times=(when, when))
-
-
-def make_grid(name: str, runs: Sequence[str], outcomes: Mapping[int, Outcome], **values: Any) -> Path:
-    """Make the folder of a grid, by default of this process and started now, with the outcomes of some runs."""
-    folder = OUTPUTS / ".sweeps" / name
-    (folder / "jobs").mkdir(parents=True)
-    known = {"command": f"ssl-bench train -m {' '.join(runs)}", "host": socket.gethostname(), "pid": os.getpid()}
-    overrides = [shlex.split(run) for run in runs]
-    (folder / "grid.json").write_text(json.dumps(known | {"started": time.time(), "runs": overrides} | values))
-    for number, outcome in outcomes.items():
-        record(folder, number, overrides[number], outcome)
-    return folder
-
-
-def running(folder: str) -> Outcome:
-    return Outcome(State.RUNNING, folder=folder)
 
 
 def scan(now: float | None = None) -> tuple[dict[str, Entry], float | None]:
@@ -109,7 +57,7 @@ def states(now: float | None = None) -> dict[str, str]:
 # ---- states and numbers
 
 
-def test_each_state_from_the_files(cli: Cli) -> None:
+def test_each_state_from_the_files(status: Status) -> None:
     finish(make("a/done", rows(10)), 120.0, knn_top1=0.5, knn_init_top1=0.9, linear_top1=0.75)
     (make("a/failed", rows(2)) / "failed.json").write_text('{"reason": "out of\\n memory", "detail": ""}')
     make("a/partial", rows(3))
@@ -117,7 +65,7 @@ def test_each_state_from_the_files(cli: Cli) -> None:
     Claim(make("b/here", rows(4))).take()
     claim_elsewhere(make("b/there", rows(5)), "node7", silent=5)
     claim_elsewhere(make("b/gone", rows(6)), "node7", silent=100)
-    done = cli("status", "--json")
+    done = status("--json")
     assert done.returncode == 0 and done.stderr == ""
     records = {record["run_id"]: record for record in json.loads(done.stdout)}
     assert list(records["done"]) == [
@@ -136,18 +84,18 @@ def test_each_state_from_the_files(cli: Cli) -> None:
     assert (records["here"]["host"], records["here"]["pid"]) == (socket.gethostname(), os.getpid())
     assert (records["there"]["host"], records["there"]["pid"]) == ("node7", 77)
     assert records["gone"]["host"] is None and records["gone"]["eta_seconds"] is None
-    printed = cli("status").stdout
+    printed = status().stdout
     assert "1 done, 2 running, 3 partial, 1 failed" in printed and "running on node7" in printed
 
 
-def test_a_missing_folder_is_refused(cli: Cli) -> None:
-    done = cli("status", "nowhere")
+def test_a_missing_folder_is_refused(status: Status) -> None:
+    done = status("nowhere")
     assert done.returncode == 2 and done.stdout == "" and "there is no folder nowhere" in done.stderr
 
 
-def test_the_name_of_the_folder_may_contain_an_equals_sign(cli: Cli) -> None:
+def test_the_name_of_the_folder_may_contain_an_equals_sign(status: Status) -> None:
     finish(make("lr=0.1/a/x"), 1.0)
-    done = cli("status", "outputs/lr=0.1")
+    done = status("outputs/lr=0.1")
     assert done.returncode == 0 and "1 done" in done.stdout
 
 
@@ -231,7 +179,7 @@ def test_an_update_reads_only_what_is_new() -> None:
     assert [entry.state for entry in repeated.update(time.time())[0]] == ["partial"]
 
 
-def test_damaged_and_foreign_files_do_no_harm(cli: Cli) -> None:
+def test_damaged_and_foreign_files_do_no_harm(status: Status) -> None:
     for name, text in {
         "half": '{"step": 2, "epoch": 1.0, "seconds": 10.0}\n{"step": 4, "epo',
         "odd": '[1]\n{"step": "two", "epoch": 1}\n{"step": 2, "epoch": NaN}\n\xff\n{"epoch": 1.0}\n',
@@ -266,9 +214,9 @@ def test_damaged_and_foreign_files_do_no_harm(cli: Cli) -> None:
     half = scan()[0]["half"]
     assert half.run and half.run.metrics.epoch == 1
     for options in ([], ["--json"], ["--failed"]):
-        done = cli("status", *options)
+        done = status(*options)
         assert done.returncode == 0 and done.stderr == ""
-    json.loads(cli("status", "--json").stdout, parse_constant=pytest.fail)
+    json.loads(status("--json").stdout, parse_constant=pytest.fail)
 
 
 # ---- grids
@@ -356,6 +304,21 @@ def test_slurm_continues_a_grid_whose_process_is_gone() -> None:
     assert states() == {"x": "running", "requeued": "waiting", "seed=2": "waiting"}
 
 
+def test_runs_that_were_finished_before_the_grid_have_no_record_of_their_own() -> None:
+    for number in range(3):
+        finish(make(f"a/{number}"), 10.0)
+    (OUTPUTS / "a/1/results.json").unlink()
+    before = {"0": "outputs/a/0", "1": "outputs/a/1", "9": "outputs/a/2"}  # there is no run 9
+    folder = make_grid("1", ["seed=0", "seed=1", "seed=2"], {1: Outcome.failed("later")}, finished=before, started=5.0)
+    entries, _ = scan()
+    grid = entries["0"].grid
+    assert grid is not None and entries["2"].grid is None and grid.at_work is False
+    assert grid.records[0][1:] == (State.DONE_BEFORE, 0, "", "outputs/a/0") and grid.records[0].when == 5.0
+    assert grid.records[1].state is State.FAILED and set(grid.records) == {0, 1}
+    (folder / "jobs/1.json").unlink()
+    assert scan()[0]["1"].grid is not None and states() == {"0": "done", "1": "partial", "2": "done"}
+
+
 def test_a_later_start_outside_the_grid_counts() -> None:
     folder = make("a/x", rows(1))
     failed = Outcome(State.FAILED, 1, "disk full", folder="outputs/a/x")
@@ -368,7 +331,7 @@ def test_a_later_start_outside_the_grid_counts() -> None:
 # ---- the commands of failed runs
 
 
-def test_the_commands_of_failed_runs(cli: Cli) -> None:
+def test_the_commands_of_failed_runs(status: Status) -> None:
     single, lost, both = make("a/single"), make("a/lost"), make("a/both")
     for folder in (single, lost, both):
         (folder / "failed.json").write_text('{"reason": "no"}')
@@ -377,7 +340,7 @@ def test_the_commands_of_failed_runs(cli: Cli) -> None:
     outcomes = {0: Outcome(State.FAILED, 1, folder="outputs/a/both"), 1: Outcome.failed("")}
     make_grid("1", ["'name=two words' seed=0", "'name=two words' seed=1"], outcomes, command=command, started=1.0)
     finish(make("a/done"), 1.0)
-    done = cli("status", "--failed")
+    done = status("--failed")
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == [
         "ssl-bench train 'evaluate=[knn,linear]' seed=1",
@@ -432,7 +395,7 @@ def rendered(width: int | None, rows: int | None = None) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def test_the_table_shows_as_much_as_fits(cli: Cli) -> None:
+def test_the_table_shows_as_much_as_fits(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
     make_three_runs()
     wide = rendered(160)
     assert wide[0].split() == ["folder", "run", "state", "epoch", "images/s", "ETA", "knn", "linear", "reason"]
@@ -446,7 +409,8 @@ def test_the_table_shows_as_much_as_fits(cli: Cli) -> None:
     assert reasons.endswith("optimizer.lr")
     tiny = rendered(40)
     assert max(map(len, tiny)) <= 40 and tiny[0].split()[:3] == ["run", "state", "epoch"]
-    piped = cli("status", COLUMNS="40").stdout.splitlines()
+    monkeypatch.setenv("COLUMNS", "40")
+    piped = status().stdout.splitlines()
     assert len(piped) == 6  # no line is folded or cut
     assert piped[2].startswith("grid/1123456789  optimizer.lr=1e+38  failed")
     assert piped[2].endswith("    the loss is not finite at step 2 (lr 2.5e+37, tau 0.2): set a smaller optimizer.lr")
@@ -460,21 +424,6 @@ def test_without_a_folder_column_the_label_names_the_parent_directory() -> None:
     narrow = rendered(80)
     assert narrow[0].split()[0] == "run" and max(map(len, narrow)) <= 80
     assert [line.split()[0] for line in narrow if ": " in line[:8]] == ["grid:", "grid:", "grid:", "other:"]
-
-
-def terminal(width: int, height: int) -> tuple[int, int]:
-    """Open a terminal of this size; return its two ends."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-    return master, slave
-
-
-def read_until(master: int, text: str) -> str:
-    printed = ""
-    deadline = time.monotonic() + 60
-    while text not in (printed := printed + os.read(master, 65536).decode()):
-        assert time.monotonic() < deadline, printed
-    return printed
 
 
 def test_watch_shows_changes_until_it_is_interrupted() -> None:
@@ -503,7 +452,8 @@ def test_watch_shows_changes_until_it_is_interrupted() -> None:
 # ---- real runs
 
 
-def test_a_grid_during_and_after_its_training(cli: Cli) -> None:
+@pytest.mark.slow
+def test_a_grid_during_and_after_its_training(status: Status) -> None:
     command = [sys.executable, "-m", "ssl_bench", "train", "-m", *SMALL, "epochs=4", "seed=0,1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     OUTPUTS.mkdir()
@@ -523,7 +473,7 @@ def test_a_grid_during_and_after_its_training(cli: Cli) -> None:
     assert process.returncode == 0, printed
     entries, left = repeated.update(time.time())
     assert [entry.state for entry in entries] == ["done", "done"] and left is None
-    records = json.loads(cli("status", "--json").stdout)
+    records = json.loads(status("--json").stdout)
     assert [(r["label"], r["epoch"], r["epochs"], r["pid"]) for r in records] == [
         ("seed=0", 4, 4, None),
         ("seed=1", 4, 4, None),
@@ -531,24 +481,25 @@ def test_a_grid_during_and_after_its_training(cli: Cli) -> None:
     assert [r["overrides"][-1] for r in records] == ["seed=0", "seed=1"]
 
 
-def test_a_run_that_was_cut_short(train: Train, cli: Cli) -> None:
+def test_a_run_that_was_cut_short(train: Train, status: Status) -> None:
     assert train("max_steps=21")[0] == 0
     run = only_run()
     (run / "results.json").unlink()
     with open(run / "metrics.jsonl", "a") as file:
         file.write('{"step": 22, "epo')  # by a crash
-    printed = cli("status").stdout
+    printed = status().stdout
     assert "partial  1.0/1 " in printed and "0 done, 1 partial, 0 failed" in printed
 
 
-def test_failed_runs_of_a_real_grid_and_their_commands(train: Train, cli: Cli) -> None:
+def test_failed_runs_of_a_real_grid_and_their_commands(train: Train, status: Status) -> None:
     assert train("-m", "max_steps=2", "optimizer.lr=0.1,1e38", "batch_size.size=0,64")[0] == 1
-    records = json.loads(cli("status", "--json").stdout)
+    records = json.loads(status("--json").stdout)
     assert sorted(record["state"] for record in records) == ["done", "failed", "failed", "failed"]
-    commands = cli("status", "--failed").stdout.splitlines()
+    commands = status("--failed").stdout.splitlines()
     assert len(commands) == 3
     (diverging,) = [command for command in commands if "batch_size.size=64" in command]
     assert "optimizer.lr=1e+38" in diverging and " -m" not in diverging
-    again = cli(*shlex.split(diverging)[1:])
-    assert again.returncode == 1 and "not finite" in again.stderr
-    assert len(json.loads(cli("status", "--json").stdout)) == 4
+    assert shlex.split(diverging)[:2] == ["ssl-bench", "train"]
+    code, printed = train(*shlex.split(diverging)[2:], small=False)
+    assert code == 1 and "not finite" in printed
+    assert len(json.loads(status("--json").stdout)) == 4

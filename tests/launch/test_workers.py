@@ -1,0 +1,240 @@
+"""Workers: a crash stays in one run, signals and surroundings arrive, and no process is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.slots import Slot
+from ssl_bench.launch.workers import in_worker
+from ssl_bench.training.interrupt import Interrupt
+from tests.conftest import SMALL
+from tests.launch.test_grid import LOCAL, losses, results, training_processes, wait_for
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+pytestmark = [linux, pytest.mark.xdist_group("workers")]  # one server for all
+
+# ---- what the workers do
+
+
+def tell(name: str) -> Outcome:
+    """The value of a fact about this process, as the reason of an outcome."""
+    facts: dict[str, Callable[[], Any]] = {
+        "surroundings": lambda: [
+            sorted(os.sched_getaffinity(0)),
+            os.environ.get("CUDA_VISIBLE_DEVICES"),
+            os.getcwd(),
+            sys.argv,
+        ],
+        "threads": lambda: len(os.listdir("/proc/self/task")),
+        "imported": lambda: [name in sys.modules for name in ("torch._dynamo", "matplotlib.figure", "wandb", "hydra")],
+        "spoilt": lambda: torch.cuda._is_in_bad_fork(),
+        "server": os.getppid,
+        "pid": os.getpid,
+    }
+    return Outcome(State.DONE, reason=json.dumps(facts[name]()))
+
+
+def fact(name: str) -> Any:
+    outcome = in_worker(tell, name)
+    assert outcome.state is State.DONE, outcome
+    return json.loads(outcome.reason)
+
+
+def send(number: int) -> Outcome:
+    os.kill(os.getpid(), number)
+    raise AssertionError("the signal has not ended the process")
+
+
+def leave(code: int) -> Outcome:
+    os._exit(code)
+
+
+def divide() -> Outcome:
+    return Outcome(State.DONE, 1 // 0)
+
+
+def stop_parent(pid: int, number: int) -> Outcome:
+    """Send the process that waits for this one a signal, and end as a training does when that arrives here."""
+    with Interrupt() as interrupt:
+        os.kill(pid, number)
+        while not interrupt.agreed():
+            time.sleep(0.01)
+    return Outcome.interrupted(interrupt.number)
+
+
+def ignore(pid: int, number: int) -> Outcome:
+    """Send the process that waits for this one a signal, and end as if it had come too late."""
+    signal.signal(number, signal.SIG_IGN)
+    os.kill(pid, number)
+    time.sleep(0.2)
+    return Outcome(State.DONE)
+
+
+# ---- one worker
+
+
+def test_a_worker_has_imported_what_a_run_needs_and_can_still_use_a_gpu() -> None:
+    assert fact("imported") == [True, True, True, False]
+    assert fact("threads") == 1
+    assert fact("spoilt") is False  # torch sets it in the children of a process that has asked CUDA for GPUs
+
+
+@pytest.mark.parametrize(
+    ("crash", "argument", "reason"),
+    [
+        (send, signal.SIGKILL, "the process of the run was killed by SIGKILL (is the memory full?)"),
+        (send, signal.SIGSEGV, "the process of the run was killed by SIGSEGV"),
+        (leave, 7, "the process of the run exited with code 7"),
+        (leave, 0, "the process of the run exited with code 0"),
+    ],
+)
+def test_a_crash_fails_one_run_and_the_server_goes_on(crash: Any, argument: int, reason: str) -> None:
+    server = fact("server")
+    assert in_worker(crash, argument) == Outcome.failed(f"{reason}; the same command resumes")
+    assert fact("server") == server
+
+
+def test_an_exception_becomes_the_outcome() -> None:
+    outcome = in_worker(divide)
+    assert (outcome.state, outcome.code) == (State.FAILED, 1)
+    assert outcome.reason == "ZeroDivisionError: integer division or modulo by zero"
+    assert outcome.detail.startswith("Traceback") and "1 // 0" in outcome.detail
+
+
+def test_a_killed_server_fails_one_run_and_is_started_again() -> None:
+    server = fact("server")
+    os.kill(server, signal.SIGKILL)
+    assert in_worker(tell, "pid") == Outcome.failed(
+        "the process that starts the runs was killed; the same command resumes"
+    )
+    assert fact("server") != server
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+def test_a_signal_is_passed_on_and_its_former_handler_comes_back(number: signal.Signals) -> None:
+    former = signal.getsignal(number)
+    assert in_worker(stop_parent, os.getpid(), number) == Outcome(State.INTERRUPTED, 128 + number)
+    assert in_worker(send, number) == Outcome(State.INTERRUPTED, 128 + number)  # before a training listens to it
+    assert signal.getsignal(number) == former
+
+
+def test_a_signal_that_comes_after_the_run_stops_the_process_that_waited() -> None:
+    received: list[int] = []
+    former = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        assert in_worker(ignore, os.getpid(), signal.SIGTERM) == Outcome(State.DONE)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert received == [signal.SIGTERM]
+
+
+def test_a_signal_that_comes_before_the_worker_is_passed_on_to_it() -> None:
+    code = """
+import os, signal, sys, threading, time
+from ssl_bench.launch.workers import in_worker
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()  # while the server imports torch
+print(in_worker(time.sleep, 60).code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("143\n", "", 0)
+
+
+def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(sys, "argv", ["ssl-bench train", "seed=3"])
+    rest = [str(tmp_path), ["ssl-bench train", "seed=3"]]
+    if not torch.cuda.is_available():
+        with Slot(1, 1, len(cores)):
+            assert fact("surroundings") == [cores[:1], None, *rest]
+    assert fact("surroundings") == [cores, None, *rest]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7a")
+    with Slot(1, 1, 1):
+        assert fact("surroundings") == [cores, "5", *rest]
+    assert fact("surroundings") == [cores, "5,GPU-7a", *rest]
+
+
+# ---- a grid of workers
+
+
+@pytest.mark.slow
+def test_a_stopped_run_saves_its_state_and_ends_with_the_code_of_the_signal() -> None:
+    with grid("epochs=4000", "seed=0", "hydra.launcher.n_jobs=1") as process:
+        wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 143 and "interrupted by SIGTERM; resume with the same command" in printed
+    (checkpoint,) = Path("outputs").glob("*/*/checkpoints/last.pt")
+    rows = losses(checkpoint.parents[1])
+    assert torch.load(checkpoint)["step"] == len(rows) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_twenty_runs_have_the_bits_of_the_same_runs_one_by_one(train: Any) -> None:
+    runs = ["max_steps=2", "loss=infonce,dcl", "seed=range(10)", "evaluate=knn"]
+    with grid(*runs, "paths.outputs=parallel") as process:
+        printed, _ = process.communicate()
+    assert "20 runs: 20 trained, 0 done before, 0 failed" in printed, printed
+    assert train("-m", *runs, "paths.outputs=sequential")[0] == 0
+    one, other = results("parallel"), results("sequential")
+    assert len(one) == 20 and one.keys() == other.keys()
+    for identity in one:
+        assert one[identity]["metrics"] == other[identity]["metrics"] and "knn/top1" in one[identity]["metrics"]
+        a, b = (next(Path(place).glob(f"*/{identity}")) for place in ("parallel", "sequential"))
+        assert losses(a) == losses(b) and len(losses(a)) == 2
+        states = [torch.load(folder / "checkpoints" / "last.pt")["method"] for folder in (a, b)]
+        assert states[0].keys() == states[1].keys()
+        assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+@pytest.mark.slow
+def test_no_process_is_left_after_a_grid_that_ends_or_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = f"SSL_BENCH_TEST_GRID={os.getpid()}"
+    monkeypatch.setenv(*mark.split("="))
+    with grid("max_steps=1", "seed=0,1") as process:
+        printed, _ = process.communicate(timeout=100)
+    assert process.returncode == 0 and "2 runs: 2 trained" in printed
+    wait_for(lambda: not marked(mark), 10)
+    with grid("epochs=4000", "seed=range(8)") as process:
+        wait_for(lambda: len(training_processes(process.pid)) == 2)
+        wait_for(lambda: len(list(Path("outputs").glob("*/*/metrics.jsonl"))) == 2 + 2)
+        process.kill()
+        process.wait()
+        wait_for(lambda: not marked(mark), 20)
+    stopped = [path for path in Path("outputs/default").iterdir() if not (path / "results.json").exists()]
+    assert len(stopped) == 2  # the other six did not start
+    for folder in stopped:
+        step = torch.load(folder / "checkpoints" / "last.pt")["step"]
+        assert step == len(losses(folder)) > 0
+
+
+def grid(*overrides: str) -> "subprocess.Popen[str]":
+    """Start a grid of two workers in a new process."""
+    command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "-m", *LOCAL, *overrides]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def marked(mark: str) -> list[str]:
+    """Commands of the other processes that have ``mark`` in the environment that they were started with."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(folder.name) != os.getpid() and mark in (folder / "environ").read_text().split("\0"):
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:  # it has ended, or belongs to another user
+            continue
+    return found

@@ -1,0 +1,94 @@
+"""Folders of runs and grids that are made by hand, and terminals."""
+
+import fcntl
+import json
+import os
+import pty
+import shlex
+import socket
+import struct
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ssl_bench.launch.grid import record
+from ssl_bench.launch.outcome import Outcome, State
+
+OUTPUTS = Path("outputs")
+
+
+def configuration(**values: Any) -> dict[str, Any]:
+    """Configuration of ten epochs of 100 images, two steps each."""
+    known: dict[str, Any] = {"epochs": 10, "max_steps": None, "batch_size": {"size": 50}, "evaluate": {"every": 0}}
+    return known | {"choices": {"dataset": "mnist", "loss": "dcl"}, "paths": {"outputs": "outputs"}} | values
+
+
+def make(name: str, rows: Sequence[dict[str, Any]] = (), **values: Any) -> Path:
+    """Make a run directory under ``outputs``."""
+    folder = OUTPUTS / name
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(configuration(**values)))
+    if rows:
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def rows(epochs: int, seconds: float = 10.0) -> list[dict[str, Any]]:
+    """A row at the end of each epoch."""
+    return [
+        {"step": 2 * e, "epoch": float(e), "loss": 1.0, "images_per_second": 100 / seconds, "seconds": seconds * e}
+        for e in range(1, epochs + 1)
+    ]
+
+
+def finish(folder: Path, seconds: float, **metrics: float) -> None:
+    values = {name.replace("_top1", "/top1"): value for name, value in metrics.items()}
+    (folder / "results.json").write_text(json.dumps({"metrics": values, "seconds": seconds}))
+
+
+def claim_elsewhere(folder: Path, host: str, silent: float) -> None:
+    """Make a claim of another machine, last touched ``silent`` seconds ago."""
+    (folder / "claims").mkdir()
+    owner = {"host": host, "pid": 77, "since": time.time() - 1000, "machine": f"{host}/boot", "born": "1"}
+    (folder / "claims" / "1").write_text(json.dumps(owner))
+    touch(folder / "claims" / "1", time.time() - silent)
+
+
+def touch(path: Path, when: float) -> None:
+    """Set the time of change."""
+    os.utime(path, times=(when, when))
+
+
+def make_grid(name: str, runs: Sequence[str], outcomes: Mapping[int, Outcome], **values: Any) -> Path:
+    """Make the folder of a grid, by default of this process and started now, with the outcomes of some runs."""
+    folder = OUTPUTS / ".sweeps" / name
+    (folder / "jobs").mkdir(parents=True)
+    known = {"command": f"ssl-bench train -m {' '.join(runs)}", "host": socket.gethostname(), "pid": os.getpid()}
+    overrides = [shlex.split(run) for run in runs]
+    (folder / "grid.json").write_text(json.dumps(known | {"started": time.time(), "runs": overrides} | values))
+    for number, outcome in outcomes.items():
+        record(folder, number, overrides[number], outcome)
+    return folder
+
+
+def running(folder: str) -> Outcome:
+    return Outcome(State.RUNNING, folder=folder)
+
+
+def terminal(width: int, height: int) -> tuple[int, int]:
+    """Open a terminal of this size; return its two ends."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+    return master, slave
+
+
+def read_until(master: int, text: str) -> str:
+    printed = ""
+    deadline = time.monotonic() + 60
+    while text not in (printed := printed + os.read(master, 65536).decode()):
+        assert time.monotonic() < deadline, printed
+    return printed

@@ -1,0 +1,253 @@
+"""Which runs ``ssl-bench status`` shows, in which order and form: ``--where --sort --csv --runs`` and the overview."""
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ssl_bench.launch.claim import Claim
+from ssl_bench.launch.grid import record
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.status.groups import summaries
+from ssl_bench.status.scan import Scan
+from tests.status.conftest import Status
+from tests.status.folders import OUTPUTS, configuration, finish, make, make_grid, read_until, rows, running, terminal
+
+
+def make_runs() -> None:
+    """Make six runs: two losses with three learning rates, one of each failed, and one is waiting."""
+    runs = []
+    for place, (loss, lr) in enumerate([(loss, lr) for loss in ("dcl", "dclw") for lr in (0.3, 0.03, 3)]):
+        values = {"optimizer": {"lr": lr}, "seed": place % 2, "mean": [0.1, 0.2], "tags": ["a b", "c"]}
+        choices = configuration()["choices"] | {"loss": loss}
+        folder = make(f"a/{place}", rows(10 - place), choices=choices, note="x=1,y", **values)
+        if lr == 3:
+            (folder / "failed.json").write_text('{"reason": "diverged"}')
+        else:
+            finish(folder, 100.0, knn_top1=0.5 + place / 10 * (-1) ** place, linear_top1=0.5)
+        runs.append(f"loss={loss} optimizer.lr={lr}")
+    outcomes = {n: Outcome(State.DONE, folder=f"outputs/a/{n}") for n in range(6)}
+    make_grid("1", [*runs, "loss=eqco 'note=x=2,y'"], outcomes)
+
+
+def names(status: Status, *arguments: str) -> list[str]:
+    done = status("--json", *arguments)
+    assert done.returncode == 0 and done.stderr == ""
+    return [record["run_id"] or record["label"] for record in json.loads(done.stdout)]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (["loss=dcl"], "012"),
+        (["loss=dcl,dclw"], "012345"),
+        (["optimizer.lr=0.30"], "03"),
+        (["optimizer.lr=3e-2,3.0"], "1245"),
+        (["loss=dcl", "optimizer.lr=0.3"], "0"),
+        (["state=failed"], "25"),
+        (["state=failed,done", "loss=dclw"], "345"),
+        (["folder=a/3"], "3"),
+        (["epoch=10,9"], "01"),
+        (["seed=1"], "135"),
+        (["linear/top1=0.5"], "0134"),
+        (["mean=[0.1,0.2]"], "012345"),
+        (["mean=[0.1,0.3]"], ""),
+        (["mean=0.1"], ""),
+        (["tags=[a b,c]"], "012345"),
+        (["max_steps=null"], "012345"),
+        (["note=x=1,y"], "012345"),
+        (["loss=eqco,dclw", "state=waiting,done"], "34w"),
+        (["note=x=2,y"], "w"),
+        (["loss=none"], ""),
+    ],
+)
+def test_conditions(conditions: list[str], expected: str, status: Status) -> None:
+    make_runs()
+    found = names(status, *(word for condition in conditions for word in ("--where", condition)))
+    assert [name if len(name) == 1 else "w" for name in sorted(found)] == [*expected]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("folder", "012345"),
+        ("-folder", "543210"),
+        ("epoch", "543210"),
+        ("-epoch", "012345"),
+        ("knn/top1", "401325"),  # 0.9, 0.5, 0.4, 0.2
+        ("-knn/top1", "310425"),
+        ("optimizer.lr", "140325"),
+        ("-optimizer.lr", "250314"),
+        ("loss", "012345"),
+        ("-loss", "345012"),
+        ("seed", "024135"),
+        ("state", "250134"),
+        ("label", "102435"),
+    ],
+)
+def test_order(key: str, expected: str, status: Status) -> None:
+    make_runs()
+    (OUTPUTS / ".sweeps/1/grid.json").unlink()
+    assert names(status, "--sort", key) == [*expected]
+    assert names(status, f"--sort={key}", "--where", "loss=dcl") == [name for name in expected if name in "012"]
+
+
+def test_what_has_no_value_comes_last(status: Status) -> None:
+    make_runs()
+    assert [name for name in names(status, "--sort", "knn/top1")[4:]] == ["2", "5", "loss=eqco note=x=2,y"]
+    assert names(status, "--sort", "-seed")[-1] == "loss=eqco note=x=2,y"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--where", "los=dcl"], "--where los: no run has this key (did you mean loss?)"),
+        (["--sort", "optimizer.lrs"], "--sort optimizer.lrs: no run has this key (did you mean optimizer.lr?)"),
+        (["--sort", "-knn/top"], "--sort knn/top: no run has this key (did you mean knn/top1?)"),
+        (["--where", "stat=failed"], "(did you mean state?)"),
+        (["--where", "failed"], "--where failed: set it to KEY=VALUE, such as loss=dcl or state=failed"),
+        (["--json", "--csv"], "not allowed with"),
+    ],
+)
+def test_wrong_keys_are_refused_in_one_sentence(arguments: list[str], said: str, status: Status) -> None:
+    make_runs()
+    for form in ([], ["--failed"]) if "--csv" not in arguments else ([],):
+        done = status(*arguments, *form)
+        assert done.returncode == 2 and done.stdout == "" and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_every_form_shows_the_selected_runs(status: Status) -> None:
+    make_runs()
+    (OUTPUTS / "a/2/command.txt").write_text("ssl-bench train loss=dcl optimizer.lr=3\n")
+    selected = ["--where", "state=failed", "--sort", "-loss"]
+    printed = status(*selected).stdout.splitlines()
+    assert [line.split()[0] for line in printed if line] == ["folder", "a/5", "a/2", "0"]
+    assert printed[-1] == "0 done, 0 partial, 2 failed"
+    assert status("--failed", *selected).stdout.splitlines() == [
+        "ssl-bench train loss=dclw optimizer.lr=3",
+        "ssl-bench train loss=dcl optimizer.lr=3",
+    ]
+    assert status("--where", "loss=none").stdout == (
+        "there are no runs under outputs yet\n\n0 done, 0 partial, 0 failed\n"
+    )
+
+
+def test_csv_has_the_fields_of_json(status: Status) -> None:
+    make_runs()
+    Claim(make("b/x", rows(2))).take()
+    printed = status("--json").stdout
+    records = json.loads(printed)
+    assert json.dumps(records, indent=2) + "\n" == printed
+    table = list(csv.DictReader(io.StringIO(status("--csv").stdout)))
+    assert list(table[0]) == [
+        *("folder", "run_id", "state", "label", "overrides", "epoch", "epochs", "images_per_second", "eta_seconds"),
+        *("best.knn/top1", "best.linear/top1", "host", "pid", "reason"),
+    ]
+    assert len(table) == len(records) == 8
+    for row, found in zip(table, records, strict=True):
+        best = found.pop("best")
+        eta, found["eta_seconds"] = found["eta_seconds"], None
+        assert row.pop("eta_seconds") == "" if eta is None else eta > 0
+        assert [row.pop(f"best.{m}/top1") for m in ("knn", "linear")] == [
+            str(best[f"{m}/top1"]) if best else "" for m in ("knn", "linear")
+        ]
+        found["overrides"] = " ".join(found["overrides"] or [])
+        expected = {name: "" if value is None else str(value) for name, value in found.items() if name != "eta_seconds"}
+        assert {name: value for name, value in row.items() if name != "eta_seconds"} == expected
+
+
+# ---- the overview
+
+
+def make_grids() -> None:
+    """Make a finished grid of 45 runs, a grid at work with 4 of 6, and two single runs."""
+    lrs = (0.1, 0.2, 0.3)
+    settings = [(loss, lr, seed) for loss in ("dcl", "eqco", "swd") for lr in lrs for seed in range(5)]
+    first = [f"name=a loss={loss} optimizer.lr={lr} seed={seed}" for loss, lr, seed in settings]
+    for n, overrides in enumerate(first):
+        values = dict(word.split("=") for word in overrides.split())
+        folder = make(f"a/{n}", rows(10), seed=int(values["seed"]), optimizer={"lr": float(values["optimizer.lr"])})
+        finish(folder, 100.0, knn_top1=n / 100, linear_top1=0.99)
+    outcomes = {n: Outcome(State.DONE, folder=f"outputs/a/{n}") for n in range(len(first))}
+    make_grid("1", first, outcomes, started=1e9)
+    second = [f"name=b epochs=10 seed={s}" for s in range(6)]
+    for seed in range(4):
+        folder = make(f"b/{seed}", rows(4), seed=seed)
+        if seed == 0:
+            Claim(folder).take()
+        elif seed == 1:
+            (folder / "failed.json").write_text('{"reason": "no"}')
+        else:
+            finish(folder, 120.0, knn_top1=seed / 10)
+    grid = make_grid("2", second, {0: running("outputs/b/0")}, started=time.time() - 1)
+    for seed in range(1, 4):
+        state = State.FAILED if seed == 1 else State.DONE
+        record(grid, seed, second[seed].split(), Outcome(state, folder=f"outputs/b/{seed}"))
+    finish(make("single/x", optimizer={"lr": 1.0}), 1.0, linear_top1=0.25)
+    make("single/y", optimizer={"lr": 2.0})
+
+
+def test_the_numbers_of_the_overview() -> None:
+    make_grids()
+    entries, left = Scan(OUTPUTS).update(time.time())
+    first, second, single = summaries(entries)
+    assert first.name == "name=a, loss x3, optimizer.lr x3, seed x5" and first.started == 1e9
+    assert {state.value: number for state, number in first.counts.items()} == {"done": 45} and first.left is None
+    assert (first.metric, first.value, first.label) == ("knn/top1", 0.44, "loss=swd optimizer.lr=0.3 seed=4")
+    assert second.name == "name=b, epochs=10, seed x6"
+    assert {state.value: number for state, number in second.counts.items()} == {
+        **{"done": 2, "running": 1, "failed": 1, "waiting": 2}
+    }
+    assert (second.metric, second.value, second.label) == ("knn/top1", 0.3, "seed=3")
+    assert second.left is not None and second.left == left
+    assert (single.name, single.counts.total(), single.left) == ("single/", 2, None)
+    assert (single.metric, single.value, single.label) == ("linear/top1", 0.25, "optimizer.lr=1.0")
+
+
+def on_terminal(*arguments: str, width: int = 160, until: str) -> list[str]:
+    """Lines of ``ssl-bench status`` on a terminal, without colours."""
+    master, slave = terminal(width, 50)
+    command = [sys.executable, "-m", "ssl_bench", "status", *arguments]
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")} | {"TERM": "xterm"}
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
+    try:
+        printed = read_until(master, until)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        os.close(master)
+        os.close(slave)
+    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed).splitlines()]
+
+
+def test_many_runs_are_one_line_for_each_grid_on_a_terminal() -> None:
+    make_grids()
+    lines = on_terminal(until="lists the runs")
+    states = ["done", "running", "waiting", "partial", "failed"]
+    assert lines[0].split() == ["grid", "started", "runs", *states, "ETA", "best", "best", "run"]
+    wide = [re.split(r"\s{2,}", line) for line in lines]
+    assert wide[1][0] == "name=a, loss x3, optimizer.lr x3, seed x5"
+    assert wide[1][2:] == ["45", "45", "knn 44.0%", "loss=swd optimizer.lr=0.3 seed=4"]
+    (second,) = [line for line in wide if line[0].startswith("name=b")]
+    assert second[2:7] == ["6", "2", "1", "2", "1"] and second[-2:] == ["knn 30.0%", "seed=3"]
+    (single,) = [line for line in wide if line[0] == "single/"]
+    assert single[2:] == ["2", "1", "1", "linear 25.0%", "optimizer.lr=1.0"]
+    assert lines[-1].startswith("48 done, 1 running, 2 waiting, 1 partial, 1 failed; about ")
+    assert lines[-1].endswith("; --runs lists the runs") and len(lines) <= 8
+
+
+def test_few_runs_are_listed_on_a_terminal_and_many_if_that_is_asked_for() -> None:
+    make_grids()
+    few = on_terminal("--where", "folder=b/3,b/2,single/x", until="0 failed")
+    first_words = [line.split()[0] for line in few if line]
+    assert first_words == ["grid", "seed", "single/", "folder", "b/2", "b/3", "single/x", "3"]
+    every = on_terminal("--runs", until="to go")
+    assert sum(line.startswith("a/") for line in every) == 45 and every[0].startswith("grid")
+    narrow = on_terminal(width=60, until="lists the runs")
+    assert max(map(len, narrow)) <= 60 and narrow[0].split()[0] == "grid" and "best" in narrow[0]
