@@ -1,9 +1,11 @@
 """An entry of the table: a run, or a run that a grid has still to make; its state and the time left."""
 
+from __future__ import annotations
+
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -61,22 +63,22 @@ class RunFolder:
         run_id, results: the run_id and the metrics in ``results.json``, the latter as JSON; None if it has not all of
             run_id, configuration and metrics.
         seconds: time that the whole run took; None before it is done.
-        final: a finished run's accuracies, or all its metrics if it trained no network.
         failure: why it failed, in one line; None: it has not failed.
-        metrics: rows of ``metrics.jsonl``.
         owner: the process that carries it out.
         fixed: whether it is finished and only its directory has to be looked at to see whether it has changed.
         stored: whether the index has it as it is.
     """
 
     config: SharedConfig
-    metrics: MetricsFile
     seed: str | None
     done: bool
     seconds: float | None
-    final: dict[str, float]
     run_id: str | None
     results: str | None
+    owner: Owner | None = None
+    # As the index has them. What is made of them is made when it is needed, which it seldom is for a finished run.
+    last: tuple[float | None, ...] = ()
+    best_json = final_json = "{}"
 
     def __init__(self, outputs: str, path: str) -> None:
         self._outputs, self.path, self.parent = outputs, path, path.rpartition("/")[0]
@@ -85,7 +87,6 @@ class RunFolder:
         self.began: float | None = None
         self.command: str | None = None
         self.failure: str | None = None
-        self.owner: Owner | None = None
         self.fixed = self.stored = False
 
     @property
@@ -93,10 +94,29 @@ class RunFolder:
         """Last time of change of its files, in seconds of the epoch."""
         return max(mark[0] for mark in (self.mark, *self.marks.values()) if mark) / 1e9
 
+    @classmethod
+    def restored(cls, outputs: str, attributes: Iterable[tuple[str, Any]]) -> RunFolder:
+        """What an earlier process read."""
+        run = cls.__new__(cls)
+        run.__dict__.update(attributes)
+        run._outputs, run.parent = outputs, run.path.rpartition("/")[0]
+        return run
+
     @cached_property
     def folder(self) -> Path:
         """The directory."""
         return Path(self._outputs, self.path)
+
+    @cached_property
+    def metrics(self) -> MetricsFile:
+        """Rows of ``metrics.jsonl``."""
+        return MetricsFile.restored_from(self.span, (*self.last, json.loads(self.best_json)), self.marks.get(METRICS))
+
+    @cached_property
+    def final(self) -> dict[str, float]:
+        """A finished run's accuracies, or all its metrics if it trained no network."""
+        final: dict[str, float] = json.loads(self.final_json)
+        return final
 
     def update(self, configs: Configs, mark: Mark) -> bool:
         """Read what has changed; return whether there is a run.

@@ -10,6 +10,7 @@ from typing import Any
 
 Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed
 
+LARGEST = 2**63 - 1  # integer that SQLite can store
 TAIL = 2**16  # bytes at the end of a metrics file that are enough for the rate: about a hundred rows
 WINDOW = 20  # smallest number of rows over which the rate is taken
 
@@ -20,7 +21,7 @@ def find_mark(path: str) -> Mark | None:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino & LARGEST
 
 
 class MetricsFile:

@@ -1,12 +1,9 @@
-"""The runs and grids under a results folder, and ``<outputs>/.index``, which makes finding them again fast.
+"""The runs and grids under a results folder, and ``<outputs>/.index.sqlite``, which makes finding them again fast.
 
 The index is only a cache. It keeps what was read from the files of each run and grid, with their marks; what has
-another mark is read again. Of a finished run only the directory is looked at. The index has no lock: a writer makes a
-new file and renames it, the last one wins. An index that is damaged, or of another version, is made again; in a folder
-that cannot be written there is none.
-
-A line of the file is JSON. The lines are: version and checksum; the settings of all configurations; the runs; the
-grids; then the configurations, one a line, and the metrics of each run, one a line.
+another mark is read again. Of a finished run only the directory is looked at. The index is never locked, which file
+systems on a network do not do reliably: a writer makes a new file and renames it, the last one wins. An index that is
+damaged, or of another version, is made again; in a folder that cannot be written there is none.
 """
 
 import contextlib
@@ -14,30 +11,42 @@ import gc
 import json
 import os
 import socket
+import sqlite3
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ssl_bench.launch.outcome import State
 from ssl_bench.status.configs import Configs
-from ssl_bench.status.entries import FILES, METRICS, RunFolder
-from ssl_bench.status.follow import Mark, MetricsFile, find_mark
+from ssl_bench.status.entries import FILES, RunFolder
+from ssl_bench.status.follow import LARGEST, Mark, find_mark
 from ssl_bench.status.grids import SETTLED, GridFolder, Record, read_grid
 
-NAME, VERSION = ".index", 1
+NAME, VERSION = ".index.sqlite", 1
 FEW, SHARE = 64, 0.01  # the file is not written for fewer changes, nor for a smaller share of the runs
-DAMAGED = (OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+DAMAGED = (sqlite3.Error, OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 NUMBER, TEXT = (int, float, type(None)), (str, type(None))
 PLAIN: dict[str, Any] = {  # attributes of a run that are stored as they are, and their types
     **{"path": str, "began": NUMBER, "command": TEXT, "seed": TEXT, "epochs": NUMBER, "max_steps": NUMBER},
-    **{"batch_size": NUMBER, "span": (int, float), "done": bool, "seconds": NUMBER, "final": dict, "failure": TEXT},
-    **{"run_id": TEXT},
+    **{"batch_size": NUMBER, "span": (int, float), "done": int, "seconds": NUMBER, "failure": TEXT, "run_id": TEXT},
+    **{"best_json": str, "final_json": str, "results": TEXT},
 }
-KINDS: tuple[Any, ...] = (NUMBER, NUMBER, NUMBER, NUMBER, dict, *PLAIN.values())  # the last row's and the others
+RUN: dict[str, Any] = {  # the columns of a run: what is no number or text is JSON
+    **{"mtime": int, "size": int, "inode": int, "mark_json": TEXT, "config": int},
+    **{"step": NUMBER, "epoch": NUMBER, "elapsed": NUMBER, "speed": NUMBER},
+    **PLAIN,
+}
+TABLES: dict[str, Sequence[str]] = {
+    "settings": ("path", "value"),
+    "configs": ("text",),
+    "runs": list(RUN),
+    "grids": ("path", "mark", "content", "settled", "records"),
+}
+SEAL = slice(60, 64)  # place of the checksum in the header of the file
 STATES = {state.value: state for state in State}
 
 
@@ -115,7 +124,7 @@ class Index:
         self._root, self._file = str(outputs), outputs / NAME
         self._runs: dict[str, RunFolder] = {}
         self._grids: dict[str, tuple[Mark | None, GridFolder]] = {}  # with the mark of grid.json
-        self._stored_grids: str | None = None  # line of the file, until it is needed
+        self._stored_grids: list[Any] | None = None  # rows of the file, until they are needed
         self._configs = Configs()
         self._sweeps: list[str] = []  # folders of grids
         with no_collection(), contextlib.suppress(*DAMAGED):
@@ -149,7 +158,7 @@ class Index:
                     status = entry.stat(follow_symlinks=False)
                 except OSError:
                     continue
-                mark = status.st_mtime_ns, status.st_size, status.st_ino
+                mark = status.st_mtime_ns, status.st_size, status.st_ino & LARGEST
                 known = self._runs.get(path)
                 if known is not None and known.fixed and known.mark == mark:
                     found[path] = known
@@ -175,7 +184,7 @@ class Index:
         """The grids beside the runs that were found last, sorted by start; ``now`` is in seconds of the epoch."""
         if self._stored_grids is not None:
             with contextlib.suppress(*DAMAGED):
-                self._grids = dict(_grid_of_row(self._root, row) for row in json.loads(self._stored_grids))
+                self._grids = dict(_grid_of_row(self._root, row) for row in self._stored_grids)
             self._stored_grids = None
         found = dict[str, tuple[Mark | None, GridFolder]]()
         for sweeps in self._sweeps:
@@ -203,17 +212,15 @@ class Index:
             return
         configs = {run.config.key: run.config for run in runs}
         numbers = {key: number for number, key in enumerate(configs)}
-        grids = self._stored_grids or _json([_row_of_grid(grid, mark, now) for mark, grid in self._grids.values()])
-        lines = [
-            _json(self._configs.settings),
-            _json([_row_of_run(run, numbers[run.config.key]) for run in runs]),
-            grids,
-        ]
-        lines += [config.text for config in configs.values()]
-        lines += [run.results or "" for run in runs]
-        body = "\n".join(lines).encode()
-        with contextlib.suppress(OSError):
-            _replace(self._file, _seal(body) + b"\n" + body)
+        grids = self._stored_grids or [_row_of_grid(grid, mark, now) for mark, grid in self._grids.values()]
+        tables: dict[str, Iterable[Sequence[Any]]] = {
+            "settings": [(_json(path), value) for path, value in self._configs.settings],
+            "configs": [(config.text,) for config in configs.values()],
+            "runs": [_row_of_run(run, numbers[run.config.key]) for run in runs],
+            "grids": grids,
+        }
+        with contextlib.suppress(*DAMAGED):
+            _replace(self._file, tables)
         for run in runs:
             run.stored = True
         for _, grid in self._grids.values():
@@ -226,14 +233,13 @@ class Index:
         Raises:
             DAMAGED: there is none of this version, or it is damaged.
         """
-        seal, _, body = self._file.read_bytes().partition(b"\n")
-        if seal != _seal(body):
+        content = self._file.read_bytes()
+        if content[SEAL] != _seal(content):
             raise ValueError(f"{self._file} is of another version or damaged")
-        settings, runs, grids, *texts = body.decode().split("\n")
-        rows: list[Any] = json.loads(runs)
-        count = len(texts) - len(rows)
-        configs = Configs([(tuple(path), value) for path, value in json.loads(settings)], texts[:count])
-        found = _runs_of_rows(self._root, configs, rows, texts[count:]) if rows else []
+        with contextlib.closing(sqlite3.connect(f"{self._file.absolute().as_uri()}?immutable=1", uri=True)) as file:
+            settings, texts, rows, grids = (file.execute(f"select * from {table}").fetchall() for table in TABLES)
+        configs = Configs([(tuple(json.loads(path)), value) for path, value in settings], [text for (text,) in texts])
+        found = _runs_of_rows(self._root, configs, rows) if rows else []
         self._runs, self._configs, self._stored_grids = {run.path: run for run in found}, configs, grids
 
 
@@ -242,67 +248,73 @@ def _start(run: RunFolder) -> tuple[float, str]:
 
 
 def _row_of_run(run: RunFolder, config: int) -> list[Any]:
-    metrics, plain = run.metrics, [getattr(run, name) for name in PLAIN]
-    last = [metrics.step, metrics.epoch, metrics.seconds, metrics.speed, metrics.best]
-    marks = None if run.done and run.began is not None else [run.marks[name] for name in FILES]
-    return [*(run.mark or ()), marks, config, *last, *plain]
+    metrics, run.final_json = run.metrics, _json(run.final)
+    run.best_json = _json(metrics.best)
+    marks = None if run.done and run.began is not None else _json([run.marks[name] for name in FILES])
+    last = metrics.step, metrics.epoch, metrics.seconds, metrics.speed
+    return [*(run.mark or ()), marks, config, *last, *(getattr(run, name) for name in PLAIN)]
 
 
-def _runs_of_rows(outputs: str, configs: Configs, rows: list[Any], results: list[str]) -> list[RunFolder]:
+def _runs_of_rows(outputs: str, configs: Configs, rows: Sequence[Sequence[Any]]) -> list[RunFolder]:
     """Make the runs again; the columns of a row are checked one by one, which is quick."""
-    columns = list(zip(*rows, strict=True))
-    for kind, column in zip((int, int, int, (list, type(None)), int, *KINDS), columns, strict=True):
+    for kind, column in zip(RUN.values(), zip(*rows, strict=True), strict=True):
         if not all(issubclass(found, kind) for found in {*map(type, column)}):
             raise TypeError(f"a column of {kind} has other types")
-    runs = []
-    for mark, marks, config, last, plain, text in zip(
-        zip(*columns[:3], strict=True),
-        columns[3],
-        columns[4],
-        zip(*columns[5:10], strict=True),
-        zip(*columns[10:], strict=True),
-        results,
-        strict=True,
-    ):
-        run = RunFolder(outputs, plain[0])
-        run.__dict__.update(zip(PLAIN, plain, strict=True))
-        run.mark, run.fixed, run.stored = mark, marks is None, True
-        if marks:
-            run.marks = {name: mark and tuple(mark) for name, mark in zip(FILES, marks, strict=True)}
-        run.config, run.results = configs.known[config], text or None
-        run.metrics = MetricsFile.restored_from(run.span, last, run.marks.get(METRICS))
+    runs, known, plain = [], configs.known, len(RUN) - len(PLAIN)
+    for row in rows:
+        run = RunFolder.restored(outputs, zip(PLAIN, row[plain:], strict=True))
+        mtime, size, inode, marks, config = row[:5]
+        run.mark, run.config, run.last = (mtime, size, inode), known[config], tuple(row[5:plain])
+        run.marks, run.fixed, run.stored = {}, marks is None, True
+        if marks is not None:
+            found = [mark and tuple(mark) for mark in json.loads(marks)]
+            run.marks = dict(zip(FILES, found, strict=True))
+            _ = run.metrics  # as they were when the marks were
         runs.append(run)
     return runs
 
 
 def _row_of_grid(grid: GridFolder, mark: Mark | None, now: float) -> list[Any]:
     records = [[number, *record] for number, record in grid.records.items() if now - record.when > SETTLED]
-    return [grid.path, mark, grid.content, grid.settled, records]
+    return [grid.path, _json(mark), _json(grid.content), grid.settled, _json(records)]
 
 
-def _grid_of_row(outputs: str, row: Any) -> tuple[str, tuple[Mark | None, GridFolder]]:
+def _grid_of_row(outputs: str, row: Sequence[Any]) -> tuple[str, tuple[Mark | None, GridFolder]]:
     path, mark, content, settled, records = row
-    grid = GridFolder(outputs, path, content)
-    made = {n: Record(tuple(m), STATES[state], code, reason, folder) for n, m, state, code, reason, folder in records}
+    grid = GridFolder(outputs, path, json.loads(content))
+    made = {
+        number: Record(tuple(file), STATES[state], code, reason, folder)
+        for number, file, state, code, reason, folder in json.loads(records)
+    }
     grid.restore(made, settled)
-    return path, (tuple(mark), grid)
+    return path, (tuple(json.loads(mark)), grid)
 
 
-def _seal(body: bytes) -> bytes:
-    """The first line of the file: version, length and checksum of the rest."""
-    return f"ssl-bench index {VERSION} {len(body)} {zlib.crc32(body)}".encode()
+def _seal(content: bytes) -> bytes:
+    """Checksum of an SQLite file. It stands in the header, where SQLite has a place for an application's number."""
+    return zlib.crc32(content[100:], VERSION).to_bytes(4, "big")
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Replace a file; unlike ``files.write`` without waiting for the disk, and for processes of several machines."""
-    temporary = f"{path}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
+def _replace(path: Path, tables: Mapping[str, Iterable[Sequence[Any]]]) -> None:
+    """Replace the file; unlike ``files.write`` without waiting for the disk, and for processes of several machines."""
+    temporary = Path(f"{path}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}")
     try:
-        with open(temporary, "xb") as file:
-            file.write(content)
+        with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as file:
+            file.execute("pragma journal_mode = off")
+            file.execute("pragma synchronous = off")
+            file.execute("begin")
+            for table, columns in TABLES.items():
+                file.execute(f"create table {table} ({', '.join(columns)})")
+                places = ", ".join("?" * len(columns))
+                file.executemany(f"insert into {table} values ({places})", tables[table])
+            file.execute("commit")
+        with open(temporary, "r+b") as content:
+            seal = _seal(content.read())
+            content.seek(SEAL.start)
+            content.write(seal)
         os.replace(temporary, path)
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
 
 
 def _json(value: Any) -> str:

@@ -1,11 +1,14 @@
 """The index of a results folder: it changes how long ``ssl-bench status`` takes, and never what it shows."""
 
+import contextlib
 import json
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from ssl_bench.status.labels import labels
 from ssl_bench.status.scan import Scan
 from tests.status.folders import OUTPUTS, claim_elsewhere, configuration, make, make_grid, rows, touch
 
-INDEX = OUTPUTS / ".index"
+INDEX = OUTPUTS / ".index.sqlite"
 NOW = time.time()
 
 
@@ -214,8 +217,22 @@ def test_few_changes_do_not_write_the_file(monkeypatch: pytest.MonkeyPatch) -> N
     assert inode_after(5) not in (None, third)
 
 
-def sealed(body: bytes) -> bytes:
-    return index._seal(body) + b"\n" + body
+def sealed(content: bytes) -> bytes:
+    return content[: index.SEAL.start] + index._seal(content) + content[index.SEAL.stop :]
+
+
+def after(*statements: str) -> Callable[[bytes], bytes]:
+    """An index whose content was changed by SQL, with the right checksum."""
+
+    def change(content: bytes) -> bytes:
+        path = Path("changed.sqlite")
+        path.write_bytes(content)
+        with contextlib.closing(sqlite3.connect(path)) as file, file:
+            for statement in statements:
+                file.execute(statement)
+        return sealed(path.read_bytes())
+
+    return change
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -224,14 +241,18 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "cut by one": lambda content: content[:-1],
     "changed": lambda content: content.replace(b"knn/top1", b"knn/top5", 1),
     "garbage": lambda content: random.Random(0).randbytes(len(content)),
-    "SQLite": lambda content: b"SQLite format 3\x00" + content,
-    "another version": lambda content: content.replace(f"index {index.VERSION} ".encode(), b"index 0 ", 1),
-    "sealed nonsense": lambda content: sealed(b"[]\n[[1]]\n[]\n"),
-    "no seal": lambda content: content[content.index(b"\n") :].replace(b"knn/top1", b"knn/top5", 1),
-    "no lines": lambda content: sealed(b"{}"),
-    "wrong types": lambda content: sealed(content.partition(b"\n")[2].replace(b'"a/', b'7,"a/')),
-    "wrong values": lambda content: sealed(content.partition(b"\n")[2].replace(b"true", b'"yes"')),
-    "wrong grid": lambda content: sealed(content.partition(b"\n")[2].replace(b'"runs"', b'"walks"')),
+    "another version": lambda content: (
+        content[:60] + zlib.crc32(content[100:], index.VERSION + 1).to_bytes(4, "big") + content[64:]
+    ),
+    "sealed nonsense": lambda content: sealed(content[:100] + random.Random(0).randbytes(len(content) - 100)),
+    "no database": lambda content: sealed(bytes(5000)),
+    "no tables": after(*(f"drop table {table}" for table in index.TABLES)),
+    "wrong types": after("update runs set path = 7"),
+    "wrong values": after("update runs set done = 'yes'"),
+    "no such configuration": after("update runs set config = 999"),
+    "no JSON": after("update grids set content = '{'"),
+    "no column": after("alter table runs drop column final_json"),
+    "wrong grid": after("""update grids set content = replace(content, '"runs"', '"walks"')"""),
 }
 
 
@@ -282,12 +303,14 @@ for _ in range(15):
     runs = found.runs({NOW})
     found.save({NOW})
     assert sorted(run.final["knn/top1"] for run in runs) == [n / 100 for n in range(100)]
-    seal, _, body = Path("outputs/.index").read_bytes().partition(b"\\n")
-    assert seal.split()[-2:] == [str(len(body)).encode(), str(zlib.crc32(body)).encode()]
+    content = Path("outputs/.index.sqlite").read_bytes()
+    assert content[60:64] == zlib.crc32(content[100:], index.VERSION).to_bytes(4, "big")
 """
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
-    assert [path.name for path in OUTPUTS.glob(".*")] == [".index"]
+    assert [path.name for path in OUTPUTS.glob(".*")] == [".index.sqlite"]
+    with contextlib.closing(sqlite3.connect(INDEX)) as file:
+        assert file.execute("pragma integrity_check").fetchall() == [("ok",)]
 
 
 # ---- configurations
