@@ -7,7 +7,7 @@ import sys
 COMMANDS = {
     "train": "pre-train and evaluate: train [group=option] [key=value], a grid with -m",
     "evaluate": "evaluate a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]",
-    "status": "every run and grid under outputs/: status [OUTPUTS] [--watch | --json | --failed]",
+    "status": "every run and grid under outputs/: status [OUTPUTS] [--where loss=dcl] [--sort knn/top1] [--watch]",
     "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
     "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",
     "figure": "the same as a plot: figure dcl/fig3 --out fig3.png",

@@ -4,12 +4,15 @@ import os
 
 os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
 
+import contextlib
+import gc
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -23,9 +26,22 @@ SMALL = ["backbone.width=4", "head.out=16", "optimizer=sgd", "optimizer.lr=0.3"]
 SMALL += ["tracking=off", "log_every=1", "evaluate=[]", "evaluate.baselines=[]"]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # pytest-xdist keeps the order below
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest tests, which have a time limit of their own, first: then both workers end together."""
-    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+    """Start the longest tests first, which have a time limit of their own or are slow: both workers end together."""
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("timeout", "slow")])
+
+
+def pytest_collection_finish() -> None:
+    """Every run collects garbage at its end: let that pass over the objects of the imported modules."""
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -44,14 +60,29 @@ def cli() -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
+@contextlib.contextmanager
+def no_pictures() -> Iterator[None]:
+    """Leave the plots of runs undrawn, which would take half of the time of a short run."""
+
+    def save(figure: Any, file: Any, **settings: Any) -> None:
+        file.write(b"no picture")
+
+    with patch("matplotlib.figure.Figure.savefig", save):
+        yield
+
+
 @pytest.fixture
 def train(capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Function that runs ``ssl-bench train`` in this process, with ``SMALL``; returns the exit code and the output."""
+    """Function that runs ``ssl-bench train`` in this process, with ``SMALL``; returns the exit code and the output.
+
+    Its keyword ``pictures`` also draws the plots.
+    """
     from ssl_bench.train import main
 
-    def run(*arguments: str, small: bool = True) -> tuple[int, str]:
+    def run(*arguments: str, small: bool = True, pictures: bool = False) -> tuple[int, str]:
         capfd.readouterr()
-        code = main([*(SMALL if small else []), *arguments])
+        with contextlib.nullcontext() if pictures else no_pictures():
+            code = main([*(SMALL if small else []), *arguments])
         out, err = capfd.readouterr()
         return code, out + err
 

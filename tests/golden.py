@@ -36,12 +36,12 @@ import re
 import runpy
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
-from tests.conftest import SMALL, only_run  # which says how many threads before torch is loaded
+from tests.conftest import SMALL, no_pictures, only_run  # which says how many threads before torch is loaded
 
 # isort: split
 import torch
@@ -165,11 +165,10 @@ def _captured() -> Iterator[Any]:
 # ---- observations
 
 
-def observe(name: str) -> Run:
+def observe(name: str, carry_out: Callable[..., tuple[int, str]] = command) -> Run:
     """Carry out a run in the current folder, which must be empty; return its observations."""
-    drawn = contextlib.nullcontext() if name == "default" else patch("matplotlib.figure.Figure.savefig", _no_picture)
-    with drawn:
-        code, printed = command(*RUNS[name])
+    with contextlib.nullcontext() if name == "default" else no_pictures():
+        code, printed = carry_out(*RUNS[name])
     assert code == 0, f"{name} ended with code {code}:\n{printed}"
     folder = only_run()
     results = json.loads((folder / "results.json").read_text())
@@ -189,11 +188,6 @@ def observe(name: str) -> Run:
         again = json.loads(path.read_text())
         found["again"] = {"keys": sorted(again), "metrics": again["metrics"]}
     return json.loads(json.dumps(found))  # type: ignore[no-any-return]  # as it will be read
-
-
-def _no_picture(figure: Any, file: Any, **settings: Any) -> None:
-    """Replace the drawing of a plot, which would take half of the time of a short run."""
-    file.write(b"no picture")
 
 
 def _trace(path: Path) -> Run:

@@ -3,13 +3,15 @@
 A command in a new Python process takes five seconds longer, for its imports. Only tests of those do that.
 """
 
+import contextlib
+import gc
 import multiprocessing
 import os
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,11 +21,12 @@ import torch.multiprocessing as mp
 
 from ssl_bench import cli
 from ssl_bench.distributed import leave
+from tests.conftest import no_pictures
 
 T = TypeVar("T")
 # Every optimiser imports torch._dynamo, and some tests need scipy. Nothing here may start a thread.
 PRELOADED = ["tests.conftest", "ssl_bench.launch.ranks", "ssl_bench.networks.backbones", "torch._dynamo", "scipy.stats"]
-PRELOADED += ["ssl_bench.train", "sklearn.datasets", "matplotlib.figure"]
+PRELOADED += ["ssl_bench.train", "sklearn.datasets", "matplotlib.figure", "wandb", "wandb.sdk.launch"]
 multiprocessing.set_forkserver_preload(PRELOADED)
 
 
@@ -43,6 +46,7 @@ def on_two_ranks(function: Callable[[int], T]) -> list[T]:
 
 def _enter(rank: int, function: Callable[[int], T], folder: str, port: int) -> None:
     torch.set_num_threads(1)
+    gc.freeze()
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     torch.save(function(rank), Path(folder) / f"{rank}.pt")
     leave()
@@ -54,14 +58,17 @@ class Command:
     Args:
         arguments: words of the command line.
         environment: variables in addition to those of this process.
+        pictures: draw the plots of runs.
     """
 
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self._output = tempfile.NamedTemporaryFile("r")
+    def __init__(self, *arguments: str, environment: Mapping[str, str] = {}, pictures: bool = False) -> None:
+        descriptor, self._output = tempfile.mkstemp(".txt", dir=os.getcwd())
+        os.close(descriptor)
         context = multiprocessing.get_context("forkserver")
-        call = (arguments, {**os.environ, **environment}, self._output.name)
+        call = (arguments, {**os.environ, **environment}, self._output, pictures)
         self._process = context.Process(target=_command, args=call)
         self._process.start()
+        assert self._process.pid is not None
         self.pid = self._process.pid
 
     @property
@@ -70,7 +77,7 @@ class Command:
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid or 0, number)
+        os.kill(self.pid, number)
 
     def wait(self, timeout: float = 60) -> str:
         """Wait for the end; return what the command and its children printed to both outputs."""
@@ -81,10 +88,10 @@ class Command:
         return self.printed()
 
     def printed(self) -> str:
-        return Path(self._output.name).read_text()
+        return Path(self._output).read_text()
 
 
-def _command(arguments: tuple[str, ...], environment: dict[str, str], output: str) -> None:
+def _command(arguments: tuple[str, ...], environment: dict[str, str], output: str, pictures: bool) -> None:
     os.setsid()
     with open(output, "w") as file:
         for number in (1, 2):
@@ -92,14 +99,21 @@ def _command(arguments: tuple[str, ...], environment: dict[str, str], output: st
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["ssl-bench", *arguments]
-    cli.main()
+    gc.freeze()  # the memory of the imported modules stays shared
+    with contextlib.nullcontext() if pictures else no_pictures():
+        cli.main()
+
+
+def start_two_ranks(*arguments: str) -> list[Command]:
+    """Start ``ssl-bench train`` on two ranks with torchrun's variables."""
+    shared = {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    shared |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    return [Command("train", *arguments, environment={**shared, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"]
 
 
 def train_on_two_ranks(*arguments: str) -> tuple[int, str]:
-    """Carry out ``ssl-bench train`` on two ranks with torchrun's variables; return exit code and output of rank 0."""
-    shared = {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    shared |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    ranks = [Command("train", *arguments, RANK=rank, LOCAL_RANK=rank, **shared) for rank in "01"]
+    """Carry out :func:`start_two_ranks`; return the exit code, which both have, and the output of rank 0."""
+    ranks = start_two_ranks(*arguments)
     printed = [rank.wait(120) for rank in ranks]
-    assert ranks[0].code == ranks[1].code is not None, printed
+    assert ranks[0].code is not None and ranks[0].code == ranks[1].code, printed
     return ranks[0].code, printed[0]

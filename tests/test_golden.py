@@ -13,6 +13,7 @@ import pytest
 
 from tests import golden
 from tests.conftest import SMALL, only_run
+from tests.ranks import train_on_two_ranks
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +21,33 @@ def recorded() -> dict[str, Any]:
     return golden.read()
 
 
-# The default run takes a minute, and longer where other tests are beside it.
-NAMES = [pytest.param(n, marks=pytest.mark.timeout(900)) if n == "default" else n for n in golden.RUNS]
+TWO_RANKS = [name for name in golden.RUNS if name.endswith("2ranks")]
+# The default run takes a minute, and longer where other tests are beside it. A run with devices=2 imports torch again.
+LONG = {"default": [pytest.mark.slow, pytest.mark.timeout(900)], **{name: [pytest.mark.slow] for name in TWO_RANKS}}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, [])) for name in golden.RUNS])
 def test_a_run_equals_its_record(name: str, recorded: dict[str, Any]) -> None:
+    compare(name, recorded, golden.observe(name))
+
+
+@pytest.mark.parametrize("name", TWO_RANKS)
+def test_ranks_that_were_started_elsewhere_equal_the_record(
+    name: str, recorded: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def carry_out(command: str, *overrides: str) -> tuple[int, str]:
+        assert command == "train"
+        return train_on_two_ranks(*(override for override in overrides if override != "devices=2"))
+
+    compare(name, recorded, golden.observe(name, carry_out))
+
+
+def compare(name: str, recorded: dict[str, Any], observed: golden.Run) -> None:
     level = golden.strictness(recorded["machine"])
-    found = golden.differences(name, recorded["runs"][name], golden.observe(name), level)
+    found = golden.differences(name, recorded["runs"][name], observed, level)
     assert not found, f"{len(found)} differences ({level}): {found[:5]}"
 
 
@@ -75,6 +95,7 @@ TRAIN = {
     "batch_size.chunk=48": "batch_size.chunk 48 batch_size.size=64 null",
     "devices=99": "devices=99",
     "epochs=0": "epochs 0 1",
+    "max_steps=0": "max_steps 0 1",
     "precision=fp8": "precision fp8 auto fp32 fp16 bf16 fp64",
     "precision=fp16": "precision=fp16 GPU fp32 bf16",
     "evaluate.baselines=[zero]": "evaluate.baselines zero init raw",

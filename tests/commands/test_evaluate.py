@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -14,24 +13,27 @@ from tests.conftest import only_run
 Train = Callable[..., tuple[int, str]]
 
 
-def test_a_trained_run_is_evaluated_again_with_the_same_metrics(train: Train, cli: Callable[..., Any]) -> None:
+def test_a_trained_run_is_evaluated_again_with_the_same_metrics(
+    train: Train, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refusal(*arguments: str) -> str:
+        capfd.readouterr()
+        assert main(arguments) == 2
+        return capfd.readouterr().err
+
     assert train("max_steps=3", "evaluate=knn", "evaluate.baselines=[init,raw]")[0] == 0
     run = only_run()
     trained = json.loads((run / "results.json").read_text())["metrics"]
-    done = cli("evaluate", str(run), "evaluate=[knn,linear]")
-    assert done.returncode == 0, done.stderr
+    assert main([str(run), "evaluate=[knn,linear]", "evaluate.linear.epochs=5"]) == 0
     (path,) = (run / "evaluations").iterdir()
     again = json.loads(path.read_text())["metrics"]
     assert {name: again[name] for name in trained} == trained and "linear/top1" in again
-    other = cli("evaluate", str(run), "evaluate=knn", "evaluate.knn.k=1")
-    assert other.returncode == 0 and len(list((run / "evaluations").iterdir())) == 2
-    refused = cli("evaluate", str(run), "seed=1")
-    assert refused.returncode == 2 and "seed=1: only evaluate and paths.data can be changed" in refused.stderr
-    nothing = cli("evaluate", "outputs")
-    assert nothing.returncode == 2 and "outputs is no run directory" in nothing.stderr
+    assert main([str(run), "evaluate=knn", "evaluate.knn.k=1"]) == 0
+    assert len(list((run / "evaluations").iterdir())) == 2
+    assert "seed=1: only evaluate and paths.data can be changed" in refusal(str(run), "seed=1")
+    assert "outputs is no run directory" in refusal("outputs")
     shutil.rmtree(run / "checkpoints")
-    empty = cli("evaluate", str(run))
-    assert empty.returncode == 1 and "has no checkpoint yet" in empty.stderr
+    assert main([str(run)]) == 1 and "has no checkpoint yet" in capfd.readouterr().err
 
 
 def test_tf32_is_set_as_in_the_run_and_a_bad_value_is_refused(

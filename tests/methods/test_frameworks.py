@@ -4,6 +4,7 @@ A new option needs an entry of SETTINGS or VIEWS only if the small network or tw
 """
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -28,8 +29,9 @@ SETTINGS: dict[str, list[str]] = {
 VIEWS = {"npid": 1, "moco_cld": 3}  # the others take two
 
 
-def method_of(framework: str) -> Method:
-    """The method with a very small network, in double precision and with global batch statistics."""
+@functools.cache
+def configuration(framework: str) -> dict[str, Any]:
+    """A very small network with global batch statistics."""
     settings = ["backbone.width=2", "head.out=6", "batch_size.size=8", *SETTINGS.get(framework, [])]
     config = load([f"framework={framework}", *settings])
     if config["head"]["hidden"] is not None:
@@ -37,6 +39,11 @@ def method_of(framework: str) -> Method:
     if config["framework"].get("predictor"):
         config["framework"]["predictor"] = 8
     config["framework"]["norm"] = "sync"
+    return config
+
+
+def method_of(config: dict[str, Any]) -> Method:
+    """The method in double precision."""
     torch.manual_seed(0)
     return Parts(config).method.double()
 
@@ -48,13 +55,14 @@ def steps() -> list[Batch]:
     return local_batches(Batch([*views], torch.arange(24) * 7, torch.arange(24) % 6), 3)
 
 
-def _trained(rank: int | None = None) -> dict[str, Tensor]:
-    return {name: train(method_of(name), steps()) for name in FRAMEWORKS}
+def _trained(configurations: dict[str, dict[str, Any]], rank: int | None = None) -> dict[str, Tensor]:
+    return {name: train(method_of(config), steps()) for name, config in configurations.items()}
 
 
 def test_two_ranks_train_as_one() -> None:
-    alone = _trained()
-    for found in on_two_ranks(_trained):
+    configurations = {name: configuration(name) for name in FRAMEWORKS}
+    alone = _trained(configurations)
+    for found in on_two_ranks(functools.partial(_trained, configurations)):
         for name, weights in found.items():
             torch.testing.assert_close(weights, alone[name], rtol=1e-9, atol=1e-11, msg=name)
 
@@ -62,10 +70,11 @@ def test_two_ranks_train_as_one() -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_resumed_training_is_the_same_to_the_bit(framework: str) -> None:
     batches = steps()
-    expected = train(method_of(framework), batches)
-    first, optimizer_state = method_of(framework), dict[str, Any]()
+    config = configuration(framework)
+    expected = train(method_of(config), batches)
+    first, optimizer_state = method_of(config), dict[str, Any]()
     train(first, batches[:1], optimizer_state)
-    again = method_of(framework)
+    again = method_of(config)
     again.load_state_dict(copy.deepcopy(first.state_dict()))
     assert torch.equal(train(again, batches[1:], optimizer_state), expected)
 

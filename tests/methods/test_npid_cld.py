@@ -25,9 +25,9 @@ from ssl_bench.networks.norm import synchronise
 from ssl_bench.objective.memory import Memory
 from ssl_bench.parts import Parts
 from ssl_bench.training import chunked
-from tests.conftest import only_run
+from tests.conftest import SMALL, only_run
 from tests.methods.training import select
-from tests.ranks import on_two_ranks
+from tests.ranks import on_two_ranks, train_on_two_ranks
 from tests.training.test_run import losses
 
 IMAGES, INSTANCES, DIM = 8, 30, 5
@@ -279,6 +279,7 @@ def test_chunks_give_the_gradient_of_the_batch(name: str) -> None:
             torch.testing.assert_close(value, expected[key], rtol=1e-11, atol=1e-12)
 
 
+SHORT = ["dataset.size=12", "epochs=2", "checkpoint.every=1"]
 SETTINGS: dict[str, list[str]] = {
     "npid": ["framework.noise=9"],
     "npid_cld": ["framework.clusters=8"],
@@ -295,7 +296,7 @@ def _back_to_the_first_epoch(outputs: Path) -> None:
 
 @pytest.mark.parametrize("framework", SETTINGS)
 def test_a_stopped_run_resumes_to_the_same_bits(framework: str, train: Callable[..., Any]) -> None:
-    run = [f"framework={framework}", *SETTINGS[framework], "batch_size=b128", "epochs=2", "checkpoint.every=1"]
+    run = [f"framework={framework}", *SETTINGS[framework], "batch_size=b128", *SHORT]
     assert train(*run)[0] == 0
     outputs = Path("outputs")
     expected, expected_losses = _state(outputs), losses(outputs)
@@ -308,10 +309,10 @@ def test_a_stopped_run_resumes_to_the_same_bits(framework: str, train: Callable[
 
 
 def test_one_rank_resumes_a_run_whose_memory_two_ranks_shared(train: Callable[..., Any]) -> None:
-    run = ["framework=npid_cld", "framework.clusters=8", "framework.sharded=true", "batch_size=b128", "epochs=2"]
-    run += ["checkpoint.every=1", "precision=fp64"]
+    run = ["framework=npid_cld", "framework.clusters=8", "framework.sharded=true", "batch_size=b128", *SHORT]
+    run += ["precision=fp64"]
     assert train(*run, "paths.outputs=one")[0] == 0
-    assert train(*run, "paths.outputs=two", "devices=2")[0] == 0
+    assert train_on_two_ranks(*SMALL, *run, "paths.outputs=two")[0] == 0
     one, two = Path("one"), Path("two")
     both = _state(two)
     _back_to_the_first_epoch(two)

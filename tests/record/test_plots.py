@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from ssl_bench.commands.evaluate import main
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram
 from ssl_bench.record import plots
 from tests.conftest import only_run
@@ -101,28 +102,27 @@ def test_a_plot_that_cannot_be_drawn_is_a_warning(
     assert [path.name for path in tmp_path.iterdir()] == ["npc-few.json"]
 
 
-@pytest.mark.parametrize(
-    "module", ["ssl_bench.train", "ssl_bench.launch.ranks", "ssl_bench.record.plots", "ssl_bench.training.engine"]
-)
-def test_matplotlib_is_not_imported_before_a_plot_is_drawn(module: str) -> None:
-    code = f"import sys, {module}; print('matplotlib' in sys.modules)"
+def imported(code: str, module: str) -> bool:
+    """Whether a module is imported by some code in a new process."""
+    code = f"import sys; {code}; print({module!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    return {"True": True, "False": False}[done.stdout.strip()]
+
+
+def test_matplotlib_is_not_imported_before_a_plot_is_drawn() -> None:
+    modules = ["ssl_bench.train", "ssl_bench.launch.ranks", "ssl_bench.record.plots", "ssl_bench.training.engine"]
+    assert not imported(f"import {', '.join(modules)}", "matplotlib")
 
 
 def test_pyplot_is_never_imported() -> None:
-    code = "import sys; from tests.record.test_plots import *; plots._render(plots.draw, histogram(2), '')"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}; print('matplotlib.pyplot' in sys.modules)"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.stdout.strip() == "False", done.stderr
+    artifact = "Histogram({'a': [1, 2]}, [0, 0.5, 1], 'x', 'y', 'group')"
+    code = "from ssl_bench.record import plots; from ssl_bench.evaluate.artifacts import Histogram"
+    code += f"; assert plots._render(plots.draw, {artifact}, '')"
+    assert imported(code, "matplotlib") and not imported(code, "matplotlib.pyplot")
 
 
 def test_a_run_writes_its_plots_and_shows_them_in_wandb(train: Train) -> None:
-    code, printed = train("max_steps=4", GEOMETRY, *NPC, "evaluate.baselines=[raw]", "tracking=offline")
+    code, printed = train("max_steps=4", GEOMETRY, *NPC, "evaluate.baselines=[raw]", "tracking=offline", pictures=True)
     assert code == 0 and "not drawn" not in printed and "W&B failed" not in printed, printed
     folder = only_run()
     stems = ["geometry-intra_distances", "geometry_raw-intra_distances", "npc-by_batch_size", "npc-multiplier"]
@@ -146,11 +146,11 @@ def test_a_run_writes_its_plots_and_shows_them_in_wandb(train: Train) -> None:
     assert row["npc/n8_mean"] == metrics["npc/n8_mean"]
 
 
-def test_an_evaluation_of_a_trained_run_writes_its_plots_too(train: Train, cli: Callable[..., Any]) -> None:
+def test_an_evaluation_of_a_trained_run_writes_its_plots_too(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
     assert train("max_steps=2")[0] == 0
     folder = only_run()
-    done = cli("evaluate", str(folder), GEOMETRY, *NPC, "evaluate.baselines=[]")
-    assert done.returncode == 0, done.stderr
+    assert main([str(folder), GEOMETRY, *NPC, "evaluate.baselines=[]"]) == 0
+    printed = capfd.readouterr().out
     (record,) = (folder / "evaluations").glob("*.json")
     metrics = json.loads(record.read_text())["metrics"]
     assert {"geometry/semantic_sensitivity", "geometry/alignment", "npc/n32_cv"} <= metrics.keys()
@@ -161,5 +161,5 @@ def test_an_evaluation_of_a_trained_run_writes_its_plots_too(train: Train, cli: 
         "npc-multiplier",
         "projections-histograms",
     ]
-    assert all(str(path) in done.stdout.replace("\n", "") for path in pictures)
+    assert all(str(path) in printed for path in pictures)
     assert all(path.with_suffix(".json").exists() for path in pictures)

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +15,10 @@ import wandb
 from ssl_bench.config.compose import load
 from ssl_bench.record.wandb import flat_config
 from tests.conftest import SMALL, only_run
+from tests.ranks import Command
 from tests.record.wandb_files import history, of_kind, records, summary, wandb_config, wandb_directories
 
 Train = Callable[..., tuple[int, str]]
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +29,7 @@ def separate_service(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wandb_has_the_rows_results_and_facts_of_a_run(train: Train) -> None:
     overrides = ["tracking=offline", "tracking.tags=[a,b]", "name=grid", "scale=reduced", "max_steps=3", "evaluate=knn"]
-    code, printed = train(*overrides)
+    code, printed = train(*overrides, pictures=True)
     assert code == 0 and "W&B failed" not in printed, printed
     folder = only_run()
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -87,10 +86,8 @@ def test_a_failure_of_wandb_does_not_fail_the_run(train: Train) -> None:
     assert len((only_run() / "metrics.jsonl").read_text().splitlines()) == 3
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    """Start a training with offline tracking in a new process."""
-    command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "tracking=offline", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def start(*arguments: str) -> Command:
+    return Command("train", *SMALL, "tracking=offline", *arguments, pictures=True)
 
 
 def wait_for_rows(number: int) -> None:
@@ -103,17 +100,35 @@ def wait_for_rows(number: int) -> None:
     raise TimeoutError(f"fewer than {number} rows after 100 s")
 
 
+def test_a_resumed_run_has_all_rows_in_wandb(train: Train) -> None:
+    """The run has got to its second checkpoint of three, and recorded rows after it."""
+    run = ["tracking=offline", "dataset.size=12", "batch_size.size=680", "checkpoint.every=1", "max_steps=3"]
+    assert train(*run, pictures=True)[0] == 0
+    folder = only_run()
+    (folder / "results.json").unlink()
+    (folder / "checkpoints" / "previous.pt").rename(folder / "checkpoints" / "last.pt")
+    time.sleep(1)  # W&B names its directories by the second
+    code, printed = train(*run, pictures=True)
+    assert code == 0 and "resuming at step 2 of 3" in printed and "W&B failed" not in printed
+    first, second = wandb_directories(folder)
+    assert [h["step"] for h in history(records(first))] == [h["step"] for h in history(records(second))] == [1, 2, 3, 3]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [h.get("loss") for h in history(records(second))] == [row.get("loss") for row in rows]
+    assert not of_kind(records(second), "run")[0].resume
+
+
+@pytest.mark.slow
 def test_a_killed_run_resumes_without_missing_or_repeated_rows_in_wandb(train: Train) -> None:
     """An epoch has 21 steps: the checkpoint is older than the kill, and W&B's file may lack the last rows before it."""
     run = start("checkpoint.every=1", "max_steps=84", "evaluate=knn")
     wait_for_rows(26)
     run.send_signal(signal.SIGKILL)
-    run.communicate()
+    run.wait()
     folder = only_run()
     before = len((folder / "metrics.jsonl").read_text().splitlines())
     assert 26 <= before < 84 and not (folder / "results.json").exists()
     time.sleep(1)  # W&B names its directories by the second
-    code, printed = train("tracking=offline", "checkpoint.every=1", "max_steps=84", "evaluate=knn")
+    code, printed = train("tracking=offline", "checkpoint.every=1", "max_steps=84", "evaluate=knn", pictures=True)
     assert code == 0 and "resuming at step " in printed and "W&B failed" not in printed
     first, second = wandb_directories(folder)
     assert first.name.endswith(folder.name) and second.name.endswith(folder.name)
@@ -126,13 +141,13 @@ def test_a_killed_run_resumes_without_missing_or_repeated_rows_in_wandb(train: T
     assert not of_kind(entries, "run")[0].resume  # or `wandb sync` would append these rows to those of the first
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGUSR2])
 def test_a_stopped_run_is_preempting(number: signal.Signals) -> None:
     run = start("max_steps=2000")
     wait_for_rows(3)
     run.send_signal(number)
-    run.communicate(timeout=60)
-    assert run.returncode == 128 + number
+    run.wait()
+    assert run.code == 128 + number
     entries = records(wandb_directories(only_run())[0])
     kinds = [r.WhichOneof("record_type") for r in entries]
     (end,) = of_kind(entries, "exit")
@@ -143,14 +158,15 @@ def test_a_stopped_run_is_preempting(number: signal.Signals) -> None:
 KEY = "0123456789abcdef" * 2 + "01234567"
 
 
-def test_an_api_key_is_not_written_to_any_file(cli: Cli) -> None:
+def test_an_api_key_is_not_written_to_any_file() -> None:
     """W&B records the command line, the git remote and other facts about the environment of a run."""
     git = ["git", "-c", "user.name=me", "-c", "user.email=me@example.org"]
     for words in ("init -q", "commit -q --allow-empty -m x", f"remote add origin https://{KEY}@example.org/x.git"):
         subprocess.run([*git, *words.split()], check=True)
     small = ["train", *SMALL, "max_steps=2", "tracking=offline"]
-    done = cli(*small, WANDB_API_KEY=KEY, WANDB_SILENT="false")
-    assert done.returncode == 0 and KEY not in done.stdout + done.stderr, done.stderr
+    run = Command(*small, environment={"WANDB_API_KEY": KEY, "WANDB_SILENT": "false"}, pictures=True)
+    printed = run.wait()
+    assert run.code == 0 and KEY not in printed, printed
     files = [path for path in Path("outputs").rglob("*") if path.is_file()]
     assert any(b"https://example.org/x.git" in path.read_bytes() for path in files if path.suffix == ".wandb")
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []

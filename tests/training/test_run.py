@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from tests.conftest import SMALL, only_run
+from tests.ranks import Command, start_two_ranks, train_on_two_ranks
 
 Train = Callable[..., tuple[int, str]]
 State = dict[str, Any]
@@ -49,7 +50,9 @@ def relative_difference(one: State, other: State) -> float:
 
 
 def test_a_run_records_results_rows_and_a_log(train: Train) -> None:
-    code, printed = train("max_steps=4", "evaluate=[knn,linear]", "evaluate.baselines=[init,raw]")
+    code, printed = train(
+        "max_steps=4", "evaluate=[knn,linear]", "evaluate.linear.epochs=5", "evaluate.baselines=[init,raw]"
+    )
     folder = only_run()
     assert code == 0
     results = json.loads((folder / "results.json").read_text())
@@ -77,44 +80,56 @@ def test_a_finished_run_is_not_trained_again(train: Train) -> None:
     assert {path: path.stat().st_mtime_ns for path in only_run().rglob("*")} == before
 
 
-def test_two_ranks_give_the_results_of_one(train: Train) -> None:
+def on_two_ranks(train: Train, launcher: str, *arguments: str) -> tuple[int, str]:
+    """Train on two ranks that were started elsewhere (``torchrun``), or that the run starts (``devices``)."""
+    if launcher == "torchrun":
+        return train_on_two_ranks(*SMALL, *arguments)
+    return train(*arguments, "devices=2")
+
+
+LAUNCHERS = ["torchrun", pytest.param("devices", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_two_ranks_give_the_results_of_one(train: Train, launcher: str) -> None:
     """In double precision, with views, gathered candidates, global batch statistics and averaged gradients."""
     exact = ["max_steps=6", "precision=fp64", "batch_size=b32"]
     assert train(*exact, "paths.outputs=one")[0] == 0
-    assert train(*exact, "paths.outputs=two", "devices=2")[0] == 0
+    assert on_two_ranks(train, launcher, *exact, "paths.outputs=two")[0] == 0
     one, two = losses(Path("one")), losses(Path("two"))
     assert len(one) == 6 and one[0] != one[5]
     assert max(abs(a - b) / a for a, b in zip(one, two, strict=True)) < 1e-12
     assert relative_difference(checkpoint_tensors(Path("one")), checkpoint_tensors(Path("two"))) < 1e-12
 
 
-def test_the_momentum_network_on_two_ranks_is_that_of_one_rank(train: Train) -> None:
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_momentum_network_on_two_ranks_is_that_of_one_rank(train: Train, launcher: str) -> None:
     exact = ["max_steps=6", "precision=fp64", "batch_size=b32", "framework.momentum=0.9"]
     assert train(*exact, "paths.outputs=one")[0] == 0
-    assert train(*exact, "paths.outputs=two", "devices=2")[0] == 0
+    assert on_two_ranks(train, launcher, *exact, "paths.outputs=two")[0] == 0
     one, two = checkpoint_tensors(Path("one")), checkpoint_tensors(Path("two"))
     assert relative_difference(one, two) < 1e-12
     averages = [k for k in one if k.startswith("framework.target") and k.endswith("weight")]
     assert averages and not any(torch.equal(one[k], one[k.replace("target", "encoder")]) for k in averages)
 
 
-def start(*arguments: str) -> "subprocess.Popen[str]":
-    """Start a training in a new process and session."""
-    command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+# A short run of some dozen steps: the images have 12 pixels instead of 20.
+SHORT = ["dataset.size=12", "epochs=3", "batch_size=b128"]
 
 
-def wait_for_step(process: "subprocess.Popen[str]", outputs: Path, step: int) -> list[psutil.Process]:
+def start(*arguments: str) -> Command:
+    return Command("train", *SMALL, *arguments)
+
+
+def wait_for_step(command: Command, outputs: Path, step: int) -> list[psutil.Process]:
     """Wait until a run has done ``step`` steps; return all its processes."""
     deadline = time.monotonic() + 90
-    while time.monotonic() < deadline and process.poll() is None:
+    while time.monotonic() < deadline and command.code is None:
         for path in outputs.glob("*/*/metrics.jsonl"):
             if path.read_text().count("\n") >= step:
-                return [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+                return [psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)]
         time.sleep(0.01)
-    raise AssertionError(process.communicate()[0] if process.poll() is not None else f"no step {step} after 90 s")
+    raise AssertionError(f"no step {step}; exit code {command.code}:\n{command.printed()}")
 
 
 def all_ended(processes: list[psutil.Process]) -> bool:
@@ -134,14 +149,17 @@ def all_ended(processes: list[psutil.Process]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+TWO_RANKS = pytest.mark.slow  # the run starts processes that import torch
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=TWO_RANKS)])
 def test_a_killed_run_resumes_and_ends_with_the_same_bits(train: Train, devices: int) -> None:
-    run = ["epochs=4", "batch_size=b128", "checkpoint.every=1", f"devices={devices}"]
+    run = [*SHORT, "checkpoint.every=1", f"devices={devices}"]
     assert train(*run, "paths.outputs=whole")[0] == 0
-    process = start(*run, "paths.outputs=killed")
-    processes = wait_for_step(process, Path("killed"), random.Random(devices).randint(12, 35))
-    process.kill()
-    process.communicate()
+    command = start(*run, "paths.outputs=killed")
+    processes = wait_for_step(command, Path("killed"), random.Random(devices).randint(12, 24))
+    command.send_signal(signal.SIGKILL)
+    command.wait()
     assert all_ended(processes)
     assert not (only_run(Path("killed")) / "results.json").exists()
     code, printed = train(*run, "paths.outputs=killed")
@@ -152,66 +170,100 @@ def test_a_killed_run_resumes_and_ends_with_the_same_bits(train: Train, devices:
 
 @pytest.mark.parametrize(
     ("devices", "number", "framework"),
-    [(1, signal.SIGINT, "simclr"), (1, signal.SIGTERM, "simclr"), (2, signal.SIGTERM, "moco_v2")],
+    [
+        (1, signal.SIGINT, "simclr"),
+        pytest.param(1, signal.SIGTERM, "simclr", marks=pytest.mark.slow),
+        pytest.param(2, signal.SIGTERM, "moco_v2", marks=TWO_RANKS),
+    ],
 )
 def test_a_signal_saves_the_step_and_prints_how_to_resume(
     train: Train, devices: int, number: signal.Signals, framework: str
 ) -> None:
     """With MoCo each rank has its own batch statistics, which are restored too."""
-    run = ["epochs=4", "batch_size=b128", f"devices={devices}", f"framework={framework}"]
+    run = [*SHORT, f"devices={devices}", f"framework={framework}"]
     run += ["negatives.k=100"] if framework == "moco_v2" else []
-    process = start(*run, "paths.outputs=stopped")
-    processes = wait_for_step(process, Path("stopped"), 5)
-    process.send_signal(number)
-    printed = process.communicate(timeout=60)[0]
-    assert process.returncode == 128 + number, printed
+    command = start(*run, "paths.outputs=stopped")
+    processes = wait_for_step(command, Path("stopped"), 5)
+    command.send_signal(number)
+    printed = command.wait()
+    assert command.code == 128 + number, printed
     assert f"interrupted by {number.name}; resume with the same command" in printed and "Traceback" not in printed
     assert all_ended(processes)
     step = torch.load(only_run(Path("stopped")) / "checkpoints" / "last.pt", weights_only=True)["step"]
-    assert 5 <= step < 40 and step % 10  # in the middle of an epoch
+    assert 5 <= step < 30 and step % 10  # in the middle of an epoch
     assert train(*run, "paths.outputs=stopped")[0] == 0
     assert train(*run, "paths.outputs=whole")[0] == 0
     assert identical(checkpoint_tensors(Path("whole")), checkpoint_tensors(Path("stopped")))
 
 
+def test_a_signal_to_one_rank_stops_both_after_the_same_step() -> None:
+    """With MoCo each rank has its own batch statistics, which are restored too."""
+    run = [*SMALL, *SHORT, "framework=moco_v2", "negatives.k=100"]
+    ranks = start_two_ranks(*run, "paths.outputs=stopped")
+    wait_for_step(ranks[0], Path("stopped"), 5)
+    ranks[1].send_signal(signal.SIGTERM)
+    printed = [rank.wait() for rank in ranks]
+    assert [rank.code for rank in ranks] == [128 + signal.SIGTERM] * 2, printed
+    step = torch.load(only_run(Path("stopped")) / "checkpoints" / "last.pt", weights_only=True)["step"]
+    assert 5 <= step < 30
+    code, again = train_on_two_ranks(*run, "paths.outputs=stopped")
+    assert code == 0 and f"resuming at step {step} of 30" in again
+    assert train_on_two_ranks(*run, "paths.outputs=whole")[0] == 0
+    assert identical(checkpoint_tensors(Path("whole")), checkpoint_tensors(Path("stopped")))
+
+
+@pytest.mark.slow
+def test_a_new_python_process_is_stopped_as_a_forked_one(train: Train) -> None:
+    """The other tests of signals fork their commands from a server that has imported torch."""
+    run = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "epochs=400"]
+    process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    deadline = time.monotonic() + 90
+    while not list(Path().glob("outputs/*/*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    printed = process.communicate(timeout=60)[0]
+    assert process.returncode == 128 + signal.SIGINT
+    assert "interrupted by SIGINT; resume with the same command" in printed and "Traceback" not in printed
+    assert (only_run() / "checkpoints" / "last.pt").exists()
+
+
 def test_a_signal_when_an_evaluation_is_due_does_not_skip_the_evaluation(train: Train) -> None:
-    run = [
-        "epochs=20",
-        "batch_size.size=1200",
-        "evaluate=knn",
-        "evaluate.every=1",
-    ]  # an epoch is one step, with an evaluation
-    process = start(*run)
-    wait_for_step(process, Path("outputs"), 6)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
+    """An epoch is one step, with an evaluation."""
+    run = ["epochs=9", "batch_size.size=680", "dataset.size=12", "evaluate=knn", "evaluate.every=1"]
+    command = start(*run)
+    wait_for_step(command, Path("outputs"), 6)
+    command.send_signal(signal.SIGTERM)
+    command.wait()
+    assert command.code == 128 + signal.SIGTERM
     assert train(*run)[0] == 0
     rows = map(json.loads, (only_run() / "metrics.jsonl").read_text().splitlines())
-    assert [row["epoch"] for row in rows if "knn/top1" in row] == [float(epoch) for epoch in range(1, 21)]
+    assert [row["epoch"] for row in rows if "knn/top1" in row] == [float(epoch) for epoch in range(1, 10)]
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_run(cli: Callable[..., Any]) -> None:
-    process = start("epochs=40", "devices=2", "timeout=20")
-    processes = wait_for_step(process, Path("outputs"), 3)
-    ranks = [p for p in processes if "spawn_main" in " ".join(p.cmdline())]
-    assert len(ranks) == 2
-    ranks[1].kill()
-    printed = process.communicate(timeout=60)[0]
-    assert process.returncode == 1
+    command = start("epochs=40", "devices=2", "timeout=20")
+    processes = wait_for_step(command, Path("outputs"), 3)
+    parents = {process.ppid() for process in processes}
+    leaves = [p for p in processes if p.pid not in parents and "resource_tracker" not in " ".join(p.cmdline())]
+    _, second = sorted(leaves, key=lambda process: process.pid)
+    second.kill()
+    printed = command.wait()
+    assert command.code == 1
     assert "rank 1 failed: " in printed and "SIGKILL" in printed
     assert all_ended(processes)
     status = cli("status").stdout
     assert "failed" in status and "rank 1" in status
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_an_unexpected_error_is_printed_once_with_its_traceback(cli: Callable[..., Any], devices: int) -> None:
-    """The network halves images five times, and these have 20 pixels."""
-    unsuitable = ["backbone=timm", "backbone.name=vgg11", f"devices={devices}"]
-    done = cli("train", *SMALL[1:], *unsuitable)
-    assert done.returncode == 1
-    assert done.stderr.count("Traceback") == 1 and "RuntimeError" in done.stderr.splitlines()[-1]
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=TWO_RANKS)])
+def test_an_unexpected_error_is_printed_once_with_its_traceback(devices: int) -> None:
+    """The network halves images six times, and these have 20 pixels."""
+    unsuitable = ["backbone=timm", "backbone.name=densenet121", "framework.norm=local"]
+    command = Command("train", *SMALL[1:], *unsuitable, f"devices={devices}")
+    printed = command.wait(120)
+    assert command.code == 1
+    assert printed.count("Traceback") == 1 and "RuntimeError" in printed.splitlines()[-1]
     assert "Output size is too small" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
 
@@ -225,7 +277,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(train: Train) -> None:
 
 
 def test_a_run_with_a_damaged_checkpoint_resumes_from_the_previous_one(train: Train) -> None:
-    run = ["epochs=3", "batch_size=b256", "checkpoint.every=1"]
+    run = [*SHORT, "checkpoint.every=1"]
     assert train(*run)[0] == 0
     whole = checkpoint_tensors(Path("outputs"))
     folder = only_run()
@@ -234,7 +286,7 @@ def test_a_run_with_a_damaged_checkpoint_resumes_from_the_previous_one(train: Tr
     last.write_bytes(last.read_bytes()[:2000])
     code, printed = train(*run)
     assert code == 0
-    assert "last.pt cannot be read" in printed and "resuming from" in printed and "resuming at step 10 of 15" in printed
+    assert "last.pt cannot be read" in printed and "resuming from" in printed and "resuming at step 20 of 30" in printed
     assert identical(whole, checkpoint_tensors(Path("outputs")))
 
 
@@ -249,6 +301,7 @@ def test_the_checkpoint_of_another_run_is_refused_by_name(train: Train) -> None:
     assert f"last.pt belongs to run {a.name}, not to {b.name}" in printed
 
 
+@pytest.mark.slow
 def test_a_run_under_torchrun_ends_with_the_same_bits(train: Train) -> None:
     exact = ["max_steps=3", "precision=fp64", "batch_size=b32"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", "-m", "ssl_bench"]
@@ -262,9 +315,9 @@ def test_a_run_under_torchrun_ends_with_the_same_bits(train: Train) -> None:
 
 
 def test_an_evaluation_during_training_changes_no_weight(train: Train) -> None:
-    assert train("epochs=2", "batch_size=b256", "paths.outputs=plain")[0] == 0
-    evaluated = ["epochs=2", "batch_size=b256", "evaluate=knn", "evaluate.every=1", "paths.outputs=evaluated"]
-    assert train(*evaluated)[0] == 0
+    run = ["dataset.size=12", "epochs=2", "batch_size=b256"]
+    assert train(*run, "paths.outputs=plain")[0] == 0
+    assert train(*run, "evaluate=knn", "evaluate.every=1", "paths.outputs=evaluated")[0] == 0
     assert identical(checkpoint_tensors(Path("plain")), checkpoint_tensors(Path("evaluated")))
     rows = map(json.loads, (only_run(Path("evaluated")) / "metrics.jsonl").read_text().splitlines())
     assert [row["epoch"] for row in rows if "knn/top1" in row] == [1.0, 2.0]
