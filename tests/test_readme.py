@@ -50,7 +50,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory of a finished run, for the commands about one; its backbone can be exported."""
     folder = tmp_path_factory.mktemp("readme")
     small = [word for word in SMALL if not word.startswith("backbone.")]
-    small += ["max_steps=1", "backbone=resnet18", "dataset.size=12", f"paths.outputs={folder}/outputs"]
+    small += [
+        "max_steps=1",
+        "loss=dcl",
+        "evaluate=[knn]",
+        "backbone=resnet18",
+        "dataset.size=12",
+        f"paths.outputs={folder}/outputs",
+    ]
     assert import_module("ssl_bench.commands.train").main(small) == 0
     (results,) = folder.glob("outputs/default/*/results.json")
     return results.parent

@@ -167,7 +167,7 @@ def _inputs() -> str:
 def _sources() -> tuple[str, list[str]]:
     """Hash of the YAML files, of this room and of Hydra's version; and the environment variables that they read."""
     read = [*sorted(directory().rglob("*.yaml")), *sorted(Path(__file__).parent.glob("*.py"))]
-    texts = {str(path): path.read_text() for path in read}
-    names = {name for text in texts.values() for name in re.findall(r"oc\.env:(\w+)", text)}
-    content = repr((sorted(texts.items()), version("hydra-core"), version("omegaconf")))
+    texts = [(path.name, path.read_text()) for path in read]
+    names = {name for _, text in texts for name in re.findall(r"oc\.env:(\w+)", text)}
+    content = repr((texts, version("hydra-core"), version("omegaconf")))
     return hashlib.sha256(content.encode()).hexdigest(), sorted(names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ssl_bench.config.compositions import Composition, Progress, Request, compos
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers.tables import Cell, Table, is_accuracy
 from ssl_bench.status.index import Finished, finished
+
+FEW = 200  # configurations; with more it is faster to compose every cell than to look which can have a run
 
 
 def value(run: Finished, metric: str) -> float | None:
@@ -63,12 +66,16 @@ class Results:
         for run in finished(outputs):
             by_config.setdefault(run.config_key, []).append(run)
         scales = {key: str(runs[0].config.get("scale", "full")) for key, runs in by_config.items()}
-        self._full = {run.run_id: run for key, runs in by_config.items() if scales[key] == "full" for run in runs}
+        full = [runs for key, runs in by_config.items() if scales[key] == "full"]
+        self._full = {run.run_id: run for runs in full for run in runs}
         self._seeds = sorted({run.seed for run in self._full.values() if run.seed is not None})
         self._reduced = {key: runs for key, runs in by_config.items() if scales[key] == "reduced"}
         self._agreeing: dict[tuple[str, str], set[int]] = {}
-        available = [request(cell) for cell in cells if cell.available] if self._full else []
-        self._compositions = compositions(available, progress)
+        chosen = [cell for cell in cells if cell.available and self._full]
+        if len(full) <= FEW:
+            seen = cache(lambda key, wanted: any(_agrees(runs[0].config, key, wanted) for runs in full))
+            chosen = [cell for cell in chosen if all(seen(*setting) for setting in _lasting(cell))]
+        self._compositions = compositions(map(request, chosen), progress)
 
     def of_cell(self, cell: Cell) -> list[Finished]:
         """The full-scale runs that fill a cell, by seed."""
@@ -94,9 +101,8 @@ class Results:
     def _with_setting(self, key: str, wanted: str) -> set[int]:
         """The reduced runs' configurations in which a setting has this value."""
         if (key, wanted) not in self._agreeing:
-            value = _parsed(wanted)
             self._agreeing[key, wanted] = {
-                config_key for config_key, runs in self._reduced.items() if _agrees(runs[0].config, key, wanted, value)
+                config_key for config_key, runs in self._reduced.items() if _agrees(runs[0].config, key, wanted)
             }
         return self._agreeing[key, wanted]
 
@@ -108,7 +114,13 @@ def _without_seeds(node: Any) -> Any:
     return node
 
 
-def _agrees(config: Mapping[str, Any], key: str, wanted: str, value: Any) -> bool:
+def _lasting(cell: Cell) -> list[tuple[str, str]]:
+    """The settings that a run of the cell has whichever way it was started: its dataset and the values of keys."""
+    settings = [(key, value) for key, value in cell.settings.items() if key.split(".")[0] not in ("name", "evaluate")]
+    return [(key, value) for key, value in settings if key == "dataset" or "." in key]
+
+
+def _agrees(config: Mapping[str, Any], key: str, wanted: str) -> bool:
     """Whether a run has a setting: the option ``wanted`` of a group, or the value of a key."""
     choices = config.get("choices", {})
     if key in choices:
@@ -116,9 +128,10 @@ def _agrees(config: Mapping[str, Any], key: str, wanted: str, value: Any) -> boo
     node: Any = config
     for part in key.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
-    return bool(node == value)
+    return bool(node == _parsed(wanted))
 
 
+@cache
 def _parsed(text: str) -> Any:
     """The value of an override's text: a number, or what YAML reads."""
     try:

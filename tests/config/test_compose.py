@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from ssl_bench.config.compose import directory, load
+from ssl_bench.config.compose import Composer, directory, load
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import check
 from ssl_bench.hardware import available_cores
@@ -18,20 +18,23 @@ from ssl_bench.parts import Parts
 Train = Callable[..., tuple[int, str]]
 
 
-def test_every_option_of_every_group_composes_and_builds(tmp_path: Path) -> None:
-    for folder in directory().iterdir():
-        if not folder.is_dir() or folder.name in ("experiment", "local", "hydra"):
-            continue
-        for option in folder.glob("*.yaml"):
-            needed = {"local_features": [f"evaluate.local_features.images={tmp_path}"]}
-            needed["local_features"].append("evaluate.local_features.annotations=null")
-            config = load([f"{folder.name}={option.stem}", *needed.get(option.stem, [])])
-            check(config)
-            parts = Parts(config)
-            assert parts.views and parts.recipe and parts.dataset
-            nodes = [name for name, node in config["evaluate"].items() if isinstance(node, dict)]
-            assert list(parts.evaluators) == nodes
-            assert config["choices"][folder.name] == option.stem or folder.name == "evaluate"
+GROUPS = sorted({path.parent.name for path in directory().glob("*/*.yaml")} - {"experiment", "local"})
+QUICK = ("dataset", "framework", "loss", "negatives")
+
+
+@pytest.mark.parametrize("group", [pytest.param(g, marks=[] if g in QUICK else pytest.mark.slow) for g in GROUPS])
+def test_every_option_of_a_group_composes_and_builds(group: str, tmp_path: Path) -> None:
+    composer = Composer()
+    needed = {"local_features": [f"evaluate.local_features.images={tmp_path}"]}
+    needed["local_features"].append("evaluate.local_features.annotations=null")
+    for option in (path.stem for path in directory().glob(f"{group}/*.yaml")):
+        config = composer.load([f"{group}={option}", *needed.get(option, [])])
+        check(config)
+        parts = Parts(config)
+        assert parts.views and parts.recipe and parts.dataset
+        nodes = [name for name, node in config["evaluate"].items() if isinstance(node, dict)]
+        assert list(parts.evaluators) == nodes
+        assert config["choices"][group] == option or group == "evaluate"
 
 
 def test_a_dataset_selects_other_options_and_the_command_line_overrides_them() -> None:

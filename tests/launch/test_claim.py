@@ -11,6 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ssl_bench.launch.claim import Claim, Owner, owner
 
 # Waits for the run, writes its results unless they exist, and releases it.
@@ -71,6 +73,7 @@ def test_one_of_twenty_processes_that_start_at_once_does_the_work() -> None:
     assert not Path("run/claims").exists()
 
 
+@pytest.mark.slow
 def test_each_run_is_taken_by_exactly_one_of_six_processes() -> None:
     begin = str(time.time() + 1.5)  # when all have been started
     options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

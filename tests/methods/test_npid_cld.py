@@ -308,6 +308,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(framework: str, train: Callable[
     assert all(torch.equal(found[k], v) if isinstance(v, Tensor) else found[k] == v for k, v in expected.items())
 
 
+@pytest.mark.slow
 def test_one_rank_resumes_a_run_whose_memory_two_ranks_shared(train: Callable[..., Any]) -> None:
     run = ["framework=npid_cld", "framework.clusters=8", "framework.sharded=true", "batch_size=b128", *SHORT]
     run += ["precision=fp64"]

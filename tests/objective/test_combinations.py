@@ -134,7 +134,12 @@ class OneLayer(nn.Sequential):
         self.num_features = width
 
 
-@pytest.mark.parametrize("framework", options("framework"))
+QUICK = ("simclr", "moco_v2", "npid", "vae")  # the others share their code
+
+
+@pytest.mark.parametrize(
+    "framework", [pytest.param(f, marks=[] if f in QUICK else pytest.mark.slow) for f in options("framework")]
+)
 def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every negatives x temperature x loss: three steps with gradients in every weight, or the expected refusal."""
     monkeypatch.setattr("ssl_bench.networks.backbones.DigitsResNet", OneLayer)
