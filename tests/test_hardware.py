@@ -30,6 +30,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or torch.cuda.is_available(), reason="for CPUs under glibc")
 def test_freed_memory_is_used_again_until_it_is_released() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)

@@ -98,13 +98,16 @@ class Claim:
             files.write_json(self.folder / str(self.number), {"released": True})
 
     def _make(self, number: int) -> bool:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(self.folder / str(number), "x") as file:
-                json.dump(asdict(Owner.this_process()), file)
-        except FileExistsError:
-            return False
-        return True
+        while True:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                with open(self.folder / str(number), "x") as file:
+                    json.dump(asdict(Owner.this_process()), file)
+            except FileExistsError:
+                return False
+            except FileNotFoundError:
+                continue  # the run finished after the line above, and its claims were removed
+            return True
 
     def _living(self, number: int) -> tuple[Owner | None, bool]:
         """The owner of a claim, None if it has none any more; and whether the last owner ended without releasing it."""

@@ -125,6 +125,7 @@ def test_the_learning_rate_warms_up_and_drops_twice() -> None:
     assert epochs == pytest.approx([0.2] * 7 + [0.02] * 4 + [0.002])
 
 
+@pytest.mark.slow
 def test_a_step_changes_every_layer(exported: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     photos = split(data(tmp_path), "train")

@@ -412,6 +412,7 @@ def test_randbit_trains_end_to_end(tmp_path: Path, train: Callable[..., tuple[in
     assert set(json.loads((only_run() / "results.json").read_text())["metrics"]) >= {"linear/top1", "linear_init/top1"}
 
 
+@pytest.mark.slow
 def test_canvases_train_with_labels_and_are_evaluated_by_size(
     tmp_path: Path, train: Callable[..., tuple[int, str]]
 ) -> None:

@@ -134,7 +134,7 @@ class OneLayer(nn.Sequential):
         self.num_features = width
 
 
-QUICK = ("simclr", "moco_v2", "npid", "vae")  # the others share their code
+QUICK = ("simclr", "npid", "vae")  # the others share their code
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def test_the_runs_of_an_experiment_are_those_of_the_cells(name: str) -> None:
     assert made == {cell_run_id(cell, seed) for cell in cells for seed in cell.seeds}
 
 
+@pytest.mark.slow
 def test_an_experiment_is_trained_and_the_command_line_overrides_it(tiny: None, train: Train) -> None:
     code, printed = train("experiment=tiny/table2", small=False)
     assert code == 0 and "4 runs: 4 trained" in printed

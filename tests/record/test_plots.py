@@ -109,6 +109,7 @@ def imported(code: str, module: str) -> bool:
     return {"True": True, "False": False}[done.stdout.strip()]
 
 
+@pytest.mark.slow
 def test_matplotlib_is_not_imported_before_a_plot_is_drawn() -> None:
     modules = ["ssl_bench.train", "ssl_bench.launch.ranks", "ssl_bench.record.plots", "ssl_bench.training.engine"]
     assert not imported(f"import {', '.join(modules)}", "matplotlib")
