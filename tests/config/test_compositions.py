@@ -70,6 +70,8 @@ def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("cells")
+@pytest.mark.timeout(600)
 def test_every_cell_of_every_paper_equals_hydras_own_configuration() -> None:
     assert len(CELLS) > 800
     compare_with_hydra(CELLS, 3)

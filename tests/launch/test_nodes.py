@@ -15,8 +15,13 @@ import pytest
 import torch
 
 from tests.conftest import SMALL, only_run
+from tests.launch import slurm
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not slurm.missing(), reason="test_slurm.py shows more, on two machines with a network each"),
+]
 COMMON = ["precision=fp64", "checkpoint.every=1", "epochs=3", "timeout=20"]  # 63 steps, 21 an epoch
 
 

@@ -104,7 +104,11 @@ def test_every_option_that_a_cell_names_exists() -> None:
             assert (folder / group / f"{each}.yaml").is_file(), override
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+# Beside the test that compares every cell with Hydra, in whose process every cell is composed once for both.
+EVERY = pytest.param(True, marks=[pytest.mark.slow, pytest.mark.xdist_group("cells")])
+
+
+@pytest.mark.parametrize("every", [False, EVERY])
 def test_cells_compose_and_are_different_runs(every: bool) -> None:
     """Of each table the first cell that can be filled, or all."""
     for table in TABLES.values():
