@@ -211,10 +211,10 @@ def _fixed_grid(count: int, columns: int) -> tuple[Figure, list[Axes]]:
     width, height, left, below, gap = 3.1, 2.0, 0.75, 0.45, 0.15  # inches
     columns = min(count, columns)
     rows = -(-count // columns)
-    figure = Figure((width * columns, height * rows))
+    across, up = width * columns, height * rows
+    figure = Figure((across, up))
     for number in range(count):
         row, column = divmod(number, columns)
-        place = column * width + left, (rows - 1 - row) * height + below, width - left - gap, height - below - gap
-        total = (width * columns, height * rows) * 2
-        figure.add_axes([inches / whole for inches, whole in zip(place, total, strict=True)])
+        x, y = column * width + left, (rows - 1 - row) * height + below
+        figure.add_axes((x / across, y / up, (width - left - gap) / across, (height - below - gap) / up))
     return figure, figure.axes
