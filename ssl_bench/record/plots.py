@@ -194,9 +194,7 @@ def _grid(count: int, columns: int, shared: bool = False) -> tuple[Figure, list[
     """Figure with ``count`` panels, row by row."""
     from matplotlib.figure import Figure
 
-    columns = min(count, columns)
-    rows = -(-count // columns)
-    width, height = (5.5, 3.8) if count == 1 else (3.0 if columns > 2 else 4.0, 2.0 if columns > 2 else 3.2)
+    columns, rows, width, height = _panels(count, columns)
     figure = Figure((width * columns, height * rows + (0.4 if shared else 0)), layout="constrained")
     axes = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).flatten()
     for unused in axes[count:]:
@@ -208,9 +206,8 @@ def _fixed_grid(count: int, columns: int) -> tuple[Figure, list[Axes]]:
     """The same with fixed margins: every run draws such a figure, and fitting the margins takes half of the time."""
     from matplotlib.figure import Figure
 
-    width, height, left, below, gap = 3.1, 2.0, 0.75, 0.45, 0.15  # inches
-    columns = min(count, columns)
-    rows = -(-count // columns)
+    columns, rows, width, height = _panels(count, columns)
+    left, below, gap = 0.75, 0.45, 0.15  # inches
     across, up = width * columns, height * rows
     figure = Figure((across, up))
     for number in range(count):
@@ -218,3 +215,10 @@ def _fixed_grid(count: int, columns: int) -> tuple[Figure, list[Axes]]:
         x, y = column * width + left, (rows - 1 - row) * height + below
         figure.add_axes((x / across, y / up, (width - left - gap) / across, (height - below - gap) / up))
     return figure, figure.axes
+
+
+def _panels(count: int, columns: int) -> tuple[int, int, float, float]:
+    """Columns, rows, and the width and height of a panel in inches."""
+    columns = min(count, columns)
+    width, height = (5.5, 3.8) if count == 1 else (3.0, 2.0) if columns > 2 else (4.0, 3.2)
+    return columns, -(-count // columns), width, height
