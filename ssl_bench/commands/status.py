@@ -140,7 +140,7 @@ class Shown:
         self.left = left if going else None
 
     def screen(self, width: int, rows: int | None = None) -> Group:
-        """What is shown on a terminal.
+        """The tables for a terminal.
 
         Args:
             width: of the terminal, in characters.

@@ -96,7 +96,7 @@ class RunFolder:
 
     @classmethod
     def restored(cls, outputs: str, attributes: Iterable[tuple[str, Any]]) -> RunFolder:
-        """What an earlier process read."""
+        """Make a run from the attributes in the index."""
         run = cls.__new__(cls)
         run.__dict__.update(attributes)
         run._outputs, run.parent = outputs, run.path.rpartition("/")[0]

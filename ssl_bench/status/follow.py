@@ -57,7 +57,7 @@ class MetricsFile:
 
     @classmethod
     def restored_from(cls, span: float, values: tuple[Any, ...], mark: Mark | None) -> MetricsFile:
-        """What an earlier process read; a file that has changed since is read from the start.
+        """Make the rows from the index; a file that has changed since is read from the start.
 
         Args:
             values: step, epoch, seconds, speed and best.

@@ -157,3 +157,19 @@ def test_a_claim_is_released_without_error_if_nothing_can_be_written() -> None:
     shutil.rmtree("run")
     Path("run").touch()  # nothing can be written below it
     claim.release(finished=False)
+
+
+def test_a_claim_is_made_while_the_claims_of_a_finished_run_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("run").mkdir()
+    mkdir, removals = Path.mkdir, [1]
+
+    def mkdir_and_lose(path: Path, *arguments: Any, **options: Any) -> None:
+        mkdir(path, *arguments, **options)
+        if removals:
+            removals.pop()
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_and_lose)
+    claim = Claim(Path("run"))
+    assert claim.take() is None and claim.number == 1 and Path("run/claims/1").exists()
+    claim.release(finished=True)

@@ -119,7 +119,7 @@ def test_experiments_of_a_user_stand_beside_the_papers(tiny: None, train: Train,
 
 
 def help_of(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What ``ssl-bench train --help`` prints."""
+    """Output of ``ssl-bench train --help``."""
     capfd.readouterr()
     with pytest.raises(SystemExit) as end:
         main([*arguments, "--help"])

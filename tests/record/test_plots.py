@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from PIL import Image
 from ssl_bench.commands.evaluate import main
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram
 from ssl_bench.record import plots
+from ssl_bench.training.interrupt import Interrupted
 from tests.conftest import only_run
 from tests.record.wandb_files import records, wandb_directories
 
@@ -164,3 +166,15 @@ def test_an_evaluation_of_a_trained_run_writes_its_plots_too(train: Train, capfd
     ]
     assert all(str(path) in printed for path in pictures)
     assert all(path.with_suffix(".json").exists() for path in pictures)
+
+
+def test_a_signal_while_a_plot_is_drawn_is_not_taken_for_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any) -> None:
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(plots, "_render", stop)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    with pytest.raises(Interrupted):
+        plots.write_artifacts(tmp_path, {}, tmp_path / "metrics.jsonl")
