@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import nn
 
-from ssl_bench.config.build import build, has_argument, target_class
+from ssl_bench import files
+from ssl_bench.config import plugins
+from ssl_bench.config.build import build, find_target, has_argument
 from ssl_bench.data.arrays import Dataset
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
@@ -53,7 +54,7 @@ class Parts:
         ``augment`` is either one node, used for every view that the framework takes, or several named ones with a
         ``count`` each.
         """
-        node, framework = self.config["augment"], target_class(self.config["framework"], "framework")
+        node, framework = self.config["augment"], find_target(self.config["framework"], "framework")
         if "_target_" in node:
             return [build(node, "augment")] * framework.views
         made = []
@@ -196,11 +197,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Configuration of the run in ``folder``.
 
     Raises:
-        ConfigError: there is no run.
+        ConfigError: there is no run, its configuration is damaged, or a plugin of it cannot be used.
     """
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
-    config: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text())
+    config: Any = files.read_yaml(folder / "config.yaml")
+    if not isinstance(config, dict) or not isinstance(config.get("choices"), dict):
+        raise ConfigError(f"{folder}/config.yaml is damaged: start the training again, which writes it")
+    plugins.versions(config.get("plugins", {}))
     return config
 
 

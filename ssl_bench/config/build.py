@@ -1,8 +1,8 @@
 """Make the object that a node of the configuration describes.
 
-Used instead of ``hydra.utils.instantiate`` for three reasons: the training processes need no Hydra, modules and folders
-are passed by reference, and every value is checked against the constructor's annotations with an error that names the
-key.
+Used instead of ``hydra.utils.instantiate`` for four reasons: a node can only name a class of the kind that its group
+declares, the training processes need no Hydra, modules and folders are passed by reference, and every value is checked
+against the constructor's annotations with an error that names the key.
 """
 
 import copy
@@ -14,61 +14,103 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ssl_bench.config import plugins
 from ssl_bench.errors import ConfigError, InvalidValue, require
 
-TRUSTED = ("ssl_bench.", "torch.", "torchvision.", "timm.")
+# What the targets of each group are subclasses of: names, since this room imports nothing of those below it.
+KINDS = {
+    "dataset": ["data.arrays.Dataset"],
+    "augment": ["data.views.Views"],
+    "backbone": ["networks.backbones.Backbone"],
+    "head": ["networks.heads.Head"],
+    "framework": ["methods.base.Framework", "methods.base.Method"],
+    "loss": ["objective.loss.Loss"],
+    "negatives": ["objective.negatives.Negatives"],
+    "temperature": ["objective.temperature.Temperature"],
+    "optimizer": ["training.optim.Recipe"],
+    "evaluate": ["evaluate.target.Evaluator"],
+}
+TOO_LARGE = ("can't allocate memory", "not enough memory", "overflow", "out of memory")  # in errors of torch
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def build(node: Mapping[str, Any], key: str, /, **extra: Any) -> Any:
+def build(node: Any, key: str, /, **extra: Any) -> Any:
     """Call the node's ``_target_`` with the node's other entries and ``extra``.
 
     Args:
         node: a mapping with ``_target_`` and arguments.
-        key: where the node stands in the configuration, for error messages.
+        key: where the node stands in the configuration, such as ``loss`` or ``evaluate.knn``.
         extra: arguments that are no configuration values, such as modules.
 
     Raises:
-        ConfigError: an untrusted or unknown target, an argument that is missing, unknown or of the wrong type, or a
-            value that the constructor refuses.
+        ConfigError: a target that is unknown or not of the kind of its group; an argument that is missing, unknown or
+            of the wrong type; a value that the constructor refuses.
     """
+    target = find_target(node, key)
     arguments = {k: copy.deepcopy(v) for k, v in node.items() if k != "_target_"}
-    kind = target_class(node, key)
-    parameters, hints = _signature(kind)
+    parameters, hints = _signature(target)
     for argument, value in arguments.items():
-        if argument not in parameters:
-            raise ConfigError(f"{key}.{argument}: {kind.__name__} has no such argument{near(argument, parameters)}")
+        if argument not in parameters or argument in extra:
+            raise ConfigError(f"{key}.{argument}: {target.__name__} has no such argument{near(argument, parameters)}")
         arguments[argument] = _converted(value, hints.get(argument, Any), f"{key}.{argument}")
     required = (p.name for p in parameters.values() if p.default is p.empty and p.name not in extra)
     for missing in (argument for argument in required if argument not in arguments):
         raise ConfigError(f"{key}.{missing} is missing: set {key}.{missing}")
     try:
-        return kind(**arguments, **extra)
+        return target(**arguments, **extra)
     except InvalidValue as refusal:
         raise refusal.within(key) from refusal
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error
+    except (MemoryError, OverflowError) as error:
+        raise ConfigError(f"{key} does not fit in memory: set its arguments to smaller numbers") from error
+    except RuntimeError as error:
+        if any(sign in str(error) for sign in TOO_LARGE):
+            raise ConfigError(f"{key} does not fit in memory: set its arguments to smaller numbers") from error
+        raise
 
 
-def has_argument(node: Mapping[str, Any], key: str, argument: str) -> bool:
+def has_argument(node: Any, key: str, argument: str) -> bool:
     """Whether the constructor that a node names has an argument of that name."""
-    return argument in _signature(target_class(node, key))[0]
+    return argument in _signature(find_target(node, key))[0]
 
 
-def target_class(node: Mapping[str, Any], key: str) -> Any:
-    """The class or function that a node's ``_target_`` names.
+def find_target(node: Any, key: str) -> Any:
+    """The class that a node's ``_target_`` names, or a function whose annotation says that it returns one.
+
+    Only classes of this package and of the plugins that the user allows are found, and nothing else is imported.
+
+    Args:
+        node: a mapping with ``_target_``.
+        key: where the node stands in the configuration, such as ``loss`` or ``evaluate.knn``.
 
     Raises:
-        ConfigError: it is outside the trusted packages, or there is none of that name.
+        ConfigError: there is no such class, or it is no subclass of what its group declares in ``KINDS``.
     """
-    path = node.get("_target_")
-    if not isinstance(path, str) or not path.startswith(TRUSTED):
-        raise ConfigError(f"{key}._target_={path}: set it to a class under {', '.join(t[:-1] for t in TRUSTED)}")
-    module, _, name = path.rpartition(".")
+    path = node.get("_target_") if isinstance(node, Mapping) else None
+    if path is None:
+        raise ConfigError(f"{key} has no _target_: set {key} to one of its options")
+    packages = ("ssl_bench", *plugins.allowed())
+    declared = KINDS[key.partition(".")[0]]
+    wanted = " or ".join(name.rpartition(".")[2] for name in declared)
+    where = f"set it to a {wanted} of {' or '.join(packages)}"
+    if not isinstance(path, str) or path.partition(".")[0] not in packages:
+        raise ConfigError(f"{key}._target_={path}: {where}; {plugins.CONSENT}")
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{key}._target_={path}: there is no such class ({error})") from error
+        found = _find(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key}._target_={path}: there is no such class ({error}): {where}") from error
+    made = typing.get_type_hints(found).get("return") if inspect.isfunction(found) else found
+    kinds = tuple(_find(f"ssl_bench.{name}") for name in declared)
+    if not inspect.isclass(made) or not issubclass(made, kinds) or inspect.isabstract(found):
+        raise ConfigError(f"{key}._target_={path} is no {wanted} that can be made: {where}")
+    return found
+
+
+def _find(path: str) -> Any:
+    """What a dotted path names."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 def _signature(target: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
@@ -101,11 +143,14 @@ def _converted(value: Any, hint: Any, key: str) -> Any:
     elif origin is typing.Literal:
         one_of(key, value, inner)
         return value
-    elif hint is type(None) and value is None:
-        return None
+    elif hint is type(None):
+        if value is None:
+            return None
     elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        require(abs(value) < 1e300, key, value, "a finite number")  # not so for NaN
         return float(value)
     elif hint in (int, str, bool) and type(value) is hint:
+        require(hint is not int or abs(value) <= 2**32, key, value, "a smaller integer")
         return value
     elif origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         each = [inner[0]] * len(value) if inner[-1:] == (...,) else list(inner)

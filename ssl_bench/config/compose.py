@@ -10,17 +10,19 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, QuotedString, RangeSweep
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from ssl_bench.config import guard, plugins
 from ssl_bench.config.build import near
 from ssl_bench.config.schema import Config, directory
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import concurrent_runs
 
 ConfigStore.instance().store("schema", Config)
+guard.install()
 OmegaConf.register_new_resolver("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
 OmegaConf.register_new_resolver("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_gpu}}
 
@@ -31,12 +33,16 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
     Its key ``choices`` has the option that was chosen in each group.
 
     Raises:
-        ConfigError: an interpolation has no value, or a value is missing.
+        ConfigError: an interpolation has no value, a value is missing or a secret, or a plugin cannot be used.
     """
     try:
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise ConfigError(explain(error)) from error
+    listed = plugins.versions(config.pop("plugins", []))
+    plugins.check_listed(config, listed)
+    guard.refuse_secrets(config)  # once more, with the values of interpolations
+    config |= {"plugins": listed} if listed else {}
     config["choices"] = {k: v for k, v in sorted(choices.items()) if v is not None and "/" not in k and k != "local"}
     return config
 
@@ -47,10 +53,11 @@ def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any
     Raises:
         ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
     """
+    check_overrides(overrides)
     try:
         return _load(overrides, primary)
     except (HydraException, ValueError) as error:
-        raise ConfigError(explain(error, overrides)) from error
+        raise ConfigError(explain(error, overrides, primary)) from error
 
 
 def _load(overrides: Sequence[str], primary: str) -> dict[str, Any]:
@@ -134,12 +141,85 @@ def _hydra() -> contextlib.AbstractContextManager[Any]:
     return initialize_config_dir(str(directory()), version_base="1.3")
 
 
-def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Refuse overrides that have no key, and values of groups that are no options.
+
+    Raises:
+        ConfigError: naming the override.
+    """
+    groups = _groups()
+    for text in overrides:
+        try:
+            (parsed,) = OverridesParser.create().parse_overrides([text])
+        except HydraException as error:
+            raise ConfigError(explain(error)) from error
+        key, value = parsed.key_or_group, parsed._value
+        if not key:
+            raise ConfigError(f"{text}: write key=value, such as seed=3")
+        if key not in groups or parsed.is_delete():
+            continue
+        if key == "experiment" and (isinstance(value, list) or parsed.is_sweep_override()):
+            raise ConfigError(f"{text}: each experiment has a grid of its own: start one at a time")
+        for option in value.list or () if isinstance(value, ChoiceSweep) else [value]:
+            _check_option(text, key, option)
+
+
+def _check_option(text: str, group: str, option: Any) -> None:
+    """Refuse a value of a group that is no name of an option."""
+    if isinstance(option, list) and group != "evaluate":
+        raise ConfigError(f"{text}: set {group} to one option; only evaluate takes a list")
+    for name in option if isinstance(option, list) else [option]:
+        name = name.text if isinstance(name, QuotedString) else name
+        if isinstance(name, Glob | IntervalSweep | RangeSweep):
+            continue
+        if not isinstance(name, str):
+            out = "leave experiment out" if group == "experiment" else f"leave the group out by ~{group}"
+            raise ConfigError(f"{text}: set {group} to the name of an option{_options(group)}, or {out}")
+        if name.startswith("/") or ".." in name.split("/"):
+            raise ConfigError(f"{text}: set {group} to the name of an option{_options(group)}, not to a path")
+
+
+def no_override(word: str) -> str:
+    """Why a word of the command line is refused that is no ``key=value``."""
+    groups = sorted(path.parent.name for path in directory().glob("*/*.yaml") if path.stem == word)
+    hint = f" (did you mean {groups[0]}={word}?)" if groups else ""
+    return f"{word or 'an empty argument'} is no key=value{hint}: write it as group=option or key=value, such as seed=3"
+
+
+def _groups() -> set[str]:
+    """Names of the groups of options."""
+    return {"experiment", *(entry.name for entry in directory().iterdir() if entry.is_dir())} - {"hydra"}
+
+
+def _options(group: str) -> str:
+    """The options of a group, as a part of a sentence."""
+    names = sorted(path.stem for path in (directory() / group).glob("*.yaml"))
+    return f", one of {', '.join(names)}" if names else ""
+
+
+def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = "train") -> str:
     """Put an error of Hydra or OmegaConf into one sentence that names the key and says what to set."""
     text = str(error)
+    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.*?)'(?: requires|\n)", text):
+        return f"{match[1]}: several values make a grid: add -m, or write [a,b] for a list"
+    if match := re.search(r"Could not load '(.*)/(.*?)'", text):
+        group, option = match[1], match[2]
+        names = sorted(path.stem for path in (directory() / group).glob("*.yaml"))
+        return (
+            f"{group}={option}: there is no such option{near(option, names)}; set {group} to one of {', '.join(names)}"
+        )
+    if match := re.search(r"Could not delete.*?'(.+?)'", text):
+        return (
+            f"~{match[1]}: there is no key {match[1]}{near(match[1], keys(overrides, primary))}; leave ~{match[1]} out"
+        )
+    if match := re.search(r"force-add of config groups is not supported: '\+\+(.*?)'", text):
+        return f"++{match[1]}: leave ++ out: {match[1]}"
+    if match := re.search(r"Multiple values for (\S+?)\. To override", text):
+        return f"{match[1]} has a value already: leave the + before {match[1]} out"
     if text.startswith("Could not override '") or "\nCould not override '" in text or ": Could not override '" in text:
         key = text.split("Could not override '")[1].split("'")[0]
-        return f"there is no key {key}{near(key, _keys(overrides))}; `ssl-bench train --cfg job` prints them all"
+        others = [name for name in keys(overrides, primary) if name != key]
+        return f"there is no key {key}{near(key, others)}; `ssl-bench {primary} --cfg job` prints them all"
     if "Could not find '" in text:
         path = text.split("Could not find '")[1].split("'")[0]
         _, _, listed = text.partition("Available options in '")
@@ -153,23 +233,23 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
             known = ", ".join(options)
             return f"{group}={option}: there is no such option{near(option, options)}; set {group} to one of {known}"
         group, _, option = path.rpartition("/")
-        return f"there is no {group}={option} and no group {group}{near(group, _keys(overrides))}"
+        return f"there is no {group}={option} and no group {group}{near(group, keys(overrides, primary))}"
     if text.startswith("Error merging override ") and error.__cause__ is not None:
         override = text.removeprefix("Error merging override ")
         reason = str(error.__cause__).splitlines()[0].replace("Integer", "an integer").replace("Float", "a number")
         return f"{override}: {reason[:1].lower()}{reason[1:]}"
     text = " ".join(text.split("\nSee http")[0].split())
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: cannot be read ({text}); put quotes around a value with spaces, brackets or commas"
+        return f"{error.override}: cannot be read: write key=value, with quotes around spaces, brackets or commas"
     return text
 
 
-def _keys(overrides: Sequence[str]) -> list[str]:
+def keys(overrides: Sequence[str], primary: str) -> list[str]:
     """All keys of the configuration with the groups that ``overrides`` choose, for suggestions."""
-    groups = {"experiment", *(entry.name for entry in directory().iterdir() if entry.is_dir())}
+    groups = {*_groups(), "hydra"}
     chosen = [o for o in overrides if o.split("=")[0] in groups and "," not in o]
     try:
-        config = _load(chosen, "train")
+        config = _load(chosen, primary)
     except (ConfigError, HydraException, ValueError):  # explained elsewhere
         return sorted(groups)
 
@@ -179,4 +259,4 @@ def _keys(overrides: Sequence[str]) -> list[str]:
             if isinstance(value, Mapping):
                 yield from walk(value, f"{prefix}{key}.")
 
-    return sorted({*walk(config, ""), *groups})
+    return sorted({*walk(config, ""), *(groups & {*config["choices"], "experiment"})} - {"choices"})

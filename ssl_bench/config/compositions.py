@@ -82,7 +82,8 @@ def compositions(requests: Iterable[Request], progress: Progress = lambda each, 
     composed: dict[Request, Any] = dict(progress(_composed(new, inputs), len(new))) if new else {}
     made = {request: result for request, result in composed.items() if isinstance(result, Composition)}
     cached |= made
-    _add_to_cache(inputs, made)
+    # The version of a plugin, which is part of the configuration, may change at any time.
+    _add_to_cache(inputs, {request: each for request, each in made.items() if '"plugins": {' not in each.text})
     return {request: cached.get(request) or composed[request] for request in wanted}
 
 

@@ -4,8 +4,6 @@ Groups (``loss``, ``dataset`` ...) are open here: each is typed by the construct
 ``build.py`` checks.
 """
 
-import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ CHOICES = {
     "images_on": ("auto", "device", "host"),
 }
 WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
-WANDB_KEY = re.compile(r"[0-9a-f]{40}|wandb_v\d+_\w+")  # the forms of W&B's API keys
+LARGEST = 2**32 - 1  # of seeds, and far more than sensible of anything else
 
 
 def directory() -> Path:
@@ -78,6 +76,7 @@ class Config:
     tf32: bool = MISSING
     compile: bool = MISSING
     reduction: str = MISSING
+    plugins: Any = MISSING
     cosines: str = MISSING
     devices: int = MISSING
     runs_per_gpu: int = MISSING
@@ -107,8 +106,7 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: naming the key and what to set.
     """
-    every = config["evaluate"].get("every")
-    require(isinstance(every, int), "evaluate.every", every, "a number of epochs, or 0")
+    _check_evaluate(config["evaluate"])
     least = {
         "batch_size.size": (config["batch_size"]["size"], 2),
         "devices": (config["devices"], 1),
@@ -119,10 +117,11 @@ def check(config: Mapping[str, Any]) -> None:
         "timeout": (config["timeout"], 1),
         "seed": (config["seed"], 0),
         "checkpoint.every": (config["checkpoint"]["every"], 1),
-        "evaluate.every": (every, 0),
+        "evaluate.every": (config["evaluate"]["every"], 0),
     }
     for key, (value, smallest) in least.items():
         require(value is None or value >= smallest, key, value, f"{smallest} or more")
+        require(value is None or value <= LARGEST, key, value, f"{LARGEST} or less")
     for key, options in CHOICES.items():
         one_of(key, config[key], options)
     one_of("tracking.mode", config["tracking"]["mode"], ("offline", "online", "off"))
@@ -134,22 +133,35 @@ def check(config: Mapping[str, Any]) -> None:
     divides = chunk is None or (chunk >= 1 and size % chunk == 0 and chunk % devices == 0)
     remedy = f"a divisor of batch_size.size={size} that is a multiple of devices={devices}, or to null"
     require(divides, "batch_size.chunk", chunk, remedy)
-    for baseline in config["evaluate"]["baselines"]:
+    name = config["name"]
+    require(
+        all(map(_visible, name.split("/"))) and len(name) <= 1000, "name", name, "a folder name such as cifar10_grid"
+    )
+    for key, folder in config["paths"].items():
+        require(bool(folder) and "\0" not in folder, f"paths.{key}", folder, "a folder")
+
+
+def _visible(folder: str) -> bool:
+    """Whether ``folder`` can name a directory, and one that is searched for runs."""
+    length = len(folder.encode(errors="surrogateescape"))
+    return 0 < length <= 200 and folder.isprintable() and folder[0] != "." and folder != "wandb"
+
+
+def _check_evaluate(node: Any) -> None:
+    """Refuse settings that are those of no evaluator: ``every`` and ``baselines``."""
+    require(isinstance(node, Mapping), "evaluate", node, "[] or a list of evaluators")
+    every, baselines = node.get("every"), node.get("baselines")
+    require(type(every) is int, "evaluate.every", every, "a number of epochs, or 0")
+    require(isinstance(baselines, list), "evaluate.baselines", baselines, "a list: [], [init], [raw] or [init,raw]")
+    for baseline in baselines:
         one_of("evaluate.baselines", baseline, ("init", "raw"))
-    name = Path(config["name"])
-    inside = bool(config["name"]) and not name.is_absolute() and ".." not in name.parts
-    require(inside, "name", config["name"], "a folder name such as cifar10_grid")
+    for name, evaluator in node.items():
+        known = name in ("every", "baselines") or isinstance(evaluator, Mapping)
+        require(known, f"evaluate.{name}", evaluator, "an evaluator, or leave it out")
 
 
 def _check_wandb(config: Mapping[str, Any]) -> None:
-    """Refuse names that W&B would refuse, and an API key in the configuration, which is written to disk.
-
-    The sentences do not repeat the value: it may be a secret.
-    """
-    settings, secret = config["tracking"], os.environ.get("WANDB_API_KEY", "")
+    """Refuse names that W&B would refuse."""
     for name in ("entity", "project"):
-        value = settings[name] or "none"
-        if WANDB_KEY.search(value) or not WANDB_NAME.fullmatch(value):
-            raise ConfigError(f"tracking.{name}: set tracking.{name} to a name in W&B, not an address or a key")
-    if any(map(WANDB_KEY.search, settings["tags"])) or (len(secret) > 20 and secret in json.dumps(config)):
-        raise ConfigError("the configuration holds an API key of W&B and is written to disk: set WANDB_API_KEY instead")
+        if not WANDB_NAME.fullmatch(config["tracking"][name] or "none"):
+            raise ConfigError(f"tracking.{name}: set tracking.{name} to a name in W&B, not an address")

@@ -120,7 +120,7 @@ class Views:
         kernel = 2 * max(1, size // 20) + 1 if blur_kernel is None else blur_kernel
         strengths = (0.0, 0.0, 0.0, 0.0) if jitter is None else tuple(strength * part for part in jitter)
         positive = "[low,high] with 0 < low <= high"
-        require(size >= 1, "size", size, "a positive number of pixels")
+        require(1 <= size <= 10_000, "size", size, "1 to 10000 pixels")
         require(_is_range(scale, 1), "scale", scale, f"{positive} <= 1")
         require(_is_range(ratio), "ratio", ratio, positive)
         require(interpolation in FILTERS, "interpolation", interpolation, " or ".join(FILTERS))

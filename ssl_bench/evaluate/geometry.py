@@ -20,7 +20,7 @@ from torch import Tensor
 from ssl_bench.distributed import all_sum, broadcast_object, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.artifacts import Artifact, Distribution
-from ssl_bench.evaluate.target import Target
+from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.seeding import stream
 
 TILE = 512
@@ -28,7 +28,7 @@ POSITIVES = 4096  # images per call of Target.positives
 WIDEST = 4096  # largest min(N, D) for the effective rank: the eigenvalues of so many rows take about 10 s
 
 
-class Geometry:
+class Geometry(Evaluator):
     """Statistics of the l2-normalised features of the test split, from test-time views.
 
     Yields the following, with f the features of x, g those of y and E over distinct pairs:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
-from ssl_bench.evaluate.target import Target
+from ssl_bench.evaluate.target import Evaluator, Target
 
 GROUP = 8  # G
 LOW_HALF = 0xFFFFFFFF
@@ -142,7 +142,7 @@ def check_votes(bank_labels: Tensor, k: int, temperature: float, num_classes: in
         raise ValueError(f"bank_labels must lie in [0, num_classes) = [0, {num_classes})")
 
 
-class KNN:
+class KNN(Evaluator):
     """Accuracy of kNN in the train split, seen without augmentation, for the backbone and for the projection.
 
     Yields top1 and projection_top1, with more than five classes also top5 and projection_top5. Raw pixels have no

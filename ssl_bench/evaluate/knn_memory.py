@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from ssl_bench.distributed import rank, world
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.evaluate.knn import check_votes, knn_predict, top_accuracies
-from ssl_bench.evaluate.target import Target
+from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.shards import Shards
 
 
-class MemoryKNN:
+class MemoryKNN(Evaluator):
     """Accuracy of kNN: projections of the test images among the stored features of the labelled training images.
 
     Yields top1 and, with more than five classes, top5; nothing for raw pixels. At initialisation the stored features

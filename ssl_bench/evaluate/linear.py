@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.evaluate.target import Target
+from ssl_bench.evaluate.target import Evaluator, Target
 
 COLUMNS = 256  # dimensions whose statistics are computed at a time
 
@@ -107,7 +107,7 @@ def top_accuracies(logits: Tensor, labels: Tensor, num_classes: int, per_class: 
         yield f"top1_class{c}", hits[labels == c, 0].double().mean().item()
 
 
-class LinearProbe:
+class LinearProbe(Evaluator):
     """Test accuracy of a linear classifier on cached features.
 
     Yields top1, with more than five classes top5, the learning rate that the held-out tenth chose (lr), the chosen

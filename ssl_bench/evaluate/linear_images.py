@@ -19,10 +19,10 @@ from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.linear import top_accuracies
-from ssl_bench.evaluate.target import Target, captured_outputs, submodules
+from ssl_bench.evaluate.target import Evaluator, Target, captured_outputs, submodules
 
 
-class LinearOnImages:
+class LinearOnImages(Evaluator):
     """Test accuracy (top1, top5) of a linear classifier on the backbone, trained on random crops and flips.
 
     The classifier of the last epoch is tested, never the best one. Each batch is divided over the ranks and the

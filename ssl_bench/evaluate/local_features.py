@@ -26,13 +26,13 @@ from ssl_bench.data.evalview import EvalView
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.artifacts import Artifact, Regions
-from ssl_bench.evaluate.target import Target, captured_outputs, frozen, submodules
+from ssl_bench.evaluate.target import Evaluator, Target, captured_outputs, frozen, submodules
 
 PHOTOS = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
 MAX_CLUSTERS = 16  # the number of colours of a picture
 
 
-class LocalFeatures:
+class LocalFeatures(Evaluator):
     """Regions of photos by layer and number of clusters: pictures, and their agreement with annotated objects.
 
     Yields a Regions for every photo, under its path within the folder, and if there are annotations
@@ -188,10 +188,13 @@ class LocalFeatures:
             remedy = f"a network that timm can load, or set reference_weights to a file ({error})"
             raise InvalidValue("reference", self.reference, remedy) from error
         if weights is not None:
-            state = torch.load(weights, map_location="cpu", weights_only=True)
+            try:
+                state = torch.load(weights, map_location="cpu", weights_only=True)
+            except Exception as error:  # torch raises many kinds of errors, and advises to run the file's code
+                raise InvalidValue("reference_weights", weights, "a file that torch.save wrote, of tensors") from error
             try:
                 model.load_state_dict({k: v for k, v in state.items() if not k.startswith("fc.")})
-            except RuntimeError as error:
+            except (RuntimeError, AttributeError, TypeError) as error:
                 remedy = f"a state dict of {self.reference} ({' '.join(str(error).split())[:200]})"
                 raise InvalidValue("reference_weights", weights, remedy) from error
         training: Any = model.pretrained_cfg

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ssl_bench.errors import require
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Histogram
-from ssl_bench.evaluate.target import Target
+from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.seeding import stream
 
 
-class NPC:
+class NPC(Evaluator):
     """q_B = sigmoid(u), the negatives' share of InfoNCE's denominator, over random batches of the train split.
 
     A batch is N different images in two training views, and each anchor has the 2N - 2 views of the other images as
@@ -44,7 +44,7 @@ class NPC:
     ) -> None:
         require(min(batch_sizes, default=0) >= 2, "batch_sizes", list(batch_sizes), "one or more sizes, each 2 or more")
         require(batches >= 1, "batches", batches, "1 or more")
-        require(bins >= 1, "bins", bins, "1 or more")
+        require(1 <= bins <= 100_000, "bins", bins, "1 to 100000")
         require(tau > 0, "tau", tau, "a positive number")
         self.batch_sizes, self.batches, self.tau, self.bins = sorted(set(batch_sizes)), batches, tau, bins
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ssl_bench.errors import require
 from ssl_bench.evaluate.artifacts import Artifact, Histogram
-from ssl_bench.evaluate.target import Target
+from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.seeding import stream
 
 
-class Projections:
+class Projections(Evaluator):
     """Histograms of the test images' projections, from test-time views, along seeded orthonormal directions.
 
     Yields one Histogram (``histograms``) with the directions as groups. Its bins divide [-m, m], where m is the largest

@@ -29,7 +29,7 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
     """
     metrics: dict[str, float] = {}
     artifacts: dict[str, Artifact] = {}
-    for infix, target in targets:
+    for infix, target in targets if evaluators else ():
         for name, evaluator in evaluators.items():
             with _refusals_of(name):
                 results = dict(evaluator.run(target))
@@ -42,12 +42,11 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
 
 
 def check_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> None:
-    """Call the ``check`` of every evaluator that has one with every target; the errors of :func:`run_evaluators`."""
-    checks = {name: evaluator.check for name, evaluator in evaluators.items() if hasattr(evaluator, "check")}
-    for _, target in targets if checks else ():
-        for name, check in checks.items():
+    """Call ``check`` of every evaluator with every target; the errors of :func:`run_evaluators`."""
+    for _, target in targets if evaluators else ():
+        for name, evaluator in evaluators.items():
             with _refusals_of(name):
-                check(target)
+                evaluator.check(target)
 
 
 @contextmanager

@@ -5,17 +5,18 @@ value is a number, or an artifact (artifacts.py) if one number is not enough. It
 the same numbers on any number of ranks. The caller adds the prefix of a name, so one evaluator serves the trained
 network, the network at initialisation and the raw pixels.
 
-It may also have a ``check(target)``, which is called before the training. It opens no image, and raises InvalidValue
-about an argument of the evaluator or ConfigError about another key; run.py adds the evaluator's name to the sentence.
+Its ``check(target)`` is called before the training. It opens no image, and raises InvalidValue about an argument of the
+evaluator or ConfigError about another key; run.py adds the evaluator's name to the sentence.
 
 Shapes: N images of a split, n images of a batch, C channels, D backbone width, P projection width.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +31,16 @@ from ssl_bench.evaluate.artifacts import Artifact
 SplitName = Literal["train", "test"]
 
 
-class Evaluator(Protocol):
-    def run(self, target: "Target") -> Iterator[tuple[str, float | Artifact]]: ...
+class Evaluator(ABC):
+    """Base of the evaluators, described above."""
+
+    @abstractmethod
+    def run(self, target: "Target") -> Iterator[tuple[str, float | Artifact]]:
+        """Evaluate a network; yield names and values."""
+        raise NotImplementedError
+
+    def check(self, target: "Target") -> None:  # noqa: B027  # not abstract: an evaluator need not have one
+        """Refuse a target that the evaluator cannot work with."""
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 V anchor views   B images on this rank   D width   F features of the backbone
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -30,7 +31,7 @@ class StepResult(NamedTuple):
     kept: Any = None  # what after_step needs of this batch, detached; a dataclass, as DDP leaves it unchanged, or None
 
 
-class Method(nn.Module):
+class Method(nn.Module, ABC):
     """Networks and the objective on their outputs.
 
     Forward and objective are separate, so that a batch can be processed in chunks: the networks see some images at a
@@ -50,6 +51,7 @@ class Method(nn.Module):
         """The networks, which may be compiled."""
         return [self.encoder]
 
+    @abstractmethod
     def trained_outputs(self, batch: Batch) -> Outputs:
         """Outputs of the trained networks for a batch, with gradient."""
         raise NotImplementedError
@@ -58,6 +60,7 @@ class Method(nn.Module):
         """Outputs of the momentum network, and other constants made of the views: without gradient."""
         return {}
 
+    @abstractmethod
     def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
         """Compute the loss and, with ``diagnostics``, all diagnostics; ``batch`` may come without its views."""
         raise NotImplementedError
@@ -93,7 +96,7 @@ class Method(nn.Module):
         return {}
 
 
-class Framework(nn.Module):
+class Framework(nn.Module, ABC):
     """The networks of a contrastive method, and the choice of their outputs as anchors and positives.
 
     Attributes:
@@ -108,14 +111,17 @@ class Framework(nn.Module):
     views: ClassVar[int] = 2
     gives: frozenset[str]
 
+    @abstractmethod
     def trained_outputs(self, batch: Batch) -> Outputs:
         """As in :class:`Method`."""
         raise NotImplementedError
 
+    @abstractmethod
     def momentum_outputs(self, batch: Batch) -> Outputs:
         """As in :class:`Method`."""
         raise NotImplementedError
 
+    @abstractmethod
     def embed(self, outputs: Outputs, ids: Tensor) -> Embedded:
         """The anchors of a batch and their positives, from the outputs for it."""
         raise NotImplementedError

@@ -1,7 +1,8 @@
 """Backbones: images [B, channels, H, W] to features [B, num_features]."""
 
+from abc import ABC, abstractmethod
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +11,27 @@ from ssl_bench.config.build import near
 from ssl_bench.errors import InvalidValue, require
 
 
+class Backbone(nn.Module, ABC):
+    """Base of the backbones.
+
+    Attributes:
+        num_features: width of the output.
+    """
+
+    num_features: int
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Images [B, channels, H, W] to features [B, num_features]."""
+
+
 def timm_backbone(
     name: str,
     in_channels: int,
     stem: Literal["imagenet", "cifar"] = "imagenet",
     zero_init_residual: bool | None = None,
     size: int | None = None,
-) -> nn.Module:
+) -> Backbone:
     """Build a network of timm without its classifier.
 
     Args:
@@ -37,7 +52,7 @@ def timm_backbone(
     if size is not None and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
         options["img_size"] = size
     try:
-        model: nn.Module = timm.create_model(name, num_classes=0, in_chans=in_channels, **options)
+        model: Any = timm.create_model(name, num_classes=0, in_chans=in_channels, **options)
     except TypeError as error:
         raise InvalidValue("zero_init_residual", zero_init_residual, f"null: name={name} has no such option") from error
     model.num_features = model.head_hidden_size  # width of the output: some networks have one more layer at their end
@@ -48,10 +63,10 @@ def timm_backbone(
         model.conv1 = nn.Conv2d(in_channels, conv.out_channels, 3, 1, 1, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
         model.maxpool = nn.Identity()
-    return model
+    return cast(Backbone, model)
 
 
-def wide_resnet50(width: int, in_channels: int, zero_init_residual: bool) -> nn.Module:
+def wide_resnet50(width: int, in_channels: int, zero_init_residual: bool) -> Backbone:
     """Build timm's ResNet-50 with ``width`` times the channels in every layer, stem and features included.
 
     SimCLR (Chen et al., arXiv 2002.05709, figure 7) and later tables call it 2x and 4x. It is not the "wide ResNet" of
@@ -62,7 +77,7 @@ def wide_resnet50(width: int, in_channels: int, zero_init_residual: bool) -> nn.
     require(width >= 1, "width", width, "1 or more")
     stem = 64 * width
     options: dict[str, Any] = {"channels": tuple(stem * 2**i for i in range(4)), "zero_init_last": zero_init_residual}
-    model: nn.Module = timm.create_model("resnet50", num_classes=0, in_chans=in_channels, **options)
+    model: Any = timm.create_model("resnet50", num_classes=0, in_chans=in_channels, **options)
     # timm's stem always has 64 channels: replace it and the layers that read it.
     first = model.get_submodule("layer1.0")
     model.conv1, model.bn1 = nn.Conv2d(in_channels, stem, 7, 2, 3, bias=False), nn.BatchNorm2d(stem)
@@ -70,10 +85,10 @@ def wide_resnet50(width: int, in_channels: int, zero_init_residual: bool) -> nn.
     first.get_submodule("downsample")[0] = nn.Conv2d(stem, 4 * stem, 1, bias=False)  # type: ignore[operator]
     for conv in (model.conv1, first.conv1, first.get_submodule("downsample.0")):
         nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")  # type: ignore[arg-type]
-    return model
+    return cast(Backbone, model)
 
 
-class DigitsResNet(nn.Module):
+class DigitsResNet(Backbone):
     """A ResNet with the CIFAR stem and one basic block in each of three stages, for small and simple images.
 
     Args:
@@ -92,7 +107,7 @@ class DigitsResNet(nn.Module):
         return self.stages(self.stem(x)).mean((2, 3))  # type: ignore[no-any-return]
 
 
-class ConvN(nn.Module):
+class ConvN(Backbone):
     """Three 3 x 3 convolutions of stride 2 without padding and one Linear, each with BN and ReLU; 128 features.
 
     The network of the RandBit-MNIST notebook of google-research/simclr (arXiv 2011.02803, section 4.4).

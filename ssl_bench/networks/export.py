@@ -18,6 +18,7 @@ from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import timm_backbone
 
+LARGEST = 2**36  # bytes of an export
 LIBRARIES = ("timm", "torchvision")
 
 
@@ -31,7 +32,8 @@ def check_exportable(library: str, config: Mapping[str, Any]) -> None:
     target: str = config["backbone"]["_target_"]
     if target.rpartition(".")[2] != timm_backbone.__name__:  # the module's path may have changed since the run
         name = config["choices"].get("backbone", target)
-        raise ConfigError(f"export={library}: backbone={name} is not timm's: export a run with one such as resnet18")
+        remedy = "export a run with one of its networks, such as resnet18"
+        raise ConfigError(f"export={library}: {library} has no backbone={name}: {remedy}")
 
 
 def export(
@@ -87,8 +89,11 @@ def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
         ConfigError: no export there, or weights that do not belong to the JSON.
     """
     description, weights = read(path)
-    backbone = timm_backbone(description["name"], description["in_channels"], description["stem"])
-    backbone.load_state_dict(weights)
+    try:
+        backbone = timm_backbone(description["name"], description["in_channels"], description["stem"])
+        backbone.load_state_dict(weights)
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} does not describe the weights beside it: export the run again") from error
     return backbone, description
 
 
@@ -99,12 +104,15 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ConfigError(f"{path} is no export: make one with `ssl-bench evaluate RUN_DIR export=torchvision`")
     weights = path.with_suffix(".pt")
     try:
-        content = weights.read_bytes()
+        content = files.read_bytes(weights, LARGEST)
     except OSError as error:
         raise ConfigError(f"{weights}: {error.strerror}; export the run again") from error
     if hashlib.sha256(content).hexdigest() != description["sha256"]:
         raise ConfigError(f"{weights} does not belong to {path}: export the run again")
-    return description, torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    try:
+        return description, torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds of errors, and advises to run the file's code
+        raise ConfigError(f"{weights} does not hold weights: export the run again") from error
 
 
 def _check_torchvision(name: str, stem: str, channels: int, weights: Mapping[str, Tensor]) -> None:
@@ -119,7 +127,7 @@ def _check_torchvision(name: str, stem: str, channels: int, weights: Mapping[str
     expected = {k: v.shape for k, v in tensors.items() if not k.startswith(("fc.", "classifier"))}
     shapes = {k: expected.get(k) if k in changed else v.shape for k, v in weights.items()}
     if shapes != expected:
-        raise ConfigError(f"export=torchvision: timm's {name} differs from torchvision's; set export=timm")
+        raise ConfigError(f"export=torchvision: torchvision's {name} has other layers than the run's: set export=timm")
 
 
 def _recipe(library: str, name: str, stem: str, channels: int, weights: Mapping[str, Tensor]) -> list[str]:

@@ -1,5 +1,6 @@
 """Projection heads: features of the backbone [B, inputs] to the space of the loss [B, out]."""
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 from torch import Tensor, nn
@@ -7,7 +8,21 @@ from torch import Tensor, nn
 from ssl_bench.errors import require
 
 
-class MLP(nn.Module):
+class Head(nn.Module, ABC):
+    """Base of the projection heads.
+
+    Attributes:
+        num_features: width of the projection.
+    """
+
+    num_features: int
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Features [B, inputs] to projections [B, num_features]."""
+
+
+class MLP(Head):
     """A stack of ``layers`` linear maps with ReLU between them; one layer is a linear head.
 
     The convention is SimCLR's, which counts the last layer: a hidden layer is a Linear without bias, BN, ReLU; the last
@@ -34,7 +49,7 @@ class MLP(nn.Module):
         final_norm: Literal["none", "scale", "affine"] = "scale",
     ) -> None:
         super().__init__()
-        require(layers >= 1, "layers", layers, "1 or more")
+        require(1 <= layers <= 100, "layers", layers, "1 to 100")
         widths = hidden if isinstance(hidden, tuple) else (inputs if hidden is None else hidden,) * (layers - 1)
         require(len(widths) == layers - 1, "hidden", hidden, f"{layers - 1} widths, one for each layer but the last")
         require(min(widths, default=1) >= 1, "hidden", hidden, "1 or more, or null")

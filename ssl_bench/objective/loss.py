@@ -3,6 +3,7 @@
 V anchor views   B images on this rank   K negatives of an anchor
 """
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn.functional import logsigmoid
 from ssl_bench.objective.contrast import Contrast
 
 
-class Loss(nn.Module):
+class Loss(nn.Module, ABC):
     """A value per anchor from cosines alone: a loss does not depend on views, ranks or the framework.
 
     Attributes:
@@ -26,6 +27,7 @@ class Loss(nn.Module):
     needs: ClassVar[frozenset[str]] = frozenset()
     uses_tau: ClassVar[bool] = True
 
+    @abstractmethod
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
         """The loss of each anchor [V, B]; ``tau`` is [] or [V, B], positive."""
         raise NotImplementedError

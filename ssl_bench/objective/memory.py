@@ -30,7 +30,7 @@ class Memory(nn.Module):
         seed: of the initial vectors, which are the same on all ranks.
 
     Raises:
-        InvalidValue: a momentum outside [0, 1].
+        InvalidValue: a momentum outside [0, 1], or no width.
     """
 
     vectors: Tensor
@@ -38,6 +38,7 @@ class Memory(nn.Module):
     def __init__(self, instances: int, dim: int, momentum: float, seed: int) -> None:
         super().__init__()
         require(0 <= momentum <= 1, "momentum", momentum, "a number from 0 to 1")
+        require(dim >= 1, "dim", dim, "1 or more")
         self.instances, self.momentum = instances, momentum
         self._keep(normalize(self._start(dim, seed), dim=1))
 

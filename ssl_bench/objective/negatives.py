@@ -3,6 +3,7 @@
 N images of all ranks   V anchor views   B images on this rank   D width   K negatives per anchor   C candidates
 """
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
@@ -16,7 +17,7 @@ from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.sampling import StepGenerator, without_replacement
 
 
-class Negatives(nn.Module):
+class Negatives(nn.Module, ABC):
     """Candidates for a batch, the choice among them, and what is kept for the next batch.
 
     Attributes:
@@ -27,6 +28,7 @@ class Negatives(nn.Module):
     gives: frozenset[str] = frozenset({"negatives"})
     needs: frozenset[str] = frozenset()
 
+    @abstractmethod
     def count(self, images: int) -> int:
         """K at a global batch of ``images``.
 
@@ -35,6 +37,7 @@ class Negatives(nn.Module):
         """
         raise NotImplementedError
 
+    @abstractmethod
     def bank(self, e: Embedded) -> Bank | None:
         """The candidates; those whose id is the anchor's do not count."""
         raise NotImplementedError

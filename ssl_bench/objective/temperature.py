@@ -4,6 +4,7 @@ V anchor views   B images on this rank
 """
 
 import math
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -14,7 +15,7 @@ from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 
 
-class Temperature(nn.Module):
+class Temperature(nn.Module, ABC):
     """Base class of the temperatures.
 
     Attributes:
@@ -23,6 +24,7 @@ class Temperature(nn.Module):
 
     needs: ClassVar[frozenset[str]] = frozenset()
 
+    @abstractmethod
     def forward(self, progress: float, contrast: Contrast) -> Tensor:
         """tau > 0, [] or [V, B], at ``progress`` in [0, 1] of the training."""
         raise NotImplementedError

@@ -5,6 +5,7 @@ optimiser updates all parameters in a few fused or batched operations.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from torch import nn
 from ssl_bench.errors import require
 
 
-class Recipe:
+class Recipe(ABC):
     """An optimiser with its learning-rate schedule.
 
     Args:
@@ -77,9 +78,14 @@ class Recipe:
         groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": rest, "weight_decay": 0.0}]
         return [group for group in groups if group["params"]]
 
+    @abstractmethod
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Optimiser of the trained parameters of ``model``; the loop sets its rate before each step."""
         raise NotImplementedError
+
+
+def _check_momentum(momentum: float) -> None:
+    require(0 <= momentum < 1, "momentum", momentum, "a number in [0, 1)")
 
 
 class SGD(Recipe):
@@ -87,6 +93,8 @@ class SGD(Recipe):
 
     def __init__(self, momentum: float, nesterov: bool, **recipe: Any) -> None:
         super().__init__(**recipe)
+        _check_momentum(momentum)
+        require(momentum > 0 or not nesterov, "nesterov", nesterov, "false, or momentum to more than 0")
         self.options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -100,6 +108,7 @@ class Adam(Recipe):
 
     def __init__(self, betas: tuple[float, float], **recipe: Any) -> None:
         super().__init__(**recipe)
+        require(all(0 <= beta < 1 for beta in betas), "betas", betas, "two numbers in [0, 1)")
         self.betas = betas
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -120,6 +129,8 @@ class LARS(Recipe):
 
     def __init__(self, momentum: float, trust_coefficient: float, **recipe: Any) -> None:
         super().__init__(**recipe)
+        _check_momentum(momentum)
+        require(trust_coefficient > 0, "trust_coefficient", trust_coefficient, "a positive number")
         self.momentum, self.trust_coefficient = momentum, trust_coefficient
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:

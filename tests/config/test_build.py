@@ -14,6 +14,8 @@ def test_arguments_are_checked_against_the_constructor() -> None:
         build(node, "temperature")
     with pytest.raises(ConfigError, match=r"set temperature\.tau to a number"):
         build({**node, "tau": True}, "temperature")
+    with pytest.raises(ConfigError, match=r"temperature\.tau=nan: set temperature\.tau to a finite number"):
+        build({**node, "tau": float("nan")}, "temperature")
     with pytest.raises(ConfigError, match="there is no such class"):
         build({"_target_": "ssl_bench.objective.temperature.Fixd"}, "temperature")
 

@@ -72,7 +72,7 @@ def test_a_dataset_selects_other_options_and_the_command_line_overrides_them() -
             "set optimizer.schedule to one of cosine, linear, step, constant (did you mean cosine?)",
         ),
         (["+loss.alpha=2"], "loss.alpha: InfoNCE has no such argument"),
-        (["loss._target_=os.system"], "loss._target_=os.system: set it to a class under ssl_bench"),
+        (["loss._target_=os.system"], "loss._target_=os.system: set it to a Loss of ssl_bench"),
         (
             ["backbone=timm", "backbone.name=resnet19"],
             "backbone.name=resnet19: set backbone.name to a network in timm.list_models() (did you mean resnet18?)",

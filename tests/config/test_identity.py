@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ssl_bench.config.build import target_class
+from ssl_bench.config.build import find_target
 from ssl_bench.config.compose import directory, load
 from ssl_bench.config.identity import run_dir, run_id
 
@@ -84,7 +84,7 @@ def test_classes_of_a_group_have_different_names(group: str) -> None:
     classes: dict[str, set[Any]] = {}
     for path in (directory() / group).glob("*.yaml"):
         for node in targets(yaml.safe_load(path.read_text())):
-            classes.setdefault(node["_target_"].rpartition(".")[2], set()).add(target_class(node, group))
+            classes.setdefault(node["_target_"].rpartition(".")[2], set()).add(find_target(node, group))
     assert {name: same for name, same in classes.items() if len(same) > 1} == {}
     assert classes or group in ("batch_size", "tracking")
 

@@ -82,7 +82,7 @@ def test_raw_pixels_have_no_projection() -> None:
         ({"batch_sizes": []}, r"batch_sizes=\[\]: set batch_sizes to one or more sizes"),
         ({"batch_sizes": [1]}, r"batch_sizes=\[1\]: set batch_sizes to one or more sizes, each 2 or more"),
         ({"batches": 0}, "batches=0: set batches to 1 or more"),
-        ({"bins": 0}, "bins=0: set bins to 1 or more"),
+        ({"bins": 0}, "bins=0: set bins to 1 to 100000"),
         ({"tau": 0.0}, r"tau=0\.0: set tau to a positive number"),
     ],
 )

@@ -14,7 +14,7 @@ import yaml
 from omegaconf import OmegaConf
 from PIL import Image
 
-from ssl_bench.config.build import build, target_class
+from ssl_bench.config.build import build, find_target
 from ssl_bench.data.arrays import Images
 from ssl_bench.data.views import Views
 from ssl_bench.evaluate.artifacts import Artifact
@@ -34,7 +34,7 @@ SMALL |= {"images": "photos", "annotations": None, "size": 64, "clusters": [2], 
 
 def arguments(option: str) -> dict[str, Any]:
     """The arguments of an option's class with their defaults."""
-    parameters = inspect.signature(target_class(NODES[option], f"evaluate.{option}")).parameters
+    parameters = inspect.signature(find_target(NODES[option], f"evaluate.{option}")).parameters
     return {name: p.default for name, p in parameters.items()}
 
 

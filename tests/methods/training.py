@@ -6,7 +6,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from ssl_bench.config.build import target_class
+from ssl_bench.config.build import find_target
 from ssl_bench.config.compose import directory
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import parallel, rank, world
@@ -23,7 +23,7 @@ def has_own_objective(framework: str) -> bool:
     """Whether a framework takes no loss, negatives and temperature. Hydra would take a second for all frameworks."""
     file = yaml.safe_load((directory() / "framework" / f"{framework}.yaml").read_text())
     if "_target_" in file["framework"]:
-        return issubclass(target_class(file["framework"], "framework"), Method)
+        return issubclass(find_target(file["framework"], "framework"), Method)
     return has_own_objective(file["defaults"][0])
 
 

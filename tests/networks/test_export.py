@@ -71,14 +71,15 @@ def test_the_command_prints_the_path_of_the_export(tmp_path: Path, capsys: pytes
 def test_a_backbone_is_timms_by_the_name_of_its_builder() -> None:
     for module in ("ssl_bench.networks.backbones", "elsewhere"):
         check_exportable("timm", {"backbone": {"_target_": f"{module}.timm_backbone"}, "choices": {}})
-    with pytest.raises(ConfigError, match=r"backbone=elsewhere\.ConvN is not timm's"):
+    with pytest.raises(ConfigError, match=r"export=timm: timm has no backbone=elsewhere\.ConvN: "):
         check_exportable("timm", {"backbone": {"_target_": "elsewhere.ConvN"}, "choices": {}})
 
 
 def test_other_backbones_and_libraries_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_directory(tmp_path / "digits", "dataset=scattered_digits")
     for arguments, sentence in {
-        ("export=timm",): "export=timm: backbone=resnet_digits is not timm's: export a run with one such as resnet18",
+        ("export=timm",): "export=timm: timm has no backbone=resnet_digits: export a run with one of its networks",
+        ("export=torchvision",): "export=torchvision: torchvision has no backbone=resnet_digits: export a run with one",
         ("export=onnx",): "export=onnx: set export to one of timm, torchvision",
         ("export=timm", "evaluate=knn"): "export=timm and evaluate=knn: export=... stands alone",
     }.items():

@@ -100,6 +100,7 @@ def wait_for_rows(number: int) -> None:
     raise TimeoutError(f"fewer than {number} rows after 100 s")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_all_rows_in_wandb(train: Train) -> None:
     """The run has got to its second checkpoint of three, and recorded rows after it."""
     run = ["tracking=offline", "dataset.size=12", "batch_size.size=680", "checkpoint.every=1", "max_steps=3"]
@@ -178,8 +179,8 @@ def test_an_api_key_is_not_written_to_any_file() -> None:
         (f"tracking.entity={KEY}", "tracking.entity"),
         (f"tracking.entity='https://{KEY}@api.wandb.ai'", "tracking.entity"),
         ("tracking.project=no/such", "tracking.project"),
-        (f"tracking.tags=[{KEY}]", "WANDB_API_KEY"),
-        ("name=no-pattern-known-here", "WANDB_API_KEY"),
+        (f"tracking.tags=[{KEY}]", "tracking.tags"),
+        ("name=no-pattern-known-here", "name"),
     ],
 )
 def test_a_key_in_the_configuration_is_refused(
@@ -187,5 +188,5 @@ def test_a_key_in_the_configuration_is_refused(
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "no-pattern-known-here")
     code, printed = train(override)
-    assert code == 2 and f"set {key}" in printed and KEY not in printed
+    assert code == 2 and printed.startswith(f"ssl-bench: {key}") and KEY not in printed
     assert not os.path.exists("outputs")

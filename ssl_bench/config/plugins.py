@@ -1,0 +1,72 @@
+"""Plugins: packages of the user with classes that a configuration may name as it names those of ssl_bench.
+
+A configuration lists its plugins (``plugins: [my_losses]``), and the user must have allowed them, by the environment
+variable ``SSL_BENCH_PLUGINS=my_losses,others`` or by installing a package with an entry point ``ssl_bench.plugins`` for
+them. So a configuration alone never runs code of another package.
+"""
+
+import importlib
+import importlib.metadata
+import os
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from ssl_bench.errors import ConfigError, InvalidValue
+
+VARIABLE, GROUP = "SSL_BENCH_PLUGINS", "ssl_bench.plugins"
+CONSENT = f"a package of your own is allowed by {VARIABLE}=<package> and listed in plugins=[<package>]"
+
+
+def allowed() -> frozenset[str]:
+    """The packages that the user allows."""
+    return frozenset(filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(",")))) | _installed()
+
+
+@cache
+def _installed() -> frozenset[str]:
+    return frozenset(entry.module.partition(".")[0] for entry in importlib.metadata.entry_points(group=GROUP))
+
+
+def versions(names: Any) -> dict[str, str]:
+    """The versions of the plugins that a configuration lists, which are part of the identity of its runs.
+
+    Args:
+        names: a list of packages, or what this function returned for one: then the versions must be the same.
+
+    Raises:
+        ConfigError: a plugin is not allowed, cannot be imported, has no version or another one.
+    """
+    if not isinstance(names, list | Mapping) or not all(isinstance(name, str) for name in names):
+        raise InvalidValue("plugins", names, "a list of packages, such as [my_losses]")
+    found = {name: _version(name) for name in names}
+    for name, version in found.items() if isinstance(names, Mapping) else ():
+        if names[name] != version:
+            raise ConfigError(f"plugins: the run was made with {name} {names[name]}: install it in place of {version}")
+    return found
+
+
+def _version(name: str) -> str:
+    if name not in allowed():
+        raise ConfigError(f"plugins=[{name}] runs code of the package {name}: allow it with {VARIABLE}={name}")
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:  # whatever the code of the package raises
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"plugins=[{name}]: the package cannot be imported ({reason}): install it") from error
+    version = getattr(module, "__version__", None)
+    for distribution in importlib.metadata.packages_distributions().get(name, []) if version is None else ():
+        version = importlib.metadata.version(distribution)
+    if version is None:
+        raise ConfigError(f"plugins=[{name}]: the package has no version: set {name}.__version__")
+    return str(version)
+
+
+def check_listed(node: Any, listed: Iterable[str], key: str = "") -> None:
+    """Refuse a target whose package is neither ssl_bench nor one of the plugins that are listed."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            check_listed(value, listed, f"{key}.{name}" if key else str(name))
+        package = str(node.get("_target_", "ssl_bench")).partition(".")[0]
+        if package in allowed() and package not in listed:
+            raise ConfigError(f"{key}._target_={node['_target_']}: set plugins=[{package}] too")
