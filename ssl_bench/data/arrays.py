@@ -4,6 +4,10 @@ A prepared dataset is a folder of ``{train,test,unlabeled}_images.npy``, uint8 [
 int64 [N].
 """
 
+import os
+import shlex
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ssl_bench import files
 from ssl_bench.errors import ConfigError, require
 
 ImageBatch = Tensor | list[Tensor]  # uint8 [n, C, H, W], or n images [C, h, w] if their sizes differ
+
+
+class MissingData(ConfigError):
+    """Files of a dataset are missing, which ``ssl-bench prepare`` makes."""
 
 
 class Source:
@@ -88,7 +97,7 @@ class Images(Source):
         return part.permute(0, 2, 3, 1).index_select(0, ids).permute(0, 3, 1, 2)
 
 
-class Dataset:
+class Dataset(ABC):
     """Base class: the splits of a dataset and the properties of its images.
 
     The last three arguments are defaults for other parts of the configuration; the dataset itself does not use them.
@@ -105,7 +114,7 @@ class Dataset:
         knn_k: default number of neighbours of the kNN evaluator.
 
     Raises:
-        InvalidValue: ``mean`` and ``std`` do not fit each other or the channels.
+        InvalidValue: ``mean`` and ``std`` do not fit each other or the channels, or a number is too small.
     """
 
     def __init__(
@@ -120,11 +129,14 @@ class Dataset:
         epochs: int | None = None,
         knn_k: int | None = None,
     ) -> None:
+        for name, value, least in (("size", size, 1), ("channels", channels, 1), ("num_classes", num_classes, 0)):
+            require(value >= least, name, value, f"{least} or more")
         require(len(mean) <= channels, "mean", mean, f"at most {channels} numbers, one per channel from the first on")
         require(len(std) == len(mean), "std", std, f"as many numbers as mean has ({len(mean)})")
         self.root, self.size, self.channels, self.num_classes = Path(root), size, channels, num_classes
         self.eval_view: dict[str, int] = {}  # further arguments of EvalView, for images of many sizes
 
+    @abstractmethod
     def check(self) -> int:
         """Count the images to pre-train on, from the headers of the files only.
 
@@ -191,27 +203,56 @@ class ArrayDataset(Dataset):
         return Images([images], labels)
 
     def arrays(self, split: str) -> tuple[Tensor, Tensor]:
-        """Map one split into memory: uint8 [N, C, H, W] and int64 [N].
+        """Map one split into memory: uint8 [N, C, H, W] and int64 [N], -1 for an unlabelled image.
 
         Raises:
-            ConfigError: a file is missing, damaged or of another shape.
+            MissingData: a file is missing.
+            ConfigError: a file is damaged or empty, or does not fit the dataset or the other file.
         """
         paths = [self.folder / f"{split}_{kind}.npy" for kind in ("images", "labels")]
+        remake = f"`{shlex.join(['ssl-bench', 'prepare', f'dataset={self.name}', f'paths.data={self.root}'])}`"
         for path in paths:
-            if not path.is_file():
-                raise ConfigError(
-                    f"dataset={self.name}: {path} is missing; get it with "
-                    f"`ssl-bench prepare dataset={self.name} paths.data={self.root}`, "
-                    "or set SSL_BENCH_DATA or paths.data to the folder that has it"
-                )
-        try:
-            images, labels = (np.load(path, mmap_mode="c") for path in paths)  # copy-on-write: the files stay unchanged
-        except (ValueError, OSError, EOFError) as error:
-            raise ConfigError(f"dataset={self.name}: {self.folder} has a damaged {split} split ({error})") from error
-        expected = (len(labels), self.size, self.size, self.channels)
-        if images.dtype != np.uint8 or images.shape != expected or labels.dtype != np.int64:
+            if not os.path.lexists(path):
+                remedy = f"get it with {remake}, or set SSL_BENCH_DATA or paths.data to the folder that has it"
+                raise MissingData(f"dataset={self.name}: {path} is missing; {remedy}")
+        images, labels = (self._mapped(path, remake) for path in paths)
+        height, width, channels = images.shape[1:] if images.ndim == 4 else (0, 0, 0)
+        for path, array, fits, needed in (
+            (paths[0], images, images.dtype == np.uint8 and images.ndim == 4, "uint8 [N, height, width, channels]"),
+            (paths[1], labels, labels.dtype == np.int64 and labels.ndim == 1, "int64 [N]"),
+        ):
+            if not fits:
+                holds = f"{array.dtype} {list(array.shape)}"
+                raise ConfigError(f"dataset={self.name}: {path} holds {holds}, not {needed}: replace it")
+        if not height == width == self.size or channels != self.channels:
             raise ConfigError(
-                f"dataset={self.name}: {paths[0]} holds {images.dtype} {images.shape} with {labels.dtype} labels, "
-                f"but uint8 {expected} with int64 labels are needed"
+                f"dataset={self.name}: {paths[0]} has images of {height} x {width} pixels with {channels} channels, "
+                f"not {self.size} x {self.size} with {self.channels}: set dataset.size and channels, or replace it"
+            )
+        if len(images) != len(labels):
+            raise ConfigError(
+                f"dataset={self.name}: {paths[0]} has {len(images)} images and {paths[1]} has {len(labels)} labels: "
+                f"remove both, and get them with {remake}"
+            )
+        if len(images) == 0:
+            raise ConfigError(f"dataset={self.name}: {paths[0]} has no images: remove it, and get it with {remake}")
+        first, last = int(labels.min()), int(labels.max())
+        if first < -1 or last >= self.num_classes:
+            raise ConfigError(
+                f"dataset={self.name}: {paths[1]} has labels from {first} to {last}, not from 0 to "
+                f"{self.num_classes - 1} or -1 for an unlabelled image: set dataset.num_classes, or replace it"
             )
         return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(np.array(labels))
+
+    def _mapped(self, path: Path, remake: str) -> np.ndarray:
+        """Map an array into memory, copy-on-write, so that the file stays unchanged. Objects are never unpickled."""
+        try:
+            files.open_regular(path).close()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return np.lib.format.open_memmap(path, mode="c")
+        except OSError as error:
+            raise ConfigError(f"dataset={self.name}: {path} cannot be read ({error.strerror or error})") from error
+        except Exception as error:  # NumPy raises many kinds of errors, and advises to unpickle the file
+            reason = "is cut short, damaged or no array of numbers"
+            raise ConfigError(f"dataset={self.name}: {path} {reason}: remove it, and get it with {remake}") from error

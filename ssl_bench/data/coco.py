@@ -17,8 +17,10 @@ from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ssl_bench import files
 from ssl_bench.errors import ConfigError
 
+LARGEST = 2**31  # bytes: COCO's instances_train2017.json has 470 MB
 BACKGROUND, CROWD = 0, -1
 Example = tuple[Tensor, dict[str, Tensor]]
 
@@ -49,16 +51,22 @@ def read(path: Path) -> Instances:
         ConfigError: there is no such file, or it is not in COCO's format.
     """
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(files.read_bytes(path, LARGEST))
         objects: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
         for entry in content["annotations"]:
             objects[entry["image_id"]].append(entry)
         photos = [Photo(i["id"], i["file_name"], i["width"], i["height"], objects[i["id"]]) for i in content["images"]]
+        for photo in photos:
+            if not all(type(number) is int and 0 < number < 2**31 for number in (photo.width, photo.height)):
+                raise ValueError(f"photo {photo.id} has {photo.width} x {photo.height} pixels")
+            if Path(photo.file_name).is_absolute() or ".." in Path(photo.file_name).parts:
+                raise ValueError(f"{photo.file_name} leads out of the folder of the photos")
         return Instances(photos, sorted(category["id"] for category in content["categories"]))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; it should be COCO's instances_*.json") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is no file of COCO instances ({type(error).__name__}: {error})") from error
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{path} is no file of COCO instances ({type(error).__name__}: {reason})") from error
 
 
 class Boxes(Dataset[Example]):
@@ -77,7 +85,10 @@ class Boxes(Dataset[Example]):
         instances = read(annotations)
         self.folder, self.train, self.categories = folder, train, instances.categories
         self.label = {category: i for i, category in enumerate(instances.categories, 1)}
-        boxes = [(photo, *self._boxes(photo)) for photo in instances.photos]
+        try:
+            boxes = [(photo, *self._boxes(photo)) for photo in instances.photos]
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise ConfigError(f"{annotations} has an object with a wrong bbox or category_id ({error})") from error
         self.entries = [entry for entry in boxes if len(entry[1]) or not train]
         if not self.entries:
             raise ConfigError(f"{annotations} has no boxes: set it to one that has")

@@ -14,6 +14,7 @@ from ssl_bench.data.arrays import Dataset, Source
 from ssl_bench.data.packed import Packed
 from ssl_bench.data.photos import Photos
 from ssl_bench.errors import ConfigError, require
+from ssl_bench.files import open_regular, read_bytes
 
 ENDINGS = (".jpeg", ".jpg", ".png", ".webp", ".gif")
 LAYOUT = (
@@ -42,12 +43,24 @@ class Folder(Photos):
         return f"{self.folder}/{self.classes[int(self.labels[i])]}/{self._files[i]}"
 
     def encoded(self, i: int) -> Tensor:
-        return torch.from_numpy(np.fromfile(self.name(i), dtype=np.uint8))
+        with open_regular(self.name(i)) as file:  # a pipe with the name of an image is not waited for
+            return torch.from_numpy(np.fromfile(file, dtype=np.uint8))
 
 
 def images(folder: Path) -> list[str]:
-    """List the names of a folder's images, sorted."""
-    return _images(folder.absolute(), folder.stat().st_mtime_ns)
+    """List the names of a folder's images, sorted.
+
+    Raises:
+        ConfigError: the folder cannot be read.
+    """
+    try:
+        return _images(folder.absolute(), folder.stat().st_mtime_ns)
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{folder} cannot be read ({error.strerror}): make it readable, or set paths.data to another")
 
 
 @cache  # a run asks more than once, and listing ImageNet takes seconds
@@ -147,8 +160,11 @@ class FolderDataset(Dataset):
                     f"{self._key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that "
                     f"has {self.folder.name}, or dataset.folder, dataset.train and dataset.test to its names"
                 )
-            with os.scandir(path) as entries:
-                present[path] = {entry.name for entry in entries if entry.is_dir()}
+            try:
+                with os.scandir(path) as entries:
+                    present[path] = {entry.name for entry in entries if entry.is_dir()}
+            except OSError as error:
+                raise _unreadable(path, error) from error
             if kept is not None:
                 if absent := sorted(kept - present[path]):
                     raise ConfigError(f"{self._key}: {path} lacks classes of {self.class_file}: {few(absent)}")
@@ -176,9 +192,11 @@ class FolderDataset(Dataset):
         if self.class_file is None:
             return None
         try:
-            return set(self.class_file.read_text().split())
-        except OSError as error:
-            raise ConfigError(f"dataset.classes: {self.class_file} cannot be read ({error.strerror})") from error
+            return set(read_bytes(self.class_file).decode().split())
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
+            remedy = "set dataset.classes to a file with one class per line"
+            raise ConfigError(f"dataset.classes: {self.class_file} cannot be read ({reason}): {remedy}") from error
 
 
 def few(names: Sequence[str]) -> str:

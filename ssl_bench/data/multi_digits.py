@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, one_hot
 
 from ssl_bench.data.arrays import ArrayDataset, Dataset, Probe, Source
-from ssl_bench.errors import require
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.seeding import stream
 
 DIGIT = 28  # side of MNIST's images
@@ -74,6 +74,19 @@ def mnist(root: Path) -> ArrayDataset:
     """The prepared MNIST, which the digits come from."""
     common: dict[str, Any] = {"size": DIGIT, "channels": 1, "num_classes": 10, "mean": [0.0], "std": [1.0]}
     return ArrayDataset("mnist", "MNIST", ["train"], root=str(root), **common)
+
+
+def labelled(dataset: ArrayDataset, split: str) -> tuple[Tensor, Tensor]:
+    """The arrays of a split.
+
+    Raises:
+        ConfigError: as :meth:`ArrayDataset.arrays`, or an image is not labelled.
+    """
+    images, labels = dataset.arrays(split)
+    if labels.min() < 0:
+        path = dataset.folder / f"{split}_labels.npy"
+        raise ConfigError(f"dataset={dataset.name}: {path} has unlabelled images (-1): replace it")
+    return images, labels
 
 
 class MultiDigits(Dataset):
@@ -158,5 +171,5 @@ class MultiDigits(Dataset):
 
     def _open(self, split: str) -> tuple[Tensor, Tensor]:
         """Open MNIST's ``train`` or ``test`` split: uint8 [M, 28, 28] and int64 [M]."""
-        images, classes = self.mnist.arrays(split)
+        images, classes = labelled(self.mnist, split)
         return images[:, 0], classes

@@ -18,6 +18,7 @@ from ssl_bench.data.photos import Photos
 from ssl_bench.errors import ConfigError
 
 QUALITY = 90
+LARGEST = 2**32  # bytes of an index: a photo takes 32
 CHUNK = 1024  # images that are encoded between two writes
 
 Track = Callable[[Iterable[list[int]]], Iterable[list[int]]]  # yields the same chunks and shows the progress
@@ -37,19 +38,35 @@ class Packed(Photos):
     def __init__(self, path: Path, workers: int | None) -> None:
         self.path, index = path.with_name(f"{path.name}.jpegs"), path.with_name(f"{path.name}.npz")
         try:
-            with np.load(index) as content:
+            with np.load(BytesIO(files.read_bytes(index, LARGEST))) as content:
                 self.offsets, labels, self.sizes = content["offsets"], content["labels"], content["sizes"]
+            files.open_regular(self.path).close()
             self._bytes = np.memmap(self.path, dtype=np.uint8, mode="c")  # copy-on-write: the file stays unchanged
-            if len(self._bytes) != self.offsets[-1] or len(self.offsets) != len(labels) + 1:
-                raise ValueError(f"{self.path.name} is {len(self._bytes)} bytes long, not {self.offsets[-1]}")
+            self._check(labels)
         except FileNotFoundError as error:
             raise ConfigError(
                 f"dataset.packed=true: {error.filename} is missing; make it with the same arguments after "
                 "`ssl-bench prepare`, or set dataset.packed=false"
             ) from error
-        except (ValueError, KeyError, OSError, EOFError) as error:
-            raise ConfigError(f"dataset.packed=true: {index} is damaged ({error}); remove and prepare it") from error
+        except OSError as error:
+            place, reason = error.filename or index, error.strerror or error
+            raise ConfigError(f"dataset.packed=true: {place} cannot be read ({reason})") from error
+        except Exception as error:  # zipfile and NumPy raise many kinds of errors, and advise to unpickle the file
+            raise ConfigError(
+                f"dataset.packed=true: {index} is damaged, or does not belong to {self.path.name}: remove both, and "
+                "make them with the same arguments after `ssl-bench prepare`"
+            ) from error
         super().__init__(torch.from_numpy(labels), workers)
+
+    def _check(self, labels: np.ndarray) -> None:
+        """Raise ValueError unless the index has the right types and shapes, and fits the file of photos."""
+        count, integers = len(labels), (self.offsets, labels, self.sizes)
+        shapes = [array.shape for array in integers] == [(count + 1,), (count,), (count, 2)]
+        if count == 0 or not shapes or any(array.dtype != np.int64 for array in integers):
+            raise ValueError("wrong arrays")
+        increasing = self.offsets[0] == 0 and (np.diff(self.offsets) > 0).all() and self.offsets[-1] == len(self._bytes)
+        if not increasing or labels.min() < 0 or self.sizes.min() < 1:
+            raise ValueError("wrong numbers")
 
     def name(self, i: int) -> str:
         return f"{self.path}[{i}]"

@@ -24,6 +24,7 @@ from ssl_bench.hardware import available_cores
 log = logging.getLogger("ssl_bench")
 T = TypeVar("T")
 MAX_DAMAGED = 0.001  # largest share of damaged images in a split
+JPEG = [0xFF, 0xD8, 0xFF]  # its first bytes
 RGB = 3  # torchvision.io.ImageReadMode.RGB
 
 
@@ -85,7 +86,7 @@ class Photos(Source):
                 continue
             try:
                 return decode(self.encoded(j))
-            except (RuntimeError, OSError) as error:
+            except (RuntimeError, OSError, ValueError) as error:
                 self._record_damage(j, error)
         raise RunError(f"{self.name(i)} cannot be decoded, and no other image of its class can: replace them")
 
@@ -93,7 +94,7 @@ class Photos(Source):
         with self._lock:
             if i in self.damaged:
                 return  # another thread was first
-            self.damaged[i] = str(error).splitlines()[0]
+            self.damaged[i] = next(iter(str(error).splitlines()), type(error).__name__)
             log.warning("%s is damaged and replaced by the next image of its class: %s", self.name(i), self.damaged[i])
             if len(self.damaged) > MAX_DAMAGED * len(self):
                 first = ", ".join(self.name(j) for j in list(self.damaged)[:3])
@@ -107,12 +108,16 @@ def decode(data: Tensor) -> Tensor:
     """Decode JPEG, PNG, GIF or WebP, detected from the content: uint8 [k] -> uint8 [3, h, w].
 
     As in torchvision's ImageFolder, grey becomes three equal channels, CMYK is converted, an alpha channel is dropped
-    and EXIF's orientation is ignored.
+    and EXIF's orientation is ignored. Of a moving picture the first frame counts.
+
+    Raises:
+        RuntimeError, OSError, ValueError: the data is damaged, or no picture.
     """
-    native = _native()
+    # torchvision's decoder ends the process on some damaged PNGs, and believes any size that a GIF or WebP claims.
+    native = _native() if data[:3].tolist() == JPEG else None
     image = _pillow(data) if native is None else native(data, RGB, False)
-    if image.dtype != torch.uint8:  # PNG of 16 bits
-        image = (image.int() >> 8).byte()
+    if image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
+        raise ValueError(f"it has the shape {list(image.shape)}")
     return image
 
 
@@ -131,5 +136,11 @@ def _pillow(data: Tensor) -> Tensor:
     import numpy as np
     from PIL import Image
 
-    with Image.open(BytesIO(data.numpy().tobytes())) as image:
-        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+    try:
+        with Image.open(BytesIO(data.numpy().tobytes())) as image:
+            if image.mode.startswith("I"):  # PNG of 16 bits
+                grey = torch.from_numpy(np.array(image).astype(np.int32) >> 8).byte()
+                return grey.expand(3, -1, -1).contiguous()
+            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning, SyntaxError, EOFError) as error:
+        raise ValueError(str(error)) from error

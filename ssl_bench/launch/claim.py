@@ -13,6 +13,7 @@ exits as soon as it finds a higher number.
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -25,11 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.errors import unwritable
+from ssl_bench.errors import ConfigError, unwritable
+from ssl_bench.record.results import finished
 
+NUMBER = re.compile("[1-9][0-9]{0,17}").fullmatch
 BEAT = 10.0  # seconds between two touches
 LEASE = 90.0  # longer than a minute, for which NFS may show an old state of a file
 GRACE = 1.0  # seconds until the ranks of a killed process are gone too
+LAST_PID, LAST_SECOND = 2**31 - 1, 2**35  # larger numbers in a claim are no PID and no time
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,18 @@ class Owner:
     @classmethod
     def this_process(cls) -> "Owner":
         return cls(socket.gethostname(), os.getpid(), round(time.time(), 3), _machine(), start_time(os.getpid()))
+
+    @classmethod
+    def read(cls, content: Any) -> "Owner":
+        """The owner that a claim names; an unknown one, on another machine, if the claim holds anything else."""
+        unknown = cls("another process", 0, 0.0, "", None)
+        if not isinstance(content, dict) or content.keys() != asdict(unknown).keys():
+            return unknown
+        pid, since, born = content["pid"], content["since"], content["born"]
+        texts = content["host"], content["machine"], "" if born is None else born
+        valid = all(isinstance(text, str) for text in texts) and type(pid) is int and 0 < pid <= LAST_PID
+        valid = valid and type(since) in (int, float) and 0 <= since <= LAST_SECOND
+        return cls(**content) if valid else unknown
 
     def __str__(self) -> str:
         return f"{self.host} (process {self.pid}) since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
@@ -115,7 +131,7 @@ class Claim:
         data: Any = files.read_json(path)
         if isinstance(data, dict) and "released" in data:
             return None, False
-        owner = Owner(**data) if isinstance(data, dict) else Owner("another process", 0, 0.0, "", None)
+        owner = Owner.read(data)
         if owner.machine == _machine():
             return (owner, False) if start_time(owner.pid) == owner.born and owner.born != "" else (None, True)
         try:
@@ -147,6 +163,8 @@ def claimed(folder: Path, wait: bool) -> Iterator[Owner | None]:
         ConfigError: the folder cannot be written.
     """
     claim = Claim(folder)
+    if os.path.lexists(claim.folder) and not claim.folder.is_dir():
+        raise ConfigError(f"{claim.folder} is not a folder: remove it")
     try:
         owner = claim.take()
         if owner is not None and not wait:
@@ -159,7 +177,7 @@ def claimed(folder: Path, wait: bool) -> Iterator[Owner | None]:
     try:
         yield None
     finally:
-        claim.release((folder / "results.json").exists())
+        claim.release(finished(folder))
 
 
 def owner(folder: Path) -> Owner | None:
@@ -179,9 +197,15 @@ def owner(folder: Path) -> Owner | None:
     return found if found is not None and (found.machine == _machine() or silent < LEASE) else None
 
 
+def remove_claims(folder: Path) -> None:
+    """Remove the claims of a finished run whose process was killed before it did."""
+    if _latest(folder / "claims") and owner(folder) is None:
+        shutil.rmtree(folder / "claims", ignore_errors=True)
+
+
 def _latest(claims: Path) -> int:
     try:
-        return max((int(name) for name in os.listdir(claims) if name.isdigit()), default=0)
+        return max((int(name) for name in os.listdir(claims) if NUMBER(name)), default=0)
     except OSError:
         return 0
 

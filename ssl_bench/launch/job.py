@@ -18,11 +18,12 @@ from ssl_bench.config import compose
 from ssl_bench.config.identity import run_dir, run_id
 from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.launch import grid
-from ssl_bench.launch.claim import claimed
+from ssl_bench.launch.claim import claimed, remove_claims
 from ssl_bench.launch.nodes import forget_result, nodes, restarted
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.slots import Slot
 from ssl_bench.record.metrics import show_agent
+from ssl_bench.record.results import finished, set_damaged_aside
 from ssl_bench.record.summary import one_line, print_run
 from ssl_bench.record.wandb import under_agent
 
@@ -91,11 +92,10 @@ class Job:
 
     def _carried_out(self, config: dict[str, Any], folder: Path, wait: bool) -> Outcome:
         """Skip a finished run; otherwise validate it, wait for a slot and for the claim, and train."""
-        results = folder / "results.json"
         # Where the ranks have several parents, all start, and rank 0 tells them whether there is anything to do.
         several_parents = self.torchrun or nodes().count > 1
         first = os.environ["RANK"] == "0" if self.torchrun else nodes().index == 0
-        if results.exists() and not several_parents:
+        if not several_parents and finished(folder):
             return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
         if self.work is None:
             from ssl_bench.parts import Parts  # imports torch: only if there is something to train
@@ -107,12 +107,12 @@ class Job:
         start = partial(ranks.launch, config, run_id(config), folder, self.work, self.torchrun, self._separate)
         if not first:
             return start()
-        if results.exists():
+        if finished(folder):
             return self._concluded(start(), config, folder)
         with claimed(folder, wait or restarted()) as owner:
             if owner is not None:
                 return Outcome(State.HELD, 1, f"{folder} is being trained by {owner}")
-            if results.exists():  # finished while this process waited
+            if finished(folder):  # while this process waited
                 return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
             with self._slot(config):
                 self._begin(config, folder)
@@ -131,7 +131,9 @@ class Job:
 
     def _begin(self, config: dict[str, Any], folder: Path) -> None:
         """Write the run's command and configuration."""
+        files.remove_temporary(folder)
         try:
+            set_damaged_aside(folder)
             (folder / "failed.json").unlink(missing_ok=True)
             files.write_text(folder / "command.txt", self.command + "\n")
             files.write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
@@ -142,6 +144,9 @@ class Job:
 
     def _concluded(self, outcome: Outcome, config: dict[str, Any], folder: Path) -> Outcome:
         """Show the results of a finished run; keep the reason of a failed one."""
+        if outcome.state is State.DONE_BEFORE:
+            remove_claims(folder)
+            files.remove_temporary(folder)
         if outcome.state is State.DONE_BEFORE and self.work is None:
             show_agent(config, run_id(config), folder)
         if outcome.finished and self.quiet:

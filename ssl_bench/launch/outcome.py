@@ -65,6 +65,8 @@ class Outcome:
     def read(cls, record: Any) -> "Outcome | None":
         """The outcome that :meth:`record` gave; None for anything else."""
         try:
-            return cls(State(record["state"]), record["code"], record["reason"], folder=record["folder"])
+            state, code, reason, folder = State(record["state"]), record["code"], record["reason"], record["folder"]
         except (KeyError, TypeError, ValueError):
             return None
+        plain = type(code) is int and 0 <= code < 256 and isinstance(reason, str) and isinstance(folder, str | None)
+        return cls(state, code, reason, folder=folder) if plain else None

@@ -14,6 +14,8 @@ from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, Request, compositions
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers.tables import Cell, Table, is_accuracy
+from ssl_bench.record.results import is_number
+from ssl_bench.status.follow import finite
 from ssl_bench.status.index import Finished, finished
 
 FEW = 200  # configurations; with more it is faster to compose every cell than to look which can have a run
@@ -28,10 +30,16 @@ def value(run: Finished, metric: str) -> float | None:
     number = None if epoch else run.metrics.get(name)
     if number is None:
         rows = files.read_json_lines(run.folder / "metrics.jsonl")
-        rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get(name), int | float)]
-        rows = [row for row in rows if abs(row.get("epoch", -1) - float(epoch)) < 1e-6] if epoch else rows
+        rows = [row for row in rows if isinstance(row, dict) and is_number(row.get(name))]
+        if epoch:
+            rows = [row for row in rows if _is_at(row, float(epoch))]
         number = rows[-1][name] if rows else None
     return None if number is None else float(number) * (100 if is_accuracy(name) else 1)
+
+
+def _is_at(row: Any, epoch: float) -> bool:
+    recorded = finite(row, "epoch")
+    return recorded is not None and abs(recorded - epoch) < 1e-6
 
 
 def compose(overrides: Sequence[str], command: str = "train", seed: int = 0) -> dict[str, Any]:
@@ -96,7 +104,9 @@ class Results:
         for run in (run for key, runs in self._reduced.items() if key in keys for run in runs):
             content = {k: v for k, v in run.config.items() if k not in ("paths", "tracking", "name")}
             families.setdefault(json.dumps(_without_seeds(content), sort_keys=True), []).append(run)
-        return max(families.values(), key=lambda family: (family[0].config["epochs"], len(family)), default=[])
+        return max(
+            families.values(), key=lambda family: (finite(family[0].config, "epochs") or 0, len(family)), default=[]
+        )
 
     def _with_setting(self, key: str, wanted: str) -> set[int]:
         """The reduced runs' configurations in which a setting has this value."""
@@ -122,8 +132,8 @@ def _lasting(cell: Cell) -> list[tuple[str, str]]:
 
 def _agrees(config: Mapping[str, Any], key: str, wanted: str) -> bool:
     """Whether a run has a setting: the option ``wanted`` of a group, or the value of a key."""
-    choices = config.get("choices", {})
-    if key in choices:
+    choices = config.get("choices")
+    if isinstance(choices, Mapping) and key in choices:
         return str(choices[key]) == wanted
     node: Any = config
     for part in key.split("."):

@@ -7,6 +7,8 @@ bits as one that was not. ``previous.pt`` is used if ``last.pt`` cannot be read.
 import io
 import logging
 import os
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +40,15 @@ def load(folder: Path, run_id: str) -> dict[str, Any] | None:
         RunError: no checkpoint can be read, or one belongs to another run.
     """
     refused = []
-    for path in (folder / "last.pt", folder / "previous.pt"):
-        if not path.exists():
+    for path in (folder / "last.pt", folder / "next.pt", folder / "previous.pt"):  # next.pt: killed before its renaming
+        if not os.path.lexists(path):
             continue
         try:
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            owner = state["run_id"]
-        except Exception as error:  # torch raises many kinds of errors for a damaged file
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            refused.append(f"{path} cannot be read ({reason})")
+            state = read(path)
+        except ValueError as error:
+            refused.append(f"{path} {error}")
             continue
+        owner = state["run_id"]
         if owner != run_id:
             raise RunError(f"{path} belongs to run {owner}, not to {run_id}: remove it to start again")
         if refused:
@@ -56,3 +57,35 @@ def load(folder: Path, run_id: str) -> dict[str, Any] | None:
     if refused:
         raise RunError(f"{'; '.join(refused)}: remove {folder} to start again")
     return None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The state in one file, as :func:`save` wrote it: tensors and plain values, never code.
+
+    The checksums are compared, which ``torch.load`` does not do.
+
+    Raises:
+        ValueError: it cannot be read; the message goes on after the file's name.
+    """
+    try:
+        with files.open_regular(path) as file:
+            _compare_checksums(file)
+            file.seek(0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                state: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ValueError(f"cannot be read ({error.strerror or error})") from error
+    except Exception as error:  # zipfile and torch raise many kinds of errors; torch's advise to run the file's code
+        raise ValueError("cannot be read (it is cut short, damaged or no checkpoint)") from error
+    if not isinstance(state, dict) or not isinstance(state.get("run_id"), str):
+        raise ValueError("cannot be read (it has no run_id)")
+    return state
+
+
+def _compare_checksums(file: Any) -> None:
+    """Raise ValueError if a part of the archive differs from its checksum, or is compressed, which no part is."""
+    with zipfile.ZipFile(file) as archive:
+        packed = any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist())
+        if packed or archive.testzip() is not None:
+            raise ValueError("damaged")

@@ -1,12 +1,18 @@
 """``metrics.jsonl``: one JSON object a row, each with its ``step``, written by rank 0."""
 
 import json
+import logging
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
+from ssl_bench.record import results
 from ssl_bench.record.wandb import WandbRun, under_agent
+
+log = logging.getLogger(__name__)
 
 
 class Tracker:
@@ -21,17 +27,43 @@ class Tracker:
         step: rows after this step are removed: they were written between the checkpoint and the interruption. None
             keeps all.
         facts: facts of the run for W&B's config, as in ``results.json``.
+        evaluated_step: step of the last evaluation in the checkpoint; rows of later evaluations, which are repeated,
+            are removed.
+
+    Raises:
+        OSError: the file cannot be read or written, or is not a regular file.
     """
 
     def __init__(
-        self, folder: Path, config: Mapping[str, Any], run_id: str, step: int | None, facts: Mapping[str, Any]
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        run_id: str,
+        step: int | None,
+        facts: Mapping[str, Any],
+        evaluated_step: int = 0,
     ) -> None:
         self.path = folder / "metrics.jsonl"
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        if step is not None and lines:
-            lines = [line for line in lines if _step(line) <= step]
+        exists = os.path.lexists(self.path)
+        lines = self._lines(step, evaluated_step) if exists else []
+        if exists and step is not None:
             files.write_text(self.path, "".join(f"{line}\n" for line in lines))
         self._wandb = WandbRun(folder, config, run_id, facts, lines)
+
+    def _lines(self, step: int | None, evaluated_step: int) -> list[str]:
+        """The rows to keep. If rows are removed that are damaged and not the last one, the whole file is kept too."""
+        lines, damaged, incomplete = list[str](), 0, False
+        for line in files.read_lines(self.path):
+            damaged += incomplete
+            row = _row(line)
+            incomplete = row is None  # the last row may have been cut short by a crash
+            if row is not None and (step is None or row["step"] <= (step if "loss" in row else evaluated_step)):
+                lines.append(line.decode().rstrip("\r\n"))
+        if damaged and step is not None:
+            aside = files.unused(self.path)
+            shutil.copyfile(self.path, aside)
+            log.warning("%s has %d damaged rows: they are left out, %s has them", self.path, damaged, aside.name)
+        return lines
 
     def __enter__(self) -> "Tracker":
         return self
@@ -53,14 +85,15 @@ class Tracker:
 
 def show_agent(config: Mapping[str, Any], run_id: str, folder: Path) -> None:
     """Show a finished run to the agent of a W&B sweep that asked for it; do nothing where there is no agent."""
-    if under_agent():
-        results = files.read_json(folder / "results.json")
-        Tracker(folder, config, run_id, None, results["facts"]).finish(results["metrics"], 0)
+    content = results.read(folder) if under_agent() else None
+    if content is not None:
+        Tracker(folder, config, run_id, None, content.get("facts", {})).finish(content["metrics"], 0)
 
 
-def _step(line: str) -> int:
-    """Step of a row; a row that was cut short by a crash counts as later than all others."""
+def _row(line: bytes) -> dict[str, Any] | None:
+    """A row; None for anything else, such as one that was cut short."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return 2**63
+        row = files.parse_json(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None

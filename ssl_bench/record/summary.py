@@ -1,12 +1,14 @@
 """Summaries on the terminal: one finished run, or the finished runs of a grid in a table."""
 
+import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from ssl_bench import files
+from ssl_bench.record.results import read
 
 TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
 
@@ -16,7 +18,10 @@ def print_run(folder: Path) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
-    results: dict[str, Any] = files.read_json(folder / "results.json")
+    results = read(folder)
+    if results is None:  # removed or damaged meanwhile
+        print(folder)
+        return
     metrics: dict[str, float] = results["metrics"]
     console = Console(highlight=False)
     columns = _accuracies(results)
@@ -28,10 +33,10 @@ def print_run(folder: Path) -> None:
                 table.add_row(target, *(f"{100 * metrics[n]:.1f}%" if n in metrics else "" for n in names))
         console.print(table)
     elif "evaluate" not in results["config"]:
-        console.print("  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+        console.print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
     print(f"{results['seconds']:.0f} s, {folder}")
     if "evaluate" in results["config"]:
-        print(f"evaluate it again: ssl-bench evaluate {folder}")
+        print(f"evaluate it again: {shlex.join(['ssl-bench', 'evaluate', str(folder)])}")
 
 
 def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
@@ -42,8 +47,10 @@ def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
     """
     from rich.console import Console
     from rich.table import Column, Table
+    from rich.text import Text
 
-    found = {name: [files.read_json(folder / "results.json") for folder in runs] for name, runs in groups.items()}
+    read_runs = ((name, [results for folder in runs if (results := read(folder))]) for name, runs in groups.items())
+    found = {name: runs for name, runs in read_runs if runs}
     columns: dict[str, None] = {}
     for results in (results for runs in found.values() for results in runs):
         evaluated = "evaluate" in results["config"]
@@ -55,16 +62,17 @@ def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
     table = Table(*(Column(name, overflow="fold") for name in ("", "runs", *columns)))
     for name, runs in found.items():
         values = [[run["metrics"][column] for run in runs if column in run["metrics"]] for column in columns]
-        table.add_row(name, str(len(runs)), *map(_mean_and_deviation, values, columns))
+        table.add_row(Text(name), str(len(runs)), *map(_mean_and_deviation, values, columns))
     width = None if sys.stdout.isatty() else 2**16  # a file needs no line breaks
     Console(highlight=False, width=width).print(table)
 
 
 def _accuracies(results: Mapping[str, Any]) -> list[str]:
     """Names of the top-1 accuracies of the trained network: knn/top1, linear/digit20/top1."""
+    evaluate = results["config"].get("evaluate")
     return [
         name
-        for evaluator in results["config"].get("evaluate", ())
+        for evaluator in (evaluate if isinstance(evaluate, dict) else ())
         for name in results["metrics"]
         if name.startswith(f"{evaluator}/") and name.endswith(("/top1", "/projection_top1"))
     ]
@@ -73,13 +81,16 @@ def _accuracies(results: Mapping[str, Any]) -> list[str]:
 def _mean_and_deviation(values: Sequence[float], name: str) -> str:
     if not values:
         return ""
-    scale, digits, unit = (100, 1, "%") if name.endswith("/top1") else (1, 4, "")
-    over = f" ± {scale * stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{scale * mean(values):.{digits}f}{over}{unit}"
+    scale, form, unit = (100, ".1f", "%") if name.endswith("/top1") else (1, ".4g", "")
+    deviation = stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
+    over = f" ± {scale * deviation:{form}}" if len(values) > 1 else ""
+    return f"{scale * mean(values):{form}}{over}{unit}"
 
 
 def one_line(folder: Path) -> str:
     """A finished run in one line."""
-    results: dict[str, Any] = files.read_json(folder / "results.json")
+    results = read(folder)
+    if results is None:  # removed or damaged meanwhile
+        return str(folder)
     top1 = [f"{k} {100 * v:.1f}%" for k, v in results["metrics"].items() if k in ("knn/top1", "linear/top1")]
     return ", ".join([*top1, f"{results['seconds']:.0f} s", str(folder)])

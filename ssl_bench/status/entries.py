@@ -16,8 +16,9 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.launch import claim
 from ssl_bench.launch.claim import Owner
+from ssl_bench.record.results import complete
 from ssl_bench.status.configs import Configs, SharedConfig
-from ssl_bench.status.follow import Mark, MetricsFile, accuracies, find_mark, finite
+from ssl_bench.status.follow import QUANTITY, Mark, MetricsFile, accuracies, find_mark, finite, quantity
 from ssl_bench.status.grids import GridFolder
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+( [\w@%+=:,./-]+)*", re.ASCII).fullmatch  # a command that needs no quotes
@@ -42,6 +43,7 @@ URGENT = (Status.RUNNING, Status.FAILED, Status.PARTIAL, Status.WAITING, Status.
 
 CONFIG, COMMAND, RESULTS, FAILURE = "config.yaml", "command.txt", "results.json", "failed.json"
 METRICS = "metrics.jsonl"
+LONGEST_COMMAND = 2**18  # bytes: shlex needs a second for a million
 FILES = (CONFIG, COMMAND, RESULTS, FAILURE, METRICS)
 
 
@@ -59,9 +61,8 @@ class RunFolder:
         epochs, max_steps, batch_size, span: settings; ``span`` is the number of epochs between two evaluations.
         began: time of change of ``config.yaml``, in seconds of the epoch; None: there is only ``results.json``.
         command: the command that trains it, if it was recorded.
-        done: whether it has results.
-        run_id, results: the run_id and the metrics in ``results.json``, the latter as JSON; None if it has not all of
-            run_id, configuration and metrics.
+        done: whether it has whole results.
+        run_id, results: the run_id and the metrics in ``results.json``, the latter as JSON; None if it is not done.
         seconds: time that the whole run took; None before it is done.
         failure: why it failed, in one line; None: it has not failed.
         owner: the process that carries it out.
@@ -140,7 +141,7 @@ class RunFolder:
             self.command = _read_command(start + COMMAND)
         if FAILURE in changed:
             self.failure = None if self.done else _read_failure(start + FAILURE)
-        self.owner = None if self.done else _owner(self.folder)
+        self.owner = None if self.done else claim.owner(self.folder)
         if self.owner and self.metrics.restored:
             self.metrics = MetricsFile(self.span)  # the rate is needed, which was not stored
         self.metrics.update(start + METRICS, marks[METRICS], last_only=self.done)
@@ -149,23 +150,22 @@ class RunFolder:
     def _read(self, configs: Configs, start: str) -> bool:
         """Read the configuration and the results. JSON is read in a twentieth of the time of YAML."""
         results: Any = files.read_json(Path(start + RESULTS)) if self.marks[RESULTS] else None
-        self.done = isinstance(results, dict)
-        config, metrics, run_id = ((results if self.done else {}).get(key) for key in ("config", "metrics", "run_id"))
-        complete = isinstance(config, dict) and isinstance(metrics, dict) and isinstance(run_id, str)
+        self.done = complete(results)
         written = self.marks[CONFIG]
-        if written and not (isinstance(config, dict) and isinstance(config.get("choices"), dict)):
-            config = _read_config(start + CONFIG)
-        if not isinstance(config, dict) or not (written or complete):
+        config = results["config"] if self.done else None
+        if written and not (config and isinstance(config.get("choices"), dict)):
+            config = _read_config(start + CONFIG) or config
+        if config is None:
             return False
         self.began = written[0] / 1e9 if written else None
         self.config, self.seed = configs.add(config)
-        self.epochs, self.max_steps = finite(config, "epochs"), finite(config, "max_steps")
-        self.batch_size = finite(config.get("batch_size"), "size")
-        self.span = finite(config.get("evaluate"), "every") or 0.0
+        self.epochs, self.max_steps = quantity(config, "epochs"), quantity(config, "max_steps")
+        self.batch_size = quantity(config.get("batch_size"), "size")
+        self.span = quantity(config.get("evaluate"), "every") or 0.0
         self.metrics = MetricsFile(self.span)
-        self.seconds = finite(results, "seconds")
-        self.run_id, self.results = (run_id, json.dumps(metrics)) if complete else (None, None)
-        metrics = metrics if isinstance(metrics, dict) else {}
+        self.seconds = quantity(results, "seconds") if self.done else None
+        metrics: dict[str, Any] = results["metrics"] if self.done else {}
+        self.run_id, self.results = (results["run_id"], json.dumps(metrics)) if self.done else (None, None)
         numbers = {name: value for name in metrics if (value := finite(metrics, name)) is not None}
         self.final = accuracies(metrics) if "evaluate" in config else numbers
         return True
@@ -187,7 +187,7 @@ class RunFolder:
     def training_seconds(self) -> float | None:
         """Time that the whole training takes at its present rate."""
         rate = self.metrics.rate(self.batch_size)
-        return self.end / rate if rate and self.end else None
+        return self.end / rate if rate and self.end and self.end < QUANTITY * rate else None
 
 
 @dataclass(slots=True)
@@ -278,29 +278,16 @@ def words(command: str) -> list[str]:
     return shlex.split(command) if "'" in command else command.split(" ")
 
 
-def _owner(folder: Path) -> Owner | None:
-    try:
-        return claim.owner(folder)
-    except (TypeError, ValueError):  # a claim of another version
-        return None
-
-
 def _read_config(path: str) -> dict[str, Any] | None:
     """A run's configuration; None for any other YAML."""
-    import yaml
-
-    try:
-        with open(path, "rb") as file:
-            config = yaml.load(file, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # the former is in C
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
+    config = files.read_yaml(Path(path))
     return config if isinstance(config, dict) and isinstance(config.get("choices"), dict) else None
 
 
 def _read_command(path: str) -> str | None:
     """A recorded command, quoted as ``shlex.join`` does."""
     try:
-        text = Path(path).read_text().strip()
+        text = files.read_bytes(path, LONGEST_COMMAND).decode().strip()
         return text if _PLAIN(text) else shlex.join(shlex.split(text)) or None
     except (OSError, ValueError):
         return None

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
+import stat
 from collections import deque
 from typing import Any
+
+from ssl_bench import files
 
 Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed
 
 LARGEST = 2**63 - 1  # integer that SQLite can store
+QUANTITY = 1e15  # larger epochs, steps and seconds are an error
 TAIL = 2**16  # bytes at the end of a metrics file that are enough for the rate: about a hundred rows
 WINDOW = 20  # smallest number of rows over which the rate is taken
 
 
 def find_mark(path: str) -> Mark | None:
-    """The mark of the file at ``path``; None if there is none."""
+    """The mark of the file or folder at ``path``; None if there is none."""
     try:
         status = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):
+        return None
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino & LARGEST
 
@@ -91,8 +96,9 @@ class MetricsFile:
             return
         if self.mark is None or self.restored or mark[2] != self.mark[2] or mark[1] < self._offset:
             self._restart(max(0, mark[1] - TAIL) if last_only or not self.span else 0)
+        self._offset = max(self._offset, mark[1] - files.LARGEST)
         try:
-            with open(path, "rb") as file:
+            with files.open_regular(path) as file:
                 file.seek(self._offset)
                 added = file.read()
         except OSError:
@@ -104,23 +110,23 @@ class MetricsFile:
         lines = added[:complete].splitlines()
         for line in reversed(lines) if last_only else lines:
             try:
-                self._add(json.loads(line))
-            except (ValueError, RecursionError):  # cut short, by a crash or at the start of the tail
+                self._add(files.parse_json(line))
+            except ValueError:  # cut short, by a crash or at the start of the tail
                 continue
             if last_only and self.step is not None:
                 break
 
     def _add(self, row: Any) -> None:
-        step, epoch = finite(row, "step"), finite(row, "epoch")
+        step, epoch = quantity(row, "step"), quantity(row, "epoch")
         if step is None or epoch is None:
             return
-        seconds = finite(row, "seconds")
+        seconds = quantity(row, "seconds")
         if seconds is None:
             for name, value in accuracies(row).items():
                 self.best[name] = max(value, self.best.get(name, value))
             return
         self.step, self.epoch, self.seconds = step, epoch, seconds
-        self.speed = finite(row, "images_per_second")
+        self.speed = quantity(row, "images_per_second")
         if self._window is None:
             self._window = deque()
         self._window.append((epoch, seconds))
@@ -153,7 +159,12 @@ def finite(node: Any, key: str) -> float | None:
     value = node.get(key) if isinstance(node, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    try:
-        return value if math.isfinite(value) else None
-    except OverflowError:  # an integer of hundreds of digits
-        return None
+    if isinstance(value, int):
+        return value if -LARGEST <= value <= LARGEST else None
+    return value if math.isfinite(value) else None
+
+
+def quantity(node: Any, key: str) -> float | None:
+    """The number at ``node[key]`` if it can be a number of epochs, steps, images or seconds, else None."""
+    value = finite(node, key)
+    return value if value is not None and 0 <= value <= QUANTITY else None

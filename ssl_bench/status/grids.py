@@ -52,7 +52,7 @@ class GridFolder:
         content: of ``grid.json``.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: the content does not describe a grid.
+        AttributeError, KeyError, OverflowError, TypeError, ValueError: the content does not describe a grid.
 
     Attributes:
         runs: overrides of each run.
@@ -67,6 +67,8 @@ class GridFolder:
     def __init__(self, outputs: str, path: str, content: Any) -> None:
         self._outputs, self.path, self.content = outputs, path, content
         self.host, self.pid, self.started = str(content["host"]), int(content["pid"]), float(content["started"])
+        if not (0 < self.pid <= claim.LAST_PID and 0 <= self.started <= claim.LAST_SECOND):
+            raise ValueError(f"a process {self.pid} started at {self.started}")
         self.runs = [[str(override) for override in run] for run in content["runs"]]
         self.records = self._before = self._of_this_grid(
             {
@@ -165,9 +167,11 @@ def read_grid(outputs: str, path: str) -> GridFolder | None:
     """The grid in the folder ``path`` under ``outputs``; None if its ``grid.json`` does not describe one."""
     content: Any = files.read_json(Path(outputs, path, "grid.json"))
     try:
+        if not isinstance(content["command"], str):  # shlex would read the standard input
+            return None
         _start(content["command"])
         return GridFolder(outputs, path, content)
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ssl_bench import files
 from ssl_bench.launch.outcome import State
 from ssl_bench.status.configs import Configs
 from ssl_bench.status.entries import FILES, RunFolder
@@ -26,6 +27,7 @@ from ssl_bench.status.follow import LARGEST, Mark, find_mark
 from ssl_bench.status.grids import SETTLED, GridFolder, Record, read_grid
 
 NAME, VERSION = ".index.sqlite", 1
+LARGEST_INDEX = 2**30  # bytes: a million runs have fewer
 FEW, SHARE = 64, 0.01  # the file is not written for fewer changes, nor for a smaller share of the runs
 DAMAGED = (sqlite3.Error, OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -233,7 +235,7 @@ class Index:
         Raises:
             DAMAGED: there is none of this version, or it is damaged.
         """
-        content = self._file.read_bytes()
+        content = files.read_bytes(self._file, LARGEST_INDEX)
         if content[SEAL] != _seal(content):
             raise ValueError(f"{self._file} is of another version or damaged")
         with contextlib.closing(sqlite3.connect(f"{self._file.absolute().as_uri()}?immutable=1", uri=True)) as file:

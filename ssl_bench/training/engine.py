@@ -49,7 +49,8 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
         if run.state.resume(folder, run_id):
             run.announce_resume()
         facts, bytes_per_image = run.announce()
-        record = Tracker(folder, config, run_id, run.state.step, facts) if rank() == 0 else contextlib.nullcontext()
+        progress = run.state.step, facts, run.state.evaluated_step
+        record = Tracker(folder, config, run_id, *progress) if rank() == 0 else contextlib.nullcontext()
         with record as tracker:
             if run.state.step < run.schedule.last_step:
                 with memory_advice(run.state.method, device, run.images_at_once, world(), bytes_per_image):
@@ -60,8 +61,8 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
             metrics, artifacts = run.evaluate(baselines=True)
             if tracker is not None:
                 pictures = plots.write_artifacts(folder / "figures", artifacts, tracker.path)
-                files.write_json(folder / "results.json", run.results(metrics, facts))
                 tracker.row(run.state.step, {"epoch": run.schedule.epoch(run.state.step), **metrics}, pictures)
+                files.write_json(folder / "results.json", run.results(metrics, facts))
                 tracker.finish(metrics, 0)
             return metrics
 

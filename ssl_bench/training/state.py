@@ -1,6 +1,7 @@
 """Everything that the steps of a training change, and how it is saved and resumed."""
 
 import copy
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ssl_bench.distributed import rank, world
+from ssl_bench.errors import RunError
 from ssl_bench.hardware import move
 from ssl_bench.networks.norm import RankStatistics, synchronise
 from ssl_bench.parts import Parts
@@ -80,20 +82,42 @@ class TrainingState:
                 checkpoint.save(folder / "checkpoints", counters | {"seconds": self.seconds()} | states)
 
     def resume(self, folder: Path, run_id: str) -> bool:
-        """Restore the last checkpoint; False if there is none."""
+        """Restore the last checkpoint; False if there is none.
+
+        Raises:
+            RunError: it cannot be read, or does not fit this run.
+        """
         state = checkpoint.load(folder / "checkpoints", run_id)
         if state is None:
             return False
+        try:
+            self._restore(state)
+        except torch.OutOfMemoryError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            name, reason = type(error).__name__, " ".join(str(error).split())[:200]
+            remedy = f"remove {folder / 'checkpoints'} to start again"
+            raise RunError(f"the checkpoint of {folder} does not fit this run ({name}: {reason}): {remedy}") from error
+        return True
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Set everything to ``state``; any error means that it is no state of this run."""
         for name, part in self._stateful_parts().items():
             if state[name] or name != "scaler":  # a scaler that was not in use has an empty state
                 part.load_state_dict(state[name])
-        self.step, self.evaluated_step, self._earlier_seconds = state["step"], state["judged"], state["seconds"]
+        for parameter, moments in self.optimizer.state.items():
+            shapes = [value.shape for value in moments.values() if isinstance(value, torch.Tensor) and value.ndim]
+            if any(shape != parameter.shape for shape in shapes):
+                raise ValueError(f"moments of shape {shapes} for a weight of shape {parameter.shape}")
+        self.step, self.evaluated_step = int(state["step"]), int(state["judged"])
+        self._earlier_seconds = float(state["seconds"])
+        if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
+            raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")
         ranks = state["ranks"]
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])
             self.meter.state.copy_(torch.tensor(ranks[rank()]["meter"]))
             self.statistics.write(ranks[rank()]["statistics"])
-        return True
 
     def _stateful_parts(self) -> dict[str, Any]:
         parts = {"method": self.method, "optimizer": self.optimizer, "scaler": self.scaler}

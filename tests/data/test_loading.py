@@ -113,12 +113,12 @@ def test_damaged_wrong_and_missing_arrays_are_refused(tmp_path: Path) -> None:
     cifar10 = dataset(tmp_path, "cifar10")
     for split in ("train", "test"):
         arrays(tmp_path / "cifar10", split, 8, size=28)
-    with pytest.raises(ConfigError, match=r"holds uint8 \(8, 28, 28, 3\) .* but uint8 \(8, 32, 32, 3\)"):
+    with pytest.raises(ConfigError, match=r"images of 28 x 28 pixels with 3 channels, not 32 x 32 with 3: set "):
         cifar10.check()
     arrays(tmp_path / "cifar10", "train", 8)
     path = tmp_path / "cifar10" / "train_images.npy"
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(ConfigError, match="damaged train split"):
+    with pytest.raises(ConfigError, match=r"train_images\.npy is cut short, damaged or no array of numbers: remove it"):
         cifar10.check()
     path.unlink()
     with pytest.raises(ConfigError, match=f"`ssl-bench prepare dataset=cifar10 paths.data={tmp_path}`"):

@@ -47,7 +47,9 @@ def rows(epochs: int, seconds: float = 10.0) -> list[dict[str, Any]]:
 
 def finish(folder: Path, seconds: float, **metrics: float) -> None:
     values = {name.replace("_top1", "/top1"): value for name, value in metrics.items()}
-    (folder / "results.json").write_text(json.dumps({"metrics": values, "seconds": seconds}))
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    content = {"run_id": folder.name, "config": config, "metrics": values, "seconds": seconds}
+    (folder / "results.json").write_text(json.dumps(content))
 
 
 def claim_elsewhere(folder: Path, host: str, silent: float) -> None:

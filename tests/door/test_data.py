@@ -1,0 +1,317 @@
+"""Data of any content: one sentence that names the file and what to do, before anything is computed."""
+
+import json
+import os
+import pickle
+import random
+import warnings
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ssl_bench.config.compose import load
+from ssl_bench.data import coco, photos
+from ssl_bench.data.arrays import ArrayDataset
+from ssl_bench.data.folder import Folder
+from ssl_bench.data.packed import Packed, pack
+from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.networks import export
+from ssl_bench.parts import Parts
+from tests.door.test_files import ODD, no_file, variants
+
+Train = Callable[..., tuple[int, str]]
+NAMES = ("train_images", "train_labels", "test_images", "test_labels")
+
+
+class Hostile:
+    """Makes a directory when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("hacked",)
+
+
+def images(count: int = 70, size: int = 28, channels: int = 1) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, size, size, channels), dtype=np.uint8)
+
+
+@pytest.fixture
+def folder() -> Path:
+    """The files of MNIST."""
+    path = Path("data/mnist")
+    path.mkdir(parents=True)
+    for split in ("train", "test"):
+        np.save(path / f"{split}_images.npy", images())
+        np.save(path / f"{split}_labels.npy", np.arange(70) % 10)
+    return path
+
+
+def mnist(*overrides: str) -> ArrayDataset:
+    dataset = Parts(load(["dataset=mnist", "paths.data=data", *overrides])).dataset
+    assert isinstance(dataset, ArrayDataset)
+    return dataset
+
+
+LABELS = np.arange(70) % 10
+WRONG: list[tuple[str, Any, str]] = [
+    ("train_images", images(0), "train_images.npy has 0 images and"),
+    (
+        "train_images",
+        images(69),
+        "train_images.npy has 69 images and data/mnist/train_labels.npy has 70 labels: remove",
+    ),
+    (
+        "train_labels",
+        LABELS[:60],
+        "train_images.npy has 70 images and data/mnist/train_labels.npy has 60 labels: remove",
+    ),
+    (
+        "train_labels",
+        LABELS + 1,
+        "train_labels.npy has labels from 1 to 10, not from 0 to 9 or -1 for an unlabelled im",
+    ),
+    (
+        "test_labels",
+        LABELS - 2,
+        "test_labels.npy has labels from -2 to 7, not from 0 to 9 or -1 for an unlabelled image",
+    ),
+    ("train_labels", LABELS.astype(np.float64), "train_labels.npy holds float64 [70], not int64 [N]: replace it"),
+    ("train_labels", LABELS.astype(np.int32), "train_labels.npy holds int32 [70], not int64 [N]: replace it"),
+    ("train_labels", LABELS.astype(">i8"), "train_labels.npy holds >i8 [70], not int64 [N]: replace it"),
+    ("train_labels", LABELS[:, None], "train_labels.npy holds int64 [70, 1], not int64 [N]: replace it"),
+    ("train_labels", np.int64(3), "train_labels.npy holds int64 [], not int64 [N]: replace it"),
+    ("train_images", images().astype(np.float32), "train_images.npy holds float32 [70, 28, 28, 1], not uint8 [N, hei"),
+    ("train_images", images()[..., 0], "train_images.npy holds uint8 [70, 28, 28], not uint8 [N, height, width, chan"),
+    ("train_images", np.int8(3), "train_images.npy holds int8 [], not uint8 [N, height, width, channels]: replace it"),
+    ("train_images", images(channels=3), "has images of 28 x 28 pixels with 3 channels, not 28 x 28 with 1: set"),
+    (
+        "test_images",
+        images(size=32),
+        "test_images.npy has images of 32 x 32 pixels with 1 channels, not 28 x 28 with 1",
+    ),
+    ("train_images", np.zeros((70, 28, 20, 1), np.uint8), "has images of 28 x 20 pixels with 1 channels, not 28 x 28"),
+    ("train_labels", np.array([1, "a", None] * 20, object), "is cut short, damaged or no array of numbers: remove it,"),
+    ("train_labels", np.array([Hostile()] * 70, object), "train_labels.npy is cut short, damaged or no array of num"),
+    ("train_labels", np.zeros(70, [("a", "i8")]), "train_labels.npy holds [('a', '<i8')] [70], not int64 [N]: replace"),
+    ("train_labels", np.array(["a"] * 70), "train_labels.npy holds <U1 [70], not int64 [N]: replace it"),
+]
+
+
+@pytest.mark.parametrize(("name", "array", "sentence"), WRONG)
+def test_wrong_arrays_are_refused(folder: Path, name: str, array: Any, sentence: str) -> None:
+    np.save(folder / f"{name}.npy", array)
+    with pytest.raises(ConfigError) as refusal:
+        mnist().check()
+    text = str(refusal.value)
+    assert text.startswith("dataset=mnist: data/mnist/") and sentence in text and "\n" not in text
+    assert "pickle" not in text and not Path("hacked").exists()
+
+
+def test_an_empty_split_is_refused(folder: Path) -> None:
+    for name, array in (("train_images", images(0)), ("train_labels", LABELS[:0])):
+        np.save(folder / f"{name}.npy", array)
+    remedy = "remove it, and get it with `ssl-bench prepare dataset=mnist paths.data=data`"
+    with pytest.raises(ConfigError, match=f"data/mnist/train_images.npy has no images: {remedy}"):
+        mnist().check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_arrays_with_any_damage_are_refused_or_read(folder: Path, name: str) -> None:
+    dataset, path = mnist(), folder / f"{name}.npy"
+    content = path.read_bytes()
+    header = [(f"header, {text}", changed + content[128:]) for text, changed in variants(content[:128], 17)]
+    pickled = pickle.dumps(Hostile())
+    refused = 0
+    for description, changed in [*variants(content, 13), *header, *(("odd", odd) for odd in [*ODD, pickled])]:
+        path.write_bytes(changed)
+        with warnings.catch_warnings(record=True) as warned:
+            try:
+                assert dataset.check() == 70
+            except ConfigError as error:
+                refused += 1
+                assert f"{name.split('_')[0]}_" in str(error) and "pickle" not in str(error), (description, error)
+                assert "\n" not in str(error)
+        assert not warned, description
+    assert refused > 400 + len(ODD) and not Path("hacked").exists()
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "link to nothing", "device"])
+def test_an_array_that_is_no_file_is_refused(folder: Path, kind: str) -> None:
+    no_file(folder / "train_images.npy", kind)
+    with pytest.raises(ConfigError, match=r"train_images\.npy cannot be read \((Not a regular|No such) file"):
+        mnist().check()
+
+
+def test_commands_refuse_data_before_anything_is_written(folder: Path, train: Train) -> None:
+    (folder / "train_labels.npy").write_bytes(pickle.dumps(Hostile()))
+    code, printed = train("dataset=mnist", "paths.data=data", "tracking=off", small=False)
+    assert code == 2 and len(printed.splitlines()) == 1 and "pickle" not in printed and "remove it, and get" in printed
+    (folder / "train_labels.npy").unlink()
+    code, printed = train("dataset=mnist", "paths.data=data", "tracking=off", small=False)
+    assert code == 2 and "train_labels.npy is missing; get it with `ssl-bench prepare dataset=mnist" in printed
+    assert not Path("outputs").exists() and not Path("hacked").exists()
+
+
+def test_prepare_replaces_no_array(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from ssl_bench.commands.prepare import main
+
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert main(["dataset=mnist", "paths.data=data", "dataset.size=32"]) == 2
+    assert "not 32 x 32 with 1: set dataset.size and channels" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_unlabelled_digits_cannot_be_painted(folder: Path) -> None:
+    np.save(folder / "train_labels.npy", np.full(70, -1))
+    dataset = Parts(load(["dataset=multi_digits", "paths.data=data"])).dataset
+    with pytest.raises(ConfigError, match=r"train_labels\.npy has unlabelled images \(-1\): replace it"):
+        dataset.pretrain()
+
+
+# ---- photos
+
+
+def photo(kind: str, **options: Any) -> bytes:
+    file = BytesIO()
+    Image.fromarray(np.arange(20 * 24 * 3, dtype=np.uint8).reshape(20, 24, 3)).save(file, kind, **options)
+    return file.getvalue()
+
+
+def photo_folder(content: dict[str, bytes]) -> Folder:
+    (Path("photos/a")).mkdir(parents=True, exist_ok=True)
+    for name, data in content.items():
+        Path("photos/a", name).write_bytes(data)
+    return Folder(Path("photos"), ["a"], 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP"])
+@pytest.mark.parametrize("pillow", [False, True])
+def test_photos_with_any_damage_are_decoded_or_replaced(
+    kind: str, pillow: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    if pillow:
+        monkeypatch.setattr(photos, "_native", lambda: None)
+    for description, changed in [*variants(photo(kind), 5, 60), *(("odd", odd) for odd in ODD)]:
+        data = torch.tensor(list(changed), dtype=torch.uint8)
+        try:
+            image = photos.decode(data)
+        except (RuntimeError, OSError, ValueError) as error:
+            assert str(error) or type(error).__name__, description
+        else:
+            assert image.dtype == torch.uint8 and image.shape[0] == 3 and image.numel(), description
+
+
+def test_of_a_moving_picture_the_first_frame_counts() -> None:
+    frames = [Image.fromarray(np.full((8, 9, 3), grey, np.uint8)) for grey in (10, 200)]
+    file = BytesIO()
+    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
+    image = photos.decode(torch.tensor(list(file.getvalue()), dtype=torch.uint8))
+    assert image.shape == (3, 8, 9) and image.unique().tolist() == [10]
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "link to nothing", "device"])
+def test_what_is_no_photo_is_replaced(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(photos, "MAX_DAMAGED", 0.5)
+    split = photo_folder({f"{i}.jpg": photo("JPEG") for i in range(4)})
+    no_file(Path("photos/a/1.jpg"), kind)
+    first, second = split.take(torch.tensor([1, 2]))
+    assert torch.equal(first, second) and list(split.damaged) == [1]
+
+
+def test_a_class_without_a_good_photo_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(photos, "MAX_DAMAGED", 2.0)
+    split = photo_folder({"0.jpg": b"", "1.jpg": DEFECT})
+    with pytest.raises(RunError, match=r"0\.jpg cannot be decoded, and no other image of its class can: replace them"):
+        split.take(torch.tensor([0]))
+
+
+DEFECT = photo("JPEG")[:100]
+
+
+def test_packed_photos_with_any_damage_are_refused_or_read() -> None:
+    pack(photo_folder({f"{i}.jpg": photo("JPEG") for i in range(4)}), Path("packed/train"), 20, lambda each: each)
+    index = Path("packed/train.npz")
+    content, refused = index.read_bytes(), 0
+    for description, changed in [*variants(content, 23), *(("odd", odd) for odd in ODD)]:
+        index.write_bytes(changed)
+        try:
+            packed = Packed(Path("packed/train"), 1)
+            assert len(packed) == 4 and len(packed.take(torch.arange(4))) == 4, description
+        except ConfigError as error:
+            refused += 1
+            assert "train.npz is damaged, or does not belong to train.jpegs: remove both" in str(error), description
+    assert refused > 250
+    for changes in (
+        {"labels": np.array([0, 0, 0, -1])},
+        {"labels": np.array([Hostile()] * 4, object)},
+        {"offsets": np.array([0, 5, 4, 6, 7])},
+        {"offsets": np.zeros(5)},
+        {"sizes": np.zeros((4, 2), int)},
+    ):
+        index.write_bytes(content)
+        arrays = dict(np.load(index))
+        np.savez(index, **(arrays | changes))
+        with pytest.raises(
+            ConfigError, match=r"remove both, and make them with the same arguments after `ssl-bench prep"
+        ):
+            Packed(Path("packed/train"), 1)
+    assert not Path("hacked").exists()
+    index.unlink()
+    with pytest.raises(ConfigError, match=r"packed/train\.npz is missing; make it"):
+        Packed(Path("packed/train"), 1)
+
+
+# ---- COCO and exports
+
+ENTRY = {"id": 1, "image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "area": 12, "iscrowd": 0, "segmentation": []}
+INSTANCES: dict[str, Any] = {
+    "images": [{"id": 1, "file_name": "1.jpg", "width": 20, "height": 30}],
+    "annotations": [ENTRY],
+    "categories": [{"id": 3}],
+}
+
+
+def test_instances_of_any_content_are_refused_or_read() -> None:
+    path = Path("instances.json")
+    content = json.dumps(INSTANCES).encode()
+    path.write_bytes(content)
+    assert len(coco.Boxes(Path(), path, True)) == 1
+    for description, changed in [*variants(content, 29), *(("odd", odd) for odd in ODD)]:
+        path.write_bytes(changed)
+        try:
+            coco.Boxes(Path(), path, False)
+        except ConfigError as error:
+            assert "instances.json" in str(error) and "\n" not in str(error), description
+    for name in ("/etc/passwd", "../secret.jpg", "a/../../b.jpg"):
+        photo_entry = INSTANCES["images"][0] | {"file_name": name}
+        path.write_text(json.dumps(INSTANCES | {"images": [photo_entry]}))
+        with pytest.raises(ConfigError, match="leads out of the folder of the photos"):
+            coco.read(path)
+
+
+@pytest.mark.slow
+def test_exports_with_any_damage_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "backbone_timm.json"
+    torch.save({"a": torch.zeros(3)}, path.with_suffix(".pt"))
+    digest = export.hashlib.sha256(path.with_suffix(".pt").read_bytes()).hexdigest()
+    good = {"sha256": digest, "name": "resnet18", "in_channels": 3, "stem": "imagenet"}
+    generator = random.Random(1)
+    change: dict[str, Any]
+    for change in ({}, {"name": 3}, {"name": "hf-hub:evil/model"}, {"in_channels": "x"}, {"stem": []}, {"sha256": 3}):
+        path.write_text(json.dumps(good | change))
+        with pytest.raises(ConfigError) as refusal:
+            export.load(path)
+        assert "\n" not in str(refusal.value)
+    for data in (pickle.dumps(Hostile()), generator.randbytes(50)):
+        path.with_suffix(".pt").write_bytes(data)
+        path.write_text(json.dumps(good | {"sha256": export.hashlib.sha256(data).hexdigest()}))
+        with pytest.raises(ConfigError, match=r"backbone_timm\.pt does not hold weights: export the run again"):
+            export.load(path)
+    assert not Path("hacked").exists()
