@@ -19,6 +19,7 @@ each run and for each run that a grid has still to make:
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -34,7 +35,7 @@ from ssl_bench.status.index import no_collection
 from ssl_bench.status.labels import labels
 from ssl_bench.status.scan import Scan
 from ssl_bench.status.select import RunFilter
-from ssl_bench.status.view import lines, overview, totals, view
+from ssl_bench.status.view import lines, overview, printable, totals, view
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -60,6 +61,11 @@ def main(arguments: Sequence[str]) -> int:
     forms.add_argument("--csv", action="store_true", help="print a table of the same fields")
     forms.add_argument("--failed", action="store_true", help="print the commands that start the failed runs again")
     options = parser.parse_args(_with_reversed_key(arguments))  # the name of the folder may contain "="
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a folder may have any bytes as its name
+        if options.csv or options.failed:
+            sys.stdout.reconfigure(encoding=sys.getfilesystemencoding(), errors="surrogateescape")
+        else:
+            sys.stdout.reconfigure(errors="backslashreplace")
     if not options.outputs.is_dir():
         return refuse(f"there is no folder {options.outputs}: name the folder that paths.outputs was set to")
     try:
@@ -72,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
             _print_csv(records) if options.csv else _print_json(records)
         elif options.failed:
             shown.update()
-            _print_commands([entry for entry in shown.entries if entry.state is Status.FAILED])
+            _print_commands(options.outputs, [entry for entry in shown.entries if entry.state is Status.FAILED])
         elif sys.stdout.isatty():
             from rich.console import Console
 
@@ -214,12 +220,17 @@ def _print_csv(records: Sequence[dict[str, Any]]) -> None:
         writer.writerow(row.values())
 
 
-def _print_commands(failed: Sequence[Entry]) -> None:
+def _print_commands(outputs: Path, failed: Sequence[Entry]) -> None:
+    if not failed:
+        print(f"ssl-bench: no run under {printable(str(outputs))} has failed", file=sys.stderr)
     for command in dict.fromkeys(entry.command for entry in failed if entry.command):
         print(command)
     for entry in failed:
         if entry.run and not entry.command:
-            print(f"ssl-bench: the command of {entry.run.folder} was not recorded: enter it again", file=sys.stderr)
+            print(
+                f"ssl-bench: the command of {printable(str(entry.run.folder))} was not recorded: enter it again",
+                file=sys.stderr,
+            )
 
 
 def _watch(shown: Shown) -> int:

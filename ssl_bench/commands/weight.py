@@ -7,6 +7,7 @@ positive's probability, the factor of the gradient that vanishes at small tau (M
 from collections.abc import Sequence
 from typing import Any
 
+from ssl_bench.config.build import build
 from ssl_bench.errors import require
 
 
@@ -22,13 +23,14 @@ def check(config: dict[str, Any]) -> None:
     for key in ("positive", "negative"):
         require(-1 <= config[key] <= 1, key, config[key], "a cosine, -1 to 1")
     require(config["k"] >= 1, "k", config["k"], "1 or more negatives")
+    for group in ("loss", "temperature"):
+        build(config[group], group)
 
 
 def weight(config: dict[str, Any]) -> dict[str, float]:
     """The metric ``weight``, computed in float64."""
     import torch
 
-    from ssl_bench.config.build import build
     from ssl_bench.objective.contrast import Contrast
 
     loss, temperature = build(config["loss"], "loss"), build(config["temperature"], "temperature")

@@ -15,8 +15,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ssl_bench import files
+from ssl_bench.errors import ConfigError
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record.summary import print_grid
 
@@ -46,8 +48,14 @@ def begin(folder: Path, runs: Sequence[Sequence[str]], finished: Mapping[int, Pa
 
 
 def number_of(folder: Path, overrides: Sequence[str]) -> int:
-    """The number of a run of the grid."""
-    runs: list[list[str]] = files.read_json(folder / "grid.json")["runs"]
+    """The number of a run of the grid.
+
+    Raises:
+        ConfigError: ``grid.json`` was changed or removed since :func:`begin`.
+    """
+    runs, _ = _read(folder)
+    if list(overrides) not in runs:
+        raise _changed(folder)
     return runs.index(list(overrides))
 
 
@@ -64,23 +72,64 @@ def outcome(folder: Path, number: int) -> Outcome:
 
 def summarise(folder: Path) -> int:
     """Print how each run ended and a table of the finished ones; return the exit code of the grid."""
-    content = files.read_json(folder / "grid.json")
-    runs: list[list[str]] = content["runs"]
-    before = {int(n): Outcome(State.DONE_BEFORE, folder=run) for n, run in content["finished"].items()}
+    try:
+        runs, finished_before = _read(folder)
+    except ConfigError as error:
+        print(f"ssl-bench: {error}", file=sys.stderr)
+        return 1
+    before = {number: Outcome(State.DONE_BEFORE, folder=run) for number, run in finished_before.items()}
     outcomes = [before.get(number) or outcome(folder, number) for number in range(len(runs))]
     states = [outcome.state for outcome in outcomes]
     counts = [f"{states.count(s)} {word}" for s, word in WORDS.items() if s in ALWAYS or s in states]
     print(f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(counts)}")
-    shared = set.intersection(*(set(run) for run in runs))
+    shared = set[str]().union(*runs).intersection(*runs)
     finished: dict[str, list[Path]] = {}  # runs that differ in their seed only have one name
     for run, ended in zip(runs, outcomes, strict=True):
         distinct = [override for override in run if override not in shared]
-        if ended.finished:
+        if ended.finished and isinstance(ended.folder, str) and _inside(folder, ended.folder):
             name = " ".join(override for override in distinct if not override.startswith("seed="))
-            finished.setdefault(name, []).append(Path(ended.folder or ""))
+            finished.setdefault(name or _seeds(runs), []).append(Path(ended.folder))
         elif ended.state in (State.FAILED, State.HELD):
             print(f"  {ended.state.value}: {' '.join(distinct)}: {ended.reason}")
     if len(runs) > 1:
         print_grid(finished)
     stopped = [ended.code for ended in outcomes if ended.state is State.INTERRUPTED]
-    return stopped[0] if stopped else 1 if {State.FAILED, State.HELD} & set(states) else 0
+    if stopped:
+        return stopped[0]
+    if all(ended.state is State.FAILED and ended.code == ConfigError.exit_code for ended in outcomes):
+        return ConfigError.exit_code
+    return 1 if {State.FAILED, State.HELD} & set(states) else 0
+
+
+def _inside(grid: Path, folder: str) -> bool:
+    """Whether the directory of a run is below the results folder of its grid."""
+    return Path(folder).resolve().is_relative_to(grid.parent.parent.resolve())
+
+
+def _seeds(runs: Sequence[Sequence[str]]) -> str:
+    """The seeds of a grid, as on its command line."""
+    seeds = (override.removeprefix("seed=") for run in runs for override in run if override.startswith("seed="))
+    return f"seed={','.join(dict.fromkeys(seeds))}"
+
+
+def _read(folder: Path) -> tuple[list[list[str]], dict[int, str]]:
+    """The overrides of each run, and by number the directories of those that had results.
+
+    Raises:
+        ConfigError: ``grid.json`` is not what :func:`begin` wrote.
+    """
+    content: Any = files.read_json(folder / "grid.json")
+    try:
+        runs, finished = content["runs"], {int(n): str(run) for n, run in content["finished"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise _changed(folder) from None
+    if not isinstance(runs, list) or not all(isinstance(run, list) for run in runs):
+        raise _changed(folder)
+    if not all(isinstance(override, str) for run in runs for override in run):
+        raise _changed(folder)
+    return runs, finished
+
+
+def _changed(folder: Path) -> ConfigError:
+    path = folder / "grid.json"
+    return ConfigError(f"{path} was changed or removed while its grid ran: start the same command again")

@@ -125,7 +125,8 @@ def _rich(table: Table, filled: Sequence[Filled]) -> str:
     from rich.text import Text
 
     rows, headings = _printed(filled)
-    columns = Columns(*headings, box=None, pad_edge=False, title=f"{table.name}: {table.title}", title_justify="left")
+    title = Text(f"{table.name}: {table.title}")
+    columns = Columns(*headings, box=None, pad_edge=False, title=title, title_justify="left")
     for row in rows:
         columns.add_row(*(Text(entry) for entry in row))
     file = io.StringIO()
@@ -193,10 +194,11 @@ def _below(table: Table, filled: Sequence[Filled], indent: str) -> str:
 
 
 def _spread(mean: float | None, std: float | None, count: int, digits: int) -> str:
-    """``mean ± std (n)``; empty without a mean."""
+    """``mean ± std (n)``; empty without a mean. A number that would be printed as 0.000 has significant digits."""
     if mean is None:
         return ""
-    return f"{mean:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}") + f" ({count})"
+    form = f".{digits}f" if mean == 0 or float(f"{mean:.{digits}f}") else f".{digits}g"
+    return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({count})"
 
 
 def _digits(metric: str) -> int:
@@ -206,5 +208,5 @@ def _digits(metric: str) -> int:
 
 def _length(run: Finished) -> str:
     """How long a run was trained, in words."""
-    epochs, steps = run.config["epochs"], run.config.get("max_steps")
+    epochs, steps = run.config.get("epochs"), run.config.get("max_steps")
     return f"{epochs} epochs" if steps is None else f"{steps} steps"

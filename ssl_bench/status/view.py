@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import time
 from collections import Counter
@@ -28,6 +29,8 @@ COLOURS = {
 }
 FIXED = ("folder", "run", "state", "epoch", "images/s", "ETA", "reason")  # columns that are no metrics
 GAP = 2  # blank characters between two columns
+PIPED = 120  # width without a terminal, unless COLUMNS is set
+NARROWEST = 20  # to which a column of texts is shortened: a run_id and the end of its parent directory
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def overview(groups: Sequence[Summary], width: int, rows: int | None = None) -> 
     best = [f"{g.metric.removesuffix('/top1')} {100 * g.value:.1f}%" if g.value is not None else "" for g in shown]
     states = [state for state in Status if any(group.counts[state] for group in shown)]
     columns = [
-        Column("grid", [group.name for group in shown], fold=40),
+        Column("grid", [printable(group.name) for group in shown], fold=40),
         Column("started", [time.strftime("%b %d %H:%M", time.localtime(group.started)) for group in shown]),
         Column("runs", [str(group.counts.total()) for group in shown], right=True),
         *(
@@ -78,7 +81,7 @@ def overview(groups: Sequence[Summary], width: int, rows: int | None = None) -> 
         ),
         Column("ETA", [clock(group.left) if group.left is not None else "" for group in shown], right=True),
         Column("best", best),
-        Column("best run", [group.label for group in shown], fold=40),
+        Column("best run", [printable(group.label) for group in shown], fold=40),
     ]
     columns = [column for column in columns if any(column.texts)]
     table = _table(_fitting(columns, width, ("best run", "started", "runs", "ETA")))
@@ -106,7 +109,7 @@ def view(
 
     by_urgency = sorted(range(len(entries)), key=lambda index: URGENT.index(entries[index].state))
     indices = sorted(by_urgency[:rows])
-    shown, shown_labels = [entries[index] for index in indices], [labels[index] for index in indices]
+    shown, shown_labels = [entries[index] for index in indices], [printable(labels[index]) for index in indices]
     columns = _columns(shown, shown_labels)
     if width is not None:
         metrics = [column.name for column in columns if column.name not in FIXED]
@@ -114,7 +117,7 @@ def view(
             columns, width, ("reason", "folder", *reversed(metrics[1:]), "images/s", "ETA", *metrics[:1])
         )
     names = {column.name for column in columns}
-    parents = [entry.run.folder.parent.name if entry.run else "" for entry in shown]
+    parents = [printable(entry.run.folder.parent.name) if entry.run else "" for entry in shown]
     if "folder" not in names and len({entry.run.parent for entry in shown if entry.run}) > 1:
         full = [f"{parent}: {label}" if parent else label for parent, label in zip(parents, shown_labels, strict=True)]
         columns = [replace(column, texts=full) if column.name == "run" else column for column in columns]
@@ -124,21 +127,36 @@ def view(
         parts.append(Text(f"and {hidden.total()} more: {_counts(hidden)}"))
     for label, entry in zip(shown_labels, shown, strict=True):
         if entry.reason and "reason" not in names:
-            parts.append(Text.assemble((label, "bold"), ": ", (entry.reason, COLOURS[Status.FAILED])))
+            parts.append(Text.assemble((label, "bold"), ": ", (printable(entry.reason), COLOURS[Status.FAILED])))
     return Group(*parts, Text(totals(entries, left)))
 
 
 def lines(outputs: Path, entries: Sequence[Entry], labels: Sequence[str], left: float | None) -> Iterator[str]:
-    """The same without a terminal: all columns, one line for each entry."""
-    columns = _columns(entries, labels)
+    """The same without a terminal: all columns, one line for each entry.
+
+    Where that is wider than PIPED or COLUMNS, the reasons follow below the table, and the longest folders and labels
+    are shortened in their middle.
+    """
+    columns, width = _columns(entries, labels), shutil.get_terminal_size((PIPED, 1)).columns
+    below = _total_width(columns) > width
+    if below:
+        columns = _shortened([column for column in columns if column.name != "reason"], width)
     form = (" " * GAP).join(f"%{'' if column.right else '-'}{column.unfolded}s" for column in columns)
-    if entries:
-        yield (form % tuple(column.name for column in columns)).rstrip()
-    else:
-        yield _nothing(outputs)
+    yield (form % tuple(column.name for column in columns)).rstrip() if entries else _nothing(outputs)
     for cells in zip(*(column.texts for column in columns), strict=True):
-        yield (form % cells).rstrip().replace("\n", " ")
-    yield from ("", totals(entries, left))
+        yield (form % cells).rstrip()
+    yield ""
+    for entry, label in zip(entries, labels, strict=True):
+        if below and entry.reason:
+            yield f"{printable(entry.run.path if entry.run else label)}: {printable(entry.reason)}"
+    yield totals(entries, left)
+
+
+def printable(text: str) -> str:
+    """``text`` with escapes for line breaks, characters that control a terminal, and bytes that are no UTF-8."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def totals(entries: Sequence[Entry], left: float | None) -> str:
@@ -148,7 +166,7 @@ def totals(entries: Sequence[Entry], left: float | None) -> str:
 
 
 def _nothing(outputs: Path) -> str:
-    return f"there are no runs under {outputs} yet"
+    return f"there are no runs to show under {printable(str(outputs))}"
 
 
 def _table(columns: Sequence[Column]) -> Table:
@@ -169,14 +187,14 @@ def _columns(entries: Sequence[Entry], labels: Sequence[str]) -> list[Column]:
     """All columns that are not empty."""
     best = dict.fromkeys(metric for entry in entries for metric in entry.best)
     columns = [
-        Column("folder", [(entry.run.path or ".") if entry.run else "" for entry in entries]),
-        Column("run", list(labels), fold=28),
+        Column("folder", [printable(entry.run.path or ".") if entry.run else "" for entry in entries]),
+        Column("run", list(map(printable, labels)), fold=28),
         Column("state", [_state(entry) for entry in entries], style=[COLOURS[entry.state] for entry in entries]),
         Column("epoch", [_epoch(entry) for entry in entries], right=True),
         Column("images/s", [_speed(entry) for entry in entries], right=True),
         Column("ETA", [clock(entry.left) if entry.left is not None else "" for entry in entries], right=True),
         *(Column(name.removesuffix("/top1"), [_best(name, entry) for entry in entries], right=True) for name in best),
-        Column("reason", [entry.reason for entry in entries], fold=40, style=COLOURS[Status.FAILED]),
+        Column("reason", [printable(entry.reason) for entry in entries], fold=40, style=COLOURS[Status.FAILED]),
     ]
     return [column for column in columns if any(column.texts)]
 
@@ -190,9 +208,33 @@ def _fitting(columns: list[Column], width: int, order: Sequence[str]) -> list[Co
     return columns
 
 
+def _total_width(columns: Sequence[Column]) -> int:
+    """Width of a table without folding."""
+    return sum(column.unfolded + GAP for column in columns) - GAP
+
+
+def _shortened(columns: Sequence[Column], width: int) -> list[Column]:
+    """The columns with folders and labels shortened as far as needed for a table of ``width``, the widest first."""
+    texts = sorted(column.unfolded for column in columns if column.name in ("folder", "run"))
+    left = width - (_total_width(columns) - sum(texts))
+    limit = max([NARROWEST, left // max(1, len(texts)), left - sum(texts[:1])])
+    return [
+        replace(column, texts=[_cut(text, limit) for text in column.texts])
+        if column.name in ("folder", "run")
+        else column
+        for column in columns
+    ]
+
+
+def _cut(text: str, limit: int) -> str:
+    """``text`` in at most ``limit`` characters: its beginning and, twice as long, its end."""
+    head = (limit - 3) // 3
+    return text if len(text) <= limit else f"{text[:head]}...{text[head + 3 - limit :]}"
+
+
 def _state(entry: Entry) -> str:
     owner = entry.run.owner if entry.run and entry.state is Status.RUNNING else None
-    return f"running on {owner.host}" if owner and owner.host != socket.gethostname() else entry.state.value
+    return f"running on {printable(owner.host)}" if owner and owner.host != socket.gethostname() else entry.state.value
 
 
 def _epoch(entry: Entry) -> str:

@@ -134,7 +134,7 @@ def test_every_form_shows_the_selected_runs(status: Status) -> None:
         "ssl-bench train loss=dcl optimizer.lr=3",
     ]
     assert status("--where", "loss=none").stdout == (
-        "there are no runs under outputs yet\n\n0 done, 0 partial, 0 failed\n"
+        "there are no runs to show under outputs\n\n0 done, 0 partial, 0 failed\n"
     )
 
 

@@ -1,0 +1,252 @@
+"""What commands print: exact lines of tables, at most as wide as they should be, with folders of any name."""
+
+import io
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssl_bench.commands import status
+from ssl_bench.launch import grid
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.papers.formats import _spread
+from ssl_bench.status.view import printable
+from tests.door.door import enter
+from tests.status.folders import OUTPUTS, finish, make, make_grid, rows
+
+Capture = pytest.CaptureFixture[str]
+Lines = Callable[..., list[str]]
+
+
+@pytest.fixture
+def lines(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> Lines:
+    """Function that enters a command, which must succeed without a message, and returns the lines that it prints."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def run(command: str) -> list[str]:
+        answer = enter(command, capfd)
+        assert (answer.code, answer.err) == (0, ""), answer
+        return answer.out.splitlines()
+
+    return run
+
+
+# ---- grids
+
+
+def finished_grid(runs: list[list[str]], values: list[float], metric: str = "knn/top1") -> Path:
+    """A grid of finished runs, each with one metric."""
+    folder, finished = OUTPUTS / ".sweeps/now", dict[int, Path]()
+    for number, value in enumerate(values):
+        finished[number] = make(f"a/{number}")
+        config: dict[str, Any] = {"evaluate": {"knn": {}}}
+        results = {"run_id": str(number), "config": config, "metrics": {metric: value}, "seconds": 1.0}
+        (finished[number] / "results.json").write_text(json.dumps(results))
+    grid.begin(folder, runs, finished)
+    return folder
+
+
+def table_of(printed: str) -> list[list[str]]:
+    """The cells of each row of a grid's table."""
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in printed.splitlines() if "│" in line]
+
+
+def test_the_line_of_a_grid_of_seeds_has_a_name(capfd: Capture) -> None:
+    folder = finished_grid([["loss=dcl", "seed=0"], ["loss=dcl", "seed=1"]], [0.5, 0.6])
+    assert grid.summarise(folder) == 0
+    printed = capfd.readouterr().out
+    assert printed.splitlines()[0] == "2 runs: 0 trained, 2 done before, 0 failed"
+    assert table_of(printed) == [["seed=0,1", "2", "55.0 ± 7.1%"]]
+
+
+def test_the_lines_of_a_grid_have_the_settings_that_differ(capfd: Capture) -> None:
+    runs = [["loss=dcl", f"batch_size={size}", f"seed={seed}"] for size in ("b32", "b64") for seed in (3, 4)]
+    assert grid.summarise(finished_grid(runs, [0.5, 0.5, 0.25, 0.25])) == 0
+    expected = [["batch_size=b32", "2", "50.0 ± 0.0%"], ["batch_size=b64", "2", "25.0 ± 0.0%"]]
+    assert table_of(capfd.readouterr().out) == expected
+
+
+DAMAGED = ["", "[", "null", "[]", "5", '"text"', "{}", '{"runs": [["seed=0"]]}', '{"runs": 5, "finished": {}}']
+DAMAGED += [
+    '{"runs": [[1], null], "finished": {}}',
+    '{"runs": {"0": 1}, "finished": {}}',
+    '{"runs": [], "finished": 3}',
+]
+DAMAGED += ['{"runs": [["seed=0"]], "finished": {"x": 0}}', '{"runs": ["seed=0", []], "finished": {}}', "\udcff"]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_grid_is_refused_in_one_sentence(content: str, capfd: Capture) -> None:
+    folder = make_grid("now", ["seed=0"], {})
+    (folder / "grid.json").write_bytes(os.fsencode(content))
+    assert grid.summarise(folder) == 1
+    sentence = "outputs/.sweeps/now/grid.json was changed or removed while its grid ran: start the same command again"
+    assert capfd.readouterr() == ("", f"ssl-bench: {sentence}\n")
+    with pytest.raises(Exception, match="start the same command again"):
+        grid.number_of(folder, ["seed=0"])
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "5", '{"state": "done"}', '{"state": 5}', "\udcff", '{"state": ["done"]}']
+)
+def test_a_damaged_record_counts_as_a_lost_run(content: str, capfd: Capture) -> None:
+    folder = make_grid("now", ["seed=0", "seed=1"], {1: Outcome(State.INTERRUPTED, 143)}, finished={})
+    (folder / "jobs/0.json").write_bytes(os.fsencode(content))
+    assert grid.summarise(folder) == 143
+    assert capfd.readouterr().out.splitlines() == [
+        "2 runs: 0 trained, 0 done before, 1 failed, 1 interrupted",
+        "  failed: seed=0: its process exited without reporting",
+    ]
+
+
+@pytest.mark.slow
+def test_a_repeated_grid_counts_the_finished_runs_and_prints_one_table(capfd: Capture) -> None:
+    command = "weight -m k=1,65536 temperature.tau=0.01 positive=0.9"
+    assert enter(command, capfd).code == 0
+    again = enter(command, capfd)
+    assert again.code == 0 and again.out.splitlines()[:2] == [
+        "2 of 2 runs are done already",
+        "2 runs: 0 trained, 2 done before, 0 failed",
+    ]
+    assert [row[:2] for row in table_of(again.out)] == [["k=1", "1"], ["k=65536", "1"]]
+    assert again.out.count("┏") == 1
+
+
+# ---- small numbers
+
+
+def test_small_weights_have_significant_digits(capfd: Capture) -> None:
+    answer = enter("weight k=1 temperature.tau=0.1", capfd)
+    assert answer.code == 0 and "weight 2.061e-09" in answer.out.splitlines()  # sigmoid(-2 / 0.1)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "digits", "expected"),
+    [
+        (0.5, None, 3, "0.500 (3)"),
+        (87.126, 0.5, 2, "87.13 ± 0.50 (3)"),
+        (0.0000454, None, 3, "4.54e-05 (3)"),
+        (-0.0000454, 0.00000123, 3, "-4.54e-05 ± 1.23e-06 (3)"),
+        (0.0, 0.0, 3, "0.000 ± 0.000 (3)"),
+        (0.5, 1e-17, 3, "0.500 ± 0.000 (3)"),
+        (None, None, 3, ""),
+    ],
+)
+def test_numbers_of_tables(mean: float | None, std: float | None, digits: int, expected: str) -> None:
+    assert _spread(mean, std, 3, digits) == expected
+
+
+# ---- status
+
+
+LONG = "a_name_of_an_experiment_that_is_longer_than_anybody_would_like_it_to_be"
+
+
+def make_wide_runs() -> None:
+    """Make a finished run and a failed one, in a directory with a long name and with long settings that differ."""
+    names = [f"{part}_{'of_a_model_with_a_long_name' * 2}" for part in ("first", "second")]
+    finish(make(f"{LONG}/0123456789", rows(10), backbone={"name": names[0]}), 120.0, knn_top1=0.871)
+    failed = make(f"{LONG}/1123456789", rows(2), backbone={"name": names[1]})
+    (failed / "failed.json").write_text(json.dumps({"reason": "out of memory: set a smaller batch_size.size" * 3}))
+
+
+def test_long_names_do_not_widen_a_piped_table(lines: Lines) -> None:
+    make_wide_runs()
+    reason = "out of memory: set a smaller batch_size.size" * 3
+    label = "backbone.name...f_a_model_with_a_long_name"
+    assert lines("status") == [
+        f"folder{'run':>41}{'state':>46}     epoch  images/s    knn",
+        f"a_name_of_an_...d_like_it_to_be/0123456789  {label}  done    10.0/10      10.0  87.1%",
+        f"a_name_of_an_...d_like_it_to_be/1123456789  {label}  failed   2.0/10      10.0",
+        "",
+        f"{LONG}/1123456789: {reason}",
+        "1 done, 0 partial, 1 failed",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 90, 100, 150, 400])
+def test_a_piped_table_is_as_wide_as_columns_allows(width: int, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wide_runs()
+    monkeypatch.setenv("COLUMNS", str(width))
+    printed = lines("status")
+    widest = max(map(len, printed[:3]))
+    narrowest = 2 * 20 + len("  failed  10.0/10  images/s  87.1%") + 4
+    assert widest <= max(width, narrowest)
+    assert widest == width or width in (60, 400)  # nothing is shortened more than needed
+    assert ("..." in printed[1]) == (width < 400) and len(printed) == (5 if width == 400 else 6)
+
+
+def test_short_names_are_never_shortened(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(make("a/x", rows(10), seed=0), 1.0, knn_top1=0.5)
+    finish(make("a/y", rows(10), seed=1), 1.0, knn_top1=0.25)
+    expected = [
+        "folder  run     state    epoch  images/s    knn",
+        "a/x     seed=0  done   10.0/10      10.0  50.0%",
+        "a/y     seed=1  done   10.0/10      10.0  25.0%",
+        "",
+        "2 done, 0 partial, 0 failed",
+    ]
+    assert lines("status") == expected
+    monkeypatch.setenv("COLUMNS", "20")
+    assert lines("status") == expected
+
+
+def test_commands_of_failed_runs_where_nothing_failed(capfd: Capture) -> None:
+    finish(make("a/x"), 1.0)
+    answer = enter("status --failed", capfd)
+    assert (answer.code, answer.out, answer.err) == (0, "", "ssl-bench: no run under outputs has failed\n")
+
+
+def test_commands_of_failed_runs_are_quoted_for_a_shell(lines: Lines) -> None:
+    words = ["ssl-bench", "train", "paths.outputs=my results", "name=it's"]
+    run = shlex.join([*words[2:], "seed=0"])
+    make_grid("now", [run], {0: Outcome.failed("no")}, command=shlex.join([*words, "-m", "seed=0"]))
+    (command,) = lines("status --failed")
+    assert command == """ssl-bench train 'paths.outputs=my results' 'name=it'"'"'s' seed=0"""
+
+
+def test_text_of_tables_has_no_character_that_controls_a_terminal() -> None:
+    assert printable("plain ä 漢") == "plain ä 漢"
+    assert printable("a\nb\x1b[31m\udcff\u202e") == r"a\nb\x1b[31m\udcff\u202e"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_folders_whose_names_are_no_text(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = os.fsdecode(b"\xff\x1b[31m\n")
+    finish(make(f"{odd}/x", choices={"dataset": "bunté"}), 1.0, knn_top1=0.5)
+    failed = make(f"{odd}/y", choices={"dataset": "plain"})
+    (failed / "failed.json").write_text('{"reason": "a\\u001b[2J b"}')
+    (failed / "command.txt").write_text("ssl-bench train dataset=bunté")
+
+    def printed(form: str) -> bytes:
+        with monkeypatch.context() as context:
+            context.setattr(sys, "stdout", io.TextIOWrapper(stream := io.BytesIO(), encoding))
+            assert status.main([form]) == 0
+            sys.stdout.flush()
+            return stream.getvalue()
+
+    accent = "é" if encoding == "utf-8" else r"\xe9"
+    assert printed("--runs").decode(encoding).splitlines() == [
+        r"folder              run            state    epoch    knn  reason",
+        rf"\udcff\x1b[31m\n/x  dataset=bunt{accent}  done    0.0/10  50.0%",
+        r"\udcff\x1b[31m\n/y  dataset=plain  failed  0.0/10         a\x1b[2J b",
+        "",
+        "1 done, 0 partial, 1 failed",
+    ]
+    assert json.loads(printed("--json"))[0]["folder"] == f"outputs/{odd}/x"
+    assert b'"outputs/\xff\x1b[31m\n/x",x,done,dataset=bunt\xc3\xa9,' in printed("--csv")
+    assert printed("--failed") == "ssl-bench train 'dataset=bunté'\n".encode()
+
+
+def test_nothing_to_show(lines: Lines) -> None:
+    OUTPUTS.mkdir()
+    expected = ["there are no runs to show under outputs", "", "0 done, 0 partial, 0 failed"]
+    assert lines("status") == expected
+    assert lines("status --json") == ["[]"] and lines("status --csv") == []
+    make("a/x")
+    assert lines("status --where state=done") == expected
