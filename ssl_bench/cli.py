@@ -1,41 +1,95 @@
-"""``ssl-bench <command>``: the table of commands. A command is imported when it is called."""
+"""``ssl-bench <command>``: a command is imported when it is called."""
 
+import contextlib
+import difflib
 import importlib
 import os
+import resource
+import signal
+import subprocess
 import sys
 
-COMMANDS = {
-    "train": "pre-train and evaluate: train [group=option] [key=value], a grid with -m",
-    "evaluate": "evaluate a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]",
-    "status": "every run and grid under outputs/: status [OUTPUTS] [--where loss=dcl] [--sort knn/top1] [--watch]",
-    "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
-    "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",
-    "figure": "the same as a plot: figure dcl/fig3 --out fig3.png",
-    "prepare": "write a dataset's arrays: prepare dataset=cifar10 [--source FOLDER]",
-    "mi": "mutual information of Gaussians, estimated by a loss: mi -m information=2,4 loss=infonce,eqco",
-    "weight": "the weight of the positive in a loss's gradient: weight -m k=256,1024 loss=infonce,dcl",
-    "detect": "fine-tune a detector on an exported backbone: detect EXPORT.json --data COCO",
-}
+from ssl_bench import __version__
+from ssl_bench.commands import COMMANDS
+from ssl_bench.commands.arguments import refuse
+from ssl_bench.record import streams
+
 USAGE = "usage: ssl-bench <command> ...\n\n" + "".join(f"  {name:<10} {text}\n" for name, text in COMMANDS.items())
+USAGE += "\nssl-bench help COMMAND shows the arguments of a command; ssl-bench --version\n"
+READERS = ("status", "table", "figure", "completion")  # end with their reader, and need no torch
 
 
 def main() -> None:
     """Run the command that ``sys.argv`` names and exit with its code."""
-    command, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
     # Idle OpenMP threads spin for milliseconds by default and take the cores from other processes; without any spinning
     # small networks wait for their threads to wake up. The variable is read when torch is loaded.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    if command in ("--help", "-h", "help"):
-        print(USAGE, end="")
-        sys.exit(0)
-    if command not in COMMANDS:
-        print(f"ssl-bench: there is no command {command!r}\n\n{USAGE}", file=sys.stderr, end="")
-        sys.exit(2)
+    streams.open_missing()
     try:
-        code = importlib.import_module(f"ssl_bench.commands.{command}").main(arguments)
+        try:
+            code = _run(*(sys.argv[1:] or ["--help"]))
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else refuse(end.code, 1) if end.code else 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
+        streams.drop_output()
+        code = 0
+    except KeyboardInterrupt:  # outside a training, which handles signals itself
+        print("interrupted; the same command does what is missing", file=sys.stderr)
+        code = 128 + signal.SIGINT
+    except OSError as error:
+        code = refuse(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
+        with contextlib.suppress(OSError):
+            streams.drop_output()
+    except MemoryError:
+        code = refuse("the memory is full: free some, or raise the limit that ulimit -v shows", 1)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("ssl_bench"):
+            raise
+        code = refuse(f"there is no package {error.name}: install ssl-bench again, with its dependencies", 1)
     sys.exit(code)
+
+
+def _run(command: str, *arguments: str) -> int:
+    """Run a command; return its exit code."""
+    if command in ("--version", "-V", "version"):
+        print(f"ssl-bench {__version__}")
+        return 0
+    if command in ("help", "--help", "-h"):
+        if not arguments or arguments[0].startswith("-"):
+            print(USAGE, end="")
+            return 0
+        command, arguments = arguments[0], ("--help",)
+    if command not in COMMANDS:
+        return refuse(_no_command(command))
+    if command != "status":  # which lists folders of any name
+        for argument in arguments:
+            if any("\udc80" <= letter <= "\udcff" for letter in argument):  # bytes that Python could not decode
+                return refuse(f"{argument!a}: write the argument in UTF-8")
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return refuse("the working directory was deleted: change to a folder that exists")
+    if command not in READERS:
+        streams.outlive_reader()
+        if not {"--help", "-h"} & {*arguments} and not _enough_address_space():
+            return refuse("the address space is too small to load torch: set ulimit -v to unlimited", 1)
+    code: int = importlib.import_module(f"ssl_bench.commands.{command}").main(arguments)
+    return code
+
+
+def _no_command(word: str) -> str:
+    """The refusal of a first word that is no command."""
+    near = difflib.get_close_matches(word.lower(), COMMANDS, 1, 0.6)
+    hint = f" (did you mean {near[0]}?)" if near else " (did you mean ssl-bench train?)" if "=" in word else ""
+    return f"there is no command {word!a}{hint}: the commands are {', '.join(COMMANDS)}"
+
+
+def _enough_address_space() -> bool:
+    """Whether torch can be loaded: tried in a process of its own, without the many messages of its libraries."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return True
+    code = "import torch, torchvision, timm, sklearn.linear_model"
+    silent = subprocess.DEVNULL
+    return subprocess.run([sys.executable, "-c", code], stdout=silent, stderr=silent, check=False).returncode == 0

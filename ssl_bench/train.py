@@ -2,7 +2,9 @@
 
 import sys
 
-from ssl_bench.commands.train import main
+from ssl_bench import cli
+from ssl_bench.commands.train import main as main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.argv.insert(1, "train")
+    cli.main()

@@ -21,7 +21,16 @@ from tests.conftest import SMALL
 ROOT = Path(__file__).parents[1]
 READMES = ["README.md", "conf/README.md", "scripts/README.md", "ssl_bench/papers/README.md"]
 READMES += ["ssl_bench/papers/measured/README.md"]
-SETUP = ("pip ", "ruff ", "mypy", "pytest", "cd ", "export ", "git ")  # what installs and tests the package itself
+SETUP = (
+    "pip ",
+    "ruff ",
+    "mypy",
+    "pytest",
+    "cd ",
+    "export ",
+    "git ",
+    "eval ",
+)  # what installs and tests the package itself
 NEEDS_DATA = "(multi_digits|imagenet|cifar|stl10|mnist|randbit|bits)"
 NOT_COMPOSED = ("hydra", "experiment=", "row=", "col=", "export=", "paths.")
 

@@ -1,2 +1,16 @@
-"""The commands of ``ssl-bench``, one file each, with ``main(arguments) -> exit code``. ``cli.py`` is their table;
+"""The commands of ``ssl-bench``, one file each, with ``main(arguments) -> exit code``, and their table;
 ``arguments.py`` is how they read a command line."""
+
+COMMANDS = {
+    "train": "pre-train and evaluate: train [group=option] [key=value], a grid with -m",
+    "evaluate": "evaluate a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]",
+    "status": "every run and grid under outputs/: status [OUTPUTS] [--where loss=dcl] [--sort knn/top1] [--watch]",
+    "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
+    "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",
+    "figure": "the same as a plot: figure dcl/fig3 --out fig3.png",
+    "prepare": "write a dataset's arrays: prepare dataset=cifar10 [--source FOLDER]",
+    "mi": "mutual information of Gaussians, estimated by a loss: mi -m information=2,4 loss=infonce,eqco",
+    "weight": "the weight of the positive in a loss's gradient: weight -m k=256,1024 loss=infonce,dcl",
+    "detect": "fine-tune a detector on an exported backbone: detect EXPORT.json --data COCO",
+    "completion": 'completion of the Tab key: eval "$(ssl-bench completion bash)", or zsh',
+}

@@ -1,6 +1,8 @@
 """How the commands read a command line: argparse for words and flags, ``key=value`` for everything else."""
 
 import argparse
+import contextlib
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -12,31 +14,42 @@ class Parser(argparse.ArgumentParser):
     Args:
         command: its name, such as ``table``.
         description: shown by ``--help``.
+        add_help: False leaves ``--help`` to the caller.
     """
 
-    def __init__(self, command: str, description: str) -> None:
-        super().__init__(f"ssl-bench {command}", description=description, allow_abbrev=False)
+    def __init__(self, command: str, description: str, add_help: bool = True) -> None:
+        super().__init__(f"ssl-bench {command}", description=description, allow_abbrev=False, add_help=add_help)
 
     def read(self, arguments: Sequence[str]) -> Any:
         """Parse ``arguments``; exit with code 2 for wrong ones and with 0 after ``--help``."""
-        with_value = {flag for action in self._actions for flag in action.option_strings if action.nargs != 0}
-        words, overrides = list[str](), list[str]()
-        for previous, word in zip(["", *arguments], arguments, strict=False):
-            override = "=" in word and not word.startswith("-") and previous not in with_value
-            (overrides if override else words).append(word)
+        words, overrides = self.split(arguments)
         options = self.parse_args(words)
         options.overrides = overrides
         return options
 
+    def split(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Words and flags, and the overrides: ``key=value``, ``~key``."""
+        with_value = {flag for action in self._actions for flag in action.option_strings if action.nargs != 0}
+        words, overrides = list[str](), list[str]()
+        for previous, word in zip(["", *arguments], arguments, strict=False):
+            override = ("=" in word or word.startswith("~")) and not word.startswith("-") and previous not in with_value
+            (overrides if override else words).append(word)
+        return words, overrides
+
     def error(self, message: str) -> NoReturn:
         """Exit with code 2 after one sentence that names the known flags."""
         flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-        sys.exit(refuse(f"{message}; flags of {self.prog} are {', '.join(flags)}"))
+        setting = re.search(r"unrecognized arguments: --(\w[\w.]*=.*)", message)
+        hint = f"a setting has no dashes, such as {setting[1]}; " if setting else ""
+        sys.exit(refuse(f"{message}; {hint}flags of {self.prog} are {', '.join(flags)}"))
 
 
 def refuse(error: object, code: int = 2) -> int:
     """Print why a command cannot go on; return its exit code."""
-    print(f"ssl-bench: {error}", file=sys.stderr)
+    if isinstance(error, OSError) and error.strerror:
+        error = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    with contextlib.suppress(OSError):  # a closed terminal: the code is still that of the refusal
+        print(f"ssl-bench: {' '.join(str(error).split())}", file=sys.stderr)
     return code
 
 

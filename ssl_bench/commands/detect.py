@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import io
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, refuse
 from ssl_bench.data.coco import Boxes, Example
 from ssl_bench.distributed import leave, rank, world
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.errors import ConfigError, RunError, require
 from ssl_bench.hardware import local_device
 from ssl_bench.networks.export import read
 from ssl_bench.record import checkpoint
@@ -129,8 +130,6 @@ def evaluate(model: nn.Module, photos: Boxes, annotations: Path, device: torch.d
 
 def finetune(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Train and evaluate, resuming after the last saved epoch; return the record."""
-    if importlib.util.find_spec("pycocotools") is None:  # refused before hours of training
-        raise ConfigError("average precision needs pycocotools: pip install ssl-bench[detection]")
     if options.batch % world() or options.batch < 2 * world():  # BN in the box head needs several values
         raise ConfigError(f"--batch={options.batch}: set a multiple of {world()} ranks, two photos or more on each")
     truth = {split: options.data / "annotations" / f"instances_{split}2017.json" for split in ("train", "val")}
@@ -151,7 +150,7 @@ def finetune(options: argparse.Namespace, device: torch.device) -> dict[str, Any
         parallel = nn.parallel.DistributedDataParallel(model, [device.index] if device.type == "cuda" else None)
     given = {name: v for name, v in sorted(vars(options).items()) if name != "overrides"}
     settings = {name: str(v) if isinstance(v, Path) else v for name, v in given.items()}
-    weights = files.read_json(options.export)["sha256"]
+    weights = read(options.export)[0]["sha256"]
     places = ("export", "data", "out", "workers")
     identifying = {k: v for k, v in settings.items() if k not in places} | {"sha256": weights}
     identity = hashlib.sha256(json.dumps(identifying).encode()).hexdigest()[:10]
@@ -190,6 +189,20 @@ def _epoch(photos: Boxes, options: argparse.Namespace, epoch: int) -> Iterator[l
     return iter(DataLoader(photos, batch_sampler=shares, num_workers=options.workers, collate_fn=list))
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Refuse invalid flags, before a process group or a GPU is used."""
+    least = {"epochs": 1, "batch": 1, "warmup": 1, "max_steps": 1, "workers": 0, "seed": 0}
+    for name, smallest in least.items():
+        value = getattr(options, name)
+        require(value is None or value >= smallest, f"--{name.replace('_', '-')}", value, f"{smallest} or more")
+    require(options.lr is None or 0 < options.lr < math.inf, "--lr", options.lr, "a positive number")
+    require(0 < options.sizes[0] <= options.sizes[1], "--sizes", options.sizes, "two lengths, the shorter one first")
+    require(options.export.is_file(), "export", options.export, "the .json file of `ssl-bench evaluate ... export=...`")
+    if importlib.util.find_spec("pycocotools") is None:  # refused before hours of training
+        raise ConfigError("average precision needs pycocotools: pip install ssl-bench[detection]")
+    require(options.data.is_dir(), "--data", options.data, "a folder that exists")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write ``OUT/detection.json``; 0, 1 for a run that failed, 2 for wrong arguments or data."""
     parser = Parser("detect", "Fine-tune a detector on an exported backbone.")
@@ -214,6 +227,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     if options.overrides:
         return refuse(f"{options.overrides[0]}: detect takes --flags only, see ssl-bench detect --help", 2)
+    try:
+        _check(options)
+    except ConfigError as error:
+        return refuse(error)
     device = local_device(int(os.environ.get("LOCAL_RANK", 0)))
     if "RANK" in os.environ:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

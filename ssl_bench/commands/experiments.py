@@ -3,6 +3,8 @@
 An option of the same name in ``conf/experiment/`` comes before them, one in the folder of ``--config-dir`` after them.
 """
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -11,6 +13,8 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
+
+from ssl_bench.errors import ConfigError
 
 GROUP = "experiment"
 
@@ -51,6 +55,23 @@ class PapersSearchPath(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append("ssl-bench", f"{PapersSource.scheme()}://")
+
+
+def check(name: str, folders: Sequence[Path]) -> None:
+    """Refuse an experiment of no paper that is in no folder of options either.
+
+    Raises:
+        ConfigError: naming the nearest experiments.
+    """
+    from ssl_bench.papers import experiments
+
+    own = {
+        str(path.relative_to(folder / GROUP).with_suffix("")): path
+        for folder in folders
+        for path in (folder / GROUP).rglob("*.yaml")
+    }
+    if name not in own and experiments.content(name) is None:
+        raise ConfigError(f"{GROUP}={name}: {experiments.no_experiment(name, sorted(own))}")
 
 
 def register() -> None:

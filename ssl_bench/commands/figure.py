@@ -27,6 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     selection = Selection.read(options.names, options.all, options.overrides)
     path = options.out or Path(f"{'-'.join(options.names or ['figures']).replace('/', '-')}.png")
     try:
+        selection.check_reading()
         selected = [(table, selection.cells(table)) for table in selection.tables()]
         for table, _ in selected:
             if not table.x:

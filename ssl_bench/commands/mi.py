@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ssl_bench.config.build import build
 from ssl_bench.errors import require
 
 POSITIVE = ("information", "dimensions", "pairs", "hidden", "outputs", "steps", "evaluations", "lr")
@@ -28,8 +29,13 @@ def check(config: dict[str, Any]) -> None:
     for key in POSITIVE:
         value = config[key]
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        require(number and value > 0, key, value, "a positive number")
+        require(number and 0 < value < math.inf, key, value, "a positive number")
+        require(isinstance(value, int) or key in ("information", "lr"), key, value, "a positive integer")
+    seed = config["seed"]
+    require(isinstance(seed, int) and seed >= 0, "seed", seed, "an integer of 0 or more")
     require(config["pairs"] >= 2, "pairs", config["pairs"], "2 or more")
+    for group in ("loss", "temperature"):
+        build(config[group], group)
 
 
 def bound(config: dict[str, Any]) -> dict[str, float]:
@@ -42,7 +48,6 @@ def estimate(config: dict[str, Any]) -> float:
     import torch
     from torch import Tensor, nn
 
-    from ssl_bench.config.build import build
     from ssl_bench.objective.contrast import Contrast, Embedded
     from ssl_bench.objective.negatives import CrossView
     from ssl_bench.seeding import seed_everything

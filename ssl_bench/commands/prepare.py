@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ssl_bench.commands.arguments import Parser, refuse
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.errors import ConfigError, RunError, require
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,11 +31,16 @@ def main(arguments: Sequence[str]) -> int:
 def _run(overrides: Sequence[str], source: Path | None, picture: Path | None) -> Iterator[str]:
     """Prepare the dataset and draw the picture; yield one sentence about each."""
     from ssl_bench.config.compose import load
+    from ssl_bench.config.schema import check
     from ssl_bench.data.prepare import prepare
     from ssl_bench.data.sheet import sheet, write_png
     from ssl_bench.parts import Parts
 
     config = load(overrides)
+    check(config)
+    if picture:
+        require(picture.suffix == ".png", "--show", picture, "a .png file")
+        require(picture.parent.is_dir(), "--show", picture, f"a file in a folder that exists: no {picture.parent}")
     parts, name = Parts(config), config["choices"]["dataset"]
     yield prepare(parts.dataset, name, source, _progress)
     if picture:

@@ -10,18 +10,23 @@ import contextlib
 import fcntl
 import importlib
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from ssl_bench import hardware
 from ssl_bench.commands.arguments import Parser, refuse, show_progress
-from ssl_bench.errors import ConfigError
+from ssl_bench.config import schema
+from ssl_bench.config.build import one_of
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
 from ssl_bench.papers.selection import HELP, Selection
+from ssl_bench.training.signals import stops
 
 SUBMITTED = 32  # commands that wait for jobs of Slurm at the same time, each in a process of its own
 
@@ -43,6 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     try:
         request = Request.read(Selection.read(options.names, options.all, options.overrides))
+        one_of("scale", request.scale, schema.CHOICES["scale"])
+        require(all(seed >= 0 for seed in request.seeds), "seed", list(request.seeds), "integers of 0 or more")
         planned = plan(request, show_progress)
     except ConfigError as error:
         return refuse(error)
@@ -94,18 +101,38 @@ def _train_in_turn(request: Request, todo: Sequence[PlannedRuns]) -> Iterator[in
 
 def _train_at_once(request: Request, todo: Sequence[PlannedRuns]) -> list[int]:
     """Train cells in processes of their own, as many at a time as fit on this machine, or as Slurm's queue may hold."""
+    running: list[subprocess.Popen[bytes]] = []
+    received: list[int] = []
 
     def train(runs: PlannedRuns) -> int:
+        if received:
+            return 128 + received[0]
         print(f"{'; '.join(runs.cells)}\n{runs.line()}", flush=True)
         command = [sys.executable, "-m", "ssl_bench", runs.command, *runs.arguments()]
-        return subprocess.run(command, check=False).returncode
+        with subprocess.Popen(command) as process:
+            running.append(process)
+            if received:  # while the process was being started
+                process.send_signal(received[0])
+            code = process.wait()
+        return code if code >= 0 else 128 - code
+
+    def stop(number: int, frame: Any) -> None:
+        """Pass a signal on; no other command starts then."""
+        received.append(number)
+        for process in running:
+            process.send_signal(number)
 
     config = todo[0].config if todo else {}
     limit = SUBMITTED
     if request.launcher != "slurm":
         limit = hardware.concurrent_runs(config.get("devices", 1), config.get("runs_per_gpu", 1))
-    with ThreadPoolExecutor(limit) as pool:
-        return list(pool.map(train, todo))
+    former = {number: signal.signal(number, stop) for number in stops()}
+    try:
+        with ThreadPoolExecutor(limit) as pool:
+            return list(pool.map(train, todo))
+    finally:
+        for known, handler in former.items():
+            signal.signal(known, handler)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from ssl_bench.config.compose import Composer
 from ssl_bench.config.identity import run_dir
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import State
+from ssl_bench.record import results
 
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
@@ -36,6 +37,7 @@ class GridSweeper(Sweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Read the grid's folder and make the launcher that the configuration names."""
         plugins: Any = Plugins.instance()
+        self.loader = hydra_context.config_loader
         self.grid, self.primary = Path(config.hydra.sweep.dir), config.hydra.job.config_name
         self.launcher: Launcher = plugins.instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
@@ -48,7 +50,7 @@ class GridSweeper(Sweeper):
             ConfigError: a run cannot be composed; none has started then.
         """
         overrides = [*(f"{key}={values}" for key, values in self.params.items()), *arguments]
-        parsed = OverridesParser.create().parse_overrides(overrides)
+        parsed = OverridesParser.create(self.loader).parse_overrides(overrides)
         (batch,) = basic_sweeper.BasicSweeper.split_arguments(parsed, None)
         runs = [list(run) for run in dict.fromkeys(map(tuple, batch))]
         GridSweeper.folder = self.grid
@@ -67,7 +69,7 @@ class GridSweeper(Sweeper):
         composer, finished = Composer(), dict[int, Path]()
         for number, run in enumerate(runs):
             folder = run_dir(composer.load(run, self.primary))
-            if (folder / "results.json").exists():
+            if results.finished(folder):
                 finished[number] = folder
         return finished
 

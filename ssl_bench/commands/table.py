@@ -1,7 +1,5 @@
 """``ssl-bench table dcl/table1``: print a paper's numbers beside those of the runs on disk."""
 
-import os
-import sys
 from collections.abc import Sequence
 
 from ssl_bench.commands.arguments import Parser, refuse, show_progress
@@ -10,6 +8,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.papers import formats
 from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import HELP, Selection
+from ssl_bench.record import streams
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     selection = Selection.read(options.names, options.all, options.overrides)
     try:
+        selection.check_reading()
         one_of("--format", options.format, tuple(formats.FORMATS))
         selected = [(table, selection.cells(table)) for table in selection.tables()]
         results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         print(formats.formatted(options.format, filled), end="", flush=True)
     except BrokenPipeError:  # the reader has closed the pipe; the artifact is still written
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.drop_output()
     if options.wandb:
         from ssl_bench.record.wandb import log_table
 

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -18,14 +19,24 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from ssl_bench import __version__
 from ssl_bench.commands import experiments, sweeper
-from ssl_bench.commands.arguments import refuse
+from ssl_bench.commands.arguments import Parser, refuse
 from ssl_bench.commands.sweeper import GridSweeper
 from ssl_bench.config import compose, schema
+from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, require, unwritable
 from ssl_bench.launch import grid, processes
 from ssl_bench.launch.job import Check, Job, Work
 from ssl_bench.launch.outcome import Outcome, State
+
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+# Flags of Hydra that belong to an application without commands, with what to do instead.
+OWN_OPTIONS = "leave it out: --config-dir FOLDER adds options of your own"
+COMPLETION = 'leave it out: eval "$(ssl-bench completion bash)" completes commands, options and keys'
+RERUN = "leave it out: the command of a run is in its command.txt"
+REFUSED = dict.fromkeys(("--config-path", "-cp", "--config-name", "-cn"), OWN_OPTIONS)
+REFUSED |= dict.fromkeys(("--shell-completion", "-sc"), COMPLETION) | {"--experimental-rerun": RERUN}
 
 
 def main(
@@ -46,8 +57,10 @@ def main(
         0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:
         stopped by signal n, to be resumed by the same command.
     """
-    overrides = [a for a in arguments if not a.startswith("-") and ("=" in a or a.startswith("~"))]
-    flags = [a for a in arguments if a not in overrides]
+    try:
+        flags, overrides = _read(primary, arguments)
+    except ConfigError as error:
+        return refuse(error)
     os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, which are put into sentences below
     # Hydra reads sys.argv, flags first.
@@ -63,8 +76,8 @@ def main(
         if not job.in_grid:
             outcomes.append(job.run())
             return
-        print(f"[{job.number + 1}] {' '.join(job.overrides)}", flush=True)
         processes.prepare(job.launcher)
+        print(f"[{job.number + 1}] {' '.join(job.overrides)}", flush=True)
         outcome = job.run()
         if outcome.state is State.INTERRUPTED:
             if job.launcher == "basic":
@@ -75,19 +88,14 @@ def main(
     experiments.register()
     sweeper.register()
     try:
-        for override in overrides:
-            if override.lstrip("+").startswith("experiment=") and "," in override:
-                raise ConfigError(f"{override}: each experiment has a grid of its own: start one at a time")
         hydra.main(version_base="1.3", config_path=str(compose.directory()), config_name=primary)(run_one)()
     except (HydraException, OmegaConfBaseException) as error:
-        return refuse(compose.explain(error, overrides))
+        return refuse(compose.explain(error, overrides, primary))
     except ConfigError as error:
         return refuse(error)
     except KeyboardInterrupt:  # outside a training, which handles signals itself
         print("interrupted; the same command does what is missing", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of the output has closed it
-        return 1
     except OSError as error:  # Hydra could not make the grid's folder
         return refuse(unwritable(error))
     finally:
@@ -95,3 +103,49 @@ def main(
     if GridSweeper.folder is not None:
         return grid.summarise(GridSweeper.folder)
     return outcomes[0].code if outcomes else 0
+
+
+def _read(primary: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Check the command line; return Hydra's flags and the overrides.
+
+    Raises:
+        ConfigError: a word, a flag or an override that cannot be used.
+    """
+    for argument in arguments:
+        if (remedy := REFUSED.get(argument.partition("=")[0])) is not None:
+            raise ConfigError(f"{argument}: {remedy}")
+    parser = Parser(primary, "", add_help=False)
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--hydra-help", action="store_true")
+    parser.add_argument("--version", action="version", version=f"ssl-bench {__version__}")
+    parser.add_argument("--run", "-r", action="store_true")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    parser.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--config-dir", "-cd", type=Path)
+    parser.add_argument("words", nargs="*")
+    options = parser.read(arguments)
+    if options.words:
+        raise ConfigError(compose.no_override(options.words[0]))
+    modes = [f"--{name}" for name in ("run", "multirun", "cfg", "info") if getattr(options, name)]
+    if len(modes) > 1 and not options.help:
+        raise ConfigError(f"{modes[0]} and {modes[1]} exclude each other: leave {modes[0]} out")
+    compose.check_overrides(options.overrides)
+    if options.resolve and not options.cfg and not options.help:
+        raise ConfigError("--resolve is part of --cfg: add --cfg job, or leave --resolve out")
+    if options.package is not None and not options.cfg:
+        raise ConfigError("--package is part of --cfg: add --cfg job, or leave --package out")
+    package, keys = options.package, compose.keys(options.overrides, primary) if options.package else []
+    if package is not None and package not in keys and package.split(".")[0] not in ("hydra", "_global_"):
+        raise ConfigError(f"--package={package}: there is no such key{near(package, keys)}: set it to a key or a group")
+    folder = options.config_dir
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(f"--config-dir={folder}: set --config-dir to a folder that exists")
+    folders = [compose.directory(), *([folder] if folder else [])]
+    for override in options.overrides:
+        key, _, name = override.lstrip("+").partition("=")
+        if key == experiments.GROUP and primary == "train":
+            experiments.check(name.strip("'\""), folders)
+    return parser.split(arguments)

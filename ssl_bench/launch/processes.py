@@ -6,9 +6,7 @@ import os
 import signal
 import sys
 
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)  # after these a run saves its state and ends
-# Exit codes of stopped processes: after saving their state, or by the signal itself, before they listened to it.
-STOPPED = {code: number for number in STOPS for code in (128 + number, -number)}
+from ssl_bench.record import streams
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
@@ -21,6 +19,7 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
 
 def prepare(launcher: str) -> None:
     """Set up a process in which a launcher carries out a run."""
+    streams.outlive_reader()
     launching = multiprocessing.parent_process()
     if launcher == "local" and launching is not None:  # with n_jobs=1 there is only one process
         die_with(launching.pid or 0, signal.SIGTERM)  # the run is stopped and saves its state

@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,18 @@ from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.processes import STOPPED, die_with
+from ssl_bench.launch.processes import die_with
 from ssl_bench.launch.workers import in_worker
+from ssl_bench.record import streams
 from ssl_bench.record.environment import environment
 from ssl_bench.record.log import logging_to
+from ssl_bench.record.results import finished
 from ssl_bench.training.engine import train
 from ssl_bench.training.interrupt import Interrupted
+from ssl_bench.training.signals import STOPPED, STOPS, stops
+
+REPORTED = "ssl-bench: "  # before the reason of a failed rank, in the file that torch's elastic agent reads
+LOST = "has lost the others"
 
 
 def launch(
@@ -76,7 +82,7 @@ def join(config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False)
     die_with(os.getppid())
     device = _enter(config, int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     try:
-        done = broadcast_object((folder / "results.json").exists() if rank() == 0 else None)
+        done = broadcast_object(finished(folder) if rank() == 0 else None)
         outcome = Outcome(State.DONE_BEFORE) if done else _train(config, run_id, folder, device, quiet)
     except BaseException:
         if device.type == "cpu":  # with NCCL, leaving would wait for ranks that may never come
@@ -139,7 +145,7 @@ def _attempt(folder: Path, device: torch.device, quiet: bool = False) -> Iterato
             if world() == 1:
                 attempt.outcome = Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
             elif _lost_a_rank(error):
-                reason = f"rank {rank()} has lost the others ({str(error).splitlines()[0]})"
+                reason = f"rank {rank()} {LOST} ({str(error).splitlines()[0]})"
                 attempt.outcome = Outcome.failed(f"{reason}; the same command resumes")
             else:
                 raise
@@ -176,6 +182,9 @@ def _elastic(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> 
             logging.getLogger(name).setLevel(logging.CRITICAL)  # the outcome reports a failure once
     multiprocessing.set_start_method("spawn", force=True)  # joblib's workers set a method that the ranks do not know
     team = nodes()
+    handled: dict[str, Any] = {}
+    if any(field.name == "signals_to_handle" for field in fields(LaunchConfig)):  # torch 2.9 and later
+        handled["signals_to_handle"] = ",".join(number.name for number in (*stops(), signal.SIGQUIT))
     settings = LaunchConfig(
         min_nodes=team.count,
         max_nodes=team.count,
@@ -187,8 +196,10 @@ def _elastic(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> 
         max_restarts=0,
         monitor_interval=0.1,
         start_method="spawn",
+        **handled,
     )
-    former = signal.signal(signal.SIGUSR2, _raise_signal)
+    former = {number: signal.getsignal(number) for number in (*STOPS, signal.SIGQUIT)}
+    signal.signal(signal.SIGUSR2, _raise_signal)
     try:
         outcomes = elastic_launch(settings, _rank)(config, run_id, folder, quiet, os.getpid())
         return next(iter(outcomes.values()))  # type: ignore[no-any-return]  # the keys are ranks of all machines
@@ -199,10 +210,14 @@ def _elastic(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> 
         if failure.exitcode in STOPPED:  # another process stopped the ranks, not this one
             return Outcome.interrupted(int(STOPPED[failure.exitcode]))
         report: Any = failure.message  # a sentence, or a dict with a traceback
+        if isinstance(report, str) and report.startswith(REPORTED):
+            return Outcome.failed(report.removeprefix(REPORTED), failure.exitcode)
         message = str(report["extraInfo"]["py_callstack"] if isinstance(report, dict) else report).strip()
         return Outcome.failed(f"rank {number} failed: {message.splitlines()[-1]}", detail=message)
     finally:
-        signal.signal(signal.SIGUSR2, former)
+        for known, handler in former.items():  # elastic leaves its own
+            if handler is not None:
+                signal.signal(known, handler)
 
 
 def _raise_signal(number: int, frame: Any) -> None:
@@ -215,9 +230,18 @@ def _raise_signal(number: int, frame: Any) -> None:
 def _rank(config: dict[str, Any], run_id: str, folder: Path, quiet: bool, parent: int) -> Outcome:
     """Entry point of a rank that is started here."""
     die_with(parent)
+    streams.outlive_reader()
     outcome = join(config, run_id, folder, quiet)
     if outcome.state is State.INTERRUPTED:
         # A rank that returned would wait until its result is fetched, which the interrupted parent never does.
         sys.stdout.flush()
+        os._exit(outcome.code)
+    if outcome.state is State.FAILED:
+        # Nor may this one: the others may wait for it in a collective, and on a CPU do not notice that it has ended.
+        sys.stdout.flush()
+        later = 3600 if LOST in outcome.reason else 0  # elastic takes the earliest report: of the rank that was lost
+        with contextlib.suppress(OSError):
+            report = {"message": REPORTED + outcome.reason, "timestamp": int(time.time()) + later}
+            files.write_json(Path(os.environ["TORCHELASTIC_ERROR_FILE"]), report)
         os._exit(outcome.code)
     return outcome

@@ -23,7 +23,9 @@ from multiprocessing.connection import Connection
 from typing import Any, BinaryIO, NoReturn
 
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.processes import STOPPED, STOPS, die_with
+from ssl_bench.launch.processes import die_with
+from ssl_bench.record import streams
+from ssl_bench.training.signals import STOPPED, STOPS, stops
 
 # What a run imports, imported by the server once for all runs. Nothing here may start a thread or ask CUDA for GPUs,
 # after which a fork could not use them. Every optimiser imports torch._dynamo.
@@ -134,7 +136,7 @@ def _signals_to() -> Iterator[tuple[Callable[[int], None], list[int]]]:
         process.append(pid)
         pass_on()
 
-    former = {number: signal.signal(number, handle) for number in STOPS}
+    former = {number: signal.signal(number, handle) for number in stops()}
     try:
         yield pass_to, received
     finally:
@@ -166,6 +168,7 @@ def serve(descriptor: int, parent: int) -> NoReturn:
         parent: its PID.
     """
     die_with(parent)
+    streams.outlive_reader()
     os.set_inheritable(descriptor, False)
     for module in PRELOADED:
         with contextlib.suppress(Exception):  # the run that needs the module reports it
@@ -193,7 +196,7 @@ def _work(task: bytes, report: BinaryIO, server: int) -> NoReturn:
     code = 1
     try:
         die_with(server)
-        for number in STOPS:
+        for number in stops():
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         try:

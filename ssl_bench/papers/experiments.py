@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from ssl_bench.config.build import near
+from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 from ssl_bench.papers.tables import Cell, Table
 
@@ -31,6 +33,30 @@ def content(name: str) -> dict[str, Any] | None:
     """An experiment as Hydra's configuration; None if there is none of that name."""
     paper = name.partition("/")[0]
     return _of_paper(tables.load(paper)).get(name) if paper in tables.papers() else None
+
+
+def no_experiment(name: str, others: Sequence[str] = ()) -> str:
+    """Why there is no experiment of that name, and which to take.
+
+    Args:
+        others: experiments that are not made from a table.
+    """
+    paper, _, stem = name.partition("/")
+    every = [*others, *names()]
+    of_paper = [other for other in every if other.startswith(f"{paper}/")]
+    try:
+        found = [table.name for table in tables.find(name)] if stem else []
+    except ConfigError:
+        found = []
+    grids = [other for other in of_paper if any(f"{other}_".startswith(f"{table}_") for table in found)]
+    if grids:
+        return f"{name} is several grids: set it to one of {', '.join(grids)}; `ssl-bench reproduce {name}` trains all"
+    if found:
+        return f"{name} has no grid of its own: train it by `ssl-bench reproduce {name}`"
+    if of_paper:
+        return f"there is no such option{near(name, of_paper)}; set experiment to one of {', '.join(of_paper)}"
+    known = [*others, *(f"{paper}/<table>" for paper in tables.papers())]
+    return f"there is no such option{near(name, every)}; set experiment to one of {', '.join(known)}"
 
 
 @cache

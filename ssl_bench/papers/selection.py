@@ -59,7 +59,7 @@ class Selection:
         if not self.names:
             raise ConfigError(f"name a table: {', '.join(table.name for table in tables.every())}")
         selected = [table for name in self.names for table in tables.find(name)]
-        papers = [name for name in self.names if "/" not in name]
+        papers = [name for name in self.names if not name.partition("/")[2]]
         if papers and not self.whole:
             raise ConfigError(f"{papers[0]} has {', '.join(t.name for t in selected)}: name one, or add --all")
         return selected
@@ -78,6 +78,18 @@ class Selection:
         """The last value of a key in ``settings``."""
         values = [setting.split("=", 1)[1] for setting in self.settings if setting.startswith(f"{key}=")]
         return values[-1] if values else None
+
+    def check_reading(self) -> None:
+        """Refuse settings of a command that only reads runs.
+
+        Raises:
+            ConfigError: a setting other than ``paths.outputs``, or a folder that does not exist.
+        """
+        for setting in self.settings:
+            if not setting.startswith("paths.outputs="):
+                raise ConfigError(f"{setting}: leave it out: row, col and paths.outputs are what can be set here")
+        if self.settings and not self.outputs.is_dir():
+            raise ConfigError(f"paths.outputs={self.outputs}: set paths.outputs to a folder that exists")
 
     @property
     def outputs(self) -> Path:

@@ -27,7 +27,10 @@ def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    console, file = logging.StreamHandler(sys.stdout), _LogFile(folder / "train.log")
+    console, file = (
+        logging.StreamHandler(sys.stdout),
+        _LogFile(folder / "train.log", encoding="utf-8", errors="backslashreplace"),
+    )
     console.setFormatter(logging.Formatter("%(message)s"))
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.setLevel(logging.INFO)

@@ -1,4 +1,4 @@
-"""Stop on SIGTERM, SIGINT or SIGUSR2 (Slurm's warning before the time limit) at a step that all ranks agree on."""
+"""Stop on SIGTERM, SIGINT, SIGHUP or SIGUSR2 at a step that all ranks agree on."""
 
 import signal
 from types import FrameType
@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ssl_bench.distributed import world
+from ssl_bench.training.signals import stops
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt: code that goes on after an error must not go on after it
@@ -20,7 +21,7 @@ class Interrupted(BaseException):  # like KeyboardInterrupt: code that goes on a
 
 
 class Interrupt:
-    """Context manager that catches the three signals.
+    """Context manager that catches the signals that stop a run.
 
     During training a signal takes effect after a step. The ranks vote after each step, and the votes of one step are
     counted after the next one, so that no rank waits for them. Where ``at_once`` is set, a signal raises
@@ -35,7 +36,7 @@ class Interrupt:
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupt":
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        for number in stops():
             self._former[number] = signal.signal(number, self._handle)
         return self
 

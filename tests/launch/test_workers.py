@@ -122,7 +122,7 @@ def test_a_killed_server_fails_one_run_and_is_started_again() -> None:
     assert fact("server") != server
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2])
 def test_a_signal_is_passed_on_and_its_former_handler_comes_back(number: signal.Signals) -> None:
     former = signal.getsignal(number)
     assert in_worker(stop_parent, os.getpid(), number) == Outcome(State.INTERRUPTED, 128 + number)

@@ -124,6 +124,7 @@ def test_pyplot_is_never_imported() -> None:
     assert imported(code, "matplotlib") and not imported(code, "matplotlib.pyplot")
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_plots_and_shows_them_in_wandb(train: Train) -> None:
     code, printed = train("max_steps=4", GEOMETRY, *NPC, "evaluate.baselines=[raw]", "tracking=offline", pictures=True)
     assert code == 0 and "not drawn" not in printed and "W&B failed" not in printed, printed
