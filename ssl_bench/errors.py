@@ -9,6 +9,9 @@ class ConfigError(Exception):
 
     exit_code = 2
 
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
 
 class RunError(Exception):
     """A run failed after its start; the reason is kept in its directory."""
@@ -33,7 +36,7 @@ class InvalidValue(ConfigError, ValueError):
         self.key, self.value, self.remedy = key, value, remedy
 
     def __str__(self) -> str:
-        return f"{self.key}={shown(self.value)}: set {self.key} to {self.remedy}"
+        return printable(f"{self.key}={shown(self.value)}: set {self.key} to {self.remedy}")
 
     def within(self, group: str) -> "InvalidValue":
         """The same refusal with ``group.`` before the key."""
@@ -44,6 +47,13 @@ def require(holds: bool, key: str, value: object, remedy: str) -> None:
     """Raise :class:`InvalidValue` unless ``holds``."""
     if not holds:
         raise InvalidValue(key, value, remedy)
+
+
+def printable(text: str) -> str:
+    """``text`` with escapes for line breaks, characters that control a terminal, and bytes that are no UTF-8."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shown(value: object) -> str:

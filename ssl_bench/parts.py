@@ -144,6 +144,22 @@ class Parts:
             )
             yield f"{suffix}/{name}/" if name else f"{suffix}/", target
 
+    def _check_shapes(self) -> None:
+        """Refuse shapes of one part that another one does not have. The files in conf/ take them from each other."""
+        _ = self.dataset  # refuses channels and sizes that are not positive
+        config, size = self.config, self.views[0].size
+        channels, width = config["dataset"]["channels"], config["head"].get("out")
+        of_images, of_views = f"{channels}, the channels of the images", f"{size}, the size of the views"
+        shapes = [
+            ("backbone", "in_channels", channels, of_images),
+            ("framework", "channels", channels, of_images),
+            ("framework", "size", size, of_views),
+            ("negatives", "dim", width, f"{width}, which is head.out"),
+        ]
+        for group, key, value, remedy in shapes:
+            given = (config[group] or {}).get(key, value)
+            require(given == value, f"{group}.{key}", given, remedy)
+
     def validate(self, local_processes: int) -> None:
         """Build and check everything without opening images or a device.
 
@@ -159,6 +175,7 @@ class Parts:
         remedy = f"a multiple of devices={devices}, such as {multiple}, or devices to a divisor of {size}"
         require(size % devices == 0, "batch_size.size", size, remedy)
         precision = Precision.of(self.config["precision"], torch.cuda.is_available())
+        self._check_shapes()
         with torch.random.fork_rng(devices=[]):
             method = self.method
         try:

@@ -26,6 +26,8 @@ TWO_RANKS = [name for name in golden.RUNS if name.endswith("2ranks")]
 # The other runs of SimCLR differ in their loss, which tests/objective compares with its formula.
 QUICK = ("simclr-infonce", "simclr-dcl-cross_view", "simclr-macl_w-memory_bank", "simclr-dclw-multicrop")
 LONG = {name: [pytest.mark.slow] for name in golden.RUNS if name.startswith("simclr-") and name not in QUICK}
+# The losses of these are compared with formulas in tests/methods.
+LONG |= {name: [pytest.mark.slow] for name in ("relic", "exemplar", "inv_spread", "moco_cld", "npid_cld")}
 LONG |= {"default": [pytest.mark.slow, pytest.mark.timeout(900)], **{name: [pytest.mark.slow] for name in TWO_RANKS}}
 
 
@@ -34,6 +36,7 @@ def test_a_run_equals_its_record(name: str, recorded: dict[str, Any]) -> None:
     compare(name, recorded, golden.observe(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWO_RANKS)
 def test_ranks_that_were_started_elsewhere_equal_the_record(
     name: str, recorded: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -68,11 +68,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
-    """Print which cells are done, which are unavailable, and what the other ones cost."""
-    for runs in planned:
-        if runs.seeds and not runs.unavailable:
-            state = f"{len(runs.done)}/{len(runs.seeds)} seeds" if runs.missing else "done"
+    """Print which cells still need runs, how many are done or unavailable, and what the other ones cost."""
+    available = [runs for runs in planned if runs.seeds and not runs.unavailable]
+    for runs in available:
+        if runs.missing:
+            state = f"{len(runs.done)}/{len(runs.seeds)} seeds"
             print(f"{state:>10}  {runs.cells[0]}")
+    if done := sum(not runs.missing for runs in available):
+        print(f"{done:>4} cells  done")
     for reason, count in Counter(runs.unavailable for runs in planned if runs.unavailable).items():
         print(f"{count:>4} cells  not available: {reason}")
     if request.scale == "reduced" and request.selection.setting("scale") is None:

@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench.commands.arguments import Parser, refuse
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, printable
 from ssl_bench.status.entries import Entry, Status
 from ssl_bench.status.groups import summaries
 from ssl_bench.status.index import no_collection
 from ssl_bench.status.labels import labels
 from ssl_bench.status.scan import Scan
 from ssl_bench.status.select import RunFilter
-from ssl_bench.status.view import lines, overview, printable, totals, view
+from ssl_bench.status.view import lines, overview, totals, view
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ssl_bench.errors import printable
 from ssl_bench.record.progress import clock
 from ssl_bench.status.entries import URGENT, Entry, Status
 from ssl_bench.status.groups import Summary
@@ -150,13 +151,6 @@ def lines(outputs: Path, entries: Sequence[Entry], labels: Sequence[str], left: 
         if below and entry.reason:
             yield f"{printable(entry.run.path if entry.run else label)}: {printable(entry.reason)}"
     yield totals(entries, left)
-
-
-def printable(text: str) -> str:
-    """``text`` with escapes for line breaks, characters that control a terminal, and bytes that are no UTF-8."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def totals(entries: Sequence[Entry], left: float | None) -> str:

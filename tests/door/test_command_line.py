@@ -158,6 +158,7 @@ HELP = {
     "help train": "ssl-bench train [group=option]",
     "train -h": "ssl-bench train [group=option]",
     "train loss=dcl --help": "ssl-bench train [group=option]",
+    "train --hydra-help": "See https://hydra.cc for more info.",
     "mi --help": "ssl-bench mi",
     "weight --help": "ssl-bench weight",
     **{

@@ -94,7 +94,7 @@ def test_a_worker_has_imported_what_a_run_needs_and_can_still_use_a_gpu() -> Non
     ("crash", "argument", "reason"),
     [
         (send, signal.SIGKILL, "the process of the run was killed by SIGKILL (is the memory full?)"),
-        (send, signal.SIGSEGV, "the process of the run was killed by SIGSEGV"),
+        pytest.param(send, signal.SIGSEGV, "the process of the run was killed by SIGSEGV", marks=pytest.mark.slow),
         (leave, 7, "the process of the run exited with code 7"),
         (leave, 0, "the process of the run exited with code 0"),
     ],

@@ -44,7 +44,7 @@ def views(channels: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("backbone", "channels"), STEMS)
-@pytest.mark.parametrize("library", ["timm", "torchvision"])
+@pytest.mark.parametrize("library", [pytest.param("timm", marks=pytest.mark.slow), "torchvision"])
 def test_the_libraries_load_the_export(
     backbone: str, channels: int, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

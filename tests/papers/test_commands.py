@@ -181,7 +181,7 @@ def test_a_dry_run_prints_the_commands_of_what_is_missing(capsys: Output) -> Non
     arguments = ["dcl/table1", f"row={ROW}", "col=[36][24]", "devices=8", "--dry-run"]
     assert reproduce.main(arguments) == 0
     out = capsys.readouterr().out
-    assert "      done  dcl/table1 CIFAR-10 DCL | 32" in out and "1/5 seeds  dcl/table1 CIFAR-10 DCL | 64" in out
+    assert "   1 cells  done" in out and "1/5 seeds  dcl/table1 CIFAR-10 DCL | 64" in out
     assert "4 runs to go in 1 cells, about 0.4 h of pre-training on 8 V100" in out
     (line,) = [x for x in out.splitlines() if x.startswith("ssl-bench")]
     assert shlex.split(line)[3:] == [*cell(column="64").overrides, "devices=8", "seed=0,2,3,4"]
@@ -204,6 +204,7 @@ def test_a_word_selects_the_rows_that_have_it(capsys: Output) -> None:
     assert len(lines) == 4 and all("loss=dcl" in words for words in lines) and "4 runs to go in 4 cells" in out
 
 
+@pytest.mark.slow
 def test_an_interrupted_reproduction_goes_on_with_what_is_missing(tiny: None, capsys: Output) -> None:
     assert reproduce.main(["tiny/table1", "col=infonce", "seed=0"]) == 0
     out = capsys.readouterr().out

@@ -102,6 +102,7 @@ def test_two_ranks_give_the_results_of_one(train: Train, launcher: str) -> None:
     assert relative_difference(checkpoint_tensors(Path("one")), checkpoint_tensors(Path("two"))) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_momentum_network_on_two_ranks_is_that_of_one_rank(train: Train, launcher: str) -> None:
     exact = ["max_steps=6", "precision=fp64", "batch_size=b32", "framework.momentum=0.9"]
@@ -227,6 +228,7 @@ def test_a_new_python_process_is_stopped_as_a_forked_one(train: Train) -> None:
     assert (only_run() / "checkpoints" / "last.pt").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_when_an_evaluation_is_due_does_not_skip_the_evaluation(train: Train) -> None:
     """An epoch is one step, with an evaluation."""
     run = ["epochs=9", "batch_size.size=680", "dataset.size=12", "evaluate=knn", "evaluate.every=1"]
