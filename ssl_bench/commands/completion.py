@@ -30,7 +30,7 @@ _ssl_bench() {
 }
 complete -o default -F _ssl_bench ssl-bench
 """
-ZSH = "autoload -Uz bashcompinit && bashcompinit\n"
+ZSH = "autoload -Uz compinit bashcompinit; (( ${+functions[compdef]} )) || compinit -i; bashcompinit\n"
 HYDRA = ("--help", "--version", "--multirun", "--cfg", "--resolve", "--package", "--config-dir", "--info")
 FLAGS = {
     **dict.fromkeys(("train", "mi", "weight"), HYDRA),

@@ -8,13 +8,15 @@ import itertools
 import json
 import math
 import os
+import resource
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 import pytest
 import torch
 from hypothesis import HealthCheck, given, note, seed, settings
@@ -35,6 +37,15 @@ BASE = [*SMALL, "max_steps=2", "epochs=2", "batch_size.size=16"]
 LEFT_OUT = {"compile", "tracking.mode", "devices", "paths.data", "paths.outputs", "evaluate.linear.epochs"}
 COMPOSER = Composer()
 DEFAULT = "loss=infonce"
+
+
+@pytest.fixture(autouse=True)
+def limited_memory() -> Iterator[None]:
+    """Let an allocation of more than a few GiB fail, before the system kills a process."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + 4 * 2**30, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def without_data(option: str) -> bool:
