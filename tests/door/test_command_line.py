@@ -1,11 +1,16 @@
 """Command lines: their exit codes, and the one sentence with which a wrong one is refused."""
 
 import os
+import pty
+import select
 import shlex
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -337,3 +342,31 @@ def test_a_shell_completes(shell: str) -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert (done.stdout.splitlines(), done.stderr) == (["train", "infonce", "optimizer.schedule="], "")
     assert printed.stdout.startswith("autoload") == (shell == "zsh")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_tab_completes_in_zsh() -> None:
+    terminal, end = pty.openpty()
+    streams: Any = {"stdin": end, "stdout": end, "stderr": end, "start_new_session": True}
+    shell = subprocess.Popen(["zsh", "-f", "-i"], env=os.environ | {"TERM": "dumb", "ZDOTDIR": os.getcwd()}, **streams)
+    command = f'{sys.executable} -m ssl_bench "$@"'
+    os.write(terminal, f"ssl-bench() {{ {command}; }}; eval \"$(ssl-bench completion zsh)\"; print re''ady\n".encode())
+    try:
+        assert printed_until("\nready", terminal)
+        os.write(terminal, b"ssl-bench train loss=inf\t")
+        assert printed_until("loss=infonce", terminal)
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(terminal)
+        os.close(end)
+
+
+def printed_until(text: str, terminal: int, seconds: float = 30) -> bool:
+    """Read from a terminal until it has printed ``text``; return whether it did in time."""
+    screen, end = b"", time.monotonic() + seconds
+    while text.encode() not in screen and time.monotonic() < end:
+        if select.select([terminal], [], [], 0.1)[0]:
+            screen += os.read(terminal, 4096)
+    return text.encode() in screen
