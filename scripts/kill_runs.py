@@ -143,7 +143,7 @@ class Run:
         return 0
 
     def doing(self, last: int) -> str:
-        """What the run is doing; ``last`` is the number of rows of a whole run."""
+        """Tell by its files what the run is doing; ``last`` is the number of rows of a whole run."""
         names, checkpoints = _names(self.folder), _names(self.folder / "checkpoints")
         if any(name.startswith((".next.pt", "next.pt")) for name in checkpoints):
             return CHECKPOINT
@@ -216,7 +216,7 @@ class End:
         return [row["loss"] for row in self.rows if "loss" in row]
 
     def lost(self, other: "End") -> list[str]:
-        """What another run has lost or computed in another way, in words."""
+        """List in words the results that another run has lost or computed differently."""
         equal = {
             "another checkpoint": same(self.checkpoint, other.checkpoint),
             "other losses": self.losses == other.losses,
@@ -225,7 +225,7 @@ class End:
         return [name for name, yes in equal.items() if not yes]
 
     def untidy(self, other: "End") -> list[str]:
-        """What another run has more or less in its files, in words."""
+        """List in words the files and rows that another run has too many or too few of."""
         words = [f"{len(other.rows)} rows of metrics, not {len(self.rows)}"] if self.rows != other.rows else []
         words += [f"{name} is missing" for name in self.names if name not in other.names]
         return words + [f"{name} is left" for name in other.names if name not in self.names]

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def candidates(line: str) -> Iterator[str]:
-    """What the last word of a line may become."""
+    """Complete the last word of a command line: yield every candidate."""
     _, *words = line.split(" ")
     *before, word = words or [""]
     before = [each for each in before if each]

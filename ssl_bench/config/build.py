@@ -108,7 +108,7 @@ def find_target(node: Any, key: str) -> Any:
 
 
 def _find(path: str) -> Any:
-    """What a dotted path names."""
+    """Import the object that a dotted path names."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 

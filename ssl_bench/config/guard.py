@@ -1,4 +1,4 @@
-"""What no configuration may hold, wherever it comes from: checked before Hydra makes anything of it.
+"""Refuse dangerous, unknown and secret entries of a configuration, before Hydra makes anything of it.
 
 Hydra makes its callbacks, launcher, sweeper and log handlers of classes that the configuration names. Only those that
 this package uses are left. Keys that nothing reads are refused, and secrets, since a configuration is written to disk.

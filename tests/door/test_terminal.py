@@ -1,4 +1,4 @@
-"""What commands print: exact lines of tables, at most as wide as they should be, with folders of any name."""
+"""Output of the commands: exact lines of tables, at most as wide as they should be, with folders of any name."""
 
 import io
 import json
