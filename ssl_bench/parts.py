@@ -28,6 +28,7 @@ from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
 
 OBJECTIVE = ("negatives", "temperature", "loss")
+MOST_VIEWS = 64  # of one kind
 Networks = Mapping[str, nn.Module | None]
 
 
@@ -60,8 +61,8 @@ class Parts:
         made = []
         for name, crop in node.items():
             count: Any = crop.get("count") if isinstance(crop, dict) else None
-            valid = isinstance(count, int) and count >= 1
-            require(valid, f"augment.{name}.count", count, "a number of views, 1 or more")
+            valid = isinstance(count, int) and 1 <= count <= MOST_VIEWS
+            require(valid, f"augment.{name}.count", count, f"a number of views from 1 to {MOST_VIEWS}")
             made += [build({k: v for k, v in crop.items() if k != "count"}, f"augment.{name}")] * count
         if len(made) < framework.views:
             name = self.choices.get("framework")

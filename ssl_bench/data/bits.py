@@ -121,9 +121,9 @@ class BitImages(Dataset):
     """
 
     def __init__(self, bits: int, images: int, seed: int, **common: Any) -> None:
-        super().__init__(**common)
         require(1 <= bits <= MOST, "bits", bits, f"a number from 1 to {MOST}")
         require(images >= 2, "images", images, "2 or more")
+        super().__init__(**common)
         self.bits, self.images, self.seed = bits, images, seed
 
     def check(self) -> int:
