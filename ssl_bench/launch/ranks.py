@@ -31,7 +31,7 @@ from ssl_bench.record.log import logging_to
 from ssl_bench.record.results import finished
 from ssl_bench.training.engine import train
 from ssl_bench.training.interrupt import Interrupted
-from ssl_bench.training.signals import STOPPED, STOPS, stops
+from ssl_bench.training.signals import STOPPED, STOPS, held_in_children, release, stops
 
 REPORTED = "ssl-bench: "  # before the reason of a failed rank, in the file that torch's elastic agent reads
 LOST = "has lost the others"
@@ -136,19 +136,24 @@ def _attempt(folder: Path, device: torch.device, quiet: bool = False) -> Iterato
             where = f"{error.filename}: " if error.filename else ""
             reason = f"{where}{error.strerror or error}; after fixing that, the same command resumes"
             attempt.outcome = Outcome.failed(reason)
-        except torch.OutOfMemoryError as error:
-            if world() > 1:
-                raise
-            reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
-            attempt.outcome = Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
         except Exception as error:
-            if world() == 1:
+            if _out_of_memory(error):
+                if world() > 1:
+                    raise
+                reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
+                attempt.outcome = Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
+            elif world() == 1:
                 attempt.outcome = Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
             elif _lost_a_rank(error):
                 reason = f"rank {rank()} {LOST} ({str(error).splitlines()[0]})"
                 attempt.outcome = Outcome.failed(f"{reason}; the same command resumes")
             else:
                 raise
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed. On a CPU torch has no error class for that."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def _lost_a_rank(error: Exception) -> bool:
@@ -201,7 +206,8 @@ def _elastic(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> 
     former = {number: signal.getsignal(number) for number in (*STOPS, signal.SIGQUIT)}
     signal.signal(signal.SIGUSR2, _raise_signal)
     try:
-        outcomes = elastic_launch(settings, _rank)(config, run_id, folder, quiet, os.getpid())
+        with held_in_children():
+            outcomes = elastic_launch(settings, _rank)(config, run_id, folder, quiet, os.getpid())
         return next(iter(outcomes.values()))  # type: ignore[no-any-return]  # the keys are ranks of all machines
     except SignalException as stop:
         return Outcome.interrupted(int(stop.sigval))
@@ -229,6 +235,7 @@ def _raise_signal(number: int, frame: Any) -> None:
 
 def _rank(config: dict[str, Any], run_id: str, folder: Path, quiet: bool, parent: int) -> Outcome:
     """Entry point of a rank that is started here."""
+    release()
     die_with(parent)
     streams.outlive_reader()
     outcome = join(config, run_id, folder, quiet)

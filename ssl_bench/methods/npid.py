@@ -85,7 +85,7 @@ class NPID(Method):
         norm: Literal["sync", "local"],
     ) -> None:
         super().__init__()
-        require(noise >= 0, "noise", noise, "a number of images, or to 0 for the softmax")
+        require(0 <= noise <= 2**20, "noise", noise, f"a number of images up to {2**20}, or to 0 for the softmax")
         require(0 <= memory_momentum <= 1, "memory_momentum", memory_momentum, "a number from 0 to 1")
         self.instances, self.noise, self.norm = instances, noise, norm
         self.encoder = Remembering(backbone, head, memory(instances, head.num_features, memory_momentum, seed, sharded))

@@ -1,6 +1,9 @@
 """The signals that stop a run: it saves its state and ends with the code 128 + n."""
 
+import contextlib
 import signal
+import threading
+from collections.abc import Iterator
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)  # Slurm sends SIGUSR2 before the time limit
 # Exit codes of stopped processes: after saving their state, or by the signal itself, before they listened to it.
@@ -11,3 +14,29 @@ def stops() -> list[signal.Signals]:
     """The signals that stop this process: not SIGHUP if it is ignored, as ``nohup`` has it."""
     hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [number for number in STOPS if number != signal.SIGHUP or not hangup_ignored]
+
+
+@contextlib.contextmanager
+def held_in_children() -> Iterator[None]:
+    """Processes started in the block hold these signals back until they call :func:`release`.
+
+    A new process imports for seconds before it can answer a signal: Ctrl-C would print a traceback of an import. This
+    process goes on receiving them, in a thread that does nothing else.
+    """
+    over = threading.Event()
+    receiver = threading.Thread(target=over.wait, daemon=True)
+    receiver.start()
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+        over.set()
+        receiver.join()
+
+
+def release() -> None:
+    """Answer held signals: until a run listens to them, they end this process at once."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # which would print a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)

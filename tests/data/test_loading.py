@@ -131,7 +131,10 @@ def test_damaged_wrong_and_missing_arrays_are_refused(tmp_path: Path) -> None:
         (["dataset.size=11"], "dataset.size=11: set dataset.size to 12 or more"),
         (["dataset.channels=3"], "dataset.channels=3: set dataset.channels to 1"),
         (["dataset.channels=0"], "dataset.channels=0: set dataset.channels to 1 or more"),
-        (["dataset.mean=[0.2,0.2]", "dataset.std=[1,1]"], "dataset.mean=[0.2, 0.2]: set dataset.mean to at most 1 numbers, one per channel from"),
+        (
+            ["dataset.mean=[0.2,0.2]", "dataset.std=[1,1]"],
+            "dataset.mean=[0.2,0.2]: set dataset.mean to at most 1 numbers, one per channel from",
+        ),
         (["dataset.std=[]"], "dataset.std=[]: set dataset.std to as many numbers as mean has (1)"),
     ],
 )

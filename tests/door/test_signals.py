@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 import pytest
 
 from ssl_bench import cli, files
@@ -203,6 +204,25 @@ def test_a_hangup_stops_the_ranks_of_torchrun() -> None:
     second.send_signal(signal.SIGHUP)
     printed = [first.wait(), second.wait()]
     assert first.code == second.code == HANGUP and is_saved(only_run()), printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("receiver", ["one rank", "both ranks", "all processes"])
+def test_a_signal_while_the_ranks_import_prints_no_traceback(receiver: str) -> None:
+    command = Command("train", *LONG, "devices=2")
+    end = time.monotonic() + 60
+    while (
+        len(found := [p for p in psutil.Process(command.pid).children() if "spawn_main" in " ".join(p.cmdline())]) < 2
+    ):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for process in found[: 1 if receiver == "one rank" else 2]:
+        process.send_signal(signal.SIGINT)
+    if receiver == "all processes":
+        command.send_signal(signal.SIGINT)
+    printed = command.wait()
+    assert command.code == 130 and "Traceback" not in printed, printed
+    assert "interrupted by SIGINT; resume with the same command" in printed
 
 
 @contextlib.contextmanager

@@ -2,11 +2,14 @@
 
 import json
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.ranks import compute
 
 
 @pytest.mark.parametrize("state", State)
@@ -41,3 +44,9 @@ def test_exit_codes_and_states() -> None:
     stopped = Outcome.interrupted(signal.SIGTERM)
     assert (stopped.state, stopped.code, stopped.signal) == (State.INTERRUPTED, 143, signal.SIGTERM)
     assert [state for state in State if Outcome(state).finished] == [State.DONE, State.DONE_BEFORE]
+
+
+def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:
+    outcome = compute(lambda config: {"bytes": torch.empty(2**52).sum().item()}, {}, "0123456789", tmp_path)
+    assert outcome.reason.startswith("out of memory on cpu: ") and not outcome.detail
+    assert outcome.reason.endswith("Set a smaller batch_size.size or more devices") and outcome.code == 1

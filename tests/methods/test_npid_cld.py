@@ -344,7 +344,7 @@ def _state(outputs: Path) -> dict[str, Any]:
         ),
         (
             ["framework=npid", "framework.noise=-1"],
-            "framework.noise=-1: set framework.noise to a number of images, or to 0 for the softmax",
+            "framework.noise=-1: set framework.noise to a number of images up to 1048576, or to 0 for the softmax",
         ),
         (
             ["framework=npid", "framework.memory_momentum=2"],
