@@ -27,6 +27,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text)
     monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # or an import would write a file, which a refusal must not
     yield Path("my_losses")
     for module in [name for name in sys.modules if name.partition(".")[0] == "my_losses"]:
         del sys.modules[module]
