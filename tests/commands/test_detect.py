@@ -96,6 +96,7 @@ def test_a_file_in_another_format_is_refused(text: str, tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.slow
 def test_every_weight_of_the_export_is_in_the_detector(exported: Path) -> None:
     model = detector(exported, 2, [64, 96])
     weights = torch.load(exported.with_suffix(".pt"), weights_only=True)

@@ -155,6 +155,7 @@ def run(arguments: tuple[str, ...], environment: dict[str, str]) -> None:
         cli.main()
 
 
+@pytest.mark.slow
 def test_a_hangup_saves_the_run_and_the_same_command_resumes() -> None:
     command = Command("train", *LONG)
     wait_for_steps()

@@ -216,6 +216,7 @@ def measure(rank: int = 0) -> dict[str, Any]:
     return results | {f"tiled/{name}": value for name, value in pair_statistics(x, labels, CLASSES, 2.0, 8)}
 
 
+@pytest.mark.slow
 def test_two_ranks_measure_the_same_as_one() -> None:
     alone = measure()
     for measured in on_two_ranks(measure):

@@ -71,6 +71,7 @@ def test_methods_without_a_usable_memory_are_refused() -> None:
         Parts(load(["evaluate=knn_memory", "framework=npid", "evaluate.knn_memory.k=1348"])).validate(1)
 
 
+@pytest.mark.slow
 def test_a_run_records_the_curve(train: Callable[..., Any]) -> None:
     run = ["framework=npid", "max_steps=42", "evaluate=knn_memory", "evaluate.every=1", "evaluate.baselines=[init,raw]"]
     code, printed = train(*run)

@@ -100,6 +100,7 @@ def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
     assert code == 2 and "hydra/sweeper=other: set hydra/sweeper to basic, or search with a W&B sweep" in printed
 
 
+@pytest.mark.slow
 def test_an_interrupted_grid_trains_only_what_is_missing(train: Train) -> None:
     assert train("-m", "max_steps=2", "seed=0,1")[0] == 0
     (run,) = [c.parent for c in Path("outputs").glob("*/*/config.yaml") if yaml.safe_load(c.read_text())["seed"] == 1]

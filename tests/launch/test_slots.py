@@ -56,6 +56,7 @@ def test_slots_on_gpus_are_shared_out_and_freed_by_a_kill(
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be shared")
+@pytest.mark.slow
 def test_slots_on_a_machine_without_gpus_divide_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     cores = sorted(os.sched_getaffinity(0))

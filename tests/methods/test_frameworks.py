@@ -59,6 +59,7 @@ def _trained(configurations: dict[str, dict[str, Any]], rank: int | None = None)
     return {name: train(method_of(config), steps()) for name, config in configurations.items()}
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_one() -> None:
     configurations = {name: configuration(name) for name in FRAMEWORKS}
     alone = _trained(configurations)

@@ -245,6 +245,7 @@ def _ranks(rank: int) -> dict[str, dict[str, Tensor]]:
     return {name: trained(make()) for name, make in methods.items()}
 
 
+@pytest.mark.slow
 def test_two_ranks_have_the_losses_and_the_state_of_one() -> None:
     first, second = on_two_ranks(_ranks)
     alone = {name: trained(make()) for name, make in METHODS.items()}
@@ -294,7 +295,9 @@ def _back_to_the_first_epoch(outputs: Path) -> None:
     (folder / "results.json").unlink()
 
 
-@pytest.mark.parametrize("framework", SETTINGS)
+@pytest.mark.parametrize(
+    "framework", [pytest.param(f, marks=[] if f == "npid" else pytest.mark.slow) for f in SETTINGS]
+)
 def test_a_stopped_run_resumes_to_the_same_bits(framework: str, train: Callable[..., Any]) -> None:
     run = [f"framework={framework}", *SETTINGS[framework], "batch_size=b128", *SHORT]
     assert train(*run)[0] == 0

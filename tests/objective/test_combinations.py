@@ -328,6 +328,7 @@ def _local_mean() -> Iterator[None]:
 MUTATIONS = {"no reduction": _no_reduction, "detached": _detached, "local mean": _local_mean}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_the_comparison_of_ranks_detects_a_wrong_gather(mutation: str) -> None:
     """With the gather broken in any of three ways, two ranks differ from one process."""

@@ -127,6 +127,7 @@ def test_a_metric_recorded_during_training_is_read_from_metrics_jsonl(capsys: Ou
     assert means["20"] == pytest.approx(20) and means["40"] == pytest.approx(40) and means["80"] is None
 
 
+@pytest.mark.slow
 def test_a_figure_is_drawn_over_the_papers_points(capsys: Output) -> None:
     write_result(cell("dcl/fig3a", "DCL", "256"), 0, {"linear_opensel/layer4_top1": 0.66})
     assert figure.main(["dcl/fig3", "--out", "fig.png"]) == 0

@@ -73,6 +73,7 @@ def test_the_config_in_wandb_has_the_names_of_the_command_line(
     assert len(values) > 20 and again == {k: v for k, v in config.items() if k in again}
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_failed_in_wandb_too(train: Train) -> None:
     assert train("tracking=offline", "optimizer.lr=1e38", "max_steps=8", "log_every=1")[0] == 1
     (end,) = of_kind(records(wandb_directories(only_run())[0]), "exit")

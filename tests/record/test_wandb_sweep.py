@@ -79,7 +79,8 @@ def test_the_commands_of_the_agent_compose(sweep: dict[str, Any], agent_run: Run
         assert config["devices"] == 1 and config["tracking"]["mode"] == "online" and "knn" in config["evaluate"]
 
 
-@pytest.mark.parametrize("launcher", ["environment", pytest.param("agent", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["environment", "agent"])
 def test_the_metric_is_in_the_run_that_the_agent_names(launcher: str, sweep: dict[str, Any], agent_run: Run) -> None:
     """The run is started by the agent, or as the agent does it: with the same words and variables."""
     small = [*SMALL, "evaluate=knn", "max_steps=2"]

@@ -494,6 +494,7 @@ def test_a_run_that_was_cut_short(train: Train, status: Status) -> None:
     assert "partial  1.0/1 " in printed and "0 done, 1 partial, 0 failed" in printed
 
 
+@pytest.mark.slow
 def test_failed_runs_of_a_real_grid_and_their_commands(train: Train, status: Status) -> None:
     assert train("-m", "max_steps=2", "optimizer.lr=0.1,1e38", "batch_size.size=0,64")[0] == 1
     records = json.loads(status("--json").stdout)

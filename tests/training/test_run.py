@@ -172,8 +172,7 @@ def test_a_killed_run_resumes_and_ends_with_the_same_bits(train: Train, devices:
 @pytest.mark.parametrize(
     ("devices", "number", "framework"),
     [
-        (1, signal.SIGINT, "simclr"),
-        pytest.param(1, signal.SIGTERM, "simclr", marks=pytest.mark.slow),
+        (1, signal.SIGTERM, "simclr"),
         pytest.param(2, signal.SIGTERM, "moco_v2", marks=TWO_RANKS),
     ],
 )
@@ -197,6 +196,7 @@ def test_a_signal_saves_the_step_and_prints_how_to_resume(
     assert identical(checkpoint_tensors(Path("whole")), checkpoint_tensors(Path("stopped")))
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_rank_stops_both_after_the_same_step() -> None:
     """With MoCo each rank has its own batch statistics, which are restored too."""
     run = [*SMALL, *SHORT, "framework=moco_v2", "negatives.k=100"]
@@ -278,6 +278,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(train: Train) -> None:
     assert "not finite" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
 
+@pytest.mark.slow
 def test_a_run_with_a_damaged_checkpoint_resumes_from_the_previous_one(train: Train) -> None:
     run = [*SHORT, "checkpoint.every=1"]
     assert train(*run)[0] == 0
@@ -292,6 +293,7 @@ def test_a_run_with_a_damaged_checkpoint_resumes_from_the_previous_one(train: Tr
     assert identical(whole, checkpoint_tensors(Path("outputs")))
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_another_run_is_refused_by_name(train: Train) -> None:
     assert train("max_steps=2", "paths.outputs=a")[0] == 0
     assert train("max_steps=2", "seed=1", "paths.outputs=b")[0] == 0
@@ -316,6 +318,7 @@ def test_a_run_under_torchrun_ends_with_the_same_bits(train: Train) -> None:
     assert identical(checkpoint_tensors(Path("torchrun")), checkpoint_tensors(Path("direct")))
 
 
+@pytest.mark.slow
 def test_an_evaluation_during_training_changes_no_weight(train: Train) -> None:
     run = ["dataset.size=12", "epochs=2", "batch_size=b256"]
     assert train(*run, "paths.outputs=plain")[0] == 0
