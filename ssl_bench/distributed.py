@@ -33,16 +33,18 @@ def world() -> int:
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
-        ctx.dim, ctx.size = dim, x.shape[dim]
+        ctx.dim = dim
         joined = x.new_empty(world() * len(x), *x.shape[1:])  # one buffer: a list of parts would cost NCCL a copy
         dist.all_gather_into_tensor(joined, x.contiguous())
         return joined if dim == 0 else torch.cat(joined.chunk(world()), dim)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        grad = grads[0].contiguous()
-        dist.all_reduce(grad)  # the losses of the other ranks depend on this slice too
-        return grad.narrow(ctx.dim, rank() * ctx.size, ctx.size), None
+        # The losses of the other ranks depend on this rank's slice too.
+        slices = grads[0] if ctx.dim == 0 else torch.cat(grads[0].chunk(world(), ctx.dim))
+        grad = slices.new_empty(len(slices) // world(), *slices.shape[1:])
+        dist.reduce_scatter_tensor(grad, slices.contiguous())
+        return grad, None
 
 
 def gather(x: Tensor, dim: int = 0) -> Tensor:

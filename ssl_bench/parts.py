@@ -175,10 +175,13 @@ class Parts:
         multiple = math.ceil(size / devices) * devices
         remedy = f"a multiple of devices={devices}, such as {multiple}, or devices to a divisor of {size}"
         require(size % devices == 0, "batch_size.size", size, remedy)
+        graph = self.config["graph"]
+        require(graph is not True or torch.cuda.is_available(), "graph", graph, "auto or false: there is no GPU")
         precision = Precision.of(self.config["precision"], torch.cuda.is_available())
         self._check_shapes()
         with torch.random.fork_rng(devices=[]):
             method = self.method
+        method.check_groups(devices, self.config["batch_size"]["chunk"] or size)
         try:
             method.facts(size)
         except InvalidValue as refusal:

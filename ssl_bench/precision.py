@@ -1,8 +1,12 @@
 """The number formats that a run computes in."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ssl_bench.errors import InvalidValue
 
@@ -44,3 +48,53 @@ def set_matmul_options(tf32: bool) -> None:
     """Allow or forbid TF32 in matrix products and convolutions, and let cuDNN choose the fastest algorithms."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True
+
+
+@contextlib.contextmanager
+def without_tf32() -> Iterator[None]:
+    """Compute the matrix products of the block in full float32, even where the run allows TF32.
+
+    TF32 rounds the factors to 11 bits. The block covers no backward pass that runs after it: :func:`products` does.
+    """
+    if torch.compiler.is_compiling():
+        torch._dynamo.graph_break()  # a compiled product would read the switch when it runs, after the block
+    # Use the same switch as a run does: torch refuses to read one switch after another one has set something else.
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def products(a: Tensor, b: Tensor) -> Tensor:
+    """Inner products of all vectors of ``a`` with all of ``b``, a @ b.mT, without TF32 or autocast. Differentiable, once.
+
+    Args:
+        a: [n, R, D] or [R, D].
+        b: [n, C, D], or [C, D] for any ``a``.
+
+    Returns:
+        [n, R, C] or [R, C].
+    """
+    if a.ndim > b.ndim:
+        return products(a.flatten(0, 1), b).unflatten(0, a.shape[:2])
+    with torch.autocast(a.device.type, enabled=False):
+        return _Products.apply(a, b)  # type: ignore[no-any-return]
+
+
+class _Products(torch.autograd.Function):
+    @staticmethod
+    @without_tf32()
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b.mT
+
+    @staticmethod
+    @without_tf32()
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (a, b), (grad,) = ctx.saved_tensors, grads
+        by_a, by_b = ctx.needs_input_grad
+        # Each as in torch's own backward pass of the product, so that the sums round alike.
+        of_b = None if not by_b else grad.T @ a if b.ndim == 2 else (a.mT @ grad).mT
+        return grad @ b if by_a else None, of_b

@@ -37,17 +37,22 @@ def free_port() -> int:
 
 
 def on_two_ranks(function: Callable[[int], T]) -> list[T]:
-    """Results of ``function(rank)`` on two ranks, connected by gloo; the function must be importable."""
+    """As :func:`on_ranks`, on two."""
+    return on_ranks(function, 2)
+
+
+def on_ranks(function: Callable[[int], T], ranks: int) -> list[T]:
+    """Results of ``function(rank)`` on some ranks, connected by gloo; the function must be importable."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(_enter, (function, folder, port), nprocs=2, start_method="forkserver")
-        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(2)]
+        mp.start_processes(_enter, (function, ranks, folder, port), nprocs=ranks, start_method="forkserver")
+        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
-def _enter(rank: int, function: Callable[[int], T], folder: str, port: int) -> None:
+def _enter(rank: int, function: Callable[[int], T], ranks: int, folder: str, port: int) -> None:
     torch.set_num_threads(1)
     gc.freeze()
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
     torch.save(function(rank), Path(folder) / f"{rank}.pt")
     leave()
 

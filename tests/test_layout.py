@@ -113,7 +113,7 @@ def test_hydra_is_known_to_config_and_train_and_wandb_to_one_file() -> None:
 def test_the_objective_imports_torch_and_the_kernel_only() -> None:
     for path in (ROOT / "objective").rglob("*.py"):
         own = [n for n in imports(path) if n.startswith("ssl_bench.")]
-        allowed = {"objective", "distributed", "seeding", "errors"}
+        allowed = {"objective", "distributed", "seeding", "errors", "precision"}
         assert {n.split(".")[1] for n in own} <= allowed, path
         if path.parent.name == "losses" and path.name != "__init__.py":
             assert not [n for n in own if n.startswith("ssl_bench.objective.losses")], path

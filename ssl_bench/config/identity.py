@@ -9,9 +9,10 @@ from typing import Any
 # Keys that say where and how a run is carried out. They are no part of its identity, so that it can be moved and
 # resumed elsewhere.
 VOLATILE = {"name", "choices", "devices", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
-VOLATILE |= {"checkpoint", "paths", "tracking"}
+VOLATILE |= {"checkpoint", "paths", "tracking", "compile_views", "graph"}
 RUN_ID_DIGITS = 10
 VOLATILE_IN = {"dataset": {"workers", "train_images"}, "framework": {"sharded"}}  # keys of a group
+ABSENT_AT = {"framework": {"groups": 1}}  # keys that runs of earlier versions do not have, which all had this value
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -28,6 +29,9 @@ def canonical(config: Mapping[str, Any]) -> str:
     for group, keys in VOLATILE_IN.items():
         if isinstance(content.get(group), Mapping):
             content[group] = {k: v for k, v in content[group].items() if k not in keys}
+    for group, values in ABSENT_AT.items():
+        if isinstance(content.get(group), Mapping):
+            content[group] = {k: v for k, v in content[group].items() if k not in values or v != values[k]}
     return json.dumps(content, sort_keys=True)
 
 

@@ -75,6 +75,8 @@ class Config:
     precision: str = MISSING
     tf32: bool = MISSING
     compile: bool = MISSING
+    compile_views: bool = MISSING
+    graph: Any = MISSING
     reduction: str = MISSING
     plugins: Any = MISSING
     cosines: str = MISSING
@@ -126,6 +128,8 @@ def check(config: Mapping[str, Any]) -> None:
         one_of(key, config[key], options)
     one_of("tracking.mode", config["tracking"]["mode"], ("offline", "online", "off"))
     _check_wandb(config)
+    graph = config["graph"]
+    require(graph == "auto" or isinstance(graph, bool), "graph", graph, "auto, true or false")
     decay = config["diagnostics"]["gradient_snr"]
     valid = decay is None or 0 < decay < 1
     require(valid, "diagnostics.gradient_snr", decay, "a decay between 0 and 1, such as 0.99, or null")

@@ -3,13 +3,17 @@
 B images on this rank   C channels
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ssl_bench.data.arrays import ImageBatch
+from ssl_bench.data.padding import pad
+from ssl_bench.data.pixels import sizes
 from ssl_bench.data.views import ViewParameters, Views
 
 
@@ -24,17 +28,48 @@ class Batch:
 
 @dataclass(frozen=True)
 class Step:
-    """This rank's images at one step, with the random parameters of their views."""
+    """This rank's images at one step, with the random numbers of their views."""
 
     ids: Tensor  # [B]
     labels: Tensor  # [B] or [B, num_classes]
     images: ImageBatch  # B images
-    parameters: list[ViewParameters]  # one entry per view
+    uniform: list[Tensor]  # one entry [B, 36] per view
     views: Sequence[Views]
     dtype: torch.dtype
 
+    @cached_property
+    def parameters(self) -> list[ViewParameters]:
+        """Of each view. Those of several views that are made alike are computed together."""
+        height, width = sizes(self.images)
+        parameters: list[ViewParameters] = []
+        for views, count in _alike(self.views):
+            uniform = self.uniform[len(parameters) : len(parameters) + count]
+            # The sides of images of many sizes are one number per image.
+            sides = [side.repeat(count) if isinstance(side, Tensor) else side for side in (height, width)]
+            joint = views.parameters(torch.cat(uniform) if count > 1 else uniform[0], sides[0], sides[1])
+            parameters += joint.split(count)
+        return parameters
+
     def batch(self, rows: slice = slice(None)) -> Batch:
         """Make the views of the images ``rows``, each [rows, C, size, size]."""
+        if rows == slice(None) and isinstance(self.images, Tensor) and self.images.device.type != "cpu":
+            return Batch(self._on_device(self.images), self.ids, self.labels)
+        images = self.images if rows == slice(None) else self.images[rows]  # a slice of padded images is a plain list
+        if isinstance(images, list) and images[0].is_cuda:
+            images = pad(images)  # once for all views
         pairs = zip(self.views, self.parameters, strict=True)
-        views = [view.apply(self.images[rows], parameters[rows], self.dtype) for view, parameters in pairs]
+        views = [view.apply(images, parameters[rows], self.dtype) for view, parameters in pairs]
         return Batch(views, self.ids[rows], self.labels[rows])
+
+    def _on_device(self, images: Tensor) -> list[Tensor]:
+        """All views in as few kernels as possible: views that are made alike are one batch."""
+        made: list[Tensor] = []
+        for views, count in _alike(self.views):
+            uniform = self.uniform[len(made) : len(made) + count]
+            made += views.make(images, uniform, self.dtype)
+        return made
+
+
+def _alike(views: Sequence[Views]) -> list[tuple[Views, int]]:
+    """Each maker of views with the number of consecutive views that it makes."""
+    return [(maker, len(list(group))) for maker, group in itertools.groupby(views)]

@@ -72,7 +72,9 @@ class Photos(Source):
         """
         size = max(1, len(ids) // (4 * self.workers))  # each piece costs time; small ones end together
         pieces = (ids[start : start + size] for start in range(0, len(ids), size))
-        mapped = self._pool.map(lambda piece: [function(self._image(i)) for i in piece], pieces)
+        with self._lock:
+            pool = self._pool  # made by the first of several threads that read batches
+        mapped = pool.map(lambda piece: [function(self._image(i)) for i in piece], pieces)
         return list(chain.from_iterable(mapped))
 
     @cached_property

@@ -16,6 +16,7 @@ n images  C channels of the picture (1 or 3)  E extra channels  H, W input size 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -26,14 +27,16 @@ from torch import Tensor
 
 from ssl_bench.data.arrays import ImageBatch
 from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
-from ssl_bench.data.pixels import Normalize, by_size, compute_dtype, constants, resize
+from ssl_bench.data.padding import Padded, pad
+from ssl_bench.data.pixels import Normalize, compute_dtype, constants, resize
 from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_matrix
 from ssl_bench.errors import require
+
+log = logging.getLogger("ssl_bench")
 
 TRIES = 10  # boxes tried before the central one, as in torchvision
 CHUNK = 2**18  # numbers of a view, per thread, that the CPU computes at a time: a megabyte, which stays in its cache
 BLOCK = 32  # rows or columns blurred at a time if images are cropped one by one
-BUCKET = 128  # pixels: images whose sides round up to the same multiples of it are padded to one size
 
 OnRows = Callable[
     ..., Tensor
@@ -60,6 +63,11 @@ class ViewParameters:
     def __getitem__(self, rows: slice | Tensor) -> ViewParameters:
         """Select the parameters of some images by a slice, indices or a mask."""
         return ViewParameters(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def split(self, parts: int) -> list[ViewParameters]:
+        """Cut the parameters into equal parts."""
+        share = len(self.top) // parts
+        return [self[part * share : (part + 1) * share] for part in range(parts)]
 
     def to(self, device: torch.device | str) -> ViewParameters:
         """Copy the parameters to another device."""
@@ -140,6 +148,7 @@ class Views:
         self.blur, self.blur_kernel, self.blur_sigma = blur, kernel, tuple(blur_sigma)
         self.solarize = solarize
         self.normalize = Normalize(mean, std)
+        self._compiled: Callable[..., list[Tensor]] | None = None
 
     @staticmethod
     def uniform(n: int, generator: torch.Generator) -> Tensor:
@@ -231,6 +240,29 @@ class Views:
                     out[rows] = self.normalize(x)  # [step, C, S, S]
         return out if extra is None else torch.cat([out, constants(extra, self.size, dtype)], 1)
 
+    def make(self, images: Tensor, uniform: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+        """Make several views of uint8 [n, C + E, H, W] from numbers [n, 36] each, in the masked form, at once.
+
+        Each is [n, C + E, S, S] of ``dtype``. After :meth:`compile` this is one compiled function.
+        """
+        if self._compiled is not None:
+            try:
+                return self._compiled(images, list(uniform), dtype)
+            except Exception as error:  # whatever the compiler raises: the eager form has the same result
+                self._compiled = None
+                reason = " ".join(str(error).split())[:200]
+                log.warning("the views cannot be compiled (%s: %s) and stay eager", type(error).__name__, reason)
+        return self._make(images, list(uniform), dtype)
+
+    def compile(self) -> None:
+        """Compile :meth:`make` when it is called next, which takes about a minute."""
+        self._compiled = torch.compile(self._make, fullgraph=True, dynamic=False)
+
+    def _make(self, images: Tensor, uniform: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+        parameters = self.parameters(torch.cat(uniform), images.shape[-2], images.shape[-1])
+        joint = self.apply(images.repeat(len(uniform), 1, 1, 1), parameters, dtype, masked=True)
+        return list(joint.chunk(len(uniform)))
+
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Draw and apply one random view of each image: uint8 [n, C, H, W] -> float32 [n, C, S, S]."""
         n, _, height, width = images.shape
@@ -245,9 +277,10 @@ class Views:
         one_by_one = not isinstance(images, Tensor) and on_rows is _on_needed_rows  # reads the boxes only
         if isinstance(images, Tensor):
             x = self._crop(images[:, :channels], parameters, dtype)
+        elif one_by_one:
+            x = self._crop_one_by_one([image[:channels] for image in images], parameters, dtype)
         else:
-            crop = self._crop_one_by_one if one_by_one else self._crop_padded
-            x = crop([image[:channels] for image in images], parameters, dtype)
+            x = self._crop_padded(pad(images), channels, parameters, dtype)
         grays = self.grayscale > 0 and channels == 3
         if grays and self.grayscale_first:
             x = on_rows(to_gray, x, parameters.grayscale)
@@ -303,20 +336,14 @@ class Views:
             torch.div(crop.flip(-1) if flip and self.flip > 0 else crop, 255, out=x)
         return out.clamp_(0, 1) if self.interpolation == "bicubic" else out
 
-    def _crop_padded(self, images: list[Tensor], parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
-        """The same in few products: images of about one size are padded to a batch; no box reaches the padding."""
-        groups = by_size(images, BUCKET)
-        order = torch.tensor([i for group in groups for i in group]).to(images[0].device, non_blocking=True)  # [n]
-        grouped, out, start = parameters[order], [], 0
-        for group in groups:
-            size = [max(images[i].shape[side] for i in group) for side in (0, 1, 2)]
-            batch = images[0].new_zeros(len(group), size[1], size[2], size[0]).permute(0, 3, 1, 2)  # [m, C, H, W]
-            for padded, i in zip(batch, group, strict=True):
-                padded[:, : images[i].shape[1], : images[i].shape[2]] = images[i]
-            out.append(self._crop(batch, grouped[start : start + len(group)], dtype))  # [m, C, S, S]
-            start += len(group)
+    def _crop_padded(self, images: Padded, channels: int, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
+        """The same in few products, for images that are padded to batches; no box reaches the padding."""
+        grouped, out, start = parameters[images.order], [], 0
+        for batch in images.batches:
+            out.append(self._crop(batch[:, :channels], grouped[start : start + len(batch)], dtype))  # [m, C, S, S]
+            start += len(batch)
         x = torch.cat(out)
-        return torch.empty_like(x).index_copy_(0, order, x)
+        return torch.empty_like(x).index_copy_(0, images.order, x)
 
     def _blur(self, x: Tensor, sigma: Tensor, block: int) -> Tensor:
         """[n, C, S, S], [n] -> [n, C, S, S]: blocks of columns, then of rows, from what the kernel reaches."""

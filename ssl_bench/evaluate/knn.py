@@ -21,6 +21,7 @@ from torch import Tensor
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.target import Evaluator, Target
+from ssl_bench.precision import products
 
 GROUP = 8  # G
 LOW_HALF = 0xFFFFFFFF
@@ -91,13 +92,7 @@ def _products(entries: Tensor, queries: Tensor) -> Tensor:
     if entries.device.type == "cpu" and torch.backends.mkldnn.is_available() and len(queries):
         pixels = entries[None, None].permute(0, 3, 1, 2)  # [1, D, 1, m], channels last
         return F.conv2d(pixels, queries[:, :, None, None])[0, :, 0].T.contiguous()  # channels last too: no copy
-    # Use the same switch as a run does: torch refuses to read one switch after another one has set something else.
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False  # TF32 would round the cosines to 11 bits
-    try:
-        return entries @ queries.T
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
+    return products(entries, queries)
 
 
 def _keys(cosines: Tensor, index: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from ssl_bench.data.arrays import ImageBatch, Source
 from ssl_bench.data.pixels import sizes
+from ssl_bench.data.reader import Reader
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import gather, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
@@ -172,14 +173,8 @@ class Target:
         return self._features[name]
 
     def load(self, source: Source, ids: Tensor) -> ImageBatch:
-        """Copy images of a split to the device, through pinned memory so that the CPU need not wait for a GPU."""
-        images = source.take(ids)
-        return self._load(images) if isinstance(images, Tensor) else [self._load(image) for image in images]
-
-    def _load(self, images: Tensor) -> Tensor:
-        if self.device.type == "cuda" and images.device.type == "cpu":
-            images = images.contiguous().pin_memory()
-        return images.to(self.device, non_blocking=True)
+        """Read the images ``ids`` [n] of a split and copy them to the device."""
+        return Reader(source, self.device).take(ids).images
 
     def embed(self, views: Tensor) -> dict[str, Tensor]:
         """The frozen network's float32 outputs for float views [n, C, h, w], without gradient."""
@@ -197,35 +192,41 @@ class Target:
         the number of ranks. The target must have a network and an ``augment``.
         """
 
-        def make_views(augment: Views, uniform: Tensor, rows: Tensor) -> Tensor:
-            images = self.load(self.split(name), ids[rows])
+        def make_views(augment: Views, uniform: Tensor, rows: Tensor, images: ImageBatch) -> Tensor:
             uniform = uniform[rows].to(self.device, non_blocking=True)
             return augment.apply(images, augment.parameters(uniform, *sizes(images)))
 
         makers = [partial(make_views, augment, augment.uniform(len(ids), generator)) for augment in self.augment[:2]]
-        pair = [self._sharded(len(ids), maker) for maker in makers]
+        pair = [self._sharded(self.split(name), ids, maker) for maker in makers]
         return {output: torch.stack([outputs[output] for outputs in pair]) for output in pair[0]}
 
     def _extract(self, source: Source) -> dict[str, Tensor]:
-        def make_views(rows: Tensor) -> Tensor:
-            images = self.load(source, rows)
+        def make_views(rows: Tensor, images: ImageBatch) -> Tensor:
             return self._raw(images) if self.network is None else self.view(images)
 
-        return self._sharded(len(source), make_views)
+        return self._sharded(source, torch.arange(len(source)), make_views)
 
-    def _sharded(self, count: int, make_views: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        """Outputs for ``make_views(rows)`` of the rows 0 .. count - 1, in that order, each computed on one rank."""
+    def _sharded(
+        self, source: Source, ids: Tensor, make_views: Callable[[Tensor, ImageBatch], Tensor]
+    ) -> dict[str, Tensor]:
+        """Outputs for the images ``ids`` [n], in that order, each computed on one rank.
+
+        ``make_views`` gets the rows of a batch in ``ids`` and its images, which threads read in advance.
+        """
+        count = len(ids)
         ends = [count * r // world() for r in range(world() + 1)]  # shard sizes differ by at most one
         first = ends[rank()]
         last = max(ends[rank() + 1], first + 1)  # an empty shard computes one row, to find the widths
         longest = -(-count // world())
         shard: dict[str, Tensor] = {}
-        for start in range(first, last, self.batch_size):
-            rows = torch.arange(start, min(start + self.batch_size, last))
-            for name, output in self.embed(make_views(rows)).items():
+        batches = torch.arange(first, last).split(self.batch_size)
+        read = Reader(source, self.device).batches(ids[rows] for rows in batches)
+        for rows, (_, images, _) in zip(batches, read, strict=True):
+            start = int(rows[0]) - first
+            for name, output in self.embed(make_views(rows, images)).items():
                 if name not in shard:
                     shard[name] = output.new_zeros(longest, output.shape[1])
-                shard[name][start - first : start - first + len(output)] = output
+                shard[name][start : start + len(output)] = output
         return {name: self._join(padded, ends) for name, padded in shard.items()}
 
     @staticmethod

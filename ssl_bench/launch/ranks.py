@@ -1,5 +1,6 @@
 """The processes of a run: this one, ranks started here, or the ranks of an outer torchrun. All return an Outcome."""
 
+import atexit
 import contextlib
 import datetime
 import logging
@@ -85,11 +86,42 @@ def join(config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False)
         done = broadcast_object(finished(folder) if rank() == 0 else None)
         outcome = Outcome(State.DONE_BEFORE) if done else _train(config, run_id, folder, device, quiet)
     except BaseException:
-        if device.type == "cpu":  # with NCCL, leaving would wait for ranks that may never come
-            leave()
+        _leave_after(1, device)
         raise
-    leave()
+    if outcome.state is State.FAILED:
+        _tell_agent(outcome)
+    _leave_after(outcome.code if outcome.state is State.FAILED else 0, device)
     return outcome
+
+
+def _tell_agent(outcome: Outcome) -> None:
+    """Write why this rank failed into the file that the elastic agent that started it reads."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    later = 3600 if LOST in outcome.reason else 0  # the agent takes the earliest report: of the rank that was lost
+    if path:
+        with contextlib.suppress(OSError):
+            report = {"message": REPORTED + outcome.reason, "timestamp": int(time.time()) + later}
+            files.write_json(Path(path), report)
+
+
+def _leave_after(code: int, device: torch.device) -> None:
+    """Leave the process group; after a failure with NCCL, end this process without waiting for its GPU instead."""
+    if code and _may_hang(device):
+        atexit.register(_end_at_once, code)
+    else:
+        leave()
+
+
+def _may_hang(device: torch.device) -> bool:
+    """Whether work of this rank's GPU may never end once a rank has failed: NCCL's kernels wait for all ranks."""
+    return world() > 1 and device.type == "cuda"
+
+
+def _end_at_once(code: int) -> None:
+    """End the process without Python's and CUDA's clean-up, which would wait for the GPU or for other ranks."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _alone(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
@@ -100,12 +132,11 @@ def _alone(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
 
 def _train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
     """Train on this rank."""
-    try:
-        with _attempt(folder, device, quiet) as attempt:
-            train(config, run_id, folder, device)
-        return attempt.outcome
-    finally:
+    with _attempt(folder, device, quiet) as attempt:
+        train(config, run_id, folder, device)
+    if attempt.outcome.state is not State.FAILED or not _may_hang(device):
         release_memory(device)
+    return attempt.outcome
 
 
 @dataclass
@@ -118,8 +149,6 @@ class Attempt:
 @contextlib.contextmanager
 def _attempt(folder: Path, device: torch.device, quiet: bool = False) -> Iterator[Attempt]:
     """Convert known errors of the block to its outcome; other errors of several ranks keep their traceback."""
-    # With gloo the other ranks notice at once that a rank has left. With NCCL only the end of its process shows it.
-    must_exit = world() > 1 and device.type == "cuda"
     attempt = Attempt(Outcome(State.DONE))
     with logging_to(folder if rank() == 0 else None, quiet):
         try:
@@ -127,19 +156,13 @@ def _attempt(folder: Path, device: torch.device, quiet: bool = False) -> Iterato
         except Interrupted as stop:
             attempt.outcome = Outcome.interrupted(stop.number)
         except (ConfigError, RunError) as error:
-            if (world() > 1 and isinstance(error.__cause__, torch.OutOfMemoryError)) or must_exit:
-                raise  # only this rank failed: it must exit, since the others wait for it
             attempt.outcome = Outcome.failed(str(error), error.exit_code)
         except OSError as error:
-            if must_exit:
-                raise
             where = f"{error.filename}: " if error.filename else ""
             reason = f"{where}{error.strerror or error}; after fixing that, the same command resumes"
             attempt.outcome = Outcome.failed(reason)
         except Exception as error:
             if _out_of_memory(error):
-                if world() > 1:
-                    raise
                 reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
                 attempt.outcome = Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
             elif world() == 1:
@@ -235,20 +258,18 @@ def _raise_signal(number: int, frame: Any) -> None:
 
 def _rank(config: dict[str, Any], run_id: str, folder: Path, quiet: bool, parent: int) -> Outcome:
     """Entry point of a rank that is started here."""
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
     release()
     die_with(parent)
     streams.outlive_reader()
-    outcome = join(config, run_id, folder, quiet)
-    if outcome.state is State.INTERRUPTED:
-        # A rank that returned would wait until its result is fetched, which the interrupted parent never does.
-        sys.stdout.flush()
-        os._exit(outcome.code)
-    if outcome.state is State.FAILED:
-        # Nor may this one: the others may wait for it in a collective, and on a CPU do not notice that it has ended.
-        sys.stdout.flush()
-        later = 3600 if LOST in outcome.reason else 0  # elastic takes the earliest report: of the rank that was lost
-        with contextlib.suppress(OSError):
-            report = {"message": REPORTED + outcome.reason, "timestamp": int(time.time()) + later}
-            files.write_json(Path(os.environ["TORCHELASTIC_ERROR_FILE"]), report)
-        os._exit(outcome.code)
+    try:
+        outcome = join(config, run_id, folder, quiet)
+    except Exception as error:
+        get_error_handler().record_exception(error)  # with its traceback, where elastic looks for it
+        _end_at_once(1)
+    # A rank that returned would wait until its result is fetched, which an interrupted parent never does. Nor may one
+    # that failed return: the others may wait for it in a collective, and on a CPU do not notice that it has ended.
+    if not outcome.finished:
+        _end_at_once(outcome.code)
     return outcome

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.batch import Batch
+from ssl_bench.errors import require
+from ssl_bench.networks.norm import average_running_statistics
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import Negatives
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.objective.shards import Shards
-from ssl_bench.objective.temperature import Temperature
+from ssl_bench.objective.temperature import Progress, Temperature
 
 Norm = Literal["sync", "shuffle", "local"]
 Outputs = dict[str, Tensor]  # each [V, B, ...], so that those of several chunks of a batch can be joined
@@ -39,12 +41,15 @@ class Method(nn.Module, ABC):
 
     Attributes:
         encoder: maps views [B, channels, H, W] to ``{"backbone": [B, F], "projection": [B, D]}``; it is evaluated.
-        norm: batch statistics over all ranks (``sync``) or of each rank's images (``local``, ``shuffle``).
+        norm: ``sync``: batch statistics are over the global batch; ``local``: over each of ``groups`` equal slices of
+            it; ``shuffle``: as ``local``, with other images in a group for the momentum network.
+        groups: G, 1 for ``sync``. It does not depend on the number of ranks, which must divide it unless it is 1.
         views: number of views of an image that the method takes.
     """
 
     encoder: nn.Module
     norm: Norm
+    groups: int = 1
     views: ClassVar[int] = 2
 
     def networks(self) -> list[nn.Module]:
@@ -61,11 +66,11 @@ class Method(nn.Module, ABC):
         return {}
 
     @abstractmethod
-    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         """Compute the loss and, with ``diagnostics``, all diagnostics; ``batch`` may come without its views."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, progress: float, diagnostics: bool = False) -> StepResult:
+    def forward(self, batch: Batch, progress: Progress, diagnostics: bool = False) -> StepResult:
         """Run the networks and the objective at ``progress`` in [0, 1] of the training."""
         outputs = self.trained_outputs(batch) | self.momentum_outputs(batch)
         return self.objective(outputs, batch, progress, diagnostics)
@@ -77,15 +82,42 @@ class Method(nn.Module, ABC):
             progress: as for the forward.
             kept: from the step's StepResult.
         """
+        self.remember(kept)
+        self.advance(progress)
+
+    def remember(self, kept: Any) -> None:
+        """The part of :meth:`after_step` that depends on tensors only: queues and memories."""
+
+    def advance(self, progress: float) -> None:
+        """The part of :meth:`after_step` that depends on numbers of the host: momentum network and counters."""
         for module in self.modules():
             if isinstance(module, StepGenerator):
                 module.step += 1
+        average_running_statistics(self, self.groups)
 
     def collect(self) -> None:
         """Bring memories that are spread over the ranks to rank 0; called on every rank before the state is saved."""
         for module in self.modules():
             if isinstance(module, Shards):
                 module.collect()
+
+    def check_groups(self, devices: int, images: int) -> None:
+        """Refuse groups of batch statistics that do not fit the ranks, or the images that are processed at once.
+
+        Args:
+            devices: number of ranks.
+            images: of the global batch, or of a chunk of it.
+
+        Raises:
+            InvalidValue: naming framework.groups.
+        """
+        key, groups = "framework.groups", self.groups
+        require(groups >= 1, key, groups, "1 or more")
+        require(groups == 1 or self.norm != "sync", key, groups, "1, or framework.norm to local or shuffle")
+        require(groups == 1 or groups % devices == 0, key, groups, f"1 or a multiple of devices={devices}")
+        fits = groups == 1 or (images % groups == 0 and images >= 2 * groups)
+        remedy = f"a divisor of {images}, the images of a batch or chunk, with 2 images or more in a group"
+        require(fits, key, groups, remedy)
 
     def facts(self, images: int) -> dict[str, Any]:
         """Facts about a run at a global batch of ``images``, for its record.
@@ -100,7 +132,7 @@ class Framework(nn.Module, ABC):
     """The networks of a contrastive method, and the choice of their outputs as anchors and positives.
 
     Attributes:
-        encoder, norm: as in :class:`Method`.
+        encoder, norm, groups: as in :class:`Method`.
         gives: requirements of negatives and losses that it meets: ``both_views`` (keys of both views), ``two_views``
             (the anchors of the two views are each other's positives).
         views: smallest number of views of an image that it takes.
@@ -108,6 +140,7 @@ class Framework(nn.Module, ABC):
 
     encoder: nn.Module
     norm: Norm
+    groups: int = 1
     views: ClassVar[int] = 2
     gives: frozenset[str]
 
@@ -166,7 +199,7 @@ class Contrastive(Method):
             for need in sorted(needs - gives, key=list(NEEDS).index):
                 raise MissingNeed(group, need)
         self.framework, self.negatives, self.temperature, self.loss = framework, negatives, temperature, loss
-        self.norm, self.reduction, self.tiled = framework.norm, reduction, tiled
+        self.norm, self.groups, self.reduction, self.tiled = framework.norm, framework.groups, reduction, tiled
 
     @property
     def encoder(self) -> nn.Module:  # type: ignore[override]
@@ -181,7 +214,7 @@ class Contrastive(Method):
     def momentum_outputs(self, batch: Batch) -> Outputs:
         return self.framework.momentum_outputs(batch)
 
-    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         # Half precision ends here: unit vectors, cosines and logits are float32 (or float64, where that was asked for).
         with torch.autocast(batch.ids.device.type, enabled=False):
             e = self.framework.embed(outputs, batch.ids)
@@ -192,10 +225,12 @@ class Contrastive(Method):
         return StepResult(loss.mean() if self.reduction == "mean" else loss.sum(), values, e.detach())
 
     @torch.no_grad()
-    def after_step(self, progress: float, kept: Embedded) -> None:
+    def remember(self, kept: Embedded) -> None:
         self.negatives.update(kept)
+
+    def advance(self, progress: float) -> None:
         self.framework.after_step(progress)
-        super().after_step(progress, kept)
+        super().advance(progress)
 
     def facts(self, images: int) -> dict[str, Any]:
         return {"negatives_per_anchor": self.negatives.count(images)}

@@ -33,7 +33,8 @@ from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.losses import InfoNCE
 from ssl_bench.objective.negatives import Queue
-from ssl_bench.objective.temperature import Fixed
+from ssl_bench.objective.temperature import Fixed, Progress
+from ssl_bench.precision import products
 
 
 class CrossLevel(nn.Module):
@@ -73,7 +74,7 @@ class CrossLevel(nn.Module):
             terms, correct = [], []
             for vectors, (labels, means) in zip(u, reversed(clustered), strict=True):
                 local_labels = labels[rank() * share : (rank() + 1) * share]  # [B]
-                logits = vectors @ means.T / self.tau  # [B, C]
+                logits = products(vectors, means) / self.tau  # [B, C]
                 terms.append(cross_entropy(logits, local_labels))
                 correct.append((logits.argmax(1) == local_labels).to(u.dtype).mean())
             term = torch.stack(terms).mean()
@@ -115,7 +116,7 @@ class NPIDCLD(NPID):
     def trained_outputs(self, batch: Batch) -> Outputs:
         return self.cld.trained_outputs(self.encoder, batch.views[:2])
 
-    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         loss, values, kept = super().objective(outputs, batch, progress, diagnostics)
         term, term_values = self.cld(outputs["group"])
         return StepResult(loss + term, values | (term_values if diagnostics else {}), kept)
@@ -135,7 +136,7 @@ class MoCoCLD(Method):
         tau: of InfoNCE, fixed.
         clusters, cld_tau, weight, iterations: as in :class:`CrossLevel`.
         seed: of the first keys.
-        norm: as in :class:`ssl_bench.methods.siamese.Siamese`.
+        norm, groups: as in :class:`ssl_bench.methods.siamese.Siamese`.
     """
 
     views: ClassVar[int] = 3
@@ -153,12 +154,15 @@ class MoCoCLD(Method):
         iterations: int,
         seed: int,
         norm: Literal["sync", "shuffle", "local"],
+        groups: int = 1,
     ) -> None:
         super().__init__()
-        self.moco = Siamese(backbone, head, momentum, symmetric=False, views_forward="separate", norm=norm)
+        self.norm, self.groups = norm, groups
+        self.moco = Siamese(
+            backbone, head, momentum, symmetric=False, views_forward="separate", norm=norm, groups=groups
+        )
         self.queue, self.temperature, self.loss = Queue(k, head.num_features, seed), Fixed(tau), InfoNCE()
         self.cld = CrossLevel(_width(backbone), head.num_features, clusters, cld_tau, weight, iterations)
-        self.norm = norm
 
     @property
     def encoder(self) -> nn.Module:  # type: ignore[override]
@@ -173,7 +177,7 @@ class MoCoCLD(Method):
     def momentum_outputs(self, batch: Batch) -> Outputs:
         return self.moco.momentum_outputs(replace(batch, views=batch.views[1:3]))  # the key of the second of these
 
-    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         with torch.autocast(batch.ids.device.type, enabled=False):
             z = full_precision(outputs["z"])  # [2, B, D]
             q, key = normalize(z, dim=-1), normalize(full_precision(outputs["key"]), dim=-1)  # key [1, B, D]
@@ -186,10 +190,12 @@ class MoCoCLD(Method):
         return StepResult(loss + term, values | (term_values if diagnostics else {}), kept)
 
     @torch.no_grad()
-    def after_step(self, progress: float, kept: Embedded) -> None:
+    def remember(self, kept: Embedded) -> None:
         self.queue.update(kept)
+
+    def advance(self, progress: float) -> None:
         self.moco.after_step(progress)
-        super().after_step(progress, kept)
+        super().advance(progress)
 
     def facts(self, images: int) -> dict[str, Any]:
         self.cld.check(images)

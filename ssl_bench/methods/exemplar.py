@@ -20,6 +20,8 @@ from ssl_bench.distributed import gather
 from ssl_bench.methods.base import Method, Outputs, StepResult
 from ssl_bench.networks.encoder import Encoder, full_precision
 from ssl_bench.networks.heads import MLP
+from ssl_bench.networks.norm import joint_forward
+from ssl_bench.objective.temperature import Progress
 
 
 class Exemplar(Method):
@@ -28,19 +30,21 @@ class Exemplar(Method):
     Args:
         backbone, head: the networks.
         instances: images to pre-train on.
-        norm: batch statistics over all ranks (``sync``) or of each rank's images (``local``).
+        norm, groups: of the batch statistics, as in :class:`Method`.
     """
 
-    def __init__(self, backbone: nn.Module, head: MLP, instances: int, norm: Literal["sync", "local"]) -> None:
+    def __init__(
+        self, backbone: nn.Module, head: MLP, instances: int, norm: Literal["sync", "local"], groups: int = 1
+    ) -> None:
         super().__init__()
-        self.encoder, self.norm = Encoder(backbone, head), norm
+        self.encoder, self.norm, self.groups = Encoder(backbone, head), norm, groups
         self.classifier = nn.Linear(head.num_features, instances, bias=False)
 
     def trained_outputs(self, batch: Batch) -> Outputs:
         views = batch.views[:2]
-        return {"z": self.encoder(torch.cat(views))["projection"].unflatten(0, (len(views), -1))}
+        return {"z": joint_forward(lambda x: self.encoder(x)["projection"], views, self.groups)}
 
-    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         with torch.autocast(batch.ids.device.type, enabled=False):
             logits = self.classifier(full_precision(outputs["z"]).flatten(0, 1))  # [V B, images]
             ids = batch.ids.repeat(len(outputs["z"]))  # [V B]

@@ -24,6 +24,9 @@ from ssl_bench.distributed import gather
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.methods.base import Method, Outputs, StepResult
 from ssl_bench.networks.encoder import Encoder, full_precision
+from ssl_bench.networks.norm import joint_forward
+from ssl_bench.objective.temperature import Progress
+from ssl_bench.precision import products
 
 
 class InvSpread(Method):
@@ -32,27 +35,29 @@ class InvSpread(Method):
     Args:
         backbone, head: the networks.
         tau: temperature, positive.
-        norm: batch statistics over all ranks (``sync``) or of each rank's images (``local``).
+        norm, groups: of the batch statistics, as in :class:`Method`.
 
     Raises:
         InvalidValue: a temperature that is not positive.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, tau: float, norm: Literal["sync", "local"]) -> None:
+    def __init__(
+        self, backbone: nn.Module, head: nn.Module, tau: float, norm: Literal["sync", "local"], groups: int = 1
+    ) -> None:
         super().__init__()
         require(tau > 0, "tau", tau, "a positive number")
-        self.encoder, self.tau, self.norm = Encoder(backbone, head), tau, norm
+        self.encoder, self.tau, self.norm, self.groups = Encoder(backbone, head), tau, norm, groups
 
     def trained_outputs(self, batch: Batch) -> Outputs:
-        return {"z": self.encoder(torch.cat(batch.views[:2]))["projection"].unflatten(0, (2, -1))}
+        return {"z": joint_forward(lambda x: self.encoder(x)["projection"], batch.views[:2], self.groups)}
 
-    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         with torch.autocast(batch.ids.device.type, enabled=False):
             x = normalize(full_precision(outputs["z"]), dim=2)  # [2, B, D]
             keys, ids = gather(x.detach(), 1), gather(batch.ids)  # [2, N, D], [N]
             positive = (x * x.detach().flip(0)).sum(2) / self.tau  # [2, B]
             same_image = (batch.ids[:, None] == ids).repeat(1, 2)  # [B, 2 N], in either view
-            negative = (x @ keys.flatten(0, 1).T / self.tau).masked_fill(same_image, -torch.inf)  # [2, B, 2 N]
+            negative = (products(x, keys.flatten(0, 1)) / self.tau).masked_fill(same_image, -torch.inf)  # [2, B, 2 N]
             nearest, place = negative.max(2, keepdim=True)  # [2, B, 1]
             rest = negative.scatter(2, place, -torch.inf)  # [2, B, 2 N]
             others = negative.logsumexp(2)  # [2, B]

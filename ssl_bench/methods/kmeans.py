@@ -8,6 +8,8 @@ N points   C clusters   D width
 import torch
 from torch import Tensor
 
+from ssl_bench.precision import products
+
 
 def kmeans(x: Tensor, clusters: int, iterations: int) -> tuple[Tensor, Tensor]:
     """Cluster the points ``x`` [N, D]: labels [N] and the means [C, D] of the points with these labels.
@@ -22,13 +24,13 @@ def kmeans(x: Tensor, clusters: int, iterations: int) -> tuple[Tensor, Tensor]:
     """
     means = x.detach()[:clusters]
     for _ in range(iterations - 1):
-        means = _members(x.detach(), means) @ x.detach()
+        means = products(_members(x.detach(), means), x.detach().mT)
     members = _members(x.detach(), means)  # [C, N]
-    return members.argmax(0), members @ x
+    return members.argmax(0), products(members, x.mT)
 
 
 def _members(x: Tensor, means: Tensor) -> Tensor:
     """[C, N]: 1 / n where a point belongs to a cluster of n points, else 0."""
-    labels = (means.square().sum(1) - 2 * x @ means.T).argmin(1)  # [N]; |x|^2 is the same for all clusters
+    labels = (means.square().sum(1) - products(2 * x, means)).argmin(1)  # [N]; |x|^2 is the same for all clusters
     belongs = (labels == torch.arange(len(means), device=x.device)[:, None]).to(x.dtype)
     return belongs / belongs.sum(1, keepdim=True).clamp(min=1)

@@ -30,7 +30,7 @@ from ssl_bench.objective.loss import softplus
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.objective.shards import memory
-from ssl_bench.objective.temperature import Fixed
+from ssl_bench.objective.temperature import Fixed, Progress
 
 
 class Remembering(Encoder):
@@ -62,7 +62,7 @@ class NPID(Method):
         sharded: the memory is spread over the ranks (true), whole on each (false), or spread if it is larger than 2 GiB
             (auto). The result is the same.
         seed: of the first vectors and of the noise, which are the same on any number of ranks.
-        norm: batch statistics over all ranks (``sync``) or of each rank's images (``local``).
+        norm, groups: of the batch statistics, as in :class:`Method`.
 
     Raises:
         InvalidValue: a negative noise, a temperature that is not positive, or a momentum outside [0, 1].
@@ -83,11 +83,12 @@ class NPID(Method):
         sharded: bool | Literal["auto"],
         seed: int,
         norm: Literal["sync", "local"],
+        groups: int = 1,
     ) -> None:
         super().__init__()
         require(0 <= noise <= 2**20, "noise", noise, f"a number of images up to {2**20}, or to 0 for the softmax")
         require(0 <= memory_momentum <= 1, "memory_momentum", memory_momentum, "a number from 0 to 1")
-        self.instances, self.noise, self.norm = instances, noise, norm
+        self.instances, self.noise, self.norm, self.groups = instances, noise, norm, groups
         self.encoder = Remembering(backbone, head, memory(instances, head.num_features, memory_momentum, seed, sharded))
         self.temperature, self.draws = Fixed(tau), StepGenerator("noise", seed)
         self.register_buffer("log_z", torch.zeros(()))
@@ -95,7 +96,7 @@ class NPID(Method):
     def trained_outputs(self, batch: Batch) -> Outputs:
         return {"z": torch.stack([self.encoder(view)["projection"] for view in batch.views[: self.views]])}
 
-    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         with torch.autocast(batch.ids.device.type, enabled=False):
             f = normalize(full_precision(outputs["z"]), dim=-1)  # [V, B, D]
             q, tau, log_z = f.flatten(0, 1), self.temperature.tau.to(f.dtype), self.log_z
@@ -115,10 +116,9 @@ class NPID(Method):
         return StepResult(losses.mean(), values, Kept(batch.ids, f.detach(), log_z))
 
     @torch.no_grad()
-    def after_step(self, progress: float, kept: Kept) -> None:
+    def remember(self, kept: Kept) -> None:
         self._memory.update(kept.ids, kept.f)
         self.log_z.copy_(kept.log_z)
-        super().after_step(progress, kept)
 
     def facts(self, images: int) -> dict[str, Any]:
         return {"negatives_per_anchor": self.noise or self.instances - 1}

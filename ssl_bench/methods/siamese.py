@@ -2,7 +2,7 @@
 
 SimCLR, MoCo, SiMo, ReLIC and BYOL are settings of this one class. Negatives are configured separately.
 
-V views   B images on this rank   W ranks   D width
+V views   B images on this rank   G groups   D width
 """
 
 import copy
@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ssl_bench.data.batch import Batch
-from ssl_bench.distributed import gather, rank, world
 from ssl_bench.errors import require
 from ssl_bench.methods.base import Framework, Outputs
 from ssl_bench.networks.encoder import Encoder, full_precision
 from ssl_bench.networks.heads import MLP
+from ssl_bench.networks.norm import joint_forward
+from ssl_bench.networks.shuffle import collect, deal
 from ssl_bench.objective.contrast import Embedded
 
 
@@ -41,9 +42,10 @@ class Siamese(Framework):
         symmetric: both views are anchors, or only the first.
         views_forward: ``joint``: all views in one forward, so that batch statistics are over all of them (official
             SimCLR); ``separate``: one forward per view (most PyTorch codes).
-        norm: ``sync``: batch statistics over all ranks; ``local``: over each rank's images; ``shuffle``: local, and the
-            images are dealt to other ranks for the momentum network, so that an image shares its batch statistics with
-            other images than in the trained network (MoCo). On one rank, ``shuffle`` is ``local``.
+        norm: ``sync``: batch statistics are over the global batch; ``local``: over each of ``groups`` slices of it;
+            ``shuffle``: as ``local``, and for the momentum network group k of G has the images k, k + G, k + 2 G ...,
+            so that an image shares its batch statistics with other images than in the trained network (MoCo).
+        groups: G. With one group, ``local`` and ``shuffle`` are ``sync``.
 
     Raises:
         InvalidValue: a momentum outside [0, 1], or a setting that needs a momentum network without one.
@@ -59,6 +61,7 @@ class Siamese(Framework):
         symmetric: bool = True,
         views_forward: Literal["joint", "separate"] = "joint",
         norm: Literal["sync", "shuffle", "local"] = "sync",
+        groups: int = 1,
     ) -> None:
         super().__init__()
         for name, value in {"momentum": momentum, "final_momentum": final_momentum}.items():
@@ -68,7 +71,7 @@ class Siamese(Framework):
         require(averaged or norm != "shuffle", "norm", norm, f"sync or local, {remedy}")
         require(averaged or final_momentum is None, "final_momentum", final_momentum, f"null, {remedy}")
         self.momentum, self.final_momentum = momentum, final_momentum
-        self.views_forward, self.norm, self.symmetric = views_forward, norm, symmetric
+        self.views_forward, self.norm, self.groups, self.symmetric = views_forward, norm, groups, symmetric
         self.encoder = Encoder(backbone, head)
         self.target = None if momentum is None else copy.deepcopy(self.encoder).requires_grad_(False)
         width = head.num_features
@@ -93,20 +96,18 @@ class Siamese(Framework):
         if self.target is None:
             return {}
         views = batch.views[:2] if self.symmetric else batch.views[1:2]
-        if self.norm == "shuffle" and world() > 1:
-            shuffled = [gather(view)[rank() :: world()] for view in views]  # each W-th image of the global batch
-            keys = gather(self._keys(shuffled), dim=1)  # in the order of the ranks that computed them
-            in_order = keys.unflatten(1, (world(), -1)).transpose(1, 2).flatten(1, 2)
-            size = views[0].shape[0]
-            return {"key": in_order[:, rank() * size : (rank() + 1) * size]}
+        if self.norm == "shuffle" and self.groups > 1:
+            keys = self._keys([deal(view, self.groups) for view in views])
+            return {"key": torch.stack([collect(key, self.groups) for key in keys])}
         return {"key": self._keys(views)}
 
     def embed(self, outputs: Outputs, ids: Tensor) -> Embedded:
         z = full_precision(outputs["z"])
         if len(z) > 2:  # each of the first two with every other view
             unit = normalize(z, dim=-1)
-            pairs = [(anchor, view) for anchor in range(2) for view in range(len(z)) if view != anchor]
-            anchor, positive = map(list, zip(*pairs, strict=True))
+            view = torch.arange(len(z), device=z.device)  # a list as an index would be copied from the host
+            anchor = view[:2].repeat_interleave(len(z) - 1)  # 0 0 ... 1 1 ...
+            positive = torch.cat([view[1:], view[:1], view[2:]])  # 1 2 ... 0 2 ...
             return Embedded(unit[anchor], unit[positive], z[anchor], ids, anchor_keys=unit[anchor])
         anchors = 2 if self.symmetric else 1
         raw = full_precision(outputs["prediction"]) if self.predictor is not None else z[:anchors]
@@ -128,8 +129,8 @@ class Siamese(Framework):
         """Outputs [V, B, D] of a network, from one forward for all inputs of a size or one for each input."""
         if self.views_forward == "separate":
             return torch.stack([network(x) for x in inputs])
-        groups = [list(group) for _, group in itertools.groupby(inputs, lambda x: x.shape)]
-        return torch.cat([network(torch.cat(group)).unflatten(0, (len(group), -1)) for group in groups])
+        sizes = [list(same) for _, same in itertools.groupby(inputs, lambda x: x.shape)]
+        return torch.cat([joint_forward(network, same, self.groups) for same in sizes])
 
     @torch.no_grad()
     def after_step(self, progress: float) -> None:

@@ -11,7 +11,6 @@ V views   B images on this rank   C classes
 
 from typing import Literal
 
-import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -19,6 +18,8 @@ from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather, world
 from ssl_bench.methods.base import Method, Outputs, StepResult
 from ssl_bench.networks.encoder import Encoder, full_precision
+from ssl_bench.networks.norm import joint_forward
+from ssl_bench.objective.temperature import Progress
 
 
 class Supervised(Method):
@@ -27,18 +28,20 @@ class Supervised(Method):
     Args:
         backbone: the network that is evaluated.
         head: the classifier, with an output for each class.
-        norm: batch statistics over all ranks (``sync``) or of each rank's images (``local``).
+        norm, groups: of the batch statistics, as in :class:`Method`.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, norm: Literal["sync", "local"] = "sync") -> None:
+    def __init__(
+        self, backbone: nn.Module, head: nn.Module, norm: Literal["sync", "local"] = "sync", groups: int = 1
+    ) -> None:
         super().__init__()
-        self.encoder, self.norm = Encoder(backbone, head), norm
+        self.encoder, self.norm, self.groups = Encoder(backbone, head), norm, groups
 
     def trained_outputs(self, batch: Batch) -> Outputs:
         views = batch.views[:2]
-        return {"logits": self.encoder(torch.cat(views))["projection"].unflatten(0, (len(views), -1))}
+        return {"logits": joint_forward(lambda x: self.encoder(x)["projection"], views, self.groups)}
 
-    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         logits = full_precision(outputs["logits"])  # [V, B, C]
         flat = logits.flatten(0, 1)  # [V B, C]
         counts = batch.labels if batch.labels.ndim == 2 else None  # [B, C]

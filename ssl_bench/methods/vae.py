@@ -32,7 +32,9 @@ from ssl_bench.errors import ConfigError, require
 from ssl_bench.methods.base import Method, Outputs, StepResult
 from ssl_bench.networks.encoder import Encoder, full_precision
 from ssl_bench.networks.heads import MLP
+from ssl_bench.networks.norm import joint_forward
 from ssl_bench.objective.sampling import StepGenerator
+from ssl_bench.objective.temperature import Progress
 
 
 class GaussianEncoder(Encoder):
@@ -85,7 +87,7 @@ class VAE(Method):
         constants: whether channels beyond those of ``mean``, each constant over an image, count ``once`` or at every
             ``pixel``.
         seed: of e, which is drawn for the global batch of each step.
-        norm: batch statistics over all ranks (``sync``) or of each rank's images (``local``).
+        norm, groups: of the batch statistics, as in :class:`Method`.
 
     Raises:
         ConfigError: a head with an odd number of outputs, a width or size below 1, or a negative beta.
@@ -104,6 +106,7 @@ class VAE(Method):
         constants: Literal["once", "pixel"],
         seed: int,
         norm: Literal["sync", "local"] = "sync",
+        groups: int = 1,
     ) -> None:
         super().__init__()
         self.shift: Tensor
@@ -115,7 +118,7 @@ class VAE(Method):
         require(width >= 1, "width", width, "1 or more")
         require(size >= 1, "size", size, "1 or more")
         require(beta >= 0, "beta", beta, "0 or more")
-        self.encoder, self.beta, self.norm = GaussianEncoder(backbone, head), beta, norm
+        self.encoder, self.beta, self.norm, self.groups = GaussianEncoder(backbone, head), beta, norm, groups
         self.decoder = Decoder(outputs // 2, width, channels, size)
         added = channels - len(mean)  # constant channels, which are not normalised
         buffers = {"shift": [*mean] + [0.0] * added, "scale": [*std] + [1.0] * added}
@@ -129,16 +132,19 @@ class VAE(Method):
 
     def trained_outputs(self, batch: Batch) -> Outputs:
         views = batch.views[:2]
-        return {"moments": self.encoder(torch.cat(views))["projection"].unflatten(0, (len(views), -1))}
+        return {"moments": joint_forward(lambda x: self.encoder(x)["projection"], views, self.groups)}
 
     def momentum_outputs(self, batch: Batch) -> Outputs:
         """``target`` of each view, its pixels [V, B, C, H, W] in [0, 1]."""
         return {"target": torch.stack(batch.views[:2]) * self.scale + self.shift}
 
-    def objective(self, outputs: Outputs, batch: Batch, progress: float, diagnostics: bool) -> StepResult:
+    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         mean, log_variance = full_precision(outputs["moments"]).chunk(2, 2)  # [V, B, L] each
         z = mean + (log_variance / 2).exp() * self._noise(mean)
-        logits = self.decoder(z.flatten(0, 1)).unflatten(0, z.shape[:2])  # [V, B, C, H, W]
+        # The moments have the format of the networks' products. In chunks the objective runs outside of autocast.
+        dtype = outputs["moments"].dtype
+        with torch.autocast(z.device.type, dtype, enabled=dtype in (torch.float16, torch.bfloat16)):
+            logits = joint_forward(self.decoder, [*z], self.groups)  # [V, B, C, H, W]
         logits, target = full_precision(logits), outputs["target"]
         per_channel = (softplus(logits) - target * logits).sum((3, 4), keepdim=True)  # [V, B, C, 1, 1]
         reconstruction = (per_channel * self.counts).sum((2, 3, 4))  # [V, B]

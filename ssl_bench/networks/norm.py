@@ -1,93 +1,216 @@
-"""Batch normalisation on several ranks: statistics of the global batch, or separate ones on each rank.
+"""Batch normalisation over groups of images: each of G equal groups of the global batch has its own statistics.
 
-C channels   W ranks
+Group k holds the k-th of G consecutive slices of the global batch, on any number of ranks: a rank holds G / W whole
+groups, or all ranks together hold one. The running averages follow the mean over the groups.
+
+B rows of this rank   C channels   W ranks   G groups   g groups of this rank, of b rows   V views
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ssl_bench.distributed import all_sum, gather, world
-from ssl_bench.errors import InvalidValue
+from ssl_bench.errors import require
 
 
-class GlobalBatchNorm(nn.BatchNorm1d):
-    """BN with the statistics of the global batch; every rank has the same number of rows.
+def group_statistics(model: nn.Module, groups: int) -> None:
+    """Give every BN of ``model`` the statistics of each of ``groups`` groups of the global batch, in place.
 
-    For ranks on CPUs: torch's SyncBatchNorm has kernels for GPUs only.
+    Args:
+        model: networks whose rows are the images of this rank in order, or the rows of :func:`joint_forward`.
+        groups: G: 1, or a multiple of the number of ranks.
+
+    Raises:
+        InvalidValue: the model has a BN of another class, and a group is not all images of a rank.
     """
+    if groups == world():
+        return  # as in torch's BN
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            remedy = f"devices={world()}, with framework.norm=local: {type(module).__name__} cannot be grouped"
+            require(type(module) in (nn.BatchNorm1d, nn.BatchNorm2d), "framework.groups", groups, remedy)
+            module.__class__ = GroupedBatchNorm
+            assert isinstance(module, GroupedBatchNorm)
+            module.groups, module.joined = local_groups(groups), groups < world()
+
+
+def local_groups(groups: int) -> int:
+    """Number of groups g of this rank; 1 if all ranks share one group."""
+    return max(1, groups // world())
+
+
+def joint_forward(network: Callable[[Tensor], Tensor], views: Sequence[Tensor], groups: int) -> Tensor:
+    """Outputs [V, B, ...] of one forward for all views [B, ...], in which a group holds every view of its images."""
+    g = local_groups(groups)
+    parts = [part for group in zip(*(view.chunk(g) for view in views), strict=True) for part in group]
+    rows = parts[0] if len(parts) == 1 else torch.cat(parts)  # [g V b, ...]
+    return network(rows).unflatten(0, (g, len(views), -1)).transpose(0, 1).flatten(1, 2)
+
+
+@torch.no_grad()
+def average_running_statistics(model: nn.Module, groups: int) -> None:
+    """Replace the running averages of every rank by their mean over the ranks, where ranks hold different groups.
+
+    An update is linear in the statistics of the batch, so that all ranks then have the averages of one process.
+    """
+    if groups == 1 or world() == 1:
+        return
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    buffers = [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var) if buffer is not None]
+    if buffers:
+        means = all_sum(torch.cat(buffers)).div_(world()).split([len(buffer) for buffer in buffers])
+        torch._foreach_copy_(buffers, means)
+
+
+class GroupedBatchNorm(nn.BatchNorm1d):
+    """BN with the statistics of each group of rows, which :func:`group_statistics` makes of torch's BN.
+
+    Attributes:
+        groups: g, consecutive slices of the rows.
+        joined: the rows of all ranks, which have equally many, are one group.
+    """
+
+    groups: int
+    joined: bool
+    momentum: float
 
     def _check_input_dim(self, input: Tensor) -> None:
         pass  # accepts [B, C] and [B, C, H, W]
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or world() == 1:
+        if not self.training:
             return super().forward(input)
-        x = input if input.dtype == torch.float64 else input.float()  # no statistics in half precision
-        dims = [d for d in range(x.ndim) if d != 1]
-        var, mean = torch.var_mean(x, dims, correction=0)  # [C]
-        means, variances = gather(torch.stack([mean, var])[None]).unbind(1)  # [W, C] each, one collective
-        mean = means.mean(0)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        # No statistics in half precision; the kernels for GPUs see to it themselves.
+        x = input if input.is_cuda or input.dtype == torch.float64 else input.float()
+        normalise: Any = _Normalise.apply
+        if torch.compiler.is_compiling():
+            normalise = _traceable  # torch.compile cannot trace the kernels for statistics, and fuses this
+        elif x.is_cuda and self.joined:
+            normalise = _NormaliseOnGPUs.apply
+        return normalise(x, self.weight, self.bias, self).to(input.dtype)  # type: ignore[no-any-return]
+
+    def over_ranks(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance [g, C] of the groups, from those of this rank's rows, [g, 2, C]. Differentiable."""
+        if not self.joined:
+            return statistics[:, 0], statistics[:, 1]
+        means, variances = gather(statistics).unbind(1)  # [W, C]
+        mean = means.mean(0, keepdim=True)
         # Variance within the ranks plus variance between them: no difference of large squares.
-        var = variances.mean(0) + (means - mean).square().mean(0)
-        if self.track_running_stats:
-            n = world() * x.numel() / x.shape[1]
-            with torch.no_grad():
-                self.running_mean.lerp_(mean, self.momentum)  # type: ignore[union-attr, arg-type]
-                self.running_var.lerp_(var * (n / (n - 1)), self.momentum)  # type: ignore[union-attr, arg-type]
-                self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
-        shape = [1, -1] + [1] * (x.ndim - 2)
-        scale = torch.rsqrt(var + self.eps) * self.weight
-        return ((x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)).to(input.dtype)
+        return mean, variances.mean(0, keepdim=True) + (means - mean).square().mean(0, keepdim=True)
+
+    @torch.no_grad()
+    def move(self, mean: Tensor, var: Tensor, count: int) -> None:
+        """Move the running averages towards the mean over the groups of ``mean`` and the unbiased ``var`` [g, C]."""
+        if self.running_mean is not None and self.running_var is not None:
+            self.running_mean.lerp_(mean.mean(0), self.momentum)
+            self.running_var.lerp_(var.mean(0) * (count / (count - 1)), self.momentum)
+
+    def count(self, x: Tensor) -> int:
+        """Number of values in a group of each channel."""
+        return x.numel() // x.shape[1] // self.groups * (world() if self.joined else 1)
 
 
-def synchronise(model: nn.Module, device: torch.device) -> nn.Module:
-    """Make every BN of ``model`` global over the ranks: torch's SyncBatchNorm on GPUs, ours elsewhere.
+class _Normalise(torch.autograd.Function):
+    """(x - mean) / sqrt(var + eps) * weight + bias, by one kernel per group for statistics and one for the rest."""
 
-    Raises:
-        InvalidValue: the model has a BN of another class, which neither of the two can replace.
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: GroupedBatchNorm) -> Tensor:
+        x = _dense(x, x)
+        parts = x.unflatten(0, (norm.groups, -1))  # [g, b, C, ...]
+        found = [torch.stack(torch.batch_norm_update_stats(part, None, None, 0.0)) for part in parts]
+        mean, var = norm.over_ranks(torch.stack(found))  # [g, C]
+        norm.move(mean, var, norm.count(x))
+        invstd = torch.rsqrt(var + norm.eps)
+        scale = invstd if weight is None else invstd * weight
+        shift = -mean * scale if bias is None else bias - mean * scale
+        y = torch.empty_like(x)
+        torch.addcmul(_along(shift, parts), parts, _along(scale, parts), out=y.unflatten(0, (norm.groups, -1)))
+        ctx.save_for_backward(x, weight, mean, invstd)
+        ctx.norm = norm
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, invstd = ctx.saved_tensors
+        groups, joined = ctx.norm.groups, ctx.norm.joined
+        parts, dy = x.unflatten(0, (groups, -1)), _dense(grads[0], x).unflatten(0, (groups, -1))
+        # Of each group the sums of dy and of dy times the unit values: [g, 2, C].
+        sums = torch.stack([_sums(*each, weight) for each in zip(dy, parts, mean, invstd, strict=True)])
+        dbias, dweight = sums.sum(0)  # of this rank: DistributedDataParallel averages them
+        sums = all_sum(sums.clone()) if joined else sums
+        mean_dy, mean_dot = (sums / ctx.norm.count(x)).unbind(1)  # [g, C]
+        # dx = scale (dy - mean_dy - mean_dot (x - mean) invstd), as a sum of multiples of dy and x.
+        scale = invstd if weight is None else invstd * weight
+        slope = -scale * invstd * mean_dot
+        offset = -scale * mean_dy - slope * mean
+        dx = torch.addcmul(_along(offset, parts), parts, _along(slope, parts)).addcmul_(dy, _along(scale, parts))
+        affine = (None, None) if weight is None else (dweight, dbias)
+        return dx.flatten(0, 1).to(x.dtype), *affine, None
+
+
+class _NormaliseOnGPUs(torch.autograd.Function):
+    """The same for one group of all ranks, by the kernels of torch's SyncBatchNorm.
+
+    That one drops ranks without rows, and therefore waits for the device in every layer. Here ranks have equally many.
     """
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-    for other in (m for m in norms if type(m) not in (nn.BatchNorm1d, nn.BatchNorm2d)):
-        remedy = f"local: {type(other).__name__} cannot be made global"
-        raise InvalidValue("framework.norm", "sync", remedy)
-    if device.type == "cuda":
-        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    for module in norms:
-        module.__class__ = GlobalBatchNorm
-    return model
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: GroupedBatchNorm) -> Tensor:
+        x = _dense(x, x)
+        found = torch.stack(torch.batch_norm_stats(x, norm.eps))  # [2, C]: mean and 1 / sqrt(var + eps)
+        means, invstds = gather(found[None]).unbind(1)  # [W, C]
+        counts = means.new_full((world(),), norm.count(x) // world())
+        running = norm.running_mean, norm.running_var, norm.momentum
+        mean, invstd = torch.batch_norm_gather_stats_with_counts(x, means, invstds, *running, norm.eps, counts)
+        ctx.save_for_backward(x, weight, mean, invstd, counts)
+        return torch.batch_norm_elemt(x, weight, bias, mean, invstd, norm.eps)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, invstd, counts = ctx.saved_tensors
+        dy = _dense(grads[0], x)
+        *found, dweight, dbias = torch.batch_norm_backward_reduce(dy, x, mean, invstd, weight, True, True, True)
+        sums = all_sum(torch.stack(found))  # [2, C]: of dy, and of dy times x - mean
+        dx = torch.batch_norm_backward_elemt(dy, x, mean, invstd, weight, sums[0], sums[1], counts.int())
+        affine = (None, None) if weight is None else (dweight, dbias)
+        return dx, *affine, None
 
 
-class RankStatistics:
-    """The running statistics that differ between ranks; empty for one rank and for ``norm=sync``.
+def _traceable(x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: GroupedBatchNorm) -> Tensor:
+    """The same in operations that torch.compile can trace and differentiate."""
+    parts = x.unflatten(0, (norm.groups, -1))
+    parts = parts if x.dtype == torch.float64 else parts.float()
+    var, mean = torch.var_mean(parts, [1, *range(3, parts.ndim)], correction=0)
+    mean, var = norm.over_ranks(torch.stack([mean, var], 1))
+    norm.move(mean.detach(), var.detach(), norm.count(x))
+    scale = torch.rsqrt(var + norm.eps) if weight is None else torch.rsqrt(var + norm.eps) * weight
+    y = (parts - _along(mean, parts)) * _along(scale, parts)
+    y = y if bias is None else y + _along(bias[None], parts)
+    return y.flatten(0, 1).to(x.dtype)
 
-    Args:
-        module: the trained networks, on their device.
-        norm: ``sync``, ``shuffle`` or ``local``.
-    """
 
-    def __init__(self, module: nn.Module, norm: str) -> None:
-        differ = world() > 1 and norm != "sync"
-        layers = [m for m in module.modules() if isinstance(m, _BatchNorm)] if differ else []
-        self._buffers = [buffer for layer in layers for buffer in layer.buffers() if buffer.is_floating_point()]
+def _along(values: Tensor, parts: Tensor) -> Tensor:
+    """[g, C] with the dimensions of ``parts`` [g, b, C, ...]."""
+    return values.view(values.shape[0], 1, values.shape[1], *[1] * (parts.ndim - 3))
 
-    def read(self) -> list[Tensor]:
-        """Copy this rank's statistics to the CPU."""
-        return [buffer.to("cpu", copy=True) for buffer in self._buffers]
 
-    def write(self, statistics: Sequence[Tensor]) -> None:
-        """Set this rank's statistics to those that :meth:`read` returned."""
-        for buffer, value in zip(self._buffers, statistics, strict=True):
-            buffer.copy_(value)
+def _dense(x: Tensor, like: Tensor) -> Tensor:
+    """``x`` without gaps in memory, channels last if ``like`` is."""
+    last = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
+    return x.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
 
-    @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Give every rank the mean over the ranks inside the block, to save and evaluate it; restore afterwards."""
-        before = [buffer.clone() for buffer in self._buffers]
-        for buffer in self._buffers:
-            all_sum(buffer).div_(world())
-        yield
-        self.write(before)
+
+def _sums(dy: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None) -> Tensor:
+    """Sums [2, C] over the rows of a group, of dy and of dy times the unit values; one kernel."""
+    if x.is_cuda:
+        _, _, dweight, dbias = torch.batch_norm_backward_reduce(dy, x, mean, invstd, weight, False, True, True)
+    else:
+        backward = torch.ops.aten.native_batch_norm_backward
+        _, dweight, dbias = backward(dy, x, weight, None, None, mean, invstd, True, 0.0, [False, True, True])
+    return torch.stack([dbias, dweight])

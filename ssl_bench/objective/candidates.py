@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.objective import tiles
+from ssl_bench.precision import products
 
 
 class Candidates:
@@ -118,7 +119,7 @@ class Pool(Candidates):
         return _stack(each)
 
     def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        neg = (self.q if anchors is None else anchors) @ self.keys.mT  # [V, B, C]
+        neg = products(self.q if anchors is None else anchors, self.keys)  # [V, B, C]
         valid = None if self.image_ids is None else self.image_ids[0][:, None] != self.image_ids[1]  # [B, C]
         if self.excluded is not None:
             valid = torch.ones_like(neg, dtype=torch.bool) if valid is None else valid.expand(neg.shape)
@@ -156,7 +157,7 @@ class Picks(Candidates):
         return _stack(each)
 
     def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        full = (self.q if anchors is None else anchors) @ self.keys.mT  # [V, B, C]
+        full = products(self.q if anchors is None else anchors, self.keys)  # [V, B, C]
         return full.gather(-1, self.index.long()), None
 
     def detached_for(self, q: Tensor) -> Candidates:
@@ -164,7 +165,7 @@ class Picks(Candidates):
 
 
 def _is_tiled(setting: bool | None, q: Tensor, keys: Tensor) -> bool:
-    return setting if setting is not None else q[..., 0].numel() * keys.shape[-2] > tiles.PANEL
+    return setting if setting is not None else q[..., 0].numel() * keys.shape[-2] > tiles.panel(q)
 
 
 Maybe = TypeVar("Maybe", Tensor, Tensor | None)

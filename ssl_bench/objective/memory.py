@@ -16,6 +16,7 @@ from ssl_bench.distributed import gather
 from ssl_bench.errors import require
 from ssl_bench.objective.candidates import Pool
 from ssl_bench.objective.sampling import StepGenerator
+from ssl_bench.precision import products
 
 
 class Memory(nn.Module):
@@ -67,7 +68,7 @@ class Memory(nn.Module):
         return Pool(q[None], vectors, None).lse(tau)[0][0]
 
     def _cosines(self, q: Tensor, places: Tensor) -> Tensor:
-        return (self.vectors[places] @ q[:, :, None])[..., 0]
+        return products(self.vectors[places], q[:, :, None].mT)[..., 0]
 
     @torch.no_grad()
     def update(self, ids: Tensor, fresh: Tensor) -> None:

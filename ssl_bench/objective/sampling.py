@@ -1,6 +1,7 @@
 """Random numbers of an objective, keyed by purpose, seed and step: the same on all ranks and after any interruption."""
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +16,30 @@ class StepGenerator(nn.Module):
     def __init__(self, purpose: str, seed: int) -> None:
         super().__init__()
         self.purpose, self.seed, self.step = purpose, seed, 0
+        self._generators: dict[tuple[torch.device, tuple[int, ...]], torch.Generator] = {}
 
     def generator(self, device: torch.device, *key: int) -> torch.Generator:
-        """Random numbers of this step; draws of one step with different keys are independent."""
-        return torch.Generator(device).manual_seed(stream(self.purpose, self.seed, self.step, *key))
+        """Random numbers of this step; draws of one step with different keys are independent.
+
+        While a CUDA graph is captured the generator keeps its place: :meth:`reseed` sets it before each replay.
+        """
+        if (device, key) not in self._generators:
+            self._generators[device, key] = torch.Generator(device)
+        if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+            self._seed(self._generators[device, key], key)
+        return self._generators[device, key]
+
+    def reseed(self) -> list[torch.Generator]:
+        """Set the generators to the start of this step's streams, for a replay of its draws; return them."""
+        for (_, key), generator in self._generators.items():
+            self._seed(generator, key)
+        return [*self._generators.values()]
+
+    def _seed(self, generator: torch.Generator, key: tuple[int, ...]) -> None:
+        generator.manual_seed(stream(self.purpose, self.seed, self.step, *key))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_generators": {}}  # a generator cannot be copied
 
     def get_extra_state(self) -> dict[str, int]:
         return {"step": self.step}

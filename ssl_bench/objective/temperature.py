@@ -14,6 +14,8 @@ from ssl_bench.distributed import global_mean
 from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 
+Progress = float | Tensor  # of the training, in [0, 1]; a float64 tensor [] in a step that is replayed
+
 
 class Temperature(nn.Module, ABC):
     """Base class of the temperatures.
@@ -25,7 +27,7 @@ class Temperature(nn.Module, ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
-    def forward(self, progress: float, contrast: Contrast) -> Tensor:
+    def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
         """tau > 0, [] or [V, B], at ``progress`` in [0, 1] of the training."""
         raise NotImplementedError
 
@@ -41,8 +43,12 @@ class Fixed(Temperature):
         # A buffer is moved to the device once; a double precision scalar leaves the type of float32 cosines unchanged.
         self.register_buffer("tau", torch.tensor(tau, dtype=torch.float64), persistent=False)
 
-    def forward(self, progress: float, contrast: Contrast) -> Tensor:
+    def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
         return self.tau
+
+    def _number(self, value: Progress) -> Progress:
+        """A number by which tau is changed: a tensor is rounded as torch rounds a number, to the type of tau."""
+        return value.to(self.tau.dtype) if isinstance(value, Tensor) else value
 
 
 class Linear(Fixed):
@@ -54,8 +60,8 @@ class Linear(Fixed):
         require(end > 0, "slope", slope, f"more than -tau / epochs: tau={tau} would reach {end:g} by epoch {epochs}")
         self.rise = slope * epochs
 
-    def forward(self, progress: float, contrast: Contrast) -> Tensor:
-        return self.tau + self.rise * progress
+    def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
+        return self.tau + self._number(self.rise * progress)
 
 
 class Cosine(Fixed):
@@ -69,8 +75,10 @@ class Cosine(Fixed):
         _require_positive(final=final, cycles=cycles)
         self.final, self.cycles = final, cycles
 
-    def forward(self, progress: float, contrast: Contrast) -> Tensor:
-        return self.final + (self.tau - self.final) * ((1 + math.cos(2 * math.pi * self.cycles * progress)) / 2)
+    def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
+        angle = 2 * math.pi * self.cycles * progress
+        cosine = angle.cos() if isinstance(angle, Tensor) else math.cos(angle)
+        return self.final + (self.tau - self.final) * self._number((1 + cosine) / 2)
 
 
 class MACLa(Fixed):
@@ -81,7 +89,7 @@ class MACLa(Fixed):
         _require_positive(alpha=alpha)
         self.alpha = alpha
 
-    def forward(self, progress: float, contrast: Contrast) -> Tensor:
+    def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
         return self.tau * self.alpha ** _alignment(contrast)
 
 
@@ -94,7 +102,7 @@ class MACLb(Fixed):
         require(-1 < beta < 1, "beta", beta, remedy)
         self.beta = beta
 
-    def forward(self, progress: float, contrast: Contrast) -> Tensor:
+    def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
         return self.tau * (1 + self.beta * _alignment(contrast))
 
 
@@ -113,7 +121,7 @@ class Learned(Temperature):
         self.minimum = minimum
         self.theta = nn.Parameter(torch.tensor(math.log(tau - minimum)))
 
-    def forward(self, progress: float, contrast: Contrast) -> Tensor:
+    def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
         return self.minimum + self.theta.exp()
 
 

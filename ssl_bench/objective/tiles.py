@@ -15,8 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssl_bench.precision import without_tf32
+
 PANEL = 2**21  # cosines per panel: 8 MB in float32, which stay in a CPU's cache
-GPU_PANEL = 2**24  # the same on a GPU, which is faster with a few large products than with many small ones
+# The same on a GPU, which is faster with few large kernels than with many small ones: 64 MB. The form without panels
+# stores about five such matrices, little beside the activations of a step.
+GPU_PANEL = 2**24
 ROWS = 32  # fewest anchors per panel if it reads all candidates: with a million of them, reading is what costs
 # Reading a chosen key costs about as much as this many cosines of a matrix product (float32, D = 128, CPU).
 READ = 36
@@ -58,6 +62,7 @@ def picked_lse(
 
 class _Pooled(torch.autograd.Function):
     @staticmethod
+    @without_tf32()
     def forward(
         ctx: Any, q: Tensor, keys: Tensor, tau: Tensor, second_tau: Tensor | None, image_ids: Any, excluded: Any
     ) -> Any:
@@ -73,6 +78,7 @@ class _Pooled(torch.autograd.Function):
         return lse, second
 
     @staticmethod
+    @without_tf32()
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, keys, tau, lse = ctx.saved_tensors
         by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
@@ -88,6 +94,7 @@ class _Pooled(torch.autograd.Function):
 
 class _Picked(torch.autograd.Function):
     @staticmethod
+    @without_tf32()
     def forward(ctx: Any, q: Tensor, keys: Tensor, tau: Tensor, second_tau: Tensor | None, index: Tensor) -> Any:
         lse, second = q.new_empty(len(q)), q.new_empty(len(q) if second_tau is not None else 0)
         for rows in _picked_panels(q, keys, index):
@@ -100,6 +107,7 @@ class _Picked(torch.autograd.Function):
         return lse, second
 
     @staticmethod
+    @without_tf32()
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, keys, tau, lse, index = ctx.saved_tensors
         by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
@@ -120,9 +128,14 @@ class _Picked(torch.autograd.Function):
         return by_q, by_keys, _by_tau(ctx, q, by_q, tau), None, None
 
 
+def panel(q: Tensor) -> int:
+    """Cosines of a panel on the device of ``q``; if there are no more, they are computed at once."""
+    return GPU_PANEL if q.is_cuda else PANEL
+
+
 def _panels(q: Tensor, width: int, fewest: int = 1) -> Iterator[slice]:
     """Rows of each panel, for ``width`` numbers per anchor and at least ``fewest`` anchors."""
-    height = max(fewest, (GPU_PANEL if q.is_cuda else PANEL) // max(1, width))
+    height = max(fewest, panel(q) // max(1, width))
     for start in range(0, len(q), height):
         yield slice(start, min(len(q), start + height))
 

@@ -48,6 +48,8 @@ def overrides(config: Mapping[str, Any], data: Path) -> list[str]:
     if k is not None:
         cross = config["negatives"].get("views") == "cross"
         small.append(f"negatives.k={min(k, BATCH - 1 if cross else 2 * BATCH - 2)}")
+    if config["framework"].get("groups", 1) > 1:
+        small.append("framework.groups=2")
     if "clusters" in config["framework"]:
         small.append(f"framework.clusters={BATCH // 2}")
     for name, node in config["evaluate"].items():

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Method, StepResult
+from ssl_bench.objective.temperature import Progress
 
 Autocast = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -26,7 +27,7 @@ def backward(
     part: Callable[[slice], Batch],
     images: int,
     chunk: int,
-    progress: float,
+    progress: Progress,
     diagnostics: bool,
     autocast: Autocast,
     scale: Callable[[Tensor], Tensor],

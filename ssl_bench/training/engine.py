@@ -6,6 +6,7 @@ B images on this rank   W ranks   V views
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,11 @@ from torch import Tensor, nn
 
 from ssl_bench import files
 from ssl_bench.data.arrays import Source
-from ssl_bench.data.batch import Step
 from ssl_bench.data.loader import Loader
-from ssl_bench.distributed import average_gradients, parallel, rank, world
+from ssl_bench.distributed import parallel, rank, world
+from ssl_bench.errors import RunError
 from ssl_bench.evaluate.run import Results, run_evaluators
 from ssl_bench.hardware import move
-from ssl_bench.methods.base import StepResult
 from ssl_bench.parts import Parts
 from ssl_bench.precision import Precision, set_matmul_options
 from ssl_bench.record import plots
@@ -27,12 +27,13 @@ from ssl_bench.record.environment import environment, peak_memory
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress, clock
 from ssl_bench.seeding import rng_state, set_rng_state
-from ssl_bench.training import chunked
-from ssl_bench.training.estimate import memory_advice, step_cost
+from ssl_bench.training import graph
+from ssl_bench.training.estimate import memory_advice
 from ssl_bench.training.interrupt import Interrupt, Interrupted
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.state import TrainingState
+from ssl_bench.training.step import Stepper
 
 log = logging.getLogger("ssl_bench")
 
@@ -45,15 +46,15 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
         RunError: the loss became NaN or infinite, or a file cannot be written or read.
     """
     run = Training(config, run_id, folder, device)
-    with Interrupt() as interrupt:
+    with Interrupt(config["timeout"]) as interrupt:
         if run.state.resume(folder, run_id):
             run.announce_resume()
-        facts, bytes_per_image = run.announce()
+        facts = run.announce()
         progress = run.state.step, facts, run.state.evaluated_step
         record = Tracker(folder, config, run_id, *progress) if rank() == 0 else contextlib.nullcontext()
         with record as tracker:
             if run.state.step < run.schedule.last_step:
-                with memory_advice(run.state.method, device, run.images_at_once, world(), bytes_per_image):
+                with memory_advice(run.state.method, run.loader, device, run.images_at_once, world(), run.precision):
                     run.loop(interrupt, tracker)
             interrupt.at_once = True  # everything is saved, so that an evaluation can be cut short
             if interrupt.number:
@@ -96,21 +97,23 @@ class Training:
         """Train to the last step, with rows of metrics, checkpoints and evaluations on the way."""
         state, schedule, log_every = self.state, self.schedule, self.config["log_every"]
         save_every = self.config["checkpoint"]["every"] * schedule.steps_per_epoch
-        network = self._network()
+        step = self._stepper()
         state.method.train()
         self._evaluate_if_due(tracker)  # due here if a signal came before it
-        since, before = time.monotonic(), state.step
+        since, before, rows = time.monotonic(), state.step, 0
         shown = schedule.last_step, state.step, schedule.steps_per_epoch, self.config["epochs"], rank() == 0
         with Progress(*shown) as progress:
-            for images in self.loader.steps(state.step, schedule.last_step):
+            while state.step < schedule.last_step:
                 logging_now = (state.step + 1) % log_every == 0 or state.step + 1 == schedule.last_step
-                diagnostics = self._step(network, images, logging_now)
-                state.step += 1
+                diagnostics = step(logging_now)
                 if logging_now:
                     row = self._row(diagnostics)
                     now = time.monotonic()
                     rate = (state.step - before) * self.loader.batch_size / (now - since)
-                    since, before = now, state.step
+                    since, before, rows = now, state.step, rows + 1
+                    if rows == 2:  # the steps before the first row were slower
+                        seconds = (schedule.last_step - state.step) * self.loader.batch_size / rate
+                        log.info("about %s to go", clock(seconds))
                     row |= {"images_per_second": rate, "seconds": state.seconds()}
                     progress.show(state.step, row)
                     if tracker is not None:
@@ -126,37 +129,21 @@ class Training:
                     self._save()
                     since, before = time.monotonic(), state.step
 
-    def _step(self, network: nn.Module, images: Step, diagnostics: bool) -> dict[str, Tensor]:
-        """One optimiser step; returns the diagnostics."""
-        state = self.state
-        lr, progress = self.schedule.lr_at(state.step), self.schedule.progress(state.step)
-        for group in state.optimizer.param_groups:
-            group["lr"] = lr
-        state.optimizer.zero_grad()
-        result = self._backward(network, images, progress, diagnostics)
-        found = result.diagnostics
-        if state.snr is not None:
-            state.scaler.unscale_(state.optimizer)
-            state.snr.add()
-            found |= state.snr.read() if diagnostics else {}
-        state.scaler.step(state.optimizer)
-        state.scaler.update()
-        state.method.after_step(progress, result.kept)
-        state.meter.add(state.step, result.loss, found.get("tau", torch.zeros_like(result.loss)))
-        return found
-
-    def _backward(self, network: nn.Module, images: Step, progress: float, diagnostics: bool) -> StepResult:
-        """Forward and backward of a step, at once or in chunks."""
-        scale = self.state.scaler.scale
-        if self.chunk is None:
-            with self._autocast():
-                result: StepResult = network(images.batch(), progress, diagnostics)
-            scale(result.loss).backward()
-            return result
-        method, share = self.state.method, len(images.ids)
-        result = chunked.backward(method, images.batch, share, self.chunk, progress, diagnostics, self._autocast, scale)
-        average_gradients(method)
-        return result
+    def _stepper(self) -> Callable[[bool], dict[str, Tensor]]:
+        """The function that carries out the next step and returns its diagnostics, all of them if asked for."""
+        if self.device.type == "cuda" and self.config["compile_views"]:
+            for views in dict.fromkeys(self.loader.views):
+                views.compile()
+        stepper = Stepper(self._network(), self.state, self.schedule, self.precision, self.chunk)
+        if self.device.type == "cuda" and self.config["graph"] is not False:
+            obstacle = graph.obstacle(self.config, self.loader.images)
+            if not obstacle:
+                return graph.GraphedStepper(stepper, self.loader, self.config["graph"] is True, graph.CudaRecording())
+            if self.config["graph"] is True:
+                raise RunError(f"graph=true: {obstacle}: set graph=auto or false")
+            log.info("steps are not replayed as a CUDA graph: %s", obstacle)
+        batches = self.loader.steps(self.state.step, self.schedule.last_step)
+        return lambda diagnostics: stepper(next(batches), diagnostics)
 
     def _network(self) -> nn.Module:
         """The method as the loop calls it: compiled if asked for, and with averaged gradients unless in chunks."""
@@ -165,10 +152,6 @@ class Training:
             for part in self.state.method.networks():
                 part.compile()  # in place: the names in the checkpoint stay
         return parallel(self.state.method, self.device) if self.chunk is None else self.state.method
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        dtype = self.precision.autocast
-        return torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
 
     def _row(self, diagnostics: dict[str, Tensor]) -> dict[str, Any]:
         """Row of metrics: the mean loss since the last row, and the diagnostics of this step."""
@@ -194,9 +177,8 @@ class Training:
         if baselines:
             initial = self.state.initial
             networks = self.parts.networks(networks[""], None if initial is None else move(initial, self.device))
-        with self.state.statistics.averaged():
-            targets = self.parts.targets(networks, self.device, self.precision)
-            findings = run_evaluators(self.parts.evaluators, targets)
+        targets = self.parts.targets(networks, self.device, self.precision)
+        findings = run_evaluators(self.parts.evaluators, targets)
         set_rng_state(kept)
         return findings
 
@@ -231,8 +213,8 @@ class Training:
         step, schedule = self.state.step, self.schedule
         log.info("resuming at step %d of %d (epoch %d)", step, schedule.last_step, step // schedule.steps_per_epoch)
 
-    def announce(self) -> tuple[dict[str, Any], float]:
-        """Log a summary of the run before its first step; return its facts and the measured bytes per image."""
+    def announce(self) -> dict[str, Any]:
+        """Log a summary of the run before its first step; return its facts."""
         size, share, schedule = self.loader.batch_size, self.loader.batch_size // world(), self.schedule
         images, recipe, method = len(self.loader.images), self.parts.recipe, self.state.method
         facts: dict[str, Any] = method.facts(size) | {
@@ -254,13 +236,8 @@ class Training:
         if recipe.warmup_epochs >= self.config["epochs"]:
             log.warning("the warm-up lasts the whole training: optimizer.warmup_epochs is not less than epochs")
         log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
-        steps_left, bytes_per_image = schedule.last_step - self.state.step, 0.0
-        if steps_left > 0:
-            seconds, bytes_per_image = step_cost(method, self.loader, share, self.precision)
-            facts["estimated_seconds"] = round(seconds * steps_left, 1)
-            estimate = clock(seconds * steps_left)
-            log.info("%d steps to go, %d an epoch: about %s", steps_left, schedule.steps_per_epoch, estimate)
-        return facts, bytes_per_image
+        log.info("%d steps to go, %d an epoch", schedule.last_step - self.state.step, schedule.steps_per_epoch)
+        return facts
 
     def _on_device(self, images: Source) -> Source:
         """The training images in the device's memory, if ``images_on`` says so and they fit beside the training."""

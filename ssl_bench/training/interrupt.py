@@ -1,5 +1,6 @@
 """Stop on SIGTERM, SIGINT, SIGHUP or SIGUSR2 at a step that all ranks agree on."""
 
+import datetime
 import signal
 from types import FrameType
 from typing import Any
@@ -26,12 +27,16 @@ class Interrupt:
     During training a signal takes effect after a step. The ranks vote after each step, and the votes of one step are
     counted after the next one, so that no rank waits for them. Where ``at_once`` is set, a signal raises
     :class:`Interrupted` immediately.
+
+    Args:
+        timeout: seconds that a rank waits for the votes of the others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float = 600) -> None:
         self.number, self.at_once = 0, False
         # The votes have a process group of their own on the CPU: they must not queue behind the work of the GPUs.
-        self._group: Any = dist.new_group(backend="gloo") if world() > 1 else None
+        limit = datetime.timedelta(seconds=timeout)
+        self._group: Any = dist.new_group(backend="gloo", timeout=limit) if world() > 1 else None
         self._vote: tuple[Tensor, Any] | None = None
         self._former: dict[int, Any] = {}
 

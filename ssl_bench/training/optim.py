@@ -6,14 +6,16 @@ optimiser updates all parameters in a few fused or batched operations.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ssl_bench.errors import require
+
+EPSILON = 1e-8  # of LARS, as in timm
 
 
 class Recipe(ABC):
@@ -134,13 +136,61 @@ class LARS(Recipe):
         self.momentum, self.trust_coefficient = momentum, trust_coefficient
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        from timm.optim import Lars  # imported where it is used: it takes a while
-
         decayed, *rest = self.groups(model)
-        groups = [decayed | {"always_adapt": True}, *rest]  # timm would adapt only groups with weight decay
-        options: dict[str, Any] = {"momentum": self.momentum, "trust_coeff": self.trust_coefficient, "foreach": True}
-        lars: torch.optim.Optimizer = Lars(groups, self.base_lr, **options)
-        return lars
+        groups = [decayed | {"always_adapt": True}, *rest]
+        return LarsOptimizer(groups, self.base_lr, self.momentum, self.trust_coefficient)
+
+
+class LarsOptimizer(torch.optim.Optimizer):
+    """timm's Lars, to the last bit and with its checkpoints; groups adapt their rate under ``always_adapt``.
+
+    A gradient scaler, which fp16 needs, hands over its scale and whether a gradient overflowed. A step with an overflow
+    changes nothing, which is computed on the device: the host need not wait for the answer, as with timm's Lars.
+    """
+
+    _step_supports_amp_scaling = True  # the scaler sets the attributes grad_scale and found_inf for the time of a step
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, momentum: float, trust_coeff: float) -> None:
+        defaults = {"momentum": momentum, "weight_decay": 0.0, "trust_coeff": trust_coeff, "always_adapt": False}
+        super().__init__(groups, {"lr": lr, **defaults})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            self._update(group, [p for p in group["params"] if p.grad is not None])
+
+    def _update(self, group: dict[str, Any], weights: list[Tensor]) -> None:
+        """Update the weights of a group, which have a gradient."""
+        scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
+        gradients: list[Tensor] | tuple[Tensor, ...] = [p.grad for p in weights if p.grad is not None]
+        for p in weights:
+            if p not in self.state:
+                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        velocities = [self.state[p]["momentum_buffer"] for p in weights]
+        if scale is not None:
+            gradients = torch._foreach_mul(gradients, scale.double().reciprocal().float())
+        if group["always_adapt"]:
+            sizes, steps = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))  # [n]
+            ratios = group["trust_coeff"] * sizes / (steps + sizes * decay + EPSILON)
+            ratios = torch.where((sizes > 0) & (steps > 0), ratios, 1.0)
+            gradients = torch._foreach_add(gradients, weights, alpha=decay)
+            torch._foreach_mul_(gradients, ratios.unbind())
+        if overflow is not None:
+            gradients, momentum = _zeroed(gradients, overflow), momentum * (1 - overflow) + overflow
+        torch._foreach_mul_(velocities, momentum)
+        torch._foreach_add_(velocities, gradients)
+        moves = velocities if overflow is None else _zeroed(velocities, overflow)  # a step of 0 keeps every weight
+        if isinstance(lr, Tensor):
+            torch._foreach_add_(weights, torch._foreach_mul(moves, -lr))
+        else:
+            torch._foreach_add_(weights, moves, alpha=-lr)
+
+
+def _zeroed(tensors: Sequence[Tensor], overflow: Tensor) -> list[Tensor]:
+    """Copies of float32 tensors, zero if ``overflow`` is 1: their bits are multiplied, since 0 x infinity is NaN."""
+    bits = torch._foreach_mul([t.view(torch.int32) for t in tensors], (1 - overflow).int())
+    return [t.view(torch.float32) for t in bits]
 
 
 @dataclass(frozen=True)

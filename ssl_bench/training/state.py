@@ -14,7 +14,7 @@ from torch import nn
 from ssl_bench.distributed import rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import move
-from ssl_bench.networks.norm import RankStatistics, synchronise
+from ssl_bench.networks.norm import group_statistics
 from ssl_bench.parts import Parts
 from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint
@@ -29,7 +29,6 @@ class TrainingState:
     Attributes:
         method: networks and objective, in training.
         initial: copy of the encoder at initialisation, if it is a baseline.
-        statistics: running batch statistics that differ between the ranks.
         snr: moments of the gradients, if they are recorded.
         step: optimiser steps done.
         evaluated_step: step of the last evaluation before the end.
@@ -42,10 +41,8 @@ class TrainingState:
         self.method = parts.method.to(precision.weights)
         baselines = config["evaluate"]["baselines"]
         self.initial: nn.Module | None = copy.deepcopy(self.method.encoder) if "init" in baselines else None
-        if world() > 1 and self.method.norm == "sync":
-            synchronise(self.method, device)
+        group_statistics(self.method, self.method.groups)
         move(self.method, device)
-        self.statistics = RankStatistics(self.method, self.method.norm)
         self.optimizer: torch.optim.Optimizer = parts.recipe.optimizer(self.method)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision.scaled)
         decay = config["diagnostics"]["gradient_snr"]
@@ -67,7 +64,7 @@ class TrainingState:
                 learning rate of that step.
         """
         self.method.collect()
-        local = {"rng": rng_state(), "meter": self.meter.state.tolist(), "statistics": self.statistics.read()}
+        local = {"rng": rng_state(), "meter": list(self.meter.summary())}
         ranks: list[Any] = [local]
         if world() > 1:
             ranks = [None] * world()
@@ -75,11 +72,10 @@ class TrainingState:
         for _, _, bad_step, tau in (each["meter"] for each in ranks):
             if bad_step >= 0:
                 raise_bad_loss(int(bad_step), lr_at(int(bad_step)), tau)
-        with self.statistics.averaged():
-            if rank() == 0:
-                counters = {"run_id": run_id, "step": self.step, "judged": self.evaluated_step, "ranks": ranks}
-                states = {name: part.state_dict() for name, part in self._stateful_parts().items()}
-                checkpoint.save(folder / "checkpoints", counters | {"seconds": self.seconds()} | states)
+        if rank() == 0:
+            counters = {"run_id": run_id, "step": self.step, "judged": self.evaluated_step, "ranks": ranks}
+            states = {name: part.state_dict() for name, part in self._stateful_parts().items()}
+            checkpoint.save(folder / "checkpoints", counters | {"seconds": self.seconds()} | states)
 
     def resume(self, folder: Path, run_id: str) -> bool:
         """Restore the last checkpoint; False if there is none.
@@ -116,8 +112,20 @@ class TrainingState:
         ranks = state["ranks"]
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])
-            self.meter.state.copy_(torch.tensor(ranks[rank()]["meter"]))
-            self.statistics.write(ranks[rank()]["statistics"])
+            total, count, bad_step, bad_tau = map(float, ranks[rank()]["meter"])
+            self.meter.restore((total, count, bad_step, bad_tau))
+
+    def tensors(self) -> dict[str, list[torch.Tensor]]:
+        """Every tensor on the device that a step changes, by its kind."""
+        moments = [value for each in self.optimizer.state.values() for value in each.values()]
+        scale = [value for value in vars(self.scaler).values() if isinstance(value, torch.Tensor)]
+        return {
+            "weights": [*self.method.parameters()],
+            "buffers": [*self.method.buffers()],
+            "moments": [value for value in moments if isinstance(value, torch.Tensor)],
+            "meter": self.meter.tensors(),
+            "scale": scale,
+        }
 
     def _stateful_parts(self) -> dict[str, Any]:
         parts = {"method": self.method, "optimizer": self.optimizer, "scaler": self.scaler}

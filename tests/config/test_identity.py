@@ -48,6 +48,9 @@ def test_only_keys_that_the_result_depends_on_change_the_identity() -> None:
         ["name=other"],
         ["images_on=host"],
         ["timeout=5"],
+        ["compile_views=false"],
+        ["graph=false"],
+        ["framework.groups=1"],
         ["temperature=fixed"],
         ["batch_size.size=64"],
     ):

@@ -21,7 +21,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.data import photos
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.folder import Folder, FolderDataset
-from ssl_bench.data.loader import Loader, flatten, unflatten
+from ssl_bench.data.loader import Loader
 from ssl_bench.data.packed import Packed, encode
 from ssl_bench.data.shrink import box
 from ssl_bench.data.views import Views
@@ -270,13 +270,6 @@ def test_the_evaluation_view_equals_torchvisions_centre(resize: int, size: int) 
         assert float((x - expected).abs().max()) <= 1e-5
     same = torch.stack([images[0], images[4]])
     assert torch.equal(EvalView(resize=resize, size=size)(same), EvalView(resize=resize, size=size)(list(same)))
-
-
-def test_unflatten_inverts_flatten() -> None:
-    images = [torch.randint(256, (c, h, w), dtype=torch.uint8) for c, h, w in ((3, 5, 7), (3, 4, 4), (5, 1, 9))]
-    images.append(images[0].permute(1, 2, 0).contiguous().permute(2, 0, 1))
-    flat, shapes = flatten(images)
-    assert flat.shape == (5 * 7 * 3 * 2 + 48 + 45,) and equal(unflatten(flat, shapes), images)
 
 
 def test_a_resumed_loader_continues_in_the_middle_of_an_epoch(tmp_path: Path) -> None:

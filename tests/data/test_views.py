@@ -29,6 +29,7 @@ from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.resample import blur_matrix
 from ssl_bench.data.views import ViewParameters, Views
 from ssl_bench.errors import InvalidValue
+from tests.operations import Operations
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 AUGMENT = Path(__file__).parents[2] / "conf" / "augment"
@@ -306,6 +307,46 @@ def test_the_masked_form_never_waits_for_the_data() -> None:
         assert views.apply(images, parameters, masked=True).shape == (6, 3, 16, 16)
         with pytest.raises(Exception, match=r"nonzero|data"):
             views.apply(images, parameters, masked=False)
+
+
+def test_several_views_at_once_are_the_views_one_by_one() -> None:
+    views, images = Views(16, mean=MEAN, std=STD, **ON), smooth(7, 3, 16, 16)
+    uniform = [views.uniform(7, generator(seed)) for seed in range(3)]
+    for made, numbers in zip(views.make(images, uniform, torch.float32), uniform, strict=True):
+        assert torch.equal(made, views.apply(images, views.parameters(numbers, 16, 16)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_compiled_views_equal_eager_ones() -> None:
+    """The compiled function has no graph break, and fewer kernels than a tenth of the eager operations."""
+    from torch._inductor import metrics
+
+    views, images = Views(16, **ON), smooth(7, 3, 16, 16)
+    uniform = [views.uniform(7, generator(seed)) for seed in range(2)]
+    with Operations() as operations:
+        eager = views.make(images, uniform, torch.float32)
+    metrics.reset()
+    views.compile()
+    compiled = views.make(images, uniform, torch.float32)
+    assert views._compiled is not None
+    assert max(float((a - b).abs().max()) for a, b in zip(eager, compiled, strict=True)) <= 2e-6
+    assert 0 < metrics.generated_kernel_count <= len(operations.calls) / 5
+
+
+def test_views_that_cannot_be_compiled_stay_eager(caplog: pytest.LogCaptureFixture) -> None:
+    views, images = Views(16), smooth(2, 3, 16, 16)
+    uniform = [views.uniform(2, generator())]
+    eager = views.make(images, uniform, torch.float32)
+    views._compiled = broken
+    assert torch.equal(views.make(images, uniform, torch.float32)[0], eager[0])
+    assert torch.equal(views.make(images, uniform, torch.float32)[0], eager[0])
+    (record,) = caplog.records
+    assert record.message == "the views cannot be compiled (RuntimeError: no C compiler was found) and stay eager"
+
+
+def broken(*_: object) -> list[Tensor]:
+    raise RuntimeError("no C compiler\n was found")
 
 
 def test_a_generator_determines_the_views() -> None:

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
-from ssl_bench.errors import ConfigError
+from ssl_bench.distributed import global_mean
+from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.methods.base import Method
 from ssl_bench.parts import OBJECTIVE, Parts
 from tests.methods.training import has_own_objective, local_batches, options, train
-from tests.ranks import on_two_ranks
+from tests.ranks import on_ranks, on_two_ranks
 
 FRAMEWORKS = options("framework")
 OWN_OBJECTIVE = [name for name in FRAMEWORKS if has_own_objective(name)]
@@ -66,6 +67,63 @@ def test_two_ranks_train_as_one() -> None:
     for found in on_two_ranks(functools.partial(_trained, configurations)):
         for name, weights in found.items():
             torch.testing.assert_close(weights, alone[name], rtol=1e-9, atol=1e-11, msg=name)
+
+
+def _grouped(configurations: dict[str, dict[str, Any]], rank: int | None = None) -> dict[str, Any]:
+    """Weights and running averages after three steps, and the loss of a fourth, for each framework."""
+    found = {}
+    for name, config in configurations.items():
+        method = method_of(config)
+        weights = train(method, steps())
+        running = {key: value.clone() for key, value in method.state_dict().items() if "running_" in key}
+        loss = method(steps()[0], 0.0).loss.detach()
+        found[name] = {"weights": weights, "loss": global_mean(loss[None])} | running
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_groups_on_ranks_train_as_on_one_process(ranks: int) -> None:
+    """Four groups of two images, in every framework; shuffled where the framework has a momentum network."""
+    configurations = {}
+    for name in FRAMEWORKS:
+        config = copy.deepcopy(configuration(name))
+        config["framework"] |= {"norm": "shuffle" if config["framework"].get("momentum") else "local", "groups": 4}
+        configurations[name] = config
+    alone, whole = _grouped(configurations), _trained({name: configuration(name) for name in FRAMEWORKS})
+    for name, found in alone.items():  # the groups matter
+        assert not torch.allclose(found["weights"], whole[name], rtol=1e-4), name
+    for found in on_ranks(functools.partial(_grouped, configurations), ranks):
+        for name, values in found.items():
+            assert values.keys() == alone[name].keys() and len(values) > 2
+            for key, value in values.items():
+                torch.testing.assert_close(value, alone[name][key], rtol=1e-10, atol=1e-12, msg=f"{name} {key}")
+
+
+@pytest.mark.parametrize(
+    ("norm", "groups", "devices", "images", "remedy"),
+    [
+        ("local", 0, 1, 8, "1 or more"),
+        ("sync", 2, 2, 8, "1, or framework.norm to local or shuffle"),
+        ("local", 2, 4, 8, "1 or a multiple of devices=4"),
+        ("shuffle", 3, 3, 8, "a divisor of 8, the images of a batch or chunk, with 2 images or more in a group"),
+        ("local", 8, 8, 8, "a divisor of 8, the images of a batch or chunk, with 2 images or more in a group"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(norm: str, groups: int, devices: int, images: int, remedy: str) -> None:
+    config = copy.deepcopy(configuration("moco_v2"))
+    config["framework"] |= {"norm": norm, "groups": groups}
+    method = method_of(config)
+    with pytest.raises(InvalidValue) as refusal:
+        method.check_groups(devices, images)
+    assert str(refusal.value) == f"framework.groups={groups}: set framework.groups to {remedy}"
+
+
+def test_groups_that_fit() -> None:
+    method = method_of(configuration("moco_v2"))
+    for norm, groups, devices, images in (("sync", 1, 4, 8), ("local", 1, 3, 9), ("shuffle", 4, 2, 8)):
+        method.norm, method.groups = norm, groups  # type: ignore[assignment]
+        method.check_groups(devices, images)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -59,4 +59,4 @@ def test_the_gradient_goes_through_the_last_means() -> None:
             near.view(-1)[place] += sign * step
             assert torch.equal(kmeans(near, 4, 5)[0], labels)  # no point changes its cluster
             moved.append(float((kmeans(near, 4, 5)[1] * weights).sum()))
-        assert float(gradient.view(-1)[place]) == pytest.approx((moved[0] - moved[1]) / (2 * step), abs=1e-8)
+        assert float(gradient.reshape(-1)[place]) == pytest.approx((moved[0] - moved[1]) / (2 * step), abs=1e-8)

@@ -21,7 +21,7 @@ from ssl_bench.methods.cld import NPIDCLD, CrossLevel, MoCoCLD
 from ssl_bench.methods.kmeans import kmeans
 from ssl_bench.methods.npid import NPID
 from ssl_bench.networks.heads import MLP
-from ssl_bench.networks.norm import synchronise
+from ssl_bench.networks.norm import group_statistics
 from ssl_bench.objective.memory import Memory
 from ssl_bench.parts import Parts
 from ssl_bench.training import chunked
@@ -82,8 +82,7 @@ def batches(steps: int) -> Iterator[Batch]:
 
 def trained(method: Any, steps: int = 6) -> dict[str, Tensor]:
     """The tensors of the state after some steps of SGD, and the losses of this rank."""
-    if world() > 1:
-        synchronise(method, torch.device("cpu"))
+    group_statistics(method, 1)
     network = parallel(method, torch.device("cpu"))
     optimizer, losses = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9), []
     for batch in batches(steps):

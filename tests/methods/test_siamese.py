@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,12 +13,16 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ssl_bench.data.batch import Batch
+from ssl_bench.distributed import world
 from ssl_bench.errors import InvalidValue
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.methods.supervised import Supervised
+from ssl_bench.networks import shuffle
 from ssl_bench.networks.heads import MLP
+from ssl_bench.networks.norm import group_statistics
+from ssl_bench.networks.shuffle import deal
 from ssl_bench.objective.contrast import Embedded
-from tests.ranks import on_two_ranks
+from tests.ranks import on_ranks, on_two_ranks
 
 
 class Flat(nn.Module):
@@ -207,34 +212,73 @@ def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) ->
         _siamese(**settings)
 
 
-def _shuffled(rank: int) -> dict[str, Tensor]:
-    """Keys of this rank's half of 8 images, for each setting of the batch statistics."""
-    batch, found = _batch(8, slice(4 * rank, 4 * rank + 4)), {}
-    for bn, symmetric, norm in SHUFFLES:
-        framework = _siamese(bn, momentum=0.9, symmetric=symmetric, norm=norm, views_forward="separate")
-        found[f"{bn} {symmetric} {norm}"] = framework.momentum_outputs(batch)["key"]
+def _shuffled(rank: int = 0) -> dict[str, Tensor]:
+    """Keys of this rank's share of 12 images, for each setting of the batch statistics."""
+    share, found = 12 // world(), {}
+    batch = _batch(12, slice(share * rank, share * rank + share))
+    for setting in SHUFFLES:
+        bn, symmetric, norm, views_forward, groups = setting
+        settings = {"symmetric": symmetric, "norm": norm, "groups": groups, "views_forward": views_forward}
+        framework = _siamese(bn, momentum=0.9, **settings)
+        if groups % world() == 0:
+            group_statistics(framework, groups)
+            found[str(setting)] = framework.momentum_outputs(batch)["key"]
     return found
 
 
-SHUFFLES: list[tuple[bool, bool, Any]] = [(False, True, "shuffle"), (False, False, "shuffle")]
-SHUFFLES += [(True, True, "shuffle"), (True, False, "shuffle"), (True, True, "local")]
+SHUFFLES = [
+    (bn, symmetric, norm, views_forward, groups)
+    for bn in (False, True)
+    for symmetric in (False, True)
+    for norm in ("shuffle", "local")
+    for views_forward in ("separate", "joint")
+    for groups in (2, 4)
+]
+
+
+def _check_shuffled(ranks: list[dict[str, Tensor]]) -> None:
+    """Group k of G has the images k, k + G, ... under shuffle; the keys are in the order of the images."""
+    for setting in SHUFFLES:
+        bn, symmetric, norm, views_forward, groups = setting
+        if groups % len(ranks):
+            continue  # each rank has at least one group
+        keys = torch.cat([found[str(setting)] for found in ranks], 1)  # [V, 12, D]
+        views = torch.stack(_batch(12).views[:2] if symmetric else _batch(12).views[1:2])
+        size = 12 // groups
+        shuffle = norm == "shuffle"
+        together = [slice(k, None, groups) if shuffle else slice(size * k, size * k + size) for k in range(groups)]
+        target = _siamese(bn, momentum=0.9).target
+        assert target is not None and keys.shape == (len(views), 12, 8)
+        for rows in together:
+            part = views[:, rows]
+            joint = target(part.flatten(0, 1))["projection"].unflatten(0, part.shape[:2])
+            separate = torch.stack([target(view)["projection"] for view in part])
+            expected = joint if views_forward == "joint" else separate
+            torch.testing.assert_close(keys[:, rows], expected.detach(), rtol=1e-12, atol=1e-13)
 
 
 def test_shuffled_keys_return_to_their_images() -> None:
-    """The network of rank r sees the images r, r + W, ...; each rank receives the keys of its images, in order."""
-    ranks = on_two_ranks(_shuffled)
-    for bn, symmetric, norm in SHUFFLES:
-        keys = torch.cat([found[f"{bn} {symmetric} {norm}"] for found in ranks], 1)  # [V, 8, D]
-        views = _batch(8).views[:2] if symmetric else _batch(8).views[1:2]
-        together = [slice(r, None, 2) if norm == "shuffle" else slice(4 * r, 4 * r + 4) for r in range(2)]
-        target = _siamese(bn, momentum=0.9).target
-        assert target is not None and keys.shape == (len(views), 8, 8)
-        for v, view in enumerate(views):
-            for rows in together:
-                expected = target(view[rows])["projection"].detach()
-                torch.testing.assert_close(keys[v, rows], expected, rtol=1e-12, atol=1e-14)
-            if not bn:
-                torch.testing.assert_close(keys[v], target(view)["projection"].detach(), rtol=1e-12, atol=1e-14)
+    _check_shuffled([_shuffled()])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_shuffled_keys_return_to_the_ranks_of_their_images(ranks: int) -> None:
+    """Four groups do not divide the six or three images of a rank: ranks exchange unequal numbers."""
+    _check_shuffled(on_ranks(_shuffled, ranks))
+
+
+def _dtypes_on_the_way(rank: int) -> list[torch.dtype]:
+    seen = []
+    with torch.autocast("cpu", torch.bfloat16), patch.object(shuffle.dist, "all_to_all_single") as exchange:
+        for dtype in (torch.float32, torch.float64):
+            deal(torch.zeros(4, 1, 2, 2, dtype=dtype), 2)
+        seen = [call.args[1].dtype for call in exchange.call_args_list]
+    return seen
+
+
+def test_under_autocast_images_travel_in_half_precision() -> None:
+    assert on_two_ranks(_dtypes_on_the_way) == [[torch.bfloat16, torch.float64]] * 2
 
 
 # ---- with labels

@@ -1,5 +1,6 @@
 """The VAE: its bound against a naive loop, its divergence in closed form, sizes of the decoder, draws, refusals."""
 
+import contextlib
 import copy
 import math
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from ssl_bench.methods.vae import VAE, Decoder
 from ssl_bench.networks.backbones import DigitsResNet
 from ssl_bench.networks.heads import MLP
 from ssl_bench.parts import Parts
+from ssl_bench.training import chunked
 from tests.methods.training import local_batches, train
 from tests.ranks import on_two_ranks
 
@@ -155,6 +157,46 @@ def test_a_resumed_training_draws_the_same_noise() -> None:
     assert again.draws.step == 1
     assert torch.equal(train(again, steps[1:], state), expected)
     assert not torch.equal(train(vae(), steps[:1] * 2), expected)
+
+
+@pytest.mark.parametrize("chunk", [None, 8, 2])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, None])
+def test_the_decoder_computes_in_the_format_of_the_networks_in_chunks_too(
+    chunk: int | None, dtype: torch.dtype | None
+) -> None:
+    """Chunks of 8 are the batch: the same numbers as without chunks."""
+    expected, _ = _step_in_chunks(None, dtype)
+    found, formats = _step_in_chunks(chunk, dtype)
+    assert formats == {dtype or torch.float32}
+    for computed, exact in zip(found, expected, strict=True):
+        assert chunk == 2 or torch.equal(computed, exact)
+        # Two roundings of bf16 apart, 2^-8 each.
+        torch.testing.assert_close(computed, exact, rtol=2**-7, atol=2**-7 * float(exact.abs().max()))
+
+
+def _step_in_chunks(chunk: int | None, dtype: torch.dtype | None) -> tuple[list[Tensor], set[torch.dtype]]:
+    """Loss and gradients of a step, and the formats of the logits."""
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(SIZE**2 * CHANNELS, 8))  # no batch statistics
+    head = MLP(8, 1, None, 2 * LATENTS, norm=False, final_norm="none")
+    method = VAE(backbone, head, 2, CHANNELS, SIZE, (0.3,), (0.5,), 0.7, "once", seed=5)
+    views, formats = [view.float() for view in images(8).views], set[torch.dtype]()
+    method.decoder.register_forward_hook(lambda _, __, logits: formats.add(logits.dtype))
+
+    def part(rows: slice) -> Batch:
+        ids = torch.arange(8)[rows]
+        return Batch([view[rows] for view in views], ids, torch.full_like(ids, -1))
+
+    def autocast() -> contextlib.AbstractContextManager[None]:
+        return torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext()
+
+    if chunk is None:
+        with autocast():
+            loss = method(part(slice(None)), 0.0).loss
+        loss.backward()
+    else:
+        loss = chunked.backward(method, part, 8, chunk, 0.0, False, autocast, lambda value: value).loss
+    return [loss.detach(), *(p.grad for p in method.parameters() if p.grad is not None)], formats
 
 
 def _trained(rank: int | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from ssl_bench.config.compose import directory
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import parallel, rank, world
 from ssl_bench.methods.base import Method
-from ssl_bench.networks.norm import synchronise
+from ssl_bench.networks.norm import group_statistics
 
 
 def options(group: str) -> list[str]:
@@ -42,8 +42,7 @@ def select(batch: Batch, rows: slice) -> Batch:
 
 def train(method: Method, steps: list[Batch], state: dict[str, Any] | None = None) -> Tensor:
     """Train by SGD with momentum and return all weights; the optimiser continues from ``state`` and updates it."""
-    if world() > 1:
-        synchronise(method, torch.device("cpu"))
+    group_statistics(method, method.groups)
     network = parallel(method, torch.device("cpu"))
     optimizer = torch.optim.SGD(method.parameters(), 0.01, momentum=0.9)
     if state:

@@ -22,7 +22,7 @@ from ssl_bench.methods.base import Contrastive, Method, MissingNeed
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.backbones import Backbone
 from ssl_bench.networks.heads import MLP
-from ssl_bench.networks.norm import synchronise
+from ssl_bench.networks.norm import group_statistics
 from ssl_bench.objective.losses import align_uniform, dclw
 from ssl_bench.objective.temperature import Fixed, MACLa
 from ssl_bench.parts import OBJECTIVE, Parts
@@ -240,8 +240,7 @@ def weights(method: Method) -> Tensor:
 
 def trained(method: Contrastive, steps: int = 6) -> Tensor:
     """All weights after some steps of SGD."""
-    if world() > 1:
-        synchronise(method, torch.device("cpu"))
+    group_statistics(method, 1)
     network = parallel(method, torch.device("cpu"))
     optimizer = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9)
     for batch in batches(steps):
@@ -360,7 +359,7 @@ def _chunked_on_a_rank(nodes: Nodes, norm: bool, rank: int) -> Tensor:
     method = method_of(nodes, norm)
     assert method is not None
     if norm:
-        synchronise(method, torch.device("cpu"))
+        group_statistics(method, 1)
     return _chunked(method, 2)
 
 

@@ -3,6 +3,7 @@
 Keys are one-hot, and the entries of an anchor are 0, 1, 2, ..., so that its cosine with a key is the key's number.
 """
 
+import copy
 import itertools
 from collections import deque
 from typing import Any
@@ -293,15 +294,15 @@ def test_random_k_continues_from_its_state() -> None:
 def test_streams_of_random_numbers_differ() -> None:
     draws, cpu = StepGenerator("a", 0), torch.device("cpu")
     seeds = [
-        draws.generator(cpu),
-        draws.generator(cpu, 0),
-        draws.generator(cpu, 1),
-        StepGenerator("b", 0).generator(cpu),
+        draws.generator(cpu).initial_seed(),
+        draws.generator(cpu, 0).initial_seed(),
+        draws.generator(cpu, 1).initial_seed(),
+        StepGenerator("b", 0).generator(cpu).initial_seed(),
     ]
-    seeds += [StepGenerator("a", 1).generator(cpu)]
+    seeds += [StepGenerator("a", 1).generator(cpu).initial_seed()]
     draws.step = 1
-    seeds += [draws.generator(cpu)]
-    assert len({generator.initial_seed() for generator in seeds}) == len(seeds)
+    seeds += [draws.generator(cpu).initial_seed()]
+    assert len(set(seeds)) == len(seeds)
 
 
 # ---- two processes
@@ -340,3 +341,14 @@ def test_two_ranks_draw_and_keep_the_same_as_one_process() -> None:
         assert whole == [first_half + second_half for first_half, second_half in zip(*halves, strict=True)]
     for whole, *both in zip(alone["queues"], first["queues"], second["queues"], strict=True):
         assert all(torch.equal(whole, keys) for keys in both)
+
+
+def test_a_replay_draws_the_numbers_of_its_step() -> None:
+    draws, cpu = StepGenerator("a", 0), torch.device("cpu")
+    kept: dict[int, Any] = dict.fromkeys(range(3))
+    for draws.step in kept:
+        kept[draws.step] = torch.rand(4, generator=draws.generator(cpu, 7))
+    draws.step = 1
+    (generator,) = draws.reseed()
+    assert torch.equal(torch.rand(4, generator=generator), kept[1])
+    assert copy.deepcopy(draws).step == 1

@@ -14,7 +14,7 @@ from ssl_bench.config.compose import load
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.backbones import timm_backbone
 from ssl_bench.networks.heads import MLP
-from ssl_bench.training.optim import Recipe
+from ssl_bench.training.optim import LARS, Recipe
 
 
 def recipe(*overrides: str) -> Recipe:
@@ -96,6 +96,109 @@ def test_lars_matches_its_formula() -> None:
         optimizer.step()
     for k, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), weights[k], rtol=1e-6, atol=1e-9)
+
+
+def twins(count: int) -> list[nn.Module]:
+    """Equal float32 networks."""
+    return [network().float() for _ in range(count)]
+
+
+def set_gradients(model: nn.Module, seed: int, scale: float = 1.0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator) * scale
+
+
+def assert_same(model: nn.Module, other: nn.Module) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def lars_of(model: nn.Module, momentum: float = 0.9) -> torch.optim.Optimizer:
+    settings = ["optimizer.weight_decay=0.01", "optimizer.trust_coefficient=0.02", f"optimizer.momentum={momentum}"]
+    return recipe("optimizer=lars", *settings).optimizer(model)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("tensor_lr", [False, True])
+def test_lars_is_timms_to_the_last_bit_and_reads_its_state(momentum: float, tensor_lr: bool) -> None:
+    from timm.optim import Lars
+
+    ours, timms, resumed = twins(3)
+    mine, later = lars_of(ours, momentum), lars_of(resumed, momentum)
+    decayed, rest = LARS.groups(recipe("optimizer=lars", "optimizer.weight_decay=0.01"), timms)
+    groups = [decayed | {"always_adapt": True}, rest]
+    reference = Lars(groups, 0.3, momentum=momentum, trust_coeff=0.02, foreach=True)
+    for step, lr in enumerate((0.5, 0.3, 0.2, 0.1, 0.4)):
+        for optimizer, model in ((mine, ours), (reference, timms), (later, resumed)):
+            for group in optimizer.param_groups:
+                group["lr"] = torch.tensor(lr) if tensor_lr else lr
+            set_gradients(model, step)
+            if step == 1:  # a weight and a gradient of nothing but zeros
+                weight = model.get_parameter("3.weight")
+                weight.grad = torch.zeros_like(weight)
+            optimizer.step()
+        assert_same(ours, timms)
+        if step == 2:
+            resumed.load_state_dict(timms.state_dict())
+            later.load_state_dict(copy.deepcopy(reference.state_dict()))
+        if step >= 2:
+            assert_same(resumed, timms)
+
+
+def test_lars_under_a_gradient_scaler_asks_nothing_of_the_host_and_leaves_out_an_overflow() -> None:
+    scaled, plain = twins(2)
+    mine, reference = lars_of(scaled), lars_of(plain)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=100)
+    scaler.scale(torch.zeros(()))  # creates the scale
+    for step in range(6):
+        set_gradients(scaled, step, 2.0 ** (10 - step // 3))
+        if step == 2:
+            for name, value in {"0.weight": torch.inf, "3.bias": torch.nan}.items():
+                (gradient := scaled.get_parameter(name).grad.flatten())[1] = value  # type: ignore[union-attr]
+                scaled.get_parameter(name).grad = gradient.view_as(scaled.get_parameter(name))
+        before = copy.deepcopy((scaled.state_dict(), mine.state_dict()["state"]))
+        with Count() as count:
+            scaler.step(mine)
+        assert "aten._local_scalar_dense.default" not in count.names  # the operation behind item()
+        scaler.update()
+        if step == 2:
+            after = scaled.state_dict(), mine.state_dict()["state"]
+            assert all(torch.equal(after[0][name], value) for name, value in before[0].items())
+            for i, state in before[1].items():
+                assert torch.equal(after[1][i]["momentum_buffer"], state["momentum_buffer"])
+        else:
+            set_gradients(plain, step)
+            reference.step()
+            assert_same(scaled, plain)
+        assert scaler.get_scale() == 2.0 ** (10 - (step >= 2))
+
+
+def test_an_overflow_in_the_first_step_of_lars_counts_for_nothing() -> None:
+    scaled, plain = twins(2)
+    mine, reference = lars_of(scaled), lars_of(plain)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=100)
+    scaler.scale(torch.zeros(()))
+    for step, scale in enumerate((torch.inf, 2.0, 2.0)):
+        set_gradients(scaled, step, scale)
+        scaler.step(mine)
+        scaler.update()
+        if step > 0:
+            set_gradients(plain, step)
+            reference.step()
+        assert_same(scaled, plain)
+
+
+def test_timms_lars_would_ask_the_host() -> None:
+    """A control of the counter."""
+    from timm.optim import Lars
+
+    (model,) = twins(1)
+    optimizer, scaler = Lars(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.zeros(()))
+    set_gradients(model, 0)
+    with Count() as count:
+        scaler.step(optimizer)
+    assert "aten._local_scalar_dense.default" in count.names
 
 
 @pytest.mark.parametrize("name", ["sgd", "lars", "adam", "adamw"])

@@ -181,7 +181,7 @@ def test_a_signal_saves_the_step_and_prints_how_to_resume(
 ) -> None:
     """With MoCo each rank has its own batch statistics, which are restored too."""
     run = [*SHORT, f"devices={devices}", f"framework={framework}"]
-    run += ["negatives.k=100"] if framework == "moco_v2" else []
+    run += ["negatives.k=100", "framework.groups=2"] if framework == "moco_v2" else []
     command = start(*run, "paths.outputs=stopped")
     processes = wait_for_step(command, Path("stopped"), 5)
     command.send_signal(number)
@@ -199,7 +199,7 @@ def test_a_signal_saves_the_step_and_prints_how_to_resume(
 @pytest.mark.slow
 def test_a_signal_to_one_rank_stops_both_after_the_same_step() -> None:
     """With MoCo each rank has its own batch statistics, which are restored too."""
-    run = [*SMALL, *SHORT, "framework=moco_v2", "negatives.k=100"]
+    run = [*SMALL, *SHORT, "framework=moco_v2", "negatives.k=100", "framework.groups=2"]
     ranks = start_two_ranks(*run, "paths.outputs=stopped")
     wait_for_step(ranks[0], Path("stopped"), 5)
     ranks[1].send_signal(signal.SIGTERM)
@@ -261,7 +261,7 @@ def test_a_killed_rank_ends_the_run(cli: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=TWO_RANKS)])
 def test_an_unexpected_error_is_printed_once_with_its_traceback(devices: int) -> None:
     """The network halves images six times, and these have 20 pixels."""
-    unsuitable = ["backbone=timm", "backbone.name=densenet121", "framework.norm=local"]
+    unsuitable = ["backbone=timm", "backbone.name=densenet121", "framework.norm=local", f"framework.groups={devices}"]
     command = Command("train", *SMALL[1:], *unsuitable, f"devices={devices}")
     printed = command.wait(120)
     assert command.code == 1

@@ -20,6 +20,7 @@ from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.sampling import StepGenerator
+from ssl_bench.precision import products
 
 
 class SWD(Loss):
@@ -57,7 +58,7 @@ class SWD(Loss):
             h = normalize(h, dim=-1)
         alignment = (h - h.flip(0)).square().mean(-1) / 2
         rotation, target = self._target(h.detach())
-        distance = (target - h @ rotation).square().mean(-1)
+        distance = (target - products(h, rotation.mT)).square().mean(-1)
         return self.scale * (alignment + self.weight * distance)  # [V, B]
 
     def draw(self, samples: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,8 +80,8 @@ class SWD(Loss):
         """
         all_anchors = gather(h, dim=1)  # [V, N, D]
         rotation, sample = self.draw(all_anchors[..., 0].numel(), h)
-        order = (all_anchors.flatten(0, 1) @ rotation).mT.argsort(dim=-1, stable=True)  # [D, V N]
-        sorted_sample = (sample @ rotation).mT.sort(-1).values
+        order = products(all_anchors.flatten(0, 1), rotation.mT).mT.argsort(dim=-1, stable=True)  # [D, V N]
+        sorted_sample = products(sample, rotation.mT).mT.sort(-1).values
         target = torch.empty_like(sorted_sample).scatter_(-1, order, sorted_sample)
         local_rows = slice(rank() * h.shape[1], (rank() + 1) * h.shape[1])
         return rotation, target.mT.unflatten(0, all_anchors.shape[:2])[:, local_rows]

@@ -1,0 +1,96 @@
+"""One training step in three parts, so that the middle one can be recorded and replayed.
+
+prepare   the host's numbers: learning rate, progress of the training
+compute   views, forward, backward, optimiser, queues and memories, meter: operations on tensors only
+finish    the host's counters, and the momentum network, whose momentum may be such a number
+"""
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ssl_bench.data.batch import Step
+from ssl_bench.distributed import average_gradients
+from ssl_bench.methods.base import StepResult
+from ssl_bench.objective.temperature import Progress
+from ssl_bench.precision import Precision
+from ssl_bench.training import chunked
+from ssl_bench.training.optim import Schedule
+from ssl_bench.training.state import TrainingState
+
+
+class Stepper:
+    """Carries out steps of a training.
+
+    Args:
+        network: the method of ``state`` as it is called: compiled, or with averaged gradients.
+        state: networks, optimiser and counters.
+        schedule: of the learning rate.
+        precision: of the forward.
+        chunk: images of this rank per pass, or None: all at once.
+    """
+
+    def __init__(
+        self, network: nn.Module, state: TrainingState, schedule: Schedule, precision: Precision, chunk: int | None
+    ) -> None:
+        self.network, self.state, self.schedule = network, state, schedule
+        self.precision, self.chunk = precision, chunk
+
+    def __call__(self, images: Step, diagnostics: bool) -> dict[str, Tensor]:
+        """Carry out the next step; return its diagnostics, all of them if ``diagnostics``."""
+        lr, progress = self.prepare()
+        self.set_lr(lr)
+        found = self.compute(images, progress, diagnostics)
+        self.finish(progress)
+        return found
+
+    def prepare(self) -> tuple[float, float]:
+        """Learning rate and progress of the next step."""
+        return self.schedule.lr_at(self.state.step), self.schedule.progress(self.state.step)
+
+    def set_lr(self, lr: float | Tensor) -> None:
+        """Set the learning rate of the optimiser."""
+        for group in self.state.optimizer.param_groups:
+            group["lr"] = lr
+
+    def compute(self, images: Step, progress: Progress, diagnostics: bool) -> dict[str, Tensor]:
+        """Run forward, backward, optimiser and memories; return the diagnostics."""
+        state = self.state
+        state.optimizer.zero_grad()
+        result = self._backward(images, progress, diagnostics)
+        found = result.diagnostics
+        if state.snr is not None:
+            state.scaler.unscale_(state.optimizer)
+            state.snr.add()
+            found |= state.snr.read() if diagnostics else {}
+        state.scaler.step(state.optimizer)
+        state.scaler.update()
+        state.method.remember(result.kept)
+        state.meter.add(result.loss, found.get("tau", torch.zeros_like(result.loss)))
+        return found
+
+    def finish(self, progress: float) -> None:
+        """Do what follows a step on the host."""
+        self.state.method.advance(progress)
+        self.state.meter.advance(self.state.step)
+        self.state.step += 1
+
+    def _backward(self, images: Step, progress: Progress, diagnostics: bool) -> StepResult:
+        """Forward and backward of a step, at once or in chunks."""
+        scale = self.state.scaler.scale
+        if self.chunk is None:
+            with self._autocast():
+                result: StepResult = self.network(images.batch(), progress, diagnostics)
+            scale(result.loss).backward()
+            return result
+        method, share = self.state.method, len(images.ids)
+        result = chunked.backward(method, images.batch, share, self.chunk, progress, diagnostics, self._autocast, scale)
+        average_gradients(method)
+        return result
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = self.precision.autocast
+        device = next(self.state.method.parameters()).device
+        return torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext()

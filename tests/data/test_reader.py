@@ -1,0 +1,251 @@
+"""Padded images, batches in order, and the order of a GPU's copies, recorded without a GPU."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssl_bench.data import reader
+from ssl_bench.data.arrays import ImageBatch, Images, Source
+from ssl_bench.data.padding import Padded, pad
+from ssl_bench.data.pixels import by_size
+from ssl_bench.data.reader import Reader
+from ssl_bench.data.views import ViewParameters, Views
+
+SIDES = [(300, 200), (290, 190), (100, 140), (301, 256), (17, 9), (385, 385), (384, 384), (260, 140)]
+CPU = torch.device("cpu")
+
+
+def photos(channels: int = 3) -> list[Tensor]:
+    """Images of many sizes, channels last in memory, as decoders make them."""
+    generator = torch.Generator().manual_seed(0)
+    made = (torch.randint(256, (*sides, channels), dtype=torch.uint8, generator=generator) for sides in SIDES)
+    return [image.permute(2, 0, 1) for image in made]
+
+
+def parameters(views: Views, seed: int) -> ViewParameters:
+    height, width = torch.tensor(SIDES).unbind(1)
+    return views.draw(len(SIDES), height, width, torch.Generator().manual_seed(seed))
+
+
+class Many(Source):
+    """Images of many sizes; reading image i takes ``delays[i]`` seconds."""
+
+    def __init__(self, images: list[Tensor], delays: list[float]) -> None:
+        self.images, self.delays, self.labels = images, delays, torch.arange(len(images)) * 10
+        self.threads: set[str] = set()
+
+    def take(self, ids: Tensor) -> ImageBatch:
+        self.threads.add(threading.current_thread().name)
+        time.sleep(self.delays[int(ids[0])])
+        return [self.images[i] for i in ids.tolist()]
+
+
+# ---- padding
+
+
+@pytest.mark.parametrize("channels", [3, 5])
+def test_padded_images_are_the_images(channels: int) -> None:
+    images = photos(channels)
+    padded = pad(images)
+    assert len(padded) == len(images) and all(torch.equal(a, b) for a, b in zip(padded, images, strict=True))
+    assert pad(padded) is padded
+    assert [len(batch) for batch in padded.batches] == [4, 1, 1, 1, 1]
+    assert [batch.shape[2:] for batch in padded.batches[:3]] == [(301, 256), (100, 140), (17, 9)]
+    assert padded.order.tolist() == [0, 1, 3, 7, 2, 4, 5, 6]
+    assert all(batch.permute(0, 2, 3, 1).is_contiguous() for batch in padded.batches)
+    storages = {batch.untyped_storage().data_ptr() for batch in padded.batches}
+    assert {image.untyped_storage().data_ptr() for image in padded} == storages  # they share the batches' memory
+    copy = padded.copied([batch.clone() for batch in padded.batches], padded.order.clone())
+    assert all(torch.equal(a, b) for a, b in zip(copy, images, strict=True))
+
+
+def cropped_per_view(views: Views, images: list[Tensor], parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
+    """The crops as they were made before: padded with zeros once for each view."""
+    groups = by_size(images, 128)
+    order = torch.tensor([i for group in groups for i in group])
+    grouped, out, start = parameters[order], [], 0
+    for group in groups:
+        size = [max(images[i].shape[side] for i in group) for side in (0, 1, 2)]
+        batch = images[0].new_zeros(len(group), size[1], size[2], size[0]).permute(0, 3, 1, 2)
+        for padded, i in zip(batch, group, strict=True):
+            padded[:, : images[i].shape[1], : images[i].shape[2]] = images[i]
+        out.append(views._crop(batch, grouped[start : start + len(group)], dtype))
+        start += len(group)
+    return torch.empty_like(torch.cat(out)).index_copy_(0, order, torch.cat(out))
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_views_of_padded_images_are_the_same_whatever_the_padding_holds(interpolation: str) -> None:
+    views = Views(32, interpolation=interpolation, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5)
+    images, once = photos(), pad(photos())
+    for batch, group in zip(once.batches, by_size(images, 128), strict=True):
+        batch.fill_(255)
+        for row, i in zip(batch, group, strict=True):
+            row[:, : images[i].shape[1], : images[i].shape[2]] = images[i]
+    for view in range(2):
+        drawn = parameters(views, view)
+        for dtype in (torch.float32, torch.float64):
+            expected = cropped_per_view(views, images, drawn, dtype)
+            assert torch.equal(views._crop_padded(once, 3, drawn, dtype), expected)
+        made = views.apply(once, drawn, masked=True)
+        assert torch.equal(made, views.apply(images, drawn, masked=True))
+        torch.testing.assert_close(made, views.apply(images, drawn, masked=False), rtol=0, atol=2e-5)
+
+
+def test_channels_beyond_the_picture_pass_through_padded_images() -> None:
+    views = Views(16, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
+    images, drawn = photos(5), parameters(views, 0)
+    for i, image in enumerate(images):
+        image[3:] = torch.tensor([i, 255 - i], dtype=torch.uint8)[:, None, None]
+    made = views.apply(pad(images), drawn, masked=True)
+    assert torch.equal(made[:, 3, 0, 0], torch.arange(len(images)) / 255)
+    torch.testing.assert_close(made, views.apply(images, drawn, masked=False), rtol=0, atol=2e-5)
+
+
+# ---- order
+
+
+def test_batches_come_in_order_from_two_threads() -> None:
+    """A slow batch in the middle does not let a later one pass."""
+    delays = [0.03 if i == 2 else 0.0 for i in range(len(SIDES))]
+    source = Many(photos(), delays)
+    batches = torch.arange(len(SIDES)).split(1)
+    read = [*Reader(source, CPU).batches(batches)]
+    assert [int(batch.ids) for batch in read] == [*range(len(SIDES))]
+    assert [int(batch.labels) for batch in read] == [10 * i for i in range(len(SIDES))]
+    assert all(torch.equal(batch.images[0], source.images[i]) for i, batch in enumerate(read))
+    assert len(source.threads) == 2 and all(name.startswith("images") for name in source.threads)
+
+
+def test_only_two_batches_are_read_in_advance() -> None:
+    source, asked = Many(photos(), [0.0] * len(SIDES)), []
+
+    def ids() -> Iterator[Tensor]:
+        for i in range(len(SIDES)):
+            asked.append(i)
+            yield torch.tensor([i])
+
+    for i, _ in enumerate(Reader(source, CPU).batches(ids())):
+        assert len(asked) == min(i + 1 + reader.AHEAD, len(SIDES))
+
+
+def test_an_error_of_a_thread_reaches_the_training_in_its_turn() -> None:
+    source = Many(photos(), [0.0] * 3)
+    read = Reader(source, CPU).batches(torch.arange(5).split(1))
+    assert [int(next(read).ids) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(IndexError):
+        next(read)
+
+
+# ---- copies to a GPU
+
+
+class FakeGPU:
+    """Stands in for torch.cuda and the copies of tensors; notes every call with the stream that is current.
+
+    A tensor on the fake GPU is a clone in host memory.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.current = threading.local()
+        self.copies: dict[int, Tensor] = {}
+        gpu = self
+
+        class Stream:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def record_event(self) -> str:
+                gpu.calls.append(("event", self.name))
+                return f"event {sum(call[0] == 'event' for call in gpu.calls)}"
+
+            def wait_event(self, event: str) -> None:
+                gpu.calls.append(("wait", self.name, event))
+
+        @contextlib.contextmanager
+        def on(stream: Stream) -> Iterator[None]:
+            self.current.stream = stream
+            yield
+            self.current.stream = None
+
+        def copied(tensor: Tensor, device: torch.device, non_blocking: bool = False) -> Tensor:
+            assert non_blocking and device.type == "cuda"
+            self.calls.append(("copy", self.current.stream.name, tensor.data_ptr() in self.pinned))
+            made = tensor.clone()
+            self.copies[made.data_ptr()] = made
+            return made
+
+        def pinned(tensor: Tensor) -> Tensor:
+            self.pinned.add(tensor.data_ptr())
+            return tensor
+
+        def recorded(tensor: Tensor, stream: Stream) -> None:
+            self.calls.append(("record", stream.name, tensor.data_ptr()))
+
+        self.pinned: set[int] = set()
+        empty = torch.empty
+        main = Stream("training")
+        monkeypatch.setattr(torch.cuda, "stream", on)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+        monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **kw: empty(*size, **kw))
+        monkeypatch.setattr(reader, "_copy_stream", lambda device: Stream("copies"))
+        monkeypatch.setattr(Tensor, "to", copied)
+        monkeypatch.setattr(Tensor, "pin_memory", pinned)
+        monkeypatch.setattr(Tensor, "record_stream", recorded)
+
+
+def of_one_size() -> Images:
+    images = torch.randint(256, (8, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return Images([images], torch.arange(8))
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_copies_run_on_their_own_stream_and_the_training_waits_for_each(
+    ragged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = photos()
+    monkeypatch.setattr(reader, "pad", lambda batch, pinned: pad(batch))  # its own copies are not the subject
+    source = Many(images, [0.0] * len(SIDES)) if ragged else of_one_size()
+    expected = [source.take(ids) for ids in torch.arange(8).split(4)]
+    batches = [pad(batch) for batch in expected] if ragged else expected  # type: ignore[arg-type]
+    monkeypatch.setattr(reader, "pad", lambda batch, pinned: next(p for p in batches if torch.equal(p[0], batch[0])))
+    gpu = FakeGPU(monkeypatch)
+    made = Reader(source, torch.device("cuda", 0))
+    for i, batch in enumerate(made.batches(torch.arange(8).split(4))):
+        held = [batch.ids, batch.labels, *reader._tensors(batch)[2:]]
+        assert len(held) == (3 if not ragged else 3 + len(batch.images.batches))  # type: ignore[union-attr]
+        assert all(tensor.data_ptr() in gpu.copies for tensor in held)
+        assert all(torch.equal(a, b) for a, b in zip(batch.images, expected[i], strict=True))
+        last = [call for call in gpu.calls if call[1] == "training"]
+        assert last[0][0] == "wait"  # before anything uses the batch
+        assert [call[2] for call in last[1:]] == [tensor.data_ptr() for tensor in held]
+        gpu.calls = [call for call in gpu.calls if call[1] != "training"]
+    copies = [call for call in gpu.calls if call[0] == "copy"]
+    assert copies and all(call == ("copy", "copies", True) for call in copies)
+    assert [call[0] for call in gpu.calls].count("event") == 2
+
+
+def test_each_batch_waits_for_its_own_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGPU(monkeypatch)
+    monkeypatch.setattr(reader, "THREADS", 1)
+    read = Reader(of_one_size(), torch.device("cuda", 0)).batches(torch.arange(8).split(2))
+    waits = []
+    for _ in read:
+        waits.append([call for call in gpu.calls if call[0] == "wait"][-1])
+    assert waits == [("wait", "training", f"event {i}") for i in (1, 2, 3, 4)]
+    names = [call[0] for call in gpu.calls if call[1] == "copies"]
+    assert names == ["copy", "copy", "copy", "event"] * 4  # the event is after the copies of its batch
+
+
+def test_nothing_is_copied_or_padded_for_a_cpu() -> None:
+    source = Many(photos(), [0.0] * len(SIDES))
+    batch = Reader(source, CPU).take(torch.tensor([3, 1]))
+    assert not isinstance(batch.images, Padded) and batch.images[0] is source.images[3]

@@ -1,0 +1,152 @@
+"""Steps that are replayed: equal to eager ones, bit for bit, for every framework, loss, temperature and optimiser.
+
+On a CPU a list of the dispatched operations takes the place of a CUDA graph. As in a graph, what Python computes is not
+repeated: a learning rate, a random seed or a branch of the recorded step would stay in every replay.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map
+
+from ssl_bench.config.compose import load
+from ssl_bench.data.batch import Batch, Step
+from ssl_bench.errors import RunError
+from ssl_bench.objective import sampling
+from ssl_bench.training.engine import Training
+from ssl_bench.training.graph import EAGER_STEPS, GraphedStepper
+from ssl_bench.training.step import Stepper
+from tests import golden
+from tests.conftest import SMALL
+from tests.operations import Operations
+
+
+@pytest.fixture(autouse=True)
+def draws_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU numpy sorts, which is no operation of torch."""
+    monkeypatch.setattr(sampling, "_sort", lambda x: x.sort(-1).values)
+    monkeypatch.setattr(sampling, "_smallest", lambda x, k: x.topk(k, largest=False, sorted=False).values)
+
+
+def views_at_once(step: Step, rows: slice = slice(None)) -> Batch:
+    """The views as a GPU makes them."""
+    assert rows == slice(None) and isinstance(step.images, torch.Tensor)
+    return Batch(step._on_device(step.images), step.ids, step.labels)
+
+
+def training(folder: Path, *overrides: str) -> Training:
+    config = load([*SMALL, "epochs=4", "max_steps=14", *overrides])
+    return Training(config, "0123456789", folder, torch.device("cpu"))
+
+
+def stepper(run: Training) -> Stepper:
+    run.state.method.train()
+    return Stepper(run.state.method, run.state, run.schedule, run.precision, None)
+
+
+def trained(run: Training, step: Callable[[bool], Any]) -> dict[str, list[torch.Tensor]]:
+    """The tensors of a training after some steps; every fifth one records diagnostics."""
+    with patch.object(Step, "batch", views_at_once):
+        for number in range(12):
+            step(number % 5 == 4)
+    return run.state.tensors()
+
+
+OPTIONS = {
+    name: [word for word in words[1:] if word not in SMALL and not word.startswith(("max_steps", "diagnostics"))]
+    for name, words in golden.RUNS.items()
+    if words[0] == "train" and name != "default" and "ranks" not in name and "chunk" not in name
+}
+OPTIONS |= {
+    "linear": ["temperature=linear", "temperature.slope=0.01", "optimizer=adamw"],
+    "byol with a schedule": ["framework=byol", "framework.predictor=8", "framework.final_momentum=1.0", "augment=byol"],
+    "k of a queue": ["framework=moco_v2", "negatives.k=16"],
+    "most of random_k": ["negatives=random_k", "negatives.k=100"],
+    "shared random_k": [
+        "negatives=random_k",
+        "negatives.k=8",
+        "negatives.shared=true",
+        "optimizer=lars",
+        "precision=fp64",
+    ],
+    "flatnce": ["loss=flatnce", "optimizer=adam"],
+    "align_uniform": ["loss=align_uniform", "temperature=macl_b"],
+    "tiled": ["cosines=tiled", "negatives=memory_bank"],
+}
+QUICK = {"simclr-infonce", "linear", "k of a queue", "npid"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in OPTIONS])
+def test_replayed_steps_equal_eager_ones(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ssl_bench")
+    eager = training(tmp_path, *OPTIONS[name])
+    batches, step = eager.loader.steps(0, 14), stepper(eager)
+    expected = trained(eager, lambda diagnostics: step(next(batches), diagnostics))
+    run = training(tmp_path, *OPTIONS[name])
+    graphed = GraphedStepper(stepper(run), run.loader, True, Operations())
+    found = trained(run, graphed)
+    assert f"from step {EAGER_STEPS} on, steps are replayed" in caplog.text
+    for kind, tensors in expected.items():
+        assert len(tensors) == len(found[kind])
+        for a, b in zip(tensors, found[kind], strict=True):
+            if "optimizer=lars" in OPTIONS[name]:  # it rounds the product with a tensor before it adds
+                torch.testing.assert_close(a, b)
+            else:
+                assert torch.equal(a, b), kind
+    assert eager.state.meter.summary() == pytest.approx(run.state.meter.summary(), rel=1e-6) and run.state.step == 12
+    assert math.isfinite(run.state.meter.summary()[0])
+    assert [*map(vars_of, eager.state.method.modules())] == [*map(vars_of, run.state.method.modules())]
+
+
+def vars_of(module: torch.nn.Module) -> Any:
+    return getattr(module, "step", None)
+
+
+# ---- recordings that must not be used
+
+
+def test_a_recording_that_differs_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ssl_bench")
+    eager = training(tmp_path)
+    batches, step = eager.loader.steps(0, 14), stepper(eager)
+    expected = trained(eager, lambda diagnostics: step(next(batches), diagnostics))
+    run = training(tmp_path)
+
+    class Numb(Operations):
+        """Replays with the ids of the recorded step."""
+
+        def record(self, compute: Callable[[], Any], generators: Sequence[torch.Generator]) -> None:
+            super().record(compute, generators)
+            ids = graphed._ids
+            self.calls = [(f, tree_map(lambda v: v.clone() if v is ids else v, a), k, o) for f, a, k, o in self.calls]
+
+    graphed = GraphedStepper(stepper(run), run.loader, False, Numb())
+    found = trained(run, graphed)
+    assert (
+        "cannot be replayed as a CUDA graph and stays eager: a replayed step changes weights otherwise" in caplog.text
+    )
+    assert all(torch.equal(a, b) for a, b in zip(expected["weights"], found["weights"], strict=True))
+
+
+def test_a_step_that_cannot_be_recorded_stays_eager_or_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def waiting(self: Training, *args: Any) -> Any:
+        found = compute(self, *args)
+        found["tau"].item()
+        return found
+
+    compute: Any = Stepper.compute
+    with patch.object(Stepper, "compute", waiting):
+        run = training(tmp_path)
+        trained(run, GraphedStepper(stepper(run), run.loader, False, Operations()))
+        assert "stays eager: RuntimeError: aten::_local_scalar_dense makes the host wait" in caplog.text
+        run = training(tmp_path)
+        with pytest.raises(RunError, match=r"cannot be replayed as a CUDA graph \(.*\): set graph=auto or false"):
+            trained(run, GraphedStepper(stepper(run), run.loader, True, Operations()))
