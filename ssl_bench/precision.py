@@ -68,7 +68,9 @@ def without_tf32() -> Iterator[None]:
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
-    """Inner products of all vectors of ``a`` with all of ``b``, a @ b.mT, without TF32 or autocast. Differentiable, once.
+    """Inner products of all vectors of ``a`` with all of ``b``, a @ b.mT, without TF32 or autocast.
+
+    They can be differentiated once.
 
     Args:
         a: [n, R, D] or [R, D].
