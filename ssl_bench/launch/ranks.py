@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import datetime
+import gc
 import logging
 import multiprocessing
 import os
@@ -244,6 +245,7 @@ def _elastic(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> 
         message = str(report["extraInfo"]["py_callstack"] if isinstance(report, dict) else report).strip()
         return Outcome.failed(f"rank {number} failed: {message.splitlines()[-1]}", detail=message)
     finally:
+        gc.collect()  # or a timer of elastic, part of a cycle, is freed by its own thread, which it cannot join
         for known, handler in former.items():  # elastic leaves its own
             if handler is not None:
                 signal.signal(known, handler)

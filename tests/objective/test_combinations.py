@@ -304,7 +304,7 @@ def _no_reduction() -> Iterator[None]:
     """gather's backward keeps this rank's slice without adding the other ranks'."""
 
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return grads[0].narrow(ctx.dim, rank() * ctx.size, ctx.size), None
+        return grads[0].chunk(world(), ctx.dim)[rank()], None
 
     distributed._Gather.backward = staticmethod(backward)  # type: ignore[method-assign, assignment]
     yield
