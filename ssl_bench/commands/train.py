@@ -130,9 +130,12 @@ def _read(primary: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]
     if options.words:
         raise ConfigError(compose.no_override(options.words[0]))
     modes = [f"--{name}" for name in ("run", "multirun", "cfg", "info") if getattr(options, name)]
-    if len(modes) > 1 and not options.help:
+    printed_only = modes == ["--multirun", "--cfg"]  # what the runs of a grid have in common
+    if len(modes) > 1 and not options.help and not printed_only:
         raise ConfigError(f"{modes[0]} and {modes[1]} exclude each other: leave {modes[0]} out")
     compose.check_overrides(options.overrides)
+    for override in filter(compose.is_sweep, options.overrides if printed_only else ()):
+        raise ConfigError(f"{override}: --cfg prints the configuration of one run: give one value")
     if options.resolve and not options.cfg and not options.help:
         raise ConfigError("--resolve is part of --cfg: add --cfg job, or leave --resolve out")
     if options.package is not None and not options.cfg:
@@ -148,4 +151,4 @@ def _read(primary: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]
         key, _, name = override.lstrip("+").partition("=")
         if key == experiments.GROUP and primary == "train":
             experiments.check(name.strip("'\""), folders)
-    return parser.split(arguments)
+    return parser.split([word for word in arguments if not (printed_only and word in ("-m", "--multirun"))])

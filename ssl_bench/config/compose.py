@@ -164,6 +164,11 @@ def check_overrides(overrides: Sequence[str]) -> None:
             _check_option(text, key, option)
 
 
+def is_sweep(override: str) -> bool:
+    """Whether a valid override gives several values, one for each run of a grid."""
+    return bool(OverridesParser.create().parse_override(override).is_sweep_override())
+
+
 def _check_option(text: str, group: str, option: Any) -> None:
     """Refuse a value of a group that is no name of an option."""
     if isinstance(option, list) and group != "evaluate":

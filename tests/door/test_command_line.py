@@ -59,8 +59,7 @@ REFUSED = {
     "train -cn mi": "-cn: leave it out",
     "train --shell-completion install=bash": "--shell-completion: leave it out: ssl-bench completion bash",
     "train --experimental-rerun x": "--experimental-rerun: leave it out: command.txt",
-    "train -m --cfg job": "--multirun and --cfg exclude each other: leave --multirun out",
-    "train -m experiment=dcl/fig3a --cfg job": "--multirun and --cfg exclude each other",
+    "train -m seed=0,1 --cfg job": "seed=0,1: --cfg prints the configuration of one run: give one value",
     "train -m --run": "--run and --multirun exclude each other",
     # groups and their options
     "train loss=null": "loss=null: set loss to one of dcl, or leave the group out by ~loss",
@@ -175,6 +174,8 @@ HELP = {
     "completion --help": "usage: ssl-bench completion",
     "train --cfg job --package loss": "_target_: ssl_bench.objective.losses.InfoNCE",
     "train experiment=dcl/fig3a --package loss --cfg job": "_target_: ssl_bench.objective.losses.InfoNCE",
+    "train -m experiment=dcl/fig3a --cfg job": "_target_: ssl_bench.objective.losses.InfoNCE",
+    "train -m --cfg job": "name: default",
 }
 
 
