@@ -138,7 +138,7 @@ class GraphedStepper:
             log.info("from step %d on, steps are replayed as a CUDA graph", self.stepper.state.step)
 
     def _compared(self, trial: int, before: dict[str, list[Tensor]]) -> list[str]:
-        """What a replay changes otherwise than an eager step does, with the numbers of another step."""
+        """Name the kinds of tensors that a replay changes unlike an eager step, with the numbers of another step."""
         step = (self.stepper.state.step + trial) % self.stepper.schedule.last_step
         lr, progress = (
             self.stepper.schedule.lr * (1 + trial),

@@ -53,7 +53,7 @@ class Meter:
         self._place.zero_()
 
     def tensors(self) -> list[Tensor]:
-        """What :meth:`add` changes."""
+        """The tensors that :meth:`add` changes."""
         return [self._rows, self._place]
 
     def read(self) -> tuple[float, int, float]:
