@@ -108,6 +108,15 @@ def vars_of(module: torch.nn.Module) -> Any:
     return getattr(module, "step", None)
 
 
+@pytest.mark.parametrize("augment", ["digits", "byol", "multicrop_cifar"])
+def test_views_that_are_made_at_once_are_those_of_a_cpu(augment: str, tmp_path: Path) -> None:
+    """``byol`` makes its two views by different makers, multi-crop its crops by two."""
+    step = next(training(tmp_path, f"augment={augment}", "precision=fp32").loader.steps(3, 4))
+    at_once, one_by_one = views_at_once(step).views, step.batch().views
+    assert len(at_once) == len(one_by_one) > 1
+    assert all(torch.equal(a, b) for a, b in zip(at_once, one_by_one, strict=True))
+
+
 # ---- recordings that must not be used
 
 
