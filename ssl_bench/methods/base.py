@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import require
-from ssl_bench.networks.norm import average_running_statistics
+from ssl_bench.networks.norm import average_running_statistics, count_steps
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.loss import Loss
@@ -93,6 +93,7 @@ class Method(nn.Module, ABC):
         for module in self.modules():
             if isinstance(module, StepGenerator):
                 module.step += 1
+        count_steps(self)
         average_running_statistics(self, self.groups)
 
     def collect(self) -> None:
@@ -221,7 +222,11 @@ class Contrastive(Method):
             contrast = self.negatives.select(Contrast.of(e, self.negatives.bank(e), self.tiled))
             tau = self.temperature(progress, contrast)
             loss = self.loss(contrast, tau).mean(1)  # [V]
-            values = diagnose(contrast, tau, self.loss) if diagnostics else {"tau": tau.detach().mean()}
+            values = (
+                diagnose(contrast, tau, self.loss)
+                if diagnostics
+                else {"tau": tau.detach().mean() if tau.ndim else tau.detach()}
+            )
         return StepResult(loss.mean() if self.reduction == "mean" else loss.sum(), values, e.detach())
 
     @torch.no_grad()

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather, rank
@@ -27,7 +27,7 @@ from ssl_bench.methods.base import Method, Outputs, StepResult
 from ssl_bench.methods.kmeans import kmeans
 from ssl_bench.methods.npid import NPID
 from ssl_bench.methods.siamese import Siamese
-from ssl_bench.networks.encoder import full_precision
+from ssl_bench.networks.encoder import full_precision, unit
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
@@ -68,7 +68,7 @@ class CrossLevel(nn.Module):
     def forward(self, group: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The weighted term [] for ``group`` [2, B, D], and its diagnostics."""
         with torch.autocast(group.device.type, enabled=False):
-            u = normalize(full_precision(group), dim=-1)
+            u = unit(full_precision(group))
             all_u, share = gather(u, dim=1), u.shape[1]  # [2, N, D]
             clustered = [kmeans(view, self.clusters, self.iterations) for view in all_u]
             terms, correct = [], []
@@ -180,7 +180,7 @@ class MoCoCLD(Method):
     def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         with torch.autocast(batch.ids.device.type, enabled=False):
             z = full_precision(outputs["z"])  # [2, B, D]
-            q, key = normalize(z, dim=-1), normalize(full_precision(outputs["key"]), dim=-1)  # key [1, B, D]
+            q, key = unit(z), unit(full_precision(outputs["key"]))  # key [1, B, D]
             e = Embedded(q, key.expand_as(q), z, batch.ids)
             contrast, tau = Contrast.of(e, self.queue.bank(e)), self.temperature.tau
             loss = self.loss(contrast, tau).mean()

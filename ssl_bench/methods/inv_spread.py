@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.functional import normalize, softplus
+from torch.nn.functional import softplus
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.methods.base import Method, Outputs, StepResult
-from ssl_bench.networks.encoder import Encoder, full_precision
+from ssl_bench.networks.encoder import Encoder, full_precision, unit
 from ssl_bench.networks.norm import joint_forward
 from ssl_bench.objective.temperature import Progress
 from ssl_bench.precision import products
@@ -53,7 +53,7 @@ class InvSpread(Method):
 
     def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         with torch.autocast(batch.ids.device.type, enabled=False):
-            x = normalize(full_precision(outputs["z"]), dim=2)  # [2, B, D]
+            x = unit(full_precision(outputs["z"]))  # [2, B, D]
             keys, ids = gather(x.detach(), 1), gather(batch.ids)  # [2, N, D], [N]
             positive = (x * x.detach().flip(0)).sum(2) / self.tau  # [2, B]
             same_image = (batch.ids[:, None] == ids).repeat(1, 2)  # [B, 2 N], in either view

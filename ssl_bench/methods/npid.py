@@ -18,13 +18,12 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather, global_mean, rank, world
 from ssl_bench.errors import require
 from ssl_bench.methods.base import Method, Outputs, StepResult
-from ssl_bench.networks.encoder import Encoder, full_precision
+from ssl_bench.networks.encoder import Encoder, full_precision, unit
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.loss import softplus
 from ssl_bench.objective.memory import Memory
@@ -98,7 +97,7 @@ class NPID(Method):
 
     def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
         with torch.autocast(batch.ids.device.type, enabled=False):
-            f = normalize(full_precision(outputs["z"]), dim=-1)  # [V, B, D]
+            f = unit(full_precision(outputs["z"]))  # [V, B, D]
             q, tau, log_z = f.flatten(0, 1), self.temperature.tau.to(f.dtype), self.log_z
             positive = (f * self._memory.rows(batch.ids)).sum(-1).flatten()  # [R]
             if self.noise:

@@ -13,12 +13,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import require
 from ssl_bench.methods.base import Framework, Outputs
-from ssl_bench.networks.encoder import Encoder, full_precision
+from ssl_bench.networks.encoder import Encoder, full_precision, unit
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import joint_forward
 from ssl_bench.networks.shuffle import collect, deal
@@ -104,20 +103,20 @@ class Siamese(Framework):
     def embed(self, outputs: Outputs, ids: Tensor) -> Embedded:
         z = full_precision(outputs["z"])
         if len(z) > 2:  # each of the first two with every other view
-            unit = normalize(z, dim=-1)
+            units = unit(z)
             view = torch.arange(len(z), device=z.device)  # a list as an index would be copied from the host
             anchor = view[:2].repeat_interleave(len(z) - 1)  # 0 0 ... 1 1 ...
             positive = torch.cat([view[1:], view[:1], view[2:]])  # 1 2 ... 0 2 ...
-            return Embedded(unit[anchor], unit[positive], z[anchor], ids, anchor_keys=unit[anchor])
+            return Embedded(units[anchor], units[positive], z[anchor], ids, anchor_keys=units[anchor])
         anchors = 2 if self.symmetric else 1
-        raw = full_precision(outputs["prediction"]) if self.predictor is not None else z[:anchors]
-        q = normalize(raw, dim=-1)
+        raw = full_precision(outputs["prediction"]) if self.predictor is not None else _first(z, anchors)
+        q = unit(raw)
         if self.target is not None:
-            keys = normalize(full_precision(outputs["key"]), dim=-1)
+            keys = unit(full_precision(outputs["key"]))
             p = keys.flip(0) if self.symmetric else keys
         else:
-            unit = q if self.predictor is None and self.symmetric else normalize(z, dim=-1)
-            p = unit.flip(0)[:anchors]
+            units = q if self.predictor is None and self.symmetric else unit(z)
+            p = _first(units.flip(0), anchors)
         return Embedded(q, p, raw, ids)
 
     def _keys(self, views: list[Tensor]) -> Tensor:
@@ -130,7 +129,8 @@ class Siamese(Framework):
         if self.views_forward == "separate":
             return torch.stack([network(x) for x in inputs])
         sizes = [list(same) for _, same in itertools.groupby(inputs, lambda x: x.shape)]
-        return torch.cat([joint_forward(network, same, self.groups) for same in sizes])
+        outputs = [joint_forward(network, same, self.groups) for same in sizes]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     @torch.no_grad()
     def after_step(self, progress: float) -> None:
@@ -143,3 +143,8 @@ class Siamese(Framework):
         k: list[Tensor] = [*self.target.parameters()]
         q: list[Tensor] = [*self.encoder.parameters()]
         torch._foreach_lerp_(k, q, 1 - momentum)
+
+
+def _first(x: Tensor, count: int) -> Tensor:
+    """``x[:count]``, without an operation where that is all of it."""
+    return x if len(x) == count else x[:count]

@@ -3,6 +3,8 @@
 B images   F width of the backbone   D width of the projection
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +20,30 @@ class Encoder(nn.Module):
         """[B, channels, H, W] -> ``backbone`` [B, F] and ``projection`` [B, D], neither normalised."""
         features = self.backbone(x)
         return {"backbone": features, "projection": self.head(features)}
+
+
+def unit(x: Tensor) -> Tensor:
+    """x / |x| along the last dimension, as ``torch.nn.functional.normalize``, in half as many operations."""
+    return _Unit.apply(x)  # type: ignore[no-any-return]
+
+
+class _Unit(torch.autograd.Function):
+    """Without the branches of torch's backward pass for vectors of length 0, whose gradient is the same without."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(1e-12)
+        y = x / length
+        ctx.save_for_backward(y, length)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        y, length = ctx.saved_tensors
+        (grad,) = grads
+        # In the order of torch's own backward pass, so that both round alike.
+        by_length = (-grad * (y / length)).sum(-1, keepdim=True)
+        return grad / length + y * by_length
 
 
 def full_precision(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ssl_bench.distributed import all_sum, gather, world
@@ -27,15 +28,22 @@ def group_statistics(model: nn.Module, groups: int) -> None:
     Raises:
         InvalidValue: the model has a BN of another class, and a group is not all images of a rank.
     """
-    if groups == world():
-        return  # as in torch's BN
     for module in model.modules():
-        if isinstance(module, _BatchNorm):
-            remedy = f"devices={world()}, with framework.norm=local: {type(module).__name__} cannot be grouped"
-            require(type(module) in (nn.BatchNorm1d, nn.BatchNorm2d), "framework.groups", groups, remedy)
+        if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d) and module.momentum is not None:
             module.__class__ = GroupedBatchNorm
             assert isinstance(module, GroupedBatchNorm)
             module.groups, module.joined = local_groups(groups), groups < world()
+        elif isinstance(module, _BatchNorm):
+            remedy = f"devices={world()}, with framework.norm=local: {type(module).__name__} cannot be grouped"
+            require(groups == world(), "framework.groups", groups, remedy)
+
+
+def count_steps(model: nn.Module) -> None:
+    """Add a step to what every BN of ``model`` has counted, in one operation instead of one in every forward."""
+    norms = [module for module in model.modules() if isinstance(module, GroupedBatchNorm) and module.training]
+    counters = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
+    if counters:
+        torch._foreach_add_(counters, 1)
 
 
 def local_groups(groups: int) -> int:
@@ -69,6 +77,8 @@ def average_running_statistics(model: nn.Module, groups: int) -> None:
 class GroupedBatchNorm(nn.BatchNorm1d):
     """BN with the statistics of each group of rows, which :func:`group_statistics` makes of torch's BN.
 
+    ``num_batches_tracked`` is left to :func:`count_steps`.
+
     Attributes:
         groups: g, consecutive slices of the rows.
         joined: the rows of all ranks, which have equally many, are one group.
@@ -84,8 +94,9 @@ class GroupedBatchNorm(nn.BatchNorm1d):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:
             return super().forward(input)
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
+        if self.groups == 1 and not self.joined:
+            averages = self.running_mean, self.running_var
+            return batch_norm(input, *averages, self.weight, self.bias, True, self.momentum, self.eps)
         # No statistics in half precision; the kernels for GPUs see to it themselves.
         x = input if input.is_cuda or input.dtype == torch.float64 else input.float()
         normalise: Any = _Normalise.apply

@@ -18,17 +18,22 @@ class Meter:
     """The mean loss since the last reading, and the first step whose loss was not finite.
 
     A step adds a row on the device, by tensors only; reading synchronises host and device once.
+
+    Args:
+        device: of the losses.
+        dtype: of the losses.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._rows = torch.zeros(ROWS, 2, dtype=torch.float64, device=device)  # loss and temperature of each step
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self._rows = torch.zeros(ROWS, 2, dtype=dtype, device=device)  # loss and temperature of each step
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._steps: list[int] = []  # of the rows
         self._before = EMPTY  # of the steps before the rows
 
-    def add(self, loss: Tensor, tau: Tensor) -> None:
-        """Add the loss [] of a step at temperature ``tau`` []; :meth:`advance` follows it."""
-        row = torch.stack([loss.detach().double(), tau.detach().double()])
+    def add(self, loss: Tensor, tau: Tensor | None) -> None:
+        """Add the loss [] of a step at temperature ``tau`` [], None: without one; :meth:`advance` follows it."""
+        tau = torch.zeros_like(loss) if tau is None else tau.to(loss.dtype)
+        row = torch.stack([loss.detach(), tau.detach()])
         self._rows.index_copy_(0, self._place, row[None])
         self._place.add_(1)
 

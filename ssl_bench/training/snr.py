@@ -22,26 +22,36 @@ class GradientSNR:
 
     def __init__(self, parameters: Iterable[nn.Parameter], decay: float) -> None:
         self.parameters, self.decay = [p for p in parameters if p.requires_grad], decay
-        self.first = [torch.zeros_like(p) for p in self.parameters]
-        self.second = [torch.zeros_like(p) for p in self.parameters]
-        self.steps = torch.zeros((), dtype=torch.int64, device=self.first[0].device)
+        size = sum(p.numel() for p in self.parameters)
+        # The gradients and the two moments of all parameters are one vector each, so that a step is a few operations.
+        self._gradients, self._m, self._v = self.parameters[0].new_zeros(3, size)
+        self.first, self.second = self._like_parameters(self._m), self._like_parameters(self._v)
+        self.steps = torch.zeros((), dtype=torch.int64, device=self._m.device)
+
+    def _like_parameters(self, vector: Tensor) -> list[Tensor]:
+        """Views of ``vector`` with the shapes and the memory formats of the parameters."""
+        parts = vector.split([p.numel() for p in self.parameters])
+        return [part.as_strided(p.shape, p.stride()) for part, p in zip(parts, self.parameters, strict=True)]
 
     @torch.no_grad()
     def add(self) -> None:
         """Add the gradients of a step. If one is not finite the step is ignored, as the loss scaler skips it too."""
-        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
-        finite = torch.stack([gradient.isfinite().all() for gradient in gradients]).all()
-        for moments, values in ((self.first, gradients), (self.second, torch._foreach_mul(gradients, gradients))):
-            new = [torch.where(finite, value, moment) for value, moment in zip(values, moments, strict=True)]
-            torch._foreach_lerp_(moments, new, 1 - self.decay)
+        g = self._gradients
+        pairs = zip(self._like_parameters(g), self.parameters, strict=True)
+        trained = [(view, p.grad) for view, p in pairs if p.grad is not None]
+        if len(trained) < len(self.parameters):
+            g.zero_()
+        torch._foreach_copy_([view for view, _ in trained], [gradient for _, gradient in trained])
+        finite = g.isfinite().all()
+        self._m.lerp_(torch.where(finite, g, self._m), 1 - self.decay)
+        self._v.lerp_(torch.where(finite, g * g, self._v), 1 - self.decay)
         self.steps += finite
 
     @torch.no_grad()
     def read(self) -> dict[str, Tensor]:
         """Mean and standard deviation of the ratio over all weights; a weight without variance counts as 0."""
         bias = 1 - self.decay ** self.steps.double()
-        m = torch.cat([m.flatten() for m in self.first]) / bias
-        v = torch.cat([v.flatten() for v in self.second]) / bias
+        m, v = self._m / bias, self._v / bias
         variance = v - m.square()
         # After one step the variance is 0 up to rounding, which the division by 1 - b enlarges: below this bound it
         # counts as 0.

@@ -47,7 +47,7 @@ class TrainingState:
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision.scaled)
         decay = config["diagnostics"]["gradient_snr"]
         self.snr = GradientSNR(self.method.parameters(), decay) if decay is not None else None
-        self.meter = Meter(device)
+        self.meter = Meter(device, precision.weights)
         self.step, self.evaluated_step = 0, 0
 
     def seconds(self) -> float:

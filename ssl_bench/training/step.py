@@ -68,7 +68,7 @@ class Stepper:
         state.scaler.step(state.optimizer)
         state.scaler.update()
         state.method.remember(result.kept)
-        state.meter.add(result.loss, found.get("tau", torch.zeros_like(result.loss)))
+        state.meter.add(result.loss, found.get("tau"))
         return found
 
     def finish(self, progress: float) -> None:

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from ssl_bench.errors import InvalidValue
 from ssl_bench.networks import norm as module
-from ssl_bench.networks.norm import GroupedBatchNorm, average_running_statistics, group_statistics, joint_forward
+from ssl_bench.networks.norm import (
+    GroupedBatchNorm,
+    average_running_statistics,
+    count_steps,
+    group_statistics,
+    joint_forward,
+)
 from tests.ranks import on_ranks, on_two_ranks
 
 SHAPES = [(24, 3), (24, 3, 2, 5)]
@@ -39,7 +45,7 @@ def _values(norm: Any, y: Tensor, x: Tensor, target: Tensor) -> dict[str, Any]:
     """Outputs, gradients of the mean loss, and running averages."""
     (y - target).square().mean().backward()
     found = {"y": y.detach(), "x": x.grad, "weight": norm.weight.grad, "bias": norm.bias.grad}
-    found |= {"mean": norm.running_mean, "var": norm.running_var, "steps": norm.num_batches_tracked}
+    found |= {"mean": norm.running_mean, "var": norm.running_var}
     return found
 
 
@@ -56,7 +62,6 @@ def _loop(shape: tuple[int, ...], groups: int) -> dict[str, Any]:
         parts.append(own(part))
         statistics.append(torch.stack([own.running_mean, own.running_var]))
     norm.running_mean, norm.running_var = torch.stack(statistics).mean(0)
-    norm.num_batches_tracked += 1
     return _values(norm, torch.cat(parts), x, target)
 
 
@@ -87,8 +92,19 @@ def test_groups_keep_names_and_evaluation() -> None:
     assert isinstance(grouped, GroupedBatchNorm) and list(grouped.state_dict()) == list(plain.state_dict())
     x, _ = _rows(SHAPES[1])
     assert torch.equal(grouped.eval()(x), plain.eval()(x))
-    group_statistics(plain, 1)
-    assert type(plain) is nn.BatchNorm2d  # one group on one process is torch's BN
+
+
+def test_one_group_on_one_process_is_torchs_norm_and_steps_are_counted_at_once() -> None:
+    (x, target), plain, grouped = _rows(SHAPES[1]), _bn(4), _bn(4)
+    group_statistics(grouped, 1)
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    found, expected = _values(grouped, grouped(a), a, target), _values(plain, plain(b), b, target)
+    assert grouped.num_batches_tracked == 0 and plain.num_batches_tracked == 1
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    count_steps(nn.Sequential(grouped, _bn(4), nn.BatchNorm1d(C, track_running_stats=False)))
+    assert grouped.num_batches_tracked == 1
+    count_steps(grouped.eval())
+    assert grouped.num_batches_tracked == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
