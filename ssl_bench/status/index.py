@@ -262,12 +262,16 @@ def _runs_of_rows(outputs: str, configs: Configs, rows: Sequence[Sequence[Any]])
     for kind, column in zip(RUN.values(), zip(*rows, strict=True), strict=True):
         if not all(issubclass(found, kind) for found in {*map(type, column)}):
             raise TypeError(f"a column of {kind} has other types")
-    runs, known, plain = [], configs.known, len(RUN) - len(PLAIN)
-    for row in rows:
+    runs, known, plain, place = [], configs.known, len(RUN) - len(PLAIN), [*RUN].index("final_json")
+    texts = [row[place] for row in rows]
+    finals = json.loads(f"[{','.join(texts)}]")  # at once: several times as fast as one by one
+    if len(finals) != len(rows) or not all(type(final) is dict for final in finals):
+        raise ValueError("accuracies cannot be read")
+    for row, final in zip(rows, finals, strict=True):
         run = RunFolder.restored(outputs, zip(PLAIN, row[plain:], strict=True))
         mtime, size, inode, marks, config = row[:5]
         run.mark, run.config, run.last = (mtime, size, inode), known[config], tuple(row[5:plain])
-        run.marks, run.fixed, run.stored = {}, marks is None, True
+        run.marks, run.fixed, run.stored, run.final = {}, marks is None, True, final
         if marks is not None:
             found = [mark and tuple(mark) for mark in json.loads(marks)]
             run.marks = dict(zip(FILES, found, strict=True))
