@@ -56,8 +56,6 @@ def without_tf32() -> Iterator[None]:
 
     TF32 rounds the factors to 11 bits. The block covers no backward pass that runs after it: :func:`products` does.
     """
-    if torch.compiler.is_compiling():
-        torch._dynamo.graph_break()  # a compiled product would read the switch when it runs, after the block
     # Use the same switch as a run does: torch refuses to read one switch after another one has set something else.
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -82,6 +80,8 @@ def products(a: Tensor, b: Tensor) -> Tensor:
     if a.ndim > b.ndim:
         return products(a.flatten(0, 1), b).unflatten(0, a.shape[:2])
     with torch.autocast(a.device.type, enabled=False):
+        if torch.compiler.is_compiling():
+            return _compiled_products(a, b)
         return _Products.apply(a, b)  # type: ignore[no-any-return]
 
 
@@ -100,3 +100,28 @@ class _Products(torch.autograd.Function):
         # Each as in torch's own backward pass of the product, so that the sums round alike.
         of_b = None if not by_b else grad.T @ a if b.ndim == 2 else (a.mT @ grad).mT
         return grad @ b if by_a else None, of_b
+
+
+# A compiled function calls this as it is: it would read the switch of TF32 when it runs, after the block that set it.
+@torch.library.custom_op("ssl_bench::products", mutates_args=())
+@without_tf32()
+def _compiled_products(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b.mT
+
+
+@_compiled_products.register_fake
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_empty(*a.shape[:-1], b.shape[-2])
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = ctx.saved_tensors
+    of_b = _compiled_products(grad.mT, a.mT) if b.ndim == 2 else _compiled_products(a.mT, grad.mT).mT
+    return _compiled_products(grad, b.mT), of_b
+
+
+_compiled_products.register_autograd(_backward, setup_context=_keep)

@@ -154,7 +154,9 @@ def test_compiled_products_run_without_tf32_too(tf32: Allow) -> None:
     q, keys = unit(B, D), unit(C, D)
     expected = torch.autograd.grad(loss(q, keys), (q, keys))
     try:
-        found = torch.autograd.grad(torch.compile(loss, backend=aot_autograd(fw_compiler=record))(q, keys), (q, keys))
+        found = torch.autograd.grad(
+            torch.compile(loss, backend=aot_autograd(fw_compiler=record), fullgraph=True)(q, keys), (q, keys)
+        )
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
         assert (True, True) not in ran and (False, True) in ran
         torch.compile(planted, backend=aot_autograd(fw_compiler=record))(q, keys)
