@@ -34,6 +34,7 @@ ROOMS = [
     ["launch"],
     ["status"],
     ["papers"],
+    ["check"],
     ["commands"],
     ["cli", "train", "__main__"],
 ]

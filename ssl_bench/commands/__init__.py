@@ -4,6 +4,7 @@
 COMMANDS = {
     "train": "pre-train and evaluate: train [group=option] [key=value], a grid with -m",
     "evaluate": "evaluate a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]",
+    "check": "what this machine can do, and whether it does it right: check [--quick|--full] [--only speed,plan]",
     "status": "every run and grid under outputs/: status [OUTPUTS] [--where loss=dcl] [--sort knn/top1] [--watch]",
     "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
     "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",

@@ -44,6 +44,7 @@ FLAGS = {
         *("--help", "--data", "--images", "--out", "--epochs", "--batch", "--lr", "--warmup", "--sizes"),
         *("--max-steps", "--workers", "--seed"),
     ),
+    "check": ("--help", "--quick", "--full", "--only", "--json"),
     "completion": ("--help", "--line"),
 }
 OWN_KEYS = {
@@ -52,6 +53,7 @@ OWN_KEYS = {
     "figure": ("row", "col", "paths.outputs"),
     "status": (),
     "detect": (),
+    "check": ("devices", "paths.data", "paths.outputs"),
     "completion": (),
 }
 
@@ -94,6 +96,8 @@ def _choices(command: str, before: Sequence[str], word: str) -> Iterator[str]:
         yield from ("rich", "md", "tex", "csv", "json")
     elif before and before[-1] in ("--cfg", "-c"):
         yield from ("job", "hydra", "all")
+    elif before and before[-1] == "--only":
+        yield from ("environment", "exact", "speed", "input", "accuracy", "plan")
     elif command == "completion":
         yield from ("bash", "zsh")
     elif "=" in word:

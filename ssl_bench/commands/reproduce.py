@@ -23,7 +23,7 @@ from ssl_bench.commands.arguments import Parser, refuse, show_progress
 from ssl_bench.config import schema
 from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.papers import smoke
+from ssl_bench.papers import cost, smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
 from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.training.signals import stops
@@ -81,9 +81,16 @@ def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
     if request.scale == "reduced" and request.selection.setting("scale") is None:
         print(f"{' '.join(request.overrides)}: these runs count as scale=reduced and fill no cell of the paper")
     todo = [runs for runs in planned if runs.missing]
-    count, hours = sum(len(runs.missing) for runs in todo), sum(runs.hours for runs in todo)
-    price = f", about {hours:.1f} h of pre-training on 8 V100" if request.scale == "full" and count else ""
+    count = sum(len(runs.missing) for runs in todo)
+    price = f", {_price(request, todo)}" if request.scale == "full" and count else ""
     print(f"{count} runs to go in {len(todo)} cells{price}", flush=True)
+
+
+def _price(request: Request, todo: Sequence[PlannedRuns]) -> str:
+    """The hours of runs, on this machine if it was checked, and else on 8 V100."""
+    on = cost.rates(request.outputs)
+    hint = " (ssl-bench check measures this machine)" if on is cost.V100 else ""
+    return f"about {sum(runs.hours(on) for runs in todo):.1f} h of pre-training on {on.machine}{hint}"
 
 
 def _train_in_turn(request: Request, todo: Sequence[PlannedRuns]) -> Iterator[int]:

@@ -163,7 +163,7 @@ def _attempt(folder: Path, device: torch.device, quiet: bool = False) -> Iterato
             reason = f"{where}{error.strerror or error}; after fixing that, the same command resumes"
             attempt.outcome = Outcome.failed(reason)
         except Exception as error:
-            if _out_of_memory(error):
+            if out_of_memory(error):
                 reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
                 attempt.outcome = Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
             elif world() == 1:
@@ -175,7 +175,7 @@ def _attempt(folder: Path, device: torch.device, quiet: bool = False) -> Iterato
                 raise
 
 
-def _out_of_memory(error: Exception) -> bool:
+def out_of_memory(error: Exception) -> bool:
     """Whether an allocation failed. On a CPU torch has no error class for that."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 

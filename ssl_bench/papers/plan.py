@@ -107,11 +107,10 @@ class PlannedRuns:
         """Seeds of the runs that are left to train."""
         return [] if self.unavailable else [seed for seed in self.seeds if seed not in self.done]
 
-    @property
-    def hours(self) -> float:
-        """Hours of the missing runs on 8 V100."""
+    def hours(self, on: cost.Rates) -> float:
+        """Hours of the missing runs at the rates of a machine."""
         config = self.config if self.missing else {}
-        return (cost.hours(config) or 0.0) * len(self.missing) if "epochs" in config else 0.0
+        return (cost.hours(config, on) or 0.0) * len(self.missing) if "epochs" in config else 0.0
 
     def arguments(self) -> list[str]:
         """Arguments that train the missing runs."""

@@ -97,7 +97,7 @@ class Training:
         """Train to the last step, with rows of metrics, checkpoints and evaluations on the way."""
         state, schedule, log_every = self.state, self.schedule, self.config["log_every"]
         save_every = self.config["checkpoint"]["every"] * schedule.steps_per_epoch
-        step = self._stepper()
+        step = self.stepper()
         state.method.train()
         self._evaluate_if_due(tracker)  # due here if a signal came before it
         since, before, rows = time.monotonic(), state.step, 0
@@ -129,7 +129,7 @@ class Training:
                     self._save()
                     since, before = time.monotonic(), state.step
 
-    def _stepper(self) -> Callable[[bool], dict[str, Tensor]]:
+    def stepper(self) -> Callable[[bool], dict[str, Tensor]]:
         """The function that carries out the next step and returns its diagnostics, all of them if asked for."""
         if self.device.type == "cuda" and self.config["compile_views"]:
             for views in dict.fromkeys(self.loader.views):

@@ -1,0 +1,130 @@
+"""Lines, ``check.json`` and ``check.md``; the newest check of a host, and README's table."""
+
+import datetime
+import json
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssl_bench import files
+from ssl_bench.check import report
+from ssl_bench.check.finding import Finding, Level, Verdict
+from ssl_bench.check.run import CheckRequest, CheckResult
+from ssl_bench.commands import reproduce
+from ssl_bench.papers import cost
+
+NOW = datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=datetime.timezone.utc)
+FACTS = {"torch": "2.15.0", "device": "NVIDIA H100", "git": None, "cores": 16}
+RATE = {"images_s": 1000.0, "gflop_per_image": 6.66, "batch": 512, "precision": "bf16", "mode": "graph"}
+RESULTS = [
+    CheckResult("environment", "cores", Finding("8 of 8", Verdict.GOOD, values={"cores": 8}), 0.1),
+    CheckResult("exact", "simclr | dcl", Finding("1.2e-3", Verdict.WRONG, "1.2e-3, above 1e-6", "do not use it"), 2.0),
+    CheckResult("speed", "resnet18 32px", Finding("1,000 images/s", Verdict.SLOW, "9% of the floor", values=RATE), 3.0),
+]
+
+
+def content(results: list[CheckResult] = RESULTS, gpus: int = 2) -> dict[str, Any]:
+    request = CheckRequest(("environment", "exact", "speed"), Level.QUICK, 2, gpus, Path("data"), Path("outputs"))
+    return report.record(request, "ssl-bench check --quick", NOW, 12.34, FACTS, results)
+
+
+def keep(name: str, values: Mapping[str, Any], **changes: Any) -> None:
+    """Write a check.json of this host."""
+    result = CheckResult("speed", "resnet18 32px", Finding("", values=values), 1.0)
+    folder = Path("outputs/checks") / f"{socket.gethostname()}-{name}"
+    folder.mkdir(parents=True)
+    files.write_json(folder / "check.json", content([result]) | changes)
+
+
+def test_a_finding_is_a_line_with_its_reason_below() -> None:
+    assert report.lines(RESULTS[0])[0].split() == ["environment", "cores", "8", "of", "8", "good"]
+    first, second = report.lines(RESULTS[1])
+    assert first.endswith("wrong") and first.index("1.2e-3") == report.lines(RESULTS[0])[0].index("8 of 8")
+    assert second.strip() == "1.2e-3, above 1e-6 -> do not use it"
+    assert report.summary(RESULTS, 12.3) == "3 checks in 12 s: 1 good, 1 slow, 1 wrong"
+
+
+def test_the_record_has_everything_and_markdown_is_made_from_it() -> None:
+    made = content()
+    assert json.loads(json.dumps(made)) == made
+    assert (made["machine"], made["started"], made["level"]) == (
+        "2 x NVIDIA H100",
+        "2026-03-04T05:06:07+00:00",
+        "quick",
+    )
+    assert content(gpus=0)["machine"] == "16 cores of NVIDIA H100"
+    text = report.markdown(made)
+    assert text.startswith("# Check of 2 x NVIDIA H100\n\n* 1 good, 1 slow, 1 wrong\n* `ssl-bench check --quick` on ")
+    assert "torch 2.15.0, device NVIDIA H100, cores 16" in text and "git" not in text
+    assert "| simclr \\| dcl | 1.2e-3 | **wrong** |" in text and "## speed (3 s)" in text
+    assert "* simclr | dcl, wrong: 1.2e-3, above 1e-6 -> do not use it" in text
+
+
+def test_the_folder_appears_with_both_files_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = report.save(Path("outputs"), content(), NOW)
+    assert folder == Path("outputs/checks") / f"{socket.gethostname()}-20260304-050607"
+    assert {path.name for path in folder.iterdir()} == {"check.json", "check.md"}
+    later = NOW + datetime.timedelta(seconds=1)
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(files, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        report.save(Path("outputs"), content(), later)
+    assert os.listdir("outputs/checks") == [folder.name]
+
+
+def test_the_newest_check_of_this_host_with_speeds_gives_the_rates() -> None:
+    outputs = Path("outputs")
+    assert cost.rates(outputs) is cost.V100
+    keep("20260101-000000", RATE)
+    keep("20260102-000000", RATE | {"images_s": 2000.0})
+    keep("20260103-000000", {})  # measured no speed
+    keep("20260104-000000", RATE | {"images_s": 9.0}, host="another")
+    keep("20260105-000000", RATE, findings=None)
+    Path(f"outputs/checks/{socket.gethostname()}-20260106-000000").mkdir()
+    names = [name[-15:] for name, _ in cost.checks(outputs)]
+    assert names == ["20260103-000000", "20260102-000000", "20260101-000000"]
+    rates = cost.rates(outputs)
+    assert rates.machine == f"2 x NVIDIA H100, as checked in {socket.gethostname()}-20260102-000000"
+    assert rates.gflop_s == {"resnet18 32px": pytest.approx(2 * 2000 * 6.66)}
+
+
+def test_a_dry_run_uses_the_rates_of_the_newest_check(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["dcl/table1", "row=CIFAR-10 DCL", "col=256", "seed=0", "--dry-run"]
+    assert reproduce.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert " h of pre-training on 8 V100 (ssl-bench check measures this machine)" in out
+    on_v100 = float(out.partition("about ")[2].split()[0])
+    keep("20260101-000000", RATE | {"images_s": 10.0}, gpus=0, machine="2 cores")
+    assert reproduce.main(arguments) == 0
+    words = capsys.readouterr().out.partition("about ")[2]
+    assert float(words.split()[0]) == pytest.approx(on_v100 * 8322 * 24.3 / 66.6, rel=0.5)  # the former has one digit
+    end = f"h of pre-training on 2 cores, as checked in {socket.gethostname()}-20260101-000000"
+    assert words.splitlines()[0].endswith(end)
+
+
+def test_damaged_rates_are_none() -> None:
+    for images in (-1.0, 0.0, float("nan"), float("inf"), "fast", None, True):
+        assert cost.measured({"resnet18 32px": RATE | {"images_s": images}}, 1) == {}
+    assert cost.measured({"resnet18 32px": RATE, "another": RATE}, 1).keys() == {"resnet18 32px"}
+
+
+def test_the_table_of_speeds_is_made_from_kept_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files.write_json(tmp_path / "a.json", content())
+    files.write_json(tmp_path / "b.json", content(RESULTS[:1], gpus=0))
+    first, _, gpus, cores = report.speed_table(report.machines(tmp_path)).splitlines()
+    assert first == "| images/s, one device | torch | ResNet-18 32 px | ResNet-18 96 px | ResNet-50 224 px |"
+    assert gpus == "| 2 x NVIDIA H100, 2026-03-04 | 2.15.0 | 1,000 (bf16, batch 512, graph) |  |  |"
+    assert cores == "| 16 cores of NVIDIA H100, 2026-03-04 | 2.15.0 |  |  |  |"
+    readme = Path("README.md")
+    readme.write_text("a\n<!-- speed -->\nold\n<!-- speed -->\nb\n")
+    assert report.main(["--write", "README.md"]) == 0
+    table = report.speed_table(report.machines())
+    assert readme.read_text() == f"a\n<!-- speed -->\n\n{table}\n<!-- speed -->\nb\n"
+    assert report.main([]) == 0 and capsys.readouterr().out == table
