@@ -31,6 +31,7 @@ from ssl_bench.data.arrays import Images
 from ssl_bench.data.batch import Step
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.views import Views
+from ssl_bench.distributed import world
 from ssl_bench.parts import Parts
 from ssl_bench.precision import Precision
 from ssl_bench.training.optim import Schedule
@@ -77,6 +78,8 @@ def _replacements() -> dict[str, Any]:
         "autograd.backward": backward,
         "autograd.grad": grad,
         "Tensor.pin_memory": _pinned,
+        "cuda.get_rng_state": lambda device=None: torch.empty(16, dtype=torch.uint8),  # on the host, as the driver's
+        "cuda.set_rng_state": lambda state, device=None: None,
         "cuda.amp.common.amp_definitely_not_available": lambda: False,
         "cuda.is_bf16_supported": lambda *arguments, **options: True,
         "cuda.is_current_stream_capturing": lambda: False,
@@ -278,7 +281,8 @@ class FakeTraining:
         loader = Loader(source, parts.views, batch, device, config["seed"], precision.weights)
         schedule = Schedule.of(parts.recipe, batch, config["epochs"], loader.steps_per_epoch, None)
         self.state.method.train()
-        self.stepper = Stepper(self.state.method, self.state, schedule, precision, None)
+        chunk = config["batch_size"]["chunk"]
+        self.stepper = Stepper(self.state.method, self.state, schedule, precision, chunk and chunk // world())
         self.launches, self.steps = launches, loader.steps(0, schedule.last_step)
 
     def step(self, diagnostics: bool = False, images: Step | None = None) -> None:

@@ -6,12 +6,14 @@ forward, objective, diagnostics, backward, loss scaling, optimiser, memories, me
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
@@ -70,8 +72,11 @@ def faults(config: dict[str, Any], steps: Sequence[bool] = (False, True)) -> lis
         watch.faults.clear()
         ids = torch.zeros(IMAGES, dtype=torch.int64, device="cuda")
         views = [torch.empty(IMAGES, 1, SIZE, SIZE, device="cuda") for _ in training.parts.views]
-        batch = Batch(views, ids, ids)
-        images: Any = SimpleNamespace(ids=ids, batch=lambda: batch)
+
+        def batch(rows: slice = slice(None)) -> Batch:
+            return Batch([view[rows] for view in views], ids[rows], ids[rows])
+
+        images: Any = SimpleNamespace(ids=ids, batch=batch)
         for diagnostics in steps:
             training.step(diagnostics, images)
         assert watch.counts["backward"] > 10 and watch.counts["optimiser"] >= 2
@@ -117,6 +122,33 @@ def test_frameworks_with_an_objective_of_their_own_make_clean_steps(framework: s
 @pytest.mark.parametrize("overrides", [["loss=macl"], ["loss=dual_temperature", "negatives=random_k", "negatives.k=3"]])
 def test_tiled_cosines_make_clean_steps(overrides: list[str]) -> None:
     assert faults(base("simclr", "cosines=tiled", "precision=bf16", *overrides)) == []
+
+
+@pytest.mark.parametrize("framework", ["simclr", pytest.param("moco_v2", marks=pytest.mark.slow)])
+def test_chunks_make_clean_steps(framework: str) -> None:
+    assert faults(base(framework, "batch_size.chunk=4", "precision=bf16")) == []
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """Rank 0 of two that do not exist: collectives have the right shapes and no values."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+# The kernels of synchronised batch norm, and the route of shuffled images, have no form without values.
+RANKS = [
+    ["simclr", "framework.norm=local", "framework.groups=2"],
+    ["moco_v2", "framework.norm=local", "framework.groups=2", "loss=macl"],
+    ["simclr", "framework.norm=local", "framework.groups=2", "negatives=random_k", "negatives.k=3"],
+]
+
+
+@pytest.mark.parametrize("sample", RANKS, ids=" ".join)
+def test_a_rank_of_two_makes_clean_steps(sample: list[str], two_ranks: None) -> None:
+    framework, *overrides = sample
+    assert faults(base(framework, "precision=bf16", *overrides)) == []
 
 
 @functools.cache
