@@ -1,5 +1,6 @@
 """Configurations composed in a faster way than Hydra's equal Hydra's own."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
 from ssl_bench.config import compose, compositions
 from ssl_bench.config.compose import Composer
@@ -60,6 +62,20 @@ def test_the_composer_gives_hydras_own_error(overrides: list[str]) -> None:
     assert str(error.value) == str(expected.value)
 
 
+@pytest.fixture
+def files_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Hydra parse each file of conf/ once instead of once for every composition."""
+    load, found = FileConfigSource.load_config, dict[tuple[str, str], Any]()
+
+    def load_once(source: FileConfigSource, config_path: str) -> Any:
+        key = source.path, config_path
+        if key not in found:
+            found[key] = load(source, config_path)
+        return copy.deepcopy(found[key])
+
+    monkeypatch.setattr(FileConfigSource, "load_config", load_once)
+
+
 def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:
     composed = compositions.compositions(requests)
     for command, overrides in requests:
@@ -72,6 +88,7 @@ def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("cells")
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("files_read_once")
 def test_every_cell_of_every_paper_equals_hydras_own_configuration() -> None:
     assert len(CELLS) > 800
     compare_with_hydra(CELLS, 3)
