@@ -63,7 +63,8 @@ def price(cells: int, priced: Priced) -> Finding:
     hours = sum(priced.values())
     units = (("years", 24 * 365.25), ("days", 24.0), ("h", 1.0))
     unit, size = next((each for each in units if hours >= 2 * each[1]), units[-1])
-    figure = f"{hours / size:,.1f} {unit} for {len(priced)} runs of {cells} cells"
+    runs = "1 run" if len(priced) == 1 else f"{len(priced)} runs"
+    figure = f"{hours / size:,.1f} {unit} for {runs} of {cells} cells"
     if not hours:
-        figure = f"{len(priced)} runs without training for {cells} cells" if priced else f"{cells} cells without a run"
+        figure = f"{runs} without training for {cells} cells" if priced else f"{cells} cells without a run"
     return Finding(figure, values={"hours": round(hours, 4), "runs": len(priced), "cells": cells})

@@ -88,7 +88,7 @@ def test_a_difference_names_the_element_that_is_furthest_beyond_its_bound() -> N
     assert judged([Difference("y", 1.0, 2.0)], "things").verdict is Verdict.GOOD
 
 
-def test_formats_hold_their_numbers_exactly(tf32: Callable[[bool], None]) -> None:
+def test_formats_hold_their_numbers_exactly(tf32: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     fp32, bf16 = formats(CPU)
     assert (fp32.name, bf16.name, bf16.dtype) == ("fp32", "bf16", torch.bfloat16)
@@ -97,6 +97,7 @@ def test_formats_hold_their_numbers_exactly(tf32: Callable[[bool], None]) -> Non
     exact = (rounded[:500, None].double() * rounded[None, 500:].double()).float()
     assert torch.equal(rounded[:500, None] * rounded[None, 500:], exact)  # 22 bits
     tf32(False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     with computing(tf32=True):
         assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.benchmark
     assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cudnn.benchmark

@@ -83,7 +83,7 @@ def test_a_run_takes_the_rate_of_the_network_most_like_it() -> None:
 
 def test_a_price_has_a_fitting_unit() -> None:
     assert plan.price(2, {"a": 1.0, "b": 0.26}).figure == "1.3 h for 2 runs of 2 cells"
-    assert plan.price(2, {"a": 60.0}).figure == "2.5 days for 1 runs of 2 cells"
-    assert plan.price(1, {"a": 8766.0 * 3}).figure == "3.0 years for 1 runs of 1 cells"
-    assert plan.price(4, {"a": 0.0}).figure == "1 runs without training for 4 cells"
+    assert plan.price(2, {"a": 60.0}).figure == "2.5 days for 1 run of 2 cells"
+    assert plan.price(1, {"a": 8766.0 * 3}).figure == "3.0 years for 1 run of 1 cells"
+    assert plan.price(4, {"a": 0.0}).figure == "1 run without training for 4 cells"
     assert plan.price(4, {}).figure == "4 cells without a run"
