@@ -12,7 +12,12 @@ VOLATILE = {"name", "choices", "devices", "runs_per_gpu", "images_on", "cosines"
 VOLATILE |= {"checkpoint", "paths", "tracking", "compile_views", "graph"}
 RUN_ID_DIGITS = 10
 VOLATILE_IN = {"dataset": {"workers", "train_images"}, "framework": {"sharded"}}  # keys of a group
-ABSENT_AT = {"framework": {"groups": 1}}  # keys that runs of earlier versions do not have, which all had this value
+# Keys that runs of earlier versions do not have, which all had this value.
+ABSENT_AT: dict[str, dict[str, Any]] = {
+    "framework": {"groups": 1},
+    "loss": {"own_view": False},
+    "optimizer": {"decay_norms": False},
+}
 
 
 def run_id(config: Mapping[str, Any]) -> str:

@@ -12,6 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ssl_bench.data import pixels
+
+PLACES = 1024  # places of a filter between two pixels that TensorFlow's bicubic kernel has in its table
+
 
 def _bilinear(x: Tensor) -> Tensor:
     """Triangle filter of support 1; x is a distance >= 0 in units of the (stretched) pixel."""
@@ -24,7 +28,7 @@ def _bicubic(x: Tensor) -> Tensor:
     return (2 - x).clamp_(min=0).square_().mul_(0.5 - 0.5 * x).add_(near)
 
 
-FILTERS = {"bilinear": _bilinear, "bicubic": _bicubic}
+FILTERS = {"bilinear": _bilinear, "bicubic": _bicubic, "bicubic_tf": _bicubic}
 
 
 def resize_matrix(
@@ -39,7 +43,9 @@ def resize_matrix(
     """Weights [n, out_size, in_size] that crop an axis to [start, start + length), resize it and mirror it by flip.
 
     start, length: [n], in whole pixels, inside the axis; flip: bool [n], or None for no mirroring. When shrinking, the
-    filter is stretched by the scale (antialias); pixels outside the box have weight 0, as in Pillow.
+    filter is stretched by the scale (antialias); pixels outside the box have weight 0, as in Pillow. ``bicubic_tf`` is
+    the kernel of ``tf.image.resize(..., BICUBIC)``, whose antialias is off: the filter is never stretched, and its
+    centre is rounded to 1 / 1024 pixel. Enlarging, it is ``bicubic`` except for the rounding.
     """
     # Pixel centres lie at .5. `step` input pixels make one output pixel. Source positions count from the box's start,
     # which is exact, so the precision of a weight does not depend on the box's position.
@@ -50,10 +56,25 @@ def resize_matrix(
     if flip is not None:
         target = torch.where(flip[:, None, None], out_size - 1 - target, target)  # [n, S, 1]
     source = torch.arange(in_size, device=start.device, dtype=dtype) + 0.5 - first  # [n, 1, in]
-    distance = (source - (target + 0.5) * step).abs_().div_(step.clamp(min=1))  # [n, S, in]
+    centre = (target + 0.5) * step  # [n, S, 1]
+    if interpolation == "bicubic_tf":
+        distance = (source - (centre * PLACES).round_() / PLACES).abs_()  # [n, S, in]
+    else:
+        distance = (source - centre).abs_().div_(step.clamp(min=1))  # [n, S, in]
     weights = FILTERS[interpolation](distance)  # [n, S, in]
     weights = weights.mul_((source > 0) & (source < extent))  # [n, S, in]
     return weights.div_(weights.sum(-1, keepdim=True))  # [n, S, in]
+
+
+def resize_box(image: Tensor, size: int, interpolation: str) -> Tensor:
+    """[C, h, w] of floats -> [C, size, size], by torch's own operation if it has one for this interpolation."""
+    if interpolation != "bicubic_tf":
+        return pixels.resize(image[None], (size, size), interpolation)[0]
+    start = torch.zeros(1, device=image.device)
+    rows, columns = (
+        resize_matrix(start, start + side, None, side, size, interpolation, image.dtype) for side in image.shape[1:]
+    )
+    return resample(image[None], rows, columns)[0]
 
 
 def blur_matrix(sigma: Tensor, kernel: int, size: int, dtype: torch.dtype) -> Tensor:

@@ -28,8 +28,8 @@ from torch import Tensor
 from ssl_bench.data.arrays import ImageBatch
 from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
 from ssl_bench.data.padding import Padded, pad
-from ssl_bench.data.pixels import Normalize, compute_dtype, constants, resize
-from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_matrix
+from ssl_bench.data.pixels import Normalize, compute_dtype, constants
+from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_box, resize_matrix
 from ssl_bench.errors import require
 
 log = logging.getLogger("ssl_bench")
@@ -81,8 +81,8 @@ class Views:
         size: side S of the square output.
         scale: range, in (0, 1], of the crop's share of the image's area.
         ratio: positive range of the crop's width / height; its logarithm is uniform.
-        interpolation: "bilinear" or "bicubic", both antialiased; bicubic is clamped to [0, 1], as torchvision does for
-            uint8 images.
+        interpolation: "bilinear" or "bicubic", both antialiased, or "bicubic_tf", which is not (google-research/simclr;
+            see resize_matrix). Both bicubic ones are clamped to [0, 1], as torchvision does for uint8 images.
         flip: probability of mirroring left to right.
         jitter: strengths [b, c, s, h] of the colour jitter; None switches it off. Factors of brightness, contrast and
             saturation lie in [max(0, 1 - b), 1 + b] (c and s likewise), the turn of the hue in [-h, h], h <= 0.5. The
@@ -324,17 +324,17 @@ class Views:
         rows = resize_matrix(parameters.top, parameters.height, None, height, *to)  # [n, S, H]
         columns = resize_matrix(parameters.left, parameters.width, flip, width, *to)  # [n, S, W]
         x = resample(images, rows.div_(255), columns)  # [n, C, S, S]
-        return x.clamp_(0, 1) if self.interpolation == "bicubic" else x  # bicubic overshoots
+        return x if self.interpolation == "bilinear" else x.clamp_(0, 1)  # bicubic overshoots
 
     def _crop_one_by_one(self, images: list[Tensor], parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
         """n of uint8 [C, h, w] -> [n, C, S, S] in [0, 1], reading only the box of each image."""
         out = torch.empty(len(images), images[0].shape[0], self.size, self.size, dtype=dtype)
         sides = [parameters.top, parameters.left, parameters.height, parameters.width, parameters.flip.long()]
         for x, image, (top, left, height, width, flip) in zip(out, images, torch.stack(sides, 1).tolist(), strict=True):
-            box = image[None, :, top : top + height, left : left + width]
-            crop = resize(box.to(dtype, memory_format=torch.contiguous_format), x.shape[1:], self.interpolation)[0]
+            box = image[:, top : top + height, left : left + width]
+            crop = resize_box(box.to(dtype, memory_format=torch.contiguous_format), self.size, self.interpolation)
             torch.div(crop.flip(-1) if flip and self.flip > 0 else crop, 255, out=x)
-        return out.clamp_(0, 1) if self.interpolation == "bicubic" else out
+        return out if self.interpolation == "bilinear" else out.clamp_(0, 1)
 
     def _crop_padded(self, images: Padded, channels: int, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
         """The same in few products, for images that are padded to batches; no box reaches the padding."""

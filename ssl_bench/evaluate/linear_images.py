@@ -3,11 +3,14 @@
 This is the protocol of the published ImageNet tables (He et al., 2020, arXiv:1911.05722, section 4.1). It costs a
 forward pass over the train split per epoch; use `linear.py` if augmentation does not matter.
 
-Shapes: N images, n images of this rank's share of a batch, D features, C classes.
+Shapes: N images, n images of this rank's share of a batch, D features, C classes, and of a layer's map K channels and
+h x w cells.
 """
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Literal
 
 import torch
@@ -21,6 +24,11 @@ from ssl_bench.errors import require
 from ssl_bench.evaluate.linear import top_accuracies
 from ssl_bench.evaluate.target import Evaluator, Target, captured_outputs, submodules
 
+# Principal components of the colours of ImageNet's pixels in [0, 1] (Krizhevsky et al., 2012, section 4.1), one in each
+# column of the matrix; the numbers are those of facebookarchive/fb.resnet.torch, which OpenSelfSup has too.
+COMPONENTS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))
+EIGENVALUES = (0.2175, 0.0188, 0.0045)
+
 
 class LinearOnImages(Evaluator):
     """Test accuracy (top1, top5) of a linear classifier on the backbone, trained on random crops and flips.
@@ -31,6 +39,8 @@ class LinearOnImages(Evaluator):
 
     Args:
         size, mean ... grayscale: of the views, as in `ssl_bench.data.views.Views`.
+        lighting: standard deviation of the factors of the colours' principal components that are added to each view
+            before its normalisation (Krizhevsky et al., 2012: 0.1). Gray images stay as they are.
         epochs, batch_size: of the training; ``batch_size`` counts the images of all ranks.
         optimizer: ``sgd`` or ``adam``.
         lr, weight_decay: of the optimizer; ``lr`` is not scaled by the batch size.
@@ -40,8 +50,12 @@ class LinearOnImages(Evaluator):
         init_std: standard deviation of the initial weights; 0 starts from zero.
         layers: None: one classifier, on the backbone's features. Names of modules of the backbone (layer1 ... of a
             ResNet): one classifier on each, all trained on the same views (OpenSelfSup's multi-head). The module's map
-            is averaged to at most ``cells`` numbers and normalised by a BN without learned parameters; yields
-            layer1_top1 ....
+            is average-pooled, then normalised per channel by a BN without learned parameters. The metrics are
+            layer1_top1 and so on.
+        windows: of the pooling, [size, stride] in cells of the map for each of ``layers``, without padding
+            (OpenSelfSup's ``specified`` pooling). A window that is larger than the map is the whole map. None: adaptive
+            pooling to the largest square of at most ``cells`` numbers (OpenSelfSup's ``adaptive``).
+        cells: see ``windows``.
         per_class: also yield the accuracy on the test images of each class (top1_class0 ...).
     """
 
@@ -57,6 +71,7 @@ class LinearOnImages(Evaluator):
         jitter: Sequence[float] | None = None,
         jitter_p: float = 0.8,
         grayscale: float = 0.0,
+        lighting: float = 0.0,
         epochs: int = 100,
         batch_size: int = 256,
         optimizer: Literal["sgd", "adam"] = "sgd",
@@ -69,12 +84,17 @@ class LinearOnImages(Evaluator):
         gamma: float = 0.1,
         init_std: float = 0.01,
         layers: Sequence[str] | None = None,
+        windows: Sequence[Sequence[int]] | None = None,
         cells: int = 9216,
         per_class: bool = False,
     ) -> None:
         require(epochs >= 1, "epochs", epochs, "1 or more")
         require(batch_size >= 1, "batch_size", batch_size, "1 or more")
         require(lr > 0, "lr", lr, "a positive number")
+        whole = all(len(window) == 2 and min(window) >= 1 for window in windows or ())
+        fits = windows is None or (whole and len(windows) == len(layers or ()))
+        require(fits, "windows", windows, "null, or [size,stride] for each of layers")
+        require(lighting >= 0, "lighting", lighting, "0 or more")
         self.views = Views(
             size,
             scale=scale,
@@ -91,7 +111,8 @@ class LinearOnImages(Evaluator):
         self.lr, self.momentum, self.nesterov, self.weight_decay = lr, momentum, nesterov, weight_decay
         self.optimizer = optimizer
         self.schedule, self.milestones, self.gamma, self.init_std = schedule, list(milestones), gamma, init_std
-        self.layers, self.cells, self.per_class = layers, cells, per_class
+        self.layers, self.cells, self.windows, self.per_class = layers, cells, windows, per_class
+        self.lighting, self.std = lighting, torch.tensor(std or (1.0, 1.0, 1.0))
 
     def check(self, target: Target) -> None:
         target.labels("train"), target.labels("test")
@@ -115,7 +136,7 @@ class LinearOnImages(Evaluator):
         one_image = self._one_image(target)
         heads = {}
         for name, x in one_image.items():
-            weight = torch.empty(target.num_classes, x.shape[1]).normal_(std=self.init_std, generator=generator)
+            weight = torch.empty(target.num_classes, x[0].numel()).normal_(std=self.init_std, generator=generator)
             bias = torch.zeros(target.num_classes, device=device, requires_grad=True)
             heads[name] = weight.to(device).requires_grad_(), bias, FeatureNorm(x, self.layers is not None)
         parameters = [p for weight, bias, _ in heads.values() for p in (weight, bias)]
@@ -154,36 +175,54 @@ class LinearOnImages(Evaluator):
     def _views(self, target: Target, batch: Tensor, generator: torch.Generator) -> Tensor:
         """Make this rank's share of the views of a batch; random numbers are drawn for the whole batch."""
         uniform, local_rows = self.views.uniform(len(batch), generator), slice(rank(), None, world())
+        colours = self._colours(len(batch), generator) if self.lighting else None
         if len(batch[local_rows]) == 0:  # the last batch can have fewer images than there are ranks
             return uniform[:0]
         images = target.load(target.train, batch[local_rows])
         uniform = uniform[local_rows].to(target.device, non_blocking=True)
-        return self.views.apply(images, self.views.parameters(uniform, *sizes(images)))
+        views = self.views.apply(images, self.views.parameters(uniform, *sizes(images)))
+        if colours is not None and self.views.normalize.split(images)[0] == 3:
+            views[:, :3] += colours[local_rows].to(views, non_blocking=True)[:, :, None, None]
+        return views
+
+    def _colours(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw the lighting noise of ``count`` normalised views, [count, 3]."""
+        factors = self.lighting * torch.randn(count, 3, generator=generator)
+        return factors * torch.tensor(EIGENVALUES) @ torch.tensor(COMPONENTS).T / self.std
 
     def _features(self, target: Target, views: Tensor) -> dict[str, Tensor]:
-        """The input [n, D] of each classifier for some views, by the name of its layer."""
+        """Each classifier's input before its normalisation for some views, [n, D] or the pooled map [n, K, h, w]."""
         if self.layers is None:
             return {"": target.embed(views)["backbone"]}
-        with captured_outputs(self._backbone(target), self.layers, self._averaged) as features:
+        windows: Sequence[Sequence[int] | None] = self.windows or [None] * len(self.layers)
+        with ExitStack() as stack:  # every layer has its own pooling, inside the pass: the maps are larger
+            captured = [
+                stack.enter_context(captured_outputs(self._backbone(target), [layer], partial(self._pooled, window)))
+                for layer, window in zip(self.layers, windows, strict=True)
+            ]
             target.embed(views)
-        return features
+        return {layer: outputs[layer] for layer, outputs in zip(self.layers, captured, strict=True)}
 
-    def _averaged(self, output: Tensor) -> Tensor:
-        side = max(1, math.isqrt(self.cells // output.shape[1]))
-        return F.adaptive_avg_pool2d(output.float(), min(side, output.shape[-1])).flatten(1)
+    def _pooled(self, window: Sequence[int] | None, output: Tensor) -> Tensor:
+        height, width = output.shape[2:]
+        if window is None:
+            side = max(1, math.isqrt(self.cells // output.shape[1]))
+            return F.adaptive_avg_pool2d(output.float(), (min(side, height), min(side, width)))
+        size, stride = window
+        return F.avg_pool2d(output.float(), (min(size, height), min(size, width)), stride)
 
     @staticmethod
     def _backbone(target: Target) -> nn.Module:
         return getattr(target.network, "backbone", None) or target.network  # type: ignore[return-value]
 
     def _one_image(self, target: Target) -> dict[str, Tensor]:
-        """The input [1, D] of each classifier for the first test image."""
+        """Each classifier's input before its normalisation for the first test image."""
         if self.layers is None:
             return {"": target.features("test")["backbone"][:1]}
         return self._features(target, target.view(target.load(target.test, torch.zeros(1, dtype=torch.int64))))
 
     def _test_features(self, target: Target, name: str) -> Tensor:
-        """The input [N, D] of a classifier for the test split, from test-time views."""
+        """A classifier's input before its normalisation for the test split, from test-time views."""
         if self.layers is None:
             return target.features("test")["backbone"]
         ids = torch.arange(len(target.test)).split(target.batch_size)
@@ -191,19 +230,26 @@ class LinearOnImages(Evaluator):
 
 
 class FeatureNorm:
-    """A BN without learned parameters over the batches of all ranks; the identity if not ``enabled``."""
+    """A BN without learned parameters over the batches of all ranks; it flattens, and only that if not ``enabled``."""
 
     def __init__(self, like: Tensor, enabled: bool) -> None:
-        self.enabled, self.mean, self.var = enabled, torch.zeros_like(like[0]), torch.ones_like(like[0])
+        channels = 1, like.shape[1], 1, 1
+        self.enabled, self.mean, self.var = enabled, like.new_zeros(channels), like.new_ones(channels)
 
     def __call__(self, x: Tensor, count: int | None = None) -> Tensor:
-        """Normalise x [n, D] by a training batch of ``count`` images, or with None by the running statistics."""
+        """Normalise the channels of x [n, K, h, w]: [n, K h w].
+
+        Args:
+            x: of this rank.
+            count: images of the training batch on all ranks; None: use the running statistics.
+        """
         if not self.enabled:
-            return x
+            return x.flatten(1)
         mean, var = self.mean, self.var
         if count is not None:
-            mean = all_sum(x.sum(0)) / count
-            var = all_sum((x - mean).square().sum(0)) / count
+            cells = count * x.shape[2] * x.shape[3]
+            mean = all_sum(x.sum((0, 2, 3), keepdim=True)) / cells
+            var = all_sum((x - mean).square().sum((0, 2, 3), keepdim=True)) / cells
             self.mean = self.mean.lerp(mean, 0.1)
-            self.var = self.var.lerp(var * count / max(1, count - 1), 0.1)
-        return (x - mean) * torch.rsqrt(var + 1e-5)
+            self.var = self.var.lerp(var * cells / max(1, cells - 1), 0.1)
+        return ((x - mean) * torch.rsqrt(var + 1e-5)).flatten(1)

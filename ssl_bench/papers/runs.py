@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +14,50 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, Request, compositions
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers.tables import Cell, Table, is_accuracy
+from ssl_bench.papers.tables import Cell, Metric, Table, is_accuracy
 from ssl_bench.record.results import is_number
-from ssl_bench.status.follow import finite
+from ssl_bench.status.follow import Mark, find_mark, finite
 from ssl_bench.status.index import Finished, finished
 
 FEW = 200  # configurations; with more it is faster to compose every cell than to look which can have a run
+ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 
 
 def value(run: Finished, metric: str) -> float | None:
     """Value of a metric as papers print it, accuracies in percent; None if the run lacks it.
 
-    ``name@50`` is the value at epoch 50. A metric that is only recorded during training has its last value.
+    The forms of a metric are those of :class:`ssl_bench.papers.tables.Metric`. A metric that is only recorded during
+    training has its last value.
     """
-    name, _, epoch = metric.partition("@")
-    number = None if epoch else run.metrics.get(name)
+    wanted = Metric.read(metric)
+    number = run.metrics.get(wanted.name) if wanted.last else None
     if number is None:
-        rows = files.read_json_lines(run.folder / "metrics.jsonl")
-        rows = [row for row in rows if isinstance(row, dict) and is_number(row.get(name))]
-        if epoch:
-            rows = [row for row in rows if _is_at(row, float(epoch))]
-        number = rows[-1][name] if rows else None
-    return None if number is None else float(number) * (100 if is_accuracy(name) else 1)
+        path = str(run.folder / "metrics.jsonl")
+        number = _chosen(wanted, _recorded(path, find_mark(path), wanted.name))
+    return None if number is None else float(number) * (100 if is_accuracy(wanted.name) else 1)
 
 
-def _is_at(row: Any, epoch: float) -> bool:
-    recorded = finite(row, "epoch")
-    return recorded is not None and abs(recorded - epoch) < 1e-6
+Recorded = list[tuple[float, float]]  # epoch, NaN if a row has none, and value; in the order of the training
+
+
+@lru_cache(maxsize=32)  # a curve asks for its run once per point
+def _recorded(path: str, mark: Mark | None, name: str) -> Recorded:
+    """What a run recorded of a metric; ``mark`` is that of the file."""
+    rows = [row for row in files.read_json_lines(Path(path)) if isinstance(row, dict) and is_number(row.get(name))]
+    return [(math.nan if (epoch := finite(row, "epoch")) is None else epoch, float(row[name])) for row in rows]
+
+
+def _chosen(wanted: Metric, recorded: Recorded) -> float | None:
+    """The value that a metric's form asks for; None if nothing was recorded there."""
+    if wanted.choice == "best":
+        return max((number for _, number in recorded if not math.isnan(number)), default=None)
+    if wanted.choice == "mean":
+        last = max((math.ceil(epoch - ROUNDING) for epoch, _ in recorded if not math.isnan(epoch)), default=0)
+        end = last if wanted.epoch is None else wanted.epoch
+        numbers = [number for epoch, number in recorded if end - 1 + ROUNDING < epoch < end + ROUNDING]
+        return math.fsum(numbers) / len(numbers) if numbers else None
+    chosen = [n for epoch, n in recorded if wanted.epoch is None or abs(epoch - wanted.epoch) < ROUNDING]
+    return chosen[-1] if chosen else None
 
 
 def compose(overrides: Sequence[str], command: str = "train", seed: int = 0) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -24,7 +25,43 @@ TABLE_KEYS = {
 }
 ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
 COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
+METRIC = re.compile(r"(?P<name>[^@]+)(@(?P<choice>best$|mean|(?=\d))(?P<epoch>\d+(\.\d+)?)?)?")
 VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The metric of a cell, and which of its recorded values.
+
+    ``name`` is the result of the run, ``name@50`` the value recorded at epoch 50, ``name@best`` the largest recorded
+    one, ``name@mean50`` the mean of those recorded in epoch 50 (after epoch 49 and up to 50), ``name@mean`` the mean of
+    those of the last epoch.
+
+    Attributes:
+        choice: ``best``, ``mean``, or "" for one value.
+        epoch: the epoch that the form names; None if it names none.
+    """
+
+    name: str
+    choice: str
+    epoch: float | None
+
+    @property
+    def last(self) -> bool:
+        """Whether the metric is the result of a run."""
+        return not self.choice and self.epoch is None
+
+    @classmethod
+    def read(cls, text: str) -> Metric:
+        """Read a metric.
+
+        Raises:
+            ConfigError: it has none of the forms.
+        """
+        parts = METRIC.fullmatch(text)
+        if parts is None:
+            raise ConfigError(f"metric={text}: set metric to name, name@50, name@best, name@mean or name@mean50")
+        return cls(parts["name"], parts["choice"] or "", None if parts["epoch"] is None else float(parts["epoch"]))
 
 
 @dataclass(frozen=True)
@@ -33,7 +70,7 @@ class Cell:
 
     Attributes:
         measure: the number's name in the paper if a row has several numbers per column, else "".
-        metric: the metric that fills the cell; ``name@50`` is its value at epoch 50.
+        metric: the metric that fills the cell, in a form that :class:`Metric` reads.
         overrides: arguments of the command that trains it, without the seed.
         paper: the reported number, accuracies in percent; None if it is not known.
         provenance: where that number comes from, one of PROVENANCE.
@@ -251,11 +288,14 @@ def _row(
             overrides = [flat(table.get("set")), flat(row.get("set")), column_overrides, flat(entry.get("set"))]
             notes = [node.get("note") for node in (entry, row, column)]
             missing = [node.get("missing") for node in (entry, row, column, table)]
+            measured = str(column.get("metric", metric)).replace("{column}", heading)
+            if measured:
+                Metric.read(measured)
             yield Cell(
                 row=label,
                 column=heading,
                 measure=measure,
-                metric=str(column.get("metric", metric)).replace("{column}", heading),
+                metric=measured,
                 overrides=tuple(merge([f"name={paper}"], *overrides)),
                 paper=number,
                 provenance=provenance,

@@ -1,7 +1,7 @@
 """Optimisers, and the learning rate as a function of training progress.
 
-Biases and norm parameters (those of one dimension) have no weight decay and, under LARS, no adapted rate. Every
-optimiser updates all parameters in a few fused or batched operations.
+Biases and norm parameters (those of one dimension) have no adapted rate under LARS, and weight decay only if
+``decay_norms`` is set. Every optimiser updates all parameters in a few fused or batched operations.
 """
 
 import math
@@ -29,7 +29,9 @@ class Recipe(ABC):
         milestones: in (0, 1], fractions of the whole training.
         final_lr: fraction of the scaled rate at the end of ``cosine`` and ``linear``.
         warmup_epochs: linear from ``warmup_start`` (a fraction of the scaled rate) up to the scaled rate.
-        weight_decay: not applied to biases and norm parameters.
+        weight_decay: applied to biases and norm parameters only with ``decay_norms``, and to scalars never.
+        decay_norms: decay biases and norm parameters too, as torch's optimisers do with ``model.parameters()``: the
+            codes of MoCo, CLD, NPID (lemniscate.pytorch), Inv. Spread and leftthomas/SimCLR.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Recipe(ABC):
         warmup_epochs: float,
         warmup_start: float,
         weight_decay: float,
+        decay_norms: bool = False,
     ) -> None:
         for name, value in {"lr": lr, "base_batch": base_batch}.items():
             require(value > 0, name, value, "a positive number")
@@ -54,7 +57,8 @@ class Recipe(ABC):
         require(inside, "milestones", milestones, "numbers in (0, 1], fractions of the training")
         self.base_lr, self.rule, self.base_batch, self.schedule = lr, rule, base_batch, schedule
         self.milestones, self.final_lr = milestones, final_lr
-        self.warmup_epochs, self.warmup_start, self.weight_decay = warmup_epochs, warmup_start, weight_decay
+        self.warmup_epochs, self.warmup_start = warmup_epochs, warmup_start
+        self.weight_decay, self.decay_norms = weight_decay, decay_norms
 
     def scaled_lr(self, batch_size: int) -> float:
         """Learning rate after the warm-up for a global batch of ``batch_size`` images."""
@@ -74,11 +78,12 @@ class Recipe(ABC):
         return 1.0
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Parameter groups of the trained parameters, with and without weight decay."""
-        trained = [p for p in model.parameters() if p.requires_grad]
-        decayed, rest = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
-        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-        return [group for group in groups if group["params"]]
+        """Parameter groups of the trained parameters: weights, then biases and norms, the decayed ones first."""
+        members: dict[tuple[bool, float], list[nn.Parameter]] = {}
+        for p in (p for p in model.parameters() if p.requires_grad):
+            decayed = p.ndim > 1 or (p.ndim == 1 and self.decay_norms)  # a scalar is a learned temperature
+            members.setdefault((p.ndim > 1, self.weight_decay if decayed else 0.0), []).append(p)
+        return [{"params": members[key], "weight_decay": key[1]} for key in sorted(members, reverse=True)]
 
     @abstractmethod
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -126,7 +131,8 @@ class AdamW(Adam):
 class LARS(Recipe):
     """LARS as implemented by timm: v <- m v + eta |w| / (|g| + wd |w|) (g + wd w); w <- w - lr v.
 
-    The ratio is eq. 6 of You et al. 2017. SimCLR's code divides by |g + wd w| and keeps lr inside v.
+    The ratio is eq. 6 of You et al. 2017; biases and norm parameters have none, even if they are decayed. SimCLR's code
+    divides by |g + wd w| and keeps lr inside v.
     """
 
     def __init__(self, momentum: float, trust_coefficient: float, **recipe: Any) -> None:
@@ -176,6 +182,8 @@ class LarsOptimizer(torch.optim.Optimizer):
             ratios = torch.where((sizes > 0) & (steps > 0), ratios, 1.0)
             gradients = torch._foreach_add(gradients, weights, alpha=decay)
             torch._foreach_mul_(gradients, ratios.unbind())
+        elif decay:
+            gradients = torch._foreach_add(gradients, weights, alpha=decay)
         if overflow is not None:
             gradients, momentum = _zeroed(gradients, overflow), momentum * (1 - overflow) + overflow
         torch._foreach_mul_(velocities, momentum)

@@ -8,7 +8,7 @@ import itertools
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,85 @@ def test_boxes_down_to_one_pixel() -> None:
     parameters = replace(parameters, top=torch.tensor([8, 0, 4, 7]), left=torch.tensor([0, 8, 3, 6]))
     for interpolation in ("bilinear", "bicubic"):
         assert deviation(Views(12, interpolation=interpolation), smooth(4, 3, 9, 9), parameters) <= 2e-6
+
+
+def keys(x: float) -> float:
+    """Keys' cubic of the distance x >= 0, with a = -1/2."""
+    if x < 1:
+        return ((1.5 * x) - 2.5) * x * x + 1
+    return ((-0.5 * x + 2.5) * x - 4) * x + 2 if x < 2 else 0.0
+
+
+def bicubic_tf(line: Sequence[float], out: int) -> list[float]:
+    """One axis as by tensorflow/core/kernels/image/resize_bicubic_op.cc at 023ab92, with half_pixel_centers.
+
+    Four neighbours, whatever the scale; the place between two pixels is one of 1024; neighbours outside have weight 0.
+    """
+    row = []
+    for target in range(out):
+        place = (target + 0.5) * len(line) / out - 0.5
+        first = math.floor(place)
+        between = round((place - first) * 1024) / 1024
+        near = [(k, keys(abs(k - first - between))) for k in range(first - 1, first + 3) if 0 <= k < len(line)]
+        row.append(sum(weight * line[k] for k, weight in near) / sum(weight for _, weight in near))
+    return row
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(20, 31, 9), (9, 7, 16), (24, 24, 10), (1, 5, 4)])
+def test_bicubic_as_in_tensorflow_is_its_kernel(height: int, width: int, size: int) -> None:
+    """Whole batches and images one by one, against loops in double precision."""
+    views = Views(size, scale=(0.3, 1), interpolation="bicubic_tf", grayscale=0)
+    images = smooth(3, 1, height, width)
+    parameters = replace(views.draw(3, height, width, generator()), flip=torch.tensor([True, False, True]))
+    rows = []
+    for k, image in enumerate(images[:, 0].double() / 255):
+        top, left, h, w = (int(getattr(parameters, name)[k]) for name in ("top", "left", "height", "width"))
+        lines = [bicubic_tf(line, size) for line in image[top : top + h, left : left + w].tolist()]
+        x = torch.tensor([bicubic_tf(line, size) for line in zip(*lines, strict=True)], dtype=torch.float64).T
+        rows.append((x.flip(1) if parameters.flip[k] else x).clamp(0, 1)[None])
+    for given in (images, list(images)):
+        for masked in (False, True):
+            found = views.apply(given, parameters, torch.float64, masked)
+            torch.testing.assert_close(found, torch.stack(rows), rtol=0, atol=1e-13)
+
+
+def test_bicubic_as_in_tensorflow_has_the_values_of_tensorflow() -> None:
+    """tf.image.resize(crop, [5, 5], method=BICUBIC) of TensorFlow 2.21.0, for the box of 11 x 7 pixels at (1, 2)."""
+    expected = """
+        0.3553541 0.6087766 0.1214673 0.5981809 0.6279407
+        0.2190573 0.7190886 0.3079544 0.7604308 0.4865723
+        0.2081746 0.2538491 0.5294118 0.8049744 0.850649
+        0.520058  0.6330169 0.0675305 0.4187027 0.5868396
+        0.7230187 0.1441191 0.7381872 0.4613854 0.7041865"""
+    i, j = torch.meshgrid(torch.arange(13), torch.arange(9), indexing="ij")
+    image = ((37 * i * i + 11 * i * j + 53 * j) % 256).byte()[None, None]
+    box = {"top": 1, "left": 2, "height": 11, "width": 7}
+    parameters = replace(still(1, 13, 9), **{name: torch.tensor([side]) for name, side in box.items()})
+    found = Views(5, interpolation="bicubic_tf").apply(image, parameters)[0, 0]
+    assert float((found - torch.tensor([float(x) for x in expected.split()]).view(5, 5)).abs().max()) < 1e-6
+
+
+def test_the_bicubic_interpolations_differ_only_where_a_crop_shrinks() -> None:
+    """A crop of a 32-pixel image for 32 pixels is enlarged: there, antialiasing does nothing."""
+    for size, apart in (32, False), (12, True):
+        images, kinds = smooth(40, 3, 32, 32), [Views(size, interpolation=kind) for kind in ("bicubic", "bicubic_tf")]
+        a, b = (views.apply(images, views.draw(40, 32, 32, generator())) for views in kinds)
+        assert (float((a - b).abs().max()) > 0.1) == apart
+        assert apart or float((a - b).abs().max()) < 1e-3  # the filter's table has 1024 places
+
+
+@pytest.mark.parametrize("grayscale_first", [False, True])
+def test_grayscale_before_or_after_the_jitter(grayscale_first: bool) -> None:
+    """As in torchvision. Only before it, a change of the saturation or hue cannot be seen on a gray image."""
+    views = Views(32, jitter=(0.4, 0.4, 0.4, 0.4), jitter_p=1, grayscale=1, grayscale_first=grayscale_first)
+    images = smooth(30, 3, 32, 32)
+    parameters = views.draw(30, 32, 32, generator())
+    assert deviation(views, images, parameters) <= 5e-6
+    colours = parameters.strength.clone()
+    colours[:, 2:] = torch.tensor([1.0, 0.0])  # saturation and hue as they are
+    other = views.apply(images, replace(parameters, strength=colours))
+    difference = float((views.apply(images, parameters) - other).abs().max())
+    assert (difference < 1e-3) == grayscale_first  # the weights of the luma add up to 0.9999
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -273,7 +352,7 @@ def test_other_dtypes() -> None:
 # The two forms, rows and determinism
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "bicubic_tf"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("height", "size", "n"), [(32, 32, 200), (40, 18, 60), (33, 33, 90), (96, 96, 20)])
 def test_both_forms_are_equal_and_rows_are_independent(
@@ -520,7 +599,7 @@ CHANNELS = "null or a list of 0, 1 or 3 numbers, one per channel of the picture"
         ("ratio", (0.0, 1.0), "[0.0,1.0]", RANGE),
         ("ratio", (2.0, 1.0), "[2.0,1.0]", RANGE),
         ("ratio", (1.0,), "[1.0]", RANGE),
-        ("interpolation", "nearest", "nearest", "bilinear or bicubic"),
+        ("interpolation", "nearest", "nearest", "bilinear or bicubic or bicubic_tf"),
         ("flip", 1.5, "1.5", "a probability in [0, 1]"),
         ("jitter", (0.4, 0.4, 0.4), "[0.4,0.4,0.4]", JITTER),
         ("jitter", (0.4, -0.4, 0.4, 0.1), "[0.4,-0.4,0.4,0.1]", JITTER),

@@ -41,7 +41,7 @@ def arguments(option: str) -> dict[str, Any]:
 @pytest.mark.parametrize("option", NODES)
 def test_an_option_names_every_argument(option: str) -> None:
     named = [name for name in NODES[option] if name != "_target_"]
-    optional = {"jitter_p"} - set(named)  # an option without it uses its default
+    optional = {"jitter_p", "lighting", "windows"} - set(named)  # an option without it uses its default
     assert named == [name for name in arguments(option) if name not in optional]
 
 

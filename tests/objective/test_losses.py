@@ -5,6 +5,7 @@ A new loss is one row of LOSSES.
 
 import contextlib
 import inspect
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,10 @@ from torch import Tensor, nn
 from ssl_bench.config.build import build
 from ssl_bench.errors import InvalidValue
 from ssl_bench.objective import losses
+from ssl_bench.objective.candidates import Picks, Pool
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.loss import Loss
-from ssl_bench.objective.negatives import CrossView, InBatch
+from ssl_bench.objective.negatives import CrossView, InBatch, RandomK
 from ssl_bench.objective.sampling import StepGenerator
 from tests.ranks import on_two_ranks
 
@@ -82,6 +84,11 @@ def naive_relic(a: Anchor, view: list[Anchor]) -> float:
     return a.infonce() + 2.5 * sum(x / sum(p) * math.log(x / sum(p) / (y / sum(q))) for x, y in zip(p, q, strict=True))
 
 
+def naive_own_view(a: Anchor, view: list[Anchor]) -> float:
+    q = [math.exp(x / a.t) for x in (1.0, *a.m)]
+    return naive_relic(a, view) - math.log(q[0] / sum(q))
+
+
 class Row(NamedTuple):
     """A loss and its independent definition.
 
@@ -124,6 +131,7 @@ LOSSES: dict[str, Row] = {
     "align_uniform": Row(losses.AlignUniform(0.7, 1.5), naive_align_uniform),
     "relic": Row(losses.ReLIC(2.5), naive_relic),
     "relic_detached": Row(losses.ReLIC(2.5, detach_target=True), naive_relic, detaches=True),
+    "relic_own_view": Row(losses.ReLIC(2.5, own_view=True), naive_own_view),
     "byol": Row(losses.BYOL(), lambda a, _: 2 - 2 * a.s),
 }
 SLOPES = [name for name, row in LOSSES.items() if row.slope]
@@ -235,6 +243,9 @@ def test_detached_parts_have_no_gradient() -> None:
     contrast = Contrast.dense(pos, neg.requires_grad_(), mirror=mirror.requires_grad_())
     value = losses.ReLIC(detach_target=True)(contrast, torch.tensor(0.2)).sum()
     assert torch.autograd.grad(value, mirror, allow_unused=True) == (None,)
+    value = losses.ReLIC(detach_target=True, own_view=True)(contrast, torch.tensor(0.2, dtype=torch.float64)).sum()
+    logits = torch.cat([torch.ones_like(pos)[..., None], mirror], -1) / 0.2
+    same(torch.autograd.grad(value, mirror)[0], logits.softmax(-1)[..., 1:] / 0.2)  # of the contrast in the own view
 
 
 def test_relic_is_its_equation_on_two_views() -> None:
@@ -244,6 +255,36 @@ def test_relic_is_its_equation_on_two_views() -> None:
     for v, w in (0, 1), (1, 0):
         vw, ww = (z[v] @ z[w].T / 0.3).log_softmax(-1), (z[w] @ z[w].T / 0.3).log_softmax(-1)
         same(found[v], -vw.diagonal() + 3 * nn.functional.kl_div(ww, vw, reduction="none", log_target=True).sum(-1))
+
+
+@pytest.mark.parametrize("own_view", [False, True])
+@pytest.mark.parametrize("k", [2, 5])
+def test_relic_is_the_printed_equation_with_the_sum_over_v_and_w(k: int, own_view: bool) -> None:
+    """Equation 3 of "Less can be more" term by term: image i and k drawn images m, z of view v against z of view w."""
+    tau, weight = 0.3, 2.5
+    raw = draw(2, 6, 4).requires_grad_()
+    z = nn.functional.normalize(raw, dim=-1)
+    negatives, e = RandomK(k, "cross", shared=False, seed=1), Embedded(z, z.flip(0), raw, torch.arange(6))
+    contrast = negatives.select(Contrast.of(e, negatives.bank(e)))
+    assert isinstance(contrast.candidates, Picks | Pool)
+    if isinstance(contrast.candidates, Picks):  # column j + 6 w of the keys is image j of view w
+        drawn = (contrast.candidates.index % 6).tolist()
+    else:
+        drawn = [[[m for m in range(6) if m != i] for i in range(6)]] * 2
+    terms = []
+    for i, v, w in itertools.product(range(6), range(2), range(2)):
+        if v == w and not own_view:
+            continue
+        images = [i, *drawn[1 - w][i]]  # w is the view of the candidates of the anchor in the other one
+        p, q = (torch.stack([z[a, i] @ z[w, m] / tau for m in images]).softmax(0) for a in (v, w))
+        terms.append(-p[0].log() + weight * sum(a * (a / b).log() for a, b in zip(p, q, strict=True)))
+    expected = torch.stack(terms).sum() / 6
+    found = losses.ReLIC(weight, own_view=own_view)(contrast, torch.tensor(tau, dtype=torch.float64)).mean(1).sum()
+    for value, other in (
+        (found, expected),
+        (torch.autograd.grad(y, raw, retain_graph=True)[0] for y in (found, expected)),
+    ):
+        same(value, other)
 
 
 EXTREME = {name: row.loss for name, row in LOSSES.items()} | {

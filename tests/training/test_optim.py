@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.config.build import build
 from ssl_bench.config.compose import load
+from ssl_bench.config.identity import run_id
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.backbones import timm_backbone
 from ssl_bench.networks.heads import MLP
@@ -96,6 +97,57 @@ def test_lars_matches_its_formula() -> None:
         optimizer.step()
     for k, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), weights[k], rtol=1e-6, atol=1e-9)
+
+
+NORMS = {"0.bias", "1.weight", "1.bias", "3.bias"}  # of network()
+
+
+@pytest.mark.parametrize("decay_norms", [False, True])
+@pytest.mark.parametrize("name", ["sgd", "lars", "adam", "adamw"])
+def test_a_step_with_and_without_decay_of_biases_and_norms_has_its_closed_form(name: str, decay_norms: bool) -> None:
+    """Two steps in float64: the second one also sees the momentum of the first."""
+    model, decay, lr = network(), 0.1, 0.3
+    names = {id(p): name for name, p in model.named_parameters()}
+    made = recipe(f"optimizer={name}", f"optimizer.weight_decay={decay}", f"optimizer.decay_norms={decay_norms}")
+    optimizer = made.optimizer(model)
+    weights = {k: p.detach().clone() for k, p in model.named_parameters()}
+    first, second = ({k: torch.zeros_like(w) for k, w in weights.items()} for _ in range(2))
+    generator = torch.Generator().manual_seed(1)
+    for step in (1, 2):
+        for k, p in model.named_parameters():
+            g = p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+            w, wd = weights[k], decay if k not in NORMS or decay_norms else 0.0
+            if name in ("sgd", "lars"):
+                ratio = 0.001 * w.norm() / (g.norm() + wd * w.norm() + 1e-8)
+                first[k] = 0.9 * first[k] + (ratio if name == "lars" and k not in NORMS else 1.0) * (g + wd * w)
+                weights[k] = w - lr * first[k]
+                continue
+            h = g + wd * w if name == "adam" else g
+            first[k], second[k] = 0.9 * first[k] + 0.1 * h, 0.999 * second[k] + 0.001 * h * h
+            move = first[k] / (1 - 0.9**step) / ((second[k] / (1 - 0.999**step)).sqrt() + 1e-8)
+            weights[k] = w * (1 - lr * wd if name == "adamw" else 1) - lr * move
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+    for k, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), weights[k], rtol=1e-9, atol=1e-10)
+    decayed = {names[id(p)] for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
+    assert decayed == {"0.weight", "3.weight"} | (NORMS if decay_norms else set())
+
+
+def test_a_learned_temperature_is_never_decayed() -> None:
+    model = network()
+    model.tau = nn.Parameter(torch.zeros(()))
+    first, second, third = recipe("optimizer.decay_norms=true").groups(model)
+    assert [len(group["params"]) for group in (first, second, third)] == [2, 4, 1]
+    assert [group["weight_decay"] for group in (first, second, third)] == [5e-4, 5e-4, 0.0]
+    assert [len(group["params"]) for group in recipe().groups(model)] == [2, 5]
+
+
+def test_decay_norms_changes_the_identity_only_where_it_is_on() -> None:
+    config = load(["optimizer=sgd"])
+    before = {**config, "optimizer": {k: v for k, v in config["optimizer"].items() if k != "decay_norms"}}
+    assert run_id(before) == run_id(config) != run_id(load(["optimizer=sgd", "optimizer.decay_norms=true"]))
 
 
 def twins(count: int) -> list[nn.Module]:

@@ -4,8 +4,11 @@
 
 p_vw is the softmax over [s, s_1 .. s_K] / tau, the anchor in view v against its positive and its negatives in view w.
 p_ww is the softmax of the positive against the same keys: its cosine with itself is 1, as it has unit length. ReLIC
-(Mitrovic et al. 2021); Less can be more in contrastive learning (Mitrovic et al. 2020) eq. 3, for views v and w that
-differ.
+(Mitrovic et al. 2021); Less can be more in contrastive learning (Mitrovic et al. 2020) eq. 3.
+
+The sum of eq. 3 is printed over all v and w, that of eq. 2 over v != w. A term of v = w has no divergence and contrasts
+an image with itself in its own view: -log p_ww(positive). It pulls nothing together; it only pushes the negatives of
+the same view away. ``own_view`` adds it.
 """
 
 import torch
@@ -17,25 +20,32 @@ from ssl_bench.objective.loss import Loss, softplus
 
 
 class ReLIC(Loss):
-    """``weight`` of the divergence, at least 0; ``detach_target``: p_ww is a constant, which eq. 3 leaves open."""
+    """InfoNCE with a divergence between the views.
+
+    Args:
+        weight: of the divergence, at least 0.
+        detach_target: p_ww is a constant in the divergence, which eq. 3 leaves open.
+        own_view: add the terms of v = w, -log p_ww(positive); with reduction=sum the loss is then eq. 3 as printed.
+            Where a momentum network makes the positives, these terms are constants.
+    """
 
     needs = frozenset({"negatives", "aligned", "dense"})
 
-    def __init__(self, weight: float = 1.0, detach_target: bool = False) -> None:
+    def __init__(self, weight: float = 1.0, detach_target: bool = False, own_view: bool = False) -> None:
         super().__init__()
         require(weight >= 0, "weight", weight, "0 or more")
-        self.weight, self.detach_target = weight, detach_target
+        self.weight, self.detach_target, self.own_view = weight, detach_target, own_view
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
         neg, valid = contrast.neg  # [V, B, C]
         absent = None if valid is None else ~valid
         log_p = _log_softmax(contrast.pos, neg, absent, tau)  # [V, B, 1 + C]
         log_q = _log_softmax(torch.ones_like(contrast.pos), contrast.mirror, absent, tau)
-        if self.detach_target:
-            log_q = log_q.detach()
-        ratio = (log_p - log_q).masked_fill(log_p.isneginf(), 0)  # inf - inf, where a candidate is absent
+        target = log_q.detach() if self.detach_target else log_q
+        ratio = (log_p - target).masked_fill(log_p.isneginf(), 0)  # inf - inf, where a candidate is absent
         divergence = (log_p.exp() * ratio).sum(-1)
-        return softplus(contrast.log_odds(tau)) + self.weight * divergence  # [V, B]
+        loss = softplus(contrast.log_odds(tau)) + self.weight * divergence  # [V, B]
+        return loss - log_q[..., 0] if self.own_view else loss
 
 
 def _log_softmax(first: Tensor, others: Tensor, absent: Tensor | None, tau: Tensor) -> Tensor:

@@ -1,0 +1,458 @@
+"""Losses and networks against the formulas of the papers' official codes, or of the public code nearest to them.
+
+Each formula is written from the code that its docstring names (repository, file, revision), in double precision, with
+the code's own reduction. Where that differs from ours, the row of ``CODES`` has the factor between the two.
+ReLIC and MACL-w have no public code; test_losses.py compares them with the papers' equations.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from ssl_bench.data.batch import Batch
+from ssl_bench.methods.base import Contrastive, Outputs
+from ssl_bench.methods.siamese import Siamese
+from ssl_bench.networks.heads import MLP
+from ssl_bench.objective import losses
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.loss import Loss
+from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
+from ssl_bench.objective.sampling import without_replacement
+from ssl_bench.objective.temperature import Fixed, MACLa, MACLb, Temperature
+
+N, D, TAU, RANKS = 6, 5, 0.2, 3  # images, width, temperature, devices of the codes that ran on several
+QUEUE = 7
+Formula = Callable[[Tensor], Tensor]  # of the projections z [2, N, D] before normalisation
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+KEYS = draw(2, N, D, seed=1)  # of a momentum network
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def first_is_right(*columns: Tensor) -> Tensor:
+    """Cross-entropy [n] of logits whose first column is the right class."""
+    logits = torch.cat(columns, 1)
+    return cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long), reduction="none")
+
+
+def diagonal_is_right(logits: Tensor) -> Tensor:
+    return cross_entropy(logits, torch.arange(len(logits)), reduction="none")
+
+
+def off_diagonal(square: Tensor) -> Tensor:
+    """[n, n] -> [n, n - 1]"""
+    n = len(square)
+    return square[~torch.eye(n, dtype=torch.bool)].view(n, n - 1)
+
+
+def two_sides(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor) -> Tensor:
+    """The sum of both directions of a loss of unit vectors [N, D]."""
+    a, b = normalize(z, dim=-1)
+    return loss(a, b) + loss(b, a)
+
+
+# ---- InfoNCE
+
+
+def simclr(z: Tensor) -> Tensor:
+    """google-research/simclr tf2/objective.py at 67b5625: the mean over the images of the sum of both directions."""
+    far = torch.eye(N, dtype=z.dtype) * 1e9
+
+    def side(a: Tensor, b: Tensor) -> Tensor:
+        return diagonal_is_right(torch.cat([a @ b.T / TAU, a @ a.T / TAU - far], 1)).mean()
+
+    return two_sides(side, z)
+
+
+def randbits(z: Tensor) -> Tensor:
+    """google-research/simclr colabs/intriguing_properties/randbits_mnist.ipynb at 1839ca4: the other view only."""
+    a, b = normalize(z, dim=-1)
+    cosines = a @ b.T / TAU
+    return diagonal_is_right(cosines).mean() + diagonal_is_right(cosines.T).mean()
+
+
+def leftthomas(z: Tensor) -> Tensor:
+    """leftthomas/SimCLR main.py at 1e4dc8e, the recipe of MACL and the ``ce`` of raminnakhli's DCL: mean of 2N."""
+    a, b = normalize(z, dim=-1)
+    both = torch.cat([a, b])
+    total = off_diagonal((both @ both.T / TAU).exp()).sum(1)
+    positive = ((a * b).sum(1) / TAU).exp()
+    return -(torch.cat([positive, positive]) / total).log().mean()
+
+
+def on_each_rank(loss: Callable[[Tensor, int], Tensor], z: Tensor) -> Tensor:
+    """The mean over ranks of losses of the gathered z, each with gradient through the rank's own rows only.
+
+    DDP averages the ranks' gradients, so this has the gradient of a step and the mean of the losses that are logged.
+    """
+    owner = torch.arange(N)[:, None] // (N // RANKS)
+    return torch.stack([loss(torch.where(owner == rank, z, z.detach()), rank) for rank in range(RANKS)]).mean()
+
+
+def openselfsup(z: Tensor) -> Tensor:
+    """OpenSelfSup, now open-mmlab/mmselfsup: openselfsup/models/simclr.py at 8455d60.
+
+    Also utils/gather_layer.py and heads/contrastive_head.py beside it, at b742b7c. Every rank has the mean over all 2N
+    anchors, and its gather returns the gradient of the rank's own slice alone: DDP's average is the gradient divided by
+    the number of ranks. The code adds 1e-10 to each norm, which is left out here.
+    """
+
+    def rank_loss(z: Tensor, _: int) -> Tensor:
+        both = normalize(z, dim=-1).transpose(0, 1).flatten(0, 1)  # views of an image side by side
+        cosines, partner = both @ both.T / TAU, torch.arange(2 * N) ^ 1
+        others = torch.arange(2 * N)[:, None] // 2 != torch.arange(2 * N) // 2
+        return first_is_right(cosines.gather(1, partner[:, None]), cosines[others].view(2 * N, -1)).mean()
+
+    return on_each_rank(rank_loss, z)
+
+
+def eqco_simclr(z: Tensor) -> Tensor:
+    """EqCo's poodarchu/SelfSup, read as V2AI/SelfSup: examples/simclr/simclr.res50.scratch.imagenet.224size.256bs.200e.
+
+    Its simclr.py at 8589725: every rank adds up all anchors of both directions and divides by the images of one rank.
+    """
+
+    def rank_loss(z: Tensor, _: int) -> Tensor:
+        def side(a: Tensor, b: Tensor) -> Tensor:
+            across = a @ b.T / TAU
+            return first_is_right(across.diag()[:, None], off_diagonal(across), off_diagonal(a @ a.T / TAU)).sum()
+
+        return two_sides(side, z) / (N // RANKS)
+
+    return on_each_rank(rank_loss, z)
+
+
+def moco(z: Tensor) -> Tensor:
+    """facebookresearch/moco moco/builder.py at 4397a04, with the cross-entropy of its main_moco.py."""
+    q, k = normalize(z[0], dim=-1), normalize(KEYS[0], dim=-1)
+    return first_is_right((q * k).sum(1, keepdim=True) / TAU, q @ queue().keys.double().T / TAU).mean()
+
+
+def queue() -> Queue:
+    return Queue(QUEUE, D, seed=4)
+
+
+# ---- EqCo
+
+
+def simo(k: int, factor: float) -> Formula:
+    """V2AI/SelfSup examples/simo/simo.res50.scratch.imagenet.224size.256bs.200e/simo.py at 8589725.
+
+    k columns of the off-diagonal cosines, the same for all queries. ``factor``, alpha / K, is commented out in the
+    code, which is alpha = K: with the shipped K = 256 at a batch of 256, that is alpha = 255.
+    """
+
+    def formula(z: Tensor) -> Tensor:
+        q, keys = normalize(z[0], dim=-1), normalize(KEYS[0], dim=-1)
+        cosines = q @ keys.T / TAU
+        positive = cosines.diag()
+        drawn = shared_negatives(k).draws.generator(torch.device("cpu"), 0)
+        columns = torch.arange(N - 1) if k == N - 1 else without_replacement(1, N - 1, k, drawn)[0].long()
+        negatives = off_diagonal(cosines)[:, columns]
+        return ((positive.exp() + factor * negatives.exp().sum(1)).log() - positive).sum() / N
+
+    return formula
+
+
+def shared_negatives(k: int) -> RandomK:
+    return RandomK(k, "cross", shared=True, seed=3)
+
+
+# ---- DCL
+
+
+def dcl(weigh: Callable[[Tensor], Tensor] | None = None, mean: bool = False) -> Formula:
+    """raminnakhli/Decoupled-Contrastive-Learning loss/dcl.py at f876c83, whose main.py adds both directions.
+
+    ``weigh`` gives the weights of DCLW from the cosines of the positives. The code hides a candidate by a logit of
+    -103 instead of -inf. ``mean``: half of it, as lightly-ai/lightly lightly/loss/dcl_loss.py does; at 30b2e45 that
+    file still has the sum of a log-sum-exp for each view, repaired by 0111edc.
+    """
+
+    def formula(z: Tensor) -> Tensor:
+        def side(a: Tensor, b: Tensor) -> Tensor:
+            s = (a * b).sum(1)
+            w = torch.ones_like(s) if weigh is None else weigh(s)
+            rest = torch.cat([off_diagonal(a @ a.T), off_diagonal(a @ b.T)], 1) / TAU
+            return (rest.logsumexp(1) - w * s / TAU).mean()
+
+        return two_sides(side, z) / (2 if mean else 1)
+
+    return formula
+
+
+def weights(s: Tensor) -> Tensor:
+    """Of DCLW: f876c83 has the factor N, which the first version (50991ef) lacked."""
+    return 2 - N * (s / 0.5).softmax(0)
+
+
+# ---- MACL, dual temperature
+
+
+def macl(tau: Callable[[Tensor], Tensor]) -> Formula:
+    """winnerziqi/MACL MACL.py at 0f08819, both directions added; the file has one, and no code that calls it."""
+
+    def side(a: Tensor, b: Tensor) -> Tensor:
+        cosines = a @ b.T
+        p = (cosines / tau(cosines.diag().mean().detach())).softmax(1)
+        return -((1 / off_diagonal(p).sum(1)).detach() * p.diag().log()).mean()
+
+    return lambda z: two_sides(side, z)
+
+
+def dual_temperature(z: Tensor) -> Tensor:
+    """ChaoningZhang/Dual-temperature solo/losses/dual_temperature_loss.py at 1f7d277.
+
+    solo/methods/simco_dual_temperature.py takes the mean of both directions.
+    """
+
+    def side(a: Tensor, b: Tensor) -> Tensor:
+        cosines = a @ b.T
+        inner, outer = ((cosines / tau).softmax(1).diag() for tau in (TAU, 10 * TAU))
+        return (((1 - outer) / (1 - inner)).detach() * diagonal_is_right(cosines / TAU)).mean()
+
+    return two_sides(side, z) / 2
+
+
+# ---- Intriguing properties
+
+
+def generalized(distance: Callable[[Tensor], Tensor], unit: bool) -> Formula:
+    """google-research/simclr colabs/intriguing_properties/generalized_contrastive_loss.ipynb at 1839ca4."""
+
+    def formula(z: Tensor) -> Tensor:
+        h = normalize(z, dim=-1) if unit else z
+        return 1000 * ((h[0] - h[1]).square().mean() / 2 + 0.3 * distance(h.flatten(0, 1)))
+
+    return formula
+
+
+def log_sum_exp(h: Tensor) -> Tensor:
+    """No candidate is left out, not even the anchor itself; the constant is the logarithm of the width."""
+    return (h @ h.T / TAU).logsumexp(1).mean() - torch.tensor(float(D)).double().log()
+
+
+Prior = Literal["normal", "hypercube", "hypersphere"]
+
+
+def swd(prior: Prior) -> losses.SWD:
+    return losses.SWD(0.3, prior, 1000, seed=2)
+
+
+def sliced_wasserstein(prior: Prior) -> Callable[[Tensor], Tensor]:
+    """The draws, which the code makes with TensorFlow's generator, are ours."""
+
+    def distance(h: Tensor) -> Tensor:
+        rotation, sample = swd(prior).draw(len(h), h)
+        return ((sample @ rotation).T.sort(1).values - (h @ rotation).T.sort(1).values).square().mean()
+
+    return distance
+
+
+# ---- BYOL
+
+
+def byol(z: Tensor) -> Tensor:
+    """google-deepmind/deepmind-research byol/byol_experiment.py and utils/helpers.py at 4822a45: sum of both views."""
+    online, target = normalize(z, dim=-1), normalize(KEYS, dim=-1)
+    return (online - target.flip(0)).square().sum(-1).sum(0).mean()
+
+
+# ---- the comparison
+
+
+class Code(NamedTuple):
+    """A code and the parts that are the same computation.
+
+    Attributes:
+        value, gradient: those of the code are ours times this.
+        framework: arguments of :class:`Siamese`.
+    """
+
+    formula: Formula
+    loss: Loss
+    negatives: Negatives
+    reduction: Literal["mean", "sum"]
+    value: float = 1
+    gradient: float = 1
+    temperature: Temperature = Fixed(TAU)
+    framework: dict[str, Any] = {}  # noqa: RUF012
+
+
+ONE_WAY = {"momentum": 0.99, "symmetric": False}
+CODES: dict[str, Code] = {
+    "simclr": Code(simclr, losses.InfoNCE(), InBatch(), "sum"),
+    "randbits": Code(randbits, losses.InfoNCE(), CrossView(), "sum"),
+    "leftthomas": Code(leftthomas, losses.InfoNCE(), InBatch(), "mean"),
+    "openselfsup": Code(openselfsup, losses.InfoNCE(), InBatch(), "mean", gradient=1 / RANKS),
+    "eqco_simclr": Code(eqco_simclr, losses.InfoNCE(), InBatch(), "sum", value=RANKS),
+    "moco": Code(moco, losses.InfoNCE(), queue(), "mean", framework=ONE_WAY),
+    "simo": Code(simo(N - 1, 40 / (N - 1)), losses.EqCo(40), CrossView(), "mean", framework=ONE_WAY),
+    "simo_2": Code(simo(2, 40 / 2), losses.EqCo(40), shared_negatives(2), "mean", framework=ONE_WAY),
+    "simo_shipped": Code(simo(N - 1, 1), losses.EqCo(N - 1), CrossView(), "mean", framework=ONE_WAY),
+    "dcl": Code(dcl(), losses.DCL(), InBatch(), "sum"),
+    "dcl_lightly": Code(dcl(mean=True), losses.DCL(), InBatch(), "mean"),
+    "dclw": Code(dcl(lambda s: weights(s).detach()), losses.DCLW(), InBatch(), "sum"),
+    "macl_a": Code(
+        macl(lambda mean: 0.1 * 2**mean), losses.MACL(), CrossView(), "sum", temperature=MACLa(0.1, alpha=2.0)
+    ),
+    "macl_b": Code(
+        macl(lambda mean: 0.1 * (1 + 0.5 * mean)), losses.MACL(), CrossView(), "sum", temperature=MACLb(0.1, beta=0.5)
+    ),
+    "dual_temperature": Code(dual_temperature, losses.DualTemperature(), CrossView(), "mean"),
+    "decoupled_nt_xent": Code(
+        generalized(log_sum_exp, True), losses.DecoupledNTXent(0.3, "official", 1000), InBatch(), "mean"
+    ),
+    **{
+        f"swd_{prior}": Code(
+            generalized(sliced_wasserstein(prior), prior == "hypersphere"), swd(prior), NoNegatives(), "mean"
+        )
+        for prior in ("normal", "hypercube", "hypersphere")
+    },
+    "byol": Code(byol, losses.BYOL(), NoNegatives(), "sum", framework={"momentum": 0.99, "predictor": 4}),
+}
+ELSEWHERE = {losses.FlatNCE, losses.AlignUniform}  # tests of their own below
+NO_CODE = {losses.ReLIC, losses.MACLW}
+
+
+def value_and_gradient(formula: Formula) -> tuple[Tensor, Tensor]:
+    z = draw(2, N, D).requires_grad_()
+    value = formula(z)
+    return value.detach(), torch.autograd.grad(value, z)[0]
+
+
+def ours(code: Code) -> Formula:
+    """The objective of a training step, from projections."""
+    framework = Siamese(nn.Identity(), MLP(D, 1, None, D, final_norm="none"), **code.framework)
+    method = Contrastive(framework, code.negatives, code.temperature, code.loss, code.reduction).double()
+    batch = Batch([torch.zeros(N)] * 2, torch.arange(N), torch.zeros(N))
+
+    def formula(z: Tensor) -> Tensor:
+        outputs: Outputs = {"z": z if framework.symmetric else z[:1]}
+        if framework.target is not None:
+            outputs["key"] = KEYS if framework.symmetric else KEYS[:1]
+        if framework.predictor is not None:
+            outputs["prediction"] = z
+        return method.objective(outputs, batch, 0.0, False).loss
+
+    return formula
+
+
+def test_every_loss_with_a_public_code_is_compared() -> None:
+    assert {type(code.loss) for code in CODES.values()} | ELSEWHERE | NO_CODE == set(losses.LOSSES.values())
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_value_and_gradient_are_the_codes(name: str) -> None:
+    code = CODES[name]
+    (value, gradient), (our_value, our_gradient) = map(value_and_gradient, (code.formula, ours(code)))
+    same(value, code.value * our_value)
+    same(gradient, code.gradient * our_gradient)
+    assert float(gradient.norm()) > 1e-3
+
+
+def test_the_weights_of_dclw_have_a_gradient_in_the_code() -> None:
+    """raminnakhli does not detach the weights; lightly and we do.
+
+    The difference is the gradient of -w s / tau by w, in both directions.
+    """
+    detached, whole = (value_and_gradient(dcl(weigh)) for weigh in (lambda s: weights(s).detach(), weights))
+
+    def more(z: Tensor) -> Tensor:
+        return two_sides(lambda a, b: -(weights((a * b).sum(1)) * (a * b).sum(1).detach()).mean() / TAU, z)
+
+    extra = value_and_gradient(more)[1]
+    same(whole[0], detached[0])
+    same(whole[1], detached[1] + extra)
+    assert float(extra.norm() / detached[1].norm()) > 0.1
+
+
+def test_flatnce_is_logged_as_infonce_and_trained_as_flatnce() -> None:
+    """Junya-Chen/FlatCLR flatclr.py at 82f8fa1: FlatNCE, minus its value 1, plus InfoNCE without gradient."""
+
+    def formula(z: Tensor) -> Tensor:
+        both = normalize(z.flatten(0, 1), dim=-1)
+        cosines, image = both @ both.T, torch.arange(2 * N) % N
+        others = image[:, None] != image
+        positive = cosines.gather(1, torch.arange(2 * N).roll(N)[:, None])
+        logits = (cosines[others].view(2 * N, -1) - positive) / TAU
+        v = logits.logsumexp(1)
+        return (v - v.detach()).exp().mean() - 1 + first_is_right(torch.zeros_like(positive), logits).mean().detach()
+
+    value, gradient = value_and_gradient(formula)
+    flat, info = (ours(Code(formula, loss, InBatch(), "mean")) for loss in (losses.FlatNCE(), losses.InfoNCE()))
+    same(gradient, value_and_gradient(flat)[1])
+    same(value, value_and_gradient(info)[0])
+
+
+def test_align_uniform_is_the_code_on_pairs_of_one_view() -> None:
+    """ssnl/align_uniform align_uniform/__init__.py and examples/stl10/main.py at 505907b.
+
+    The code's pairs are those of one view, which no option of ``negatives`` gives; the loss is given them here.
+    """
+
+    def formula(z: Tensor) -> Tensor:
+        x, y = normalize(z, dim=-1)
+        spread = [torch.pdist(view).square().mul(-2).exp().mean().log() for view in (x, y)]
+        return (x - y).square().sum(1).mean() + torch.stack(spread).mean()
+
+    def loss(z: Tensor) -> Tensor:
+        h = normalize(z, dim=-1)
+        own = torch.stack([off_diagonal(view @ view.T) for view in h])
+        values: Tensor = losses.AlignUniform(1, 2)(Contrast.dense((h * h.flip(0)).sum(-1), own), torch.tensor(TAU))
+        return values.mean()
+
+    for found, expected in zip(value_and_gradient(loss), value_and_gradient(formula), strict=True):
+        same(found, expected)
+
+
+# ---- networks
+
+
+@pytest.mark.parametrize("name", ["eqco", "macl"])
+def test_separate_forwards_and_the_last_norm_are_the_codes(name: str) -> None:
+    """Heads of EqCo's SimCLR and SiMo (V2AI/SelfSup, as above) and of leftthomas/SimCLR model.py at 45357c5.
+
+    EqCo: Linear, BN, ReLU, Linear, BN, both BN with scale and shift, no biases: ``head=simo``, or ``head=mlp2
+    head.final_norm=affine``. leftthomas: the last layer is a Linear with a bias: ``head.final_norm=none``. Both forward
+    the views one after another: ``framework.views_forward=separate``. The loss, all gradients and all running
+    statistics are those of plain modules with the same weights.
+    """
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Linear(9, D), nn.BatchNorm1d(D), nn.Tanh())
+    last = [nn.Linear(D, 4, bias=False), nn.BatchNorm1d(4)] if name == "eqco" else [nn.Linear(D, 4)]
+    plain = nn.Sequential(backbone, nn.Linear(D, D, bias=False), nn.BatchNorm1d(D), nn.ReLU(), *last).double()
+    for parameter in plain.parameters():
+        nn.init.normal_(parameter)
+    head = MLP(D, 2, None, 4, final_norm="affine" if name == "eqco" else "none")
+    framework = Siamese(
+        nn.Sequential(nn.Linear(9, D), nn.BatchNorm1d(D), nn.Tanh()), head, views_forward="separate"
+    ).double()
+    for mine, given in zip(framework.encoder.state_dict().values(), plain.state_dict().values(), strict=True):
+        mine.copy_(given)
+    views = [draw(N, 9, seed=5), 2 * draw(N, 9, seed=6) + 1]  # other statistics in the second view
+    formula = simclr if name == "eqco" else leftthomas  # on one rank, eqco_simclr is simclr
+    reduction: Literal["sum", "mean"] = "sum" if name == "eqco" else "mean"
+    expected = formula(torch.stack([plain(view) for view in views]))
+    expected.backward()  # type: ignore[no-untyped-call]
+    method = Contrastive(framework, InBatch(), Fixed(TAU), losses.InfoNCE(), reduction).double()
+    batch = Batch(views, torch.arange(N), torch.zeros(N))
+    found = method.objective(method.trained_outputs(batch), batch, 0.0, False).loss
+    found.backward()  # type: ignore[no-untyped-call]
+    same(found, expected)
+    for mine, given in zip(framework.encoder.parameters(), plain.parameters(), strict=True):
+        assert mine.grad is not None and given.grad is not None
+        same(mine.grad, given.grad)
+    for mine, given in zip(framework.encoder.state_dict().values(), plain.state_dict().values(), strict=True):
+        same(mine, given)
