@@ -12,6 +12,8 @@ VOLATILE = {"name", "choices", "devices", "runs_per_gpu", "images_on", "cosines"
 VOLATILE |= {"checkpoint", "paths", "tracking", "compile_views", "graph"}
 RUN_ID_DIGITS = 10
 VOLATILE_IN = {"dataset": {"workers", "train_images"}, "framework": {"sharded"}}  # keys of a group
+# Keys of evaluators that say where their data is.
+VOLATILE_OF = {"detection": {"data", "images"}}
 # Keys that runs of earlier versions do not have, which all had this value.
 ABSENT_AT: dict[str, dict[str, Any]] = {
     "framework": {"groups": 1},
@@ -34,6 +36,10 @@ def canonical(config: Mapping[str, Any]) -> str:
     for group, keys in VOLATILE_IN.items():
         if isinstance(content.get(group), Mapping):
             content[group] = {k: v for k, v in content[group].items() if k not in keys}
+    if isinstance(evaluate := content.get("evaluate"), Mapping):
+        for name, keys in VOLATILE_OF.items():
+            if isinstance(evaluate.get(name), Mapping):
+                evaluate[name] = {k: v for k, v in evaluate[name].items() if k not in keys}
     for group, values in ABSENT_AT.items():
         if isinstance(content.get(group), Mapping):
             content[group] = {k: v for k, v in content[group].items() if k not in values or v != values[k]}

@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from ssl_bench import files
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, RunError
 
 LARGEST = 2**31  # bytes: COCO's instances_train2017.json has 470 MB
 BACKGROUND, CROWD = 0, -1
@@ -69,29 +68,29 @@ def read(path: Path) -> Instances:
         raise ConfigError(f"{path} is no file of COCO instances ({type(error).__name__}: {reason})") from error
 
 
-class Boxes(Dataset[Example]):
-    """Photos [3, H, W] in [0, 1] with ``boxes`` [n, 4] as x1, y1, x2, y2 and ``labels`` [n] from 1, without crowds.
+class Boxes:
+    """Photos with the boxes and classes of their objects, without crowds.
 
     Args:
         folder: of the photos.
         annotations: COCO's instance file of these photos.
-        train: keep only photos with a box and mirror each with probability 1/2.
+        empty: keep photos without a box too.
 
     Raises:
-        ConfigError: the file cannot be read, or no photo is left.
+        ConfigError: the file cannot be read, or it has no box.
     """
 
-    def __init__(self, folder: Path, annotations: Path, train: bool) -> None:
+    def __init__(self, folder: Path, annotations: Path, empty: bool) -> None:
         instances = read(annotations)
-        self.folder, self.train, self.categories = folder, train, instances.categories
+        self.folder, self.categories = folder, instances.categories
         self.label = {category: i for i, category in enumerate(instances.categories, 1)}
         try:
             boxes = [(photo, *self._boxes(photo)) for photo in instances.photos]
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"{annotations} has an object with a wrong bbox or category_id ({error})") from error
-        self.entries = [entry for entry in boxes if len(entry[1]) or not train]
-        if not self.entries:
+        if not any(len(entry[1]) for entry in boxes):
             raise ConfigError(f"{annotations} has no boxes: set it to one that has")
+        self.entries = [entry for entry in boxes if len(entry[1]) or empty]
 
     def _boxes(self, photo: Photo) -> tuple[Tensor, Tensor]:
         """Boxes [n, 4], clipped to the photo and without empty ones, and their labels [n]."""
@@ -106,11 +105,22 @@ class Boxes(Dataset[Example]):
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __getitem__(self, index: int) -> Example:
+    def take(self, index: int, mirrored: bool = False) -> Example:
+        """Read a photo [3, H, W] in [0, 1] and its ``boxes`` [n, 4], as x1, y1, x2, y2, and ``labels`` [n] from 1.
+
+        Raises:
+            RunError: the photo cannot be read.
+        """
         photo, boxes, labels = self.entries[index]
-        with Image.open(self.folder / photo.file_name) as opened:
-            image = opened.convert("RGB")
-        if self.train and torch.rand(()) < 0.5:
+        path = self.folder / photo.file_name
+        try:
+            with Image.open(path) as opened:
+                image = opened.convert("RGB")
+        except (OSError, SyntaxError, ValueError) as error:
+            raise RunError(
+                f"{path}: {getattr(error, 'strerror', None) or 'it is no photo that can be read'}"
+            ) from error
+        if mirrored:
             image = ImageOps.mirror(image)
             x1, y1, x2, y2 = boxes.unbind(1)
             boxes = torch.stack([photo.width - x2, y1, photo.width - x1, y2], 1)

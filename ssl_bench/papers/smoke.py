@@ -25,8 +25,12 @@ EVALUATOR_ARGUMENTS = {
     "batches": 1,
     "directions": 2,
     "silhouette_samples": 18,
+    "queries": BATCH,
+    "keys": 18,
+    "draws": 2,
 }
 LOCAL_FEATURES = {"photos": 1, "size": 128, "clusters": "[2,4]", "grid": 8, "n_init": 1}
+DETECTION = {"epochs": 1, "batch_size": 2, "sizes": "[32,32]"}
 
 
 def overrides(config: Mapping[str, Any], data: Path) -> list[str]:
@@ -62,6 +66,8 @@ def _evaluator(node: Mapping[str, Any], data: Path) -> list[str]:
     """The settings that make an evaluator small, without its name."""
     if "annotations" in node:  # local_features, which reads photos of its own
         small = {"images": data / "photos", "annotations": "null", **LOCAL_FEATURES}
+    elif "drops" in node:  # detection
+        small = {"data": data / "coco", "images": ".", **DETECTION}
     else:
         small = {argument: value for argument, value in EVALUATOR_ARGUMENTS.items() if argument in node}
     return [f"{argument}={value}" for argument, value in small.items()]
@@ -72,6 +78,8 @@ def write(config: Mapping[str, Any], data: Path) -> None:
     dataset, kind = config["dataset"], _class_name(config)
     if "local_features" in config["evaluate"]:
         _photos(data / "photos", 1, 64)
+    if "detection" in config["evaluate"]:
+        _coco(data / "coco", 2, 64)
     if "folder" in dataset:
         for split in (dataset["train"], dataset["test"]):
             for label in range(CLASSES):
@@ -106,6 +114,18 @@ def _photos(folder: Path, count: int, side: int) -> None:
     for i in range(count):
         picture = Image.fromarray(_noise(f"{folder.name}{i}", (side, side, 3)))
         files.write(folder / f"{i}.JPEG", partial(picture.save, format="JPEG"))
+
+
+def _coco(folder: Path, count: int, side: int) -> None:
+    """Write ``count`` photos of side x side pixels for each split, with an object in each, in COCO's layout."""
+    (folder / "annotations").mkdir(parents=True, exist_ok=True)
+    images = [{"id": i, "file_name": f"{i}.JPEG", "width": side, "height": side} for i in range(count)]
+    half = {"bbox": [0, 0, side / 2, side / 2], "area": side * side / 4, "iscrowd": 0}
+    objects = [{"id": i + 1, "image_id": i, "category_id": 1, **half} for i in range(count)]
+    for split in ("train2017", "val2017"):
+        _photos(folder / split, count, side)
+        content = {"images": images, "annotations": objects, "categories": [{"id": 1}]}
+        files.write_json(folder / "annotations" / f"instances_{split}.json", content)
 
 
 def _noise(key: str, shape: tuple[int, ...]) -> Any:

@@ -1,0 +1,182 @@
+"""Statistics over K compared with a loop over queries, draws and negatives, with closed forms, and on two ranks."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ssl_bench.errors import InvalidValue
+from ssl_bench.evaluate.artifacts import Curve
+from ssl_bench.evaluate.contrast_statistics import BLOCK, ContrastStatistics, other_keys
+from ssl_bench.evaluate.target import Target
+from ssl_bench.seeding import stream
+from tests.evaluate.test_geometry import Halves, make_target
+from tests.ranks import Command, on_two_ranks
+
+METRICS = ("gradient", "gradient_std", "gradient_noise", "positive", "information", "information_std")
+
+
+def embedded(target: Target, keys: int) -> tuple[Tensor, Tensor]:
+    """Unit queries and keys of the images that the evaluator chooses, by its own draws."""
+    generator = torch.Generator().manual_seed(stream("contrast_statistics", target.seed))
+    ids = torch.randperm(len(target.train), generator=generator)[:keys]
+    first, second = F.normalize(target.positives("train", ids, generator)["projection"].double(), dim=2)
+    return first, second
+
+
+def naive(q: Tensor, keys: Tensor, chosen: Tensor, own: int, tau: float, weight: float) -> tuple[float, float, float]:
+    """Norm of the gradient, probability of the positive and loss of one query; negatives weighted by ``weight``."""
+    positive = math.exp(float(q @ keys[own]) / tau)
+    terms = [weight * math.exp(float(q @ keys[j]) / tau) for j in chosen.tolist()]
+    total = positive + sum(terms)
+    gradient = -keys[own] * (1 - positive / total) / tau
+    for j, term in zip(chosen.tolist(), terms, strict=True):
+        gradient = gradient + keys[j] * term / total / tau
+    return float(gradient.square().sum().sqrt()), positive / total, -math.log(positive / total)
+
+
+def spread(values: list[float]) -> float:
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((v - mean) ** 2 for v in values) / len(values))
+
+
+def test_metrics_equal_a_loop_over_queries_draws_and_negatives() -> None:
+    target, tau, alpha = make_target(Halves()), 0.3, 50.0
+    queries, keys, draws = BLOCK + 3, 41, 3
+    evaluator = ContrastStatistics((60, 2), alpha, tau, queries, keys, draws)
+    results: dict[str, Any] = dict(evaluator.run(target))
+    names = [f"{loss}_k{k}_{metric}" for k in (2, 60) for loss in ("infonce", "eqco") for metric in METRICS]
+    assert list(results) == [*names, "by_negatives"]
+    q, all_keys = embedded(target, keys)
+    for k in (2, 60):
+        for loss, weight, largest in (("infonce", 1.0, math.log1p(k)), ("eqco", alpha / k, math.log1p(alpha))):
+            norms, positives, bounds = ([[0.0] * queries for _ in range(draws)] for _ in range(3))
+            for draw in range(draws):
+                for start in (0, BLOCK):
+                    rows = slice(start, min(start + BLOCK, queries))
+                    index = other_keys(rows, k, keys, stream("negatives", target.seed, k, draw, start))
+                    for i, chosen in zip(range(rows.start, rows.stop), index, strict=True):
+                        norm, positive, value = naive(q[i], all_keys, chosen, i, tau, weight)
+                        norms[draw][i], positives[draw][i], bounds[draw][i] = norm, positive, largest - value
+            flat = [norm for each in norms for norm in each]
+            variances = [spread([each[i] for each in norms]) ** 2 for i in range(queries)]
+            expected = {
+                "gradient": sum(flat) / len(flat),
+                "gradient_std": spread(flat),
+                "gradient_noise": math.sqrt(sum(variances) / queries),
+                "positive": sum(map(sum, positives)) / len(flat),
+                "information": sum(map(sum, bounds)) / len(flat),
+                "information_std": spread([sum(each) / queries for each in bounds]),
+            }
+            for metric, number in expected.items():
+                assert results[f"{loss}_k{k}_{metric}"] == pytest.approx(number, rel=1e-10), (loss, k, metric)
+    curve = results["by_negatives"]
+    assert isinstance(curve, Curve) and curve.x == [2, 60] and len(curve.lines) == 4
+    assert curve.lines["eqco: mean of |dL/dq|"] == [results["eqco_k2_gradient"], results["eqco_k60_gradient"]]
+
+
+def test_eqco_with_alpha_k_is_infonce_and_theorem_2_holds() -> None:
+    results: dict[str, Any] = dict(ContrastStatistics((8, 32), 8.0, 0.2, 20, 40, 4).run(make_target(Halves())))
+    for metric in METRICS:
+        assert results[f"eqco_k8_{metric}"] == pytest.approx(results[f"infonce_k8_{metric}"], rel=1e-12)
+        assert results[f"eqco_k32_{metric}"] != results[f"infonce_k32_{metric}"]
+    for name in ("infonce_k8", "infonce_k32", "eqco_k32"):
+        assert 0 < results[f"{name}_gradient"] <= 2 / 0.2 * (1 - results[f"{name}_positive"])
+
+
+def test_a_constant_network_has_the_values_of_chance() -> None:
+    class Constant(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"backbone": x.flatten(1), "projection": torch.ones(len(x), 3)}
+
+    results: dict[str, Any] = dict(ContrastStatistics((4,), 99.0, 0.2, 10, 20, 2).run(make_target(Constant())))
+    assert results["infonce_k4_positive"] == pytest.approx(1 / 5)
+    assert results["eqco_k4_positive"] == pytest.approx(1 / 100)
+    assert all(results[f"{loss}_k4_{metric}"] == pytest.approx(0, abs=1e-12) for loss in ("infonce", "eqco")
+               for metric in METRICS if metric != "positive")  # fmt: skip
+
+
+def test_the_noise_falls_with_k_and_eqco_does_not_depend_on_it() -> None:
+    results: dict[str, Any] = dict(ContrastStatistics((16, 1024), 1024.0, 0.5, 64, 70, 10).run(make_target(Halves())))
+    ratio = {name: results[f"{name.replace('_', '_k1024_', 1)}"] / results[f"{name.replace('_', '_k16_', 1)}"]
+             for name in (f"{loss}_{metric}" for loss in ("infonce", "eqco") for metric in METRICS)}  # fmt: skip
+    for loss in ("infonce", "eqco"):
+        assert ratio[f"{loss}_gradient_noise"] == pytest.approx(1 / math.sqrt(1024 / 16), rel=0.3)
+    assert ratio["infonce_positive"] < 0.05 and 0.9 < ratio["eqco_positive"] < 1.1
+
+
+def test_negatives_are_uniform_over_the_other_keys_and_independent() -> None:
+    index = other_keys(slice(2, 5), 20_000, 5, 0)
+    assert index.shape == (3, 20_000)
+    for own, row in zip((2, 3, 4), index, strict=True):
+        counts = torch.bincount(row, minlength=5)
+        others = [j for j in range(5) if j != own]
+        assert counts[own] == 0 and counts[others].sum() == 20_000
+        assert (counts[others] - 5_000).abs().max() < 5 * math.sqrt(20_000 * 0.25 * 0.75)
+    assert not torch.equal(index[0], other_keys(slice(2, 5), 20_000, 5, 1)[0])
+
+
+def test_raw_pixels_have_no_projection_and_results_repeat() -> None:
+    evaluator = ContrastStatistics((3,), 9.0, 0.2, 5, 10, 2)
+    assert not list(evaluator.run(make_target(None)))
+    assert list(evaluator.run(make_target(Halves()))) == list(evaluator.run(make_target(Halves())))
+    other = dict(evaluator.run(make_target(Halves(), seed=4)))
+    assert other["infonce_k3_gradient"] != dict(evaluator.run(make_target(Halves())))["infonce_k3_gradient"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ks": []}, r"ks=\[\]: set ks to one or more numbers of negatives, each 1 or more"),
+        ({"ks": [0]}, r"ks=\[0\]: set ks to one or more"),
+        ({"alpha": 0.0}, r"alpha=0\.0: set alpha to a positive number"),
+        ({"tau": 0.0}, r"tau=0\.0: set tau to a positive number"),
+        ({"keys": 1}, "keys=1: set keys to 2 or more"),
+        ({"keys": 9, "queries": 10}, "queries=10: set queries to 1 to 9, the number of keys"),
+        ({"draws": 0}, "draws=0: set draws to 1 or more"),
+    ],
+)
+def test_refusals(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValue, match=f"^{message}"):
+        ContrastStatistics(**change)
+
+
+def test_a_target_with_too_few_images_or_without_views_is_refused() -> None:
+    evaluator = ContrastStatistics(queries=2, keys=71)
+    with pytest.raises(InvalidValue, match=r"^keys=71: set keys to 70 or less, the number of images in the train"):
+        evaluator.check(make_target(Halves()))
+    with pytest.raises(ValueError, match="the target has no augment"):
+        evaluator.check(make_target(Halves(), augment=()))
+
+
+def measure(rank: int = 0) -> dict[str, Any]:
+    """Queries of three blocks, which two ranks cannot share equally."""
+    torch.manual_seed(rank)  # the results must not depend on the global generator
+    target = make_target(Halves(), batch_size=4)
+    return dict(ContrastStatistics((2, 100), 64.0, 0.2, 2 * BLOCK + 1, 70, 2).run(target))
+
+
+@pytest.mark.slow
+def test_two_ranks_measure_the_same_as_one() -> None:
+    alone = measure()
+    for measured in on_two_ranks(measure):
+        assert measured.keys() == alone.keys()
+        for name in (name for name, value in alone.items() if isinstance(value, float)):
+            assert measured[name] == pytest.approx(alone[name], rel=1e-6), name
+
+
+@pytest.mark.slow
+def test_during_a_training_every_evaluation_is_a_row() -> None:
+    small = [f"evaluate.contrast_statistics.{setting}" for setting in ("ks=[4]", "queries=8", "keys=64", "draws=2")]
+    options = ["evaluate=[contrast_statistics]", "evaluate.baselines=[]", "evaluate.every=1", *small]
+    command = Command("train", "epochs=3", "tracking=off", "paths.outputs=out", *options)
+    assert (printed := command.wait()) and command.code == 0, printed
+    (metrics,) = Path("out").glob("default/*/metrics.jsonl")
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    measured = [row for row in rows if "contrast_statistics/eqco_k4_gradient" in row]
+    assert [row["epoch"] for row in measured] == [1, 2, 3]
