@@ -103,6 +103,6 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     # Prepared data have the channels last: the product over rows then needs no copy except the cast. The product over
     # columns needs the channels apart from the columns and leaves them first, as operations per channel need them.
     x = images.permute(0, 2, 3, 1).to(rows.dtype, memory_format=torch.contiguous_format)  # [n, H, W, C]
-    x = torch.bmm(rows, x.view(n, height, width * channels))  # [n, S, W*C]
+    x = torch.bmm(rows, x.reshape(n, height, width * channels))  # [n, S, W*C]
     x = x.view(n, -1, width, channels).permute(0, 3, 1, 2).reshape(n, -1, width)  # [n, C*S, W]
     return torch.bmm(x, columns.mT).view(n, channels, rows.shape[1], columns.shape[1])  # [n, C, S, S]

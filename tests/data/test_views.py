@@ -26,7 +26,7 @@ from torchvision.transforms import functional as F
 
 from ssl_bench.data.color import shift_hue
 from ssl_bench.data.evalview import EvalView
-from ssl_bench.data.resample import blur_matrix
+from ssl_bench.data.resample import blur_matrix, resize_box, resize_matrix
 from ssl_bench.data.views import ViewParameters, Views
 from ssl_bench.errors import InvalidValue
 from tests.operations import Operations
@@ -164,6 +164,19 @@ def test_bicubic_as_in_tensorflow_is_its_kernel(height: int, width: int, size: i
         for masked in (False, True):
             found = views.apply(given, parameters, torch.float64, masked)
             torch.testing.assert_close(found, torch.stack(rows), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_photo_is_resized_as_a_batch_is(dtype: torch.dtype) -> None:
+    """Of the format that the views have already, which needs no cast, and of any memory format."""
+    photo = torch.rand(3, 20, 30, dtype=dtype)
+    for image in (photo, photo.permute(1, 2, 0).contiguous().permute(2, 0, 1)):
+        rows, columns = (
+            resize_matrix(torch.zeros(1), torch.tensor([float(side)]), None, side, 8, "bicubic_tf", dtype)
+            for side in (20, 30)
+        )
+        expected = rows[0] @ photo @ columns[0].T
+        torch.testing.assert_close(resize_box(image, 8, "bicubic_tf"), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_bicubic_as_in_tensorflow_has_the_values_of_tensorflow() -> None:

@@ -97,8 +97,8 @@ def test_every_format_shows_paper_ours_difference_and_what_is_missing(capsys: Ou
     assert len(commands) == 4 and "batch_size=b256" not in " ".join(" ".join(c) for c in commands)
     assert commands[0][:3] == ["ssl-bench", "train", "-m"] and commands[0][-1] == "seed=0,1,2,3,4"
     assert commands[0][3:-1] == list(cell(column="32").overrides)
-    assert table.main(["eqco/table8", "--format", "md"]) == 0
-    assert "needs detection" in capsys.readouterr().out
+    assert table.main(["eqco/fig2b", "--format", "md"]) == 0
+    assert "needs a number in the paper, which has alpha 4096 only at K = 256" in capsys.readouterr().out
     assert table.main(["dcl/table1", "--format", "jsn"]) == 2
     assert "--format=jsn: set --format to one of rich, md, tex, csv, json (did you" in capsys.readouterr().err
 
