@@ -3,7 +3,7 @@
 ``ssl-bench reproduce dcl/table1 row='CIFAR-10*' col=256 seed=0,1 devices=8 --dry-run``. Other ``key=value`` are added
 to every cell; if they change what is computed, the runs are recorded with ``scale=reduced`` and fill no cell.
 ``scale=smoke`` tries every cell with two steps on generated images. With ``hydra/launcher=local`` or ``slurm`` several
-commands run at the same time.
+commands run at the same time. ``--recipe`` only says in words what the cells train.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from ssl_bench.commands.arguments import Parser, refuse, show_progress
 from ssl_bench.config import schema
 from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.papers import cost, smoke
+from ssl_bench.papers import cost, recipe, smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
 from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.training.signals import stops
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/table1; a paper alone lists its tables")
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and train nothing")
+    parser.add_argument("--recipe", action="store_true", help="print in words what each cell trains, and train nothing")
     parser.epilog = (
         f"{HELP} seed=0,1 replaces the seeds; scale=smoke tries every cell for two steps on generated images; any "
         "other key=value is added to every cell."
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         request = Request.read(Selection.read(options.names, options.all, options.overrides))
         one_of("scale", request.scale, schema.CHOICES["scale"])
         require(all(seed >= 0 for seed in request.seeds), "seed", list(request.seeds), "integers of 0 or more")
+        if options.recipe:
+            return _recipes(request, options.dry_run)
         planned = plan(request, show_progress)
     except ConfigError as error:
         return refuse(error)
@@ -65,6 +68,17 @@ def main(arguments: Sequence[str]) -> int:
             return max(_train_in_turn(request, todo), default=0)
     except OSError as error:  # such as a full disk while images are generated
         return refuse(f"{error.filename or request.outputs}: {error.strerror}", 1)
+
+
+def _recipes(request: Request, dry_run: bool) -> int:
+    """Print the recipes of the selected cells, equal ones once."""
+    given = [f"{key}=" for key in ("seed", "scale", "hydra/launcher") if request.selection.setting(key) is not None]
+    senseless = " and ".join(["--dry-run"] * dry_run + given)
+    if senseless:
+        raise ConfigError(f"--recipe says what cells train, and trains nothing: leave {senseless} out")
+    for text, cells in recipe.recipes(request, show_progress).items():
+        print(*cells, text, "", sep="\n")
+    return 0
 
 
 def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
