@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,19 @@ def canonical(config: Mapping[str, Any]) -> str:
     """
     content = {k: _with_class_names(v) for k, v in config.items() if k not in VOLATILE}
     for group, keys in VOLATILE_IN.items():
-        if isinstance(content.get(group), Mapping):
-            content[group] = {k: v for k, v in content[group].items() if k not in keys}
+        if group in content:
+            content[group] = _without(content[group], keys)
     if isinstance(evaluate := content.get("evaluate"), Mapping):
-        for name, keys in VOLATILE_OF.items():
-            if isinstance(evaluate.get(name), Mapping):
-                evaluate[name] = {k: v for k, v in evaluate[name].items() if k not in keys}
+        content["evaluate"] = {name: _without(node, VOLATILE_OF.get(name, set())) for name, node in evaluate.items()}
     for group, values in ABSENT_AT.items():
         if isinstance(content.get(group), Mapping):
             content[group] = {k: v for k, v in content[group].items() if k not in values or v != values[k]}
     return json.dumps(content, sort_keys=True)
+
+
+def _without(node: Any, keys: Set[str]) -> Any:
+    """A node without some of its keys."""
+    return {k: v for k, v in node.items() if k not in keys} if isinstance(node, Mapping) else node
 
 
 def _with_class_names(node: Any) -> Any:
