@@ -9,6 +9,7 @@ import faulthandler
 import importlib
 import math
 import multiprocessing
+import multiprocessing.util
 import os
 import shutil
 import signal
@@ -230,6 +231,7 @@ def _work(
     connection.close()
     sys.stdout.flush()
     sys.stderr.flush()
+    multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]  # remove semaphores; otherwise the parent warns of them
     os._exit(0)  # without the clean-up of CUDA and of libraries, which may wait for processes that have failed
 
 
