@@ -162,7 +162,7 @@ def test_the_whole_section_learns_in_the_time_that_it_has(tmp_path: Path, monkey
     assert found["simclr"].values["steps"] == 4 * 42 and found["simclr"].values["top1"] > trial["init_top1"] + 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_epochs_are_at_most_the_longest_and_runs_that_do_not_fit_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

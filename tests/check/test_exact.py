@@ -206,7 +206,7 @@ def test_frameworks_that_cluster_are_compared_in_single_precision_only() -> None
     assert len(list(exact_steps.step_checks(CPU, Level.QUICK))) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_every_framework_and_loss_is_within_its_bound() -> None:
     for check in exact_steps.step_checks(CPU, Level.FULL):
@@ -470,7 +470,7 @@ def test_the_whole_section_on_two_ranks(tmp_path: Path) -> None:
     assert verdicts["collectives"] is verdicts["ranks"] is Verdict.GOOD
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_a_compiled_step_and_compiled_views_are_within_their_bounds() -> None:
     assert exact.compiled_network(CPU).verdict is Verdict.GOOD

@@ -339,7 +339,10 @@ def import_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("import_tests")
 @pytest.mark.parametrize(
     ("work", "named"),
-    [(slow_rank, "rank 1 alone trains"), (slow_exchange_rank, "of gradients takes")],
+    [
+        (slow_rank, "rank 1 alone trains"),
+        pytest.param(slow_exchange_rank, "of gradients takes", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_two_real_ranks(setting: Setting, work: together.Work, named: str) -> None:
     found = speed.ranks_finding(setting, 2, "fp32", work)
@@ -364,7 +367,7 @@ def test_a_rank_that_fails_ends_the_others(setting: Setting) -> None:
     assert found.reason == "RunError: process 1 of 2 failed: RuntimeError: a planted failure"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("import_tests")
 def test_the_whole_section(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(speed.MEASURED, "cpu", ((0.02, 0.001), (0.02, 0.0001)))

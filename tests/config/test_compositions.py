@@ -85,7 +85,7 @@ def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:
         assert each.run_ids([5, seed]) == {seed: run_id(expected), 5: run_id(expected | each.config(5))}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.xdist_group("cells")
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("files_read_once")

@@ -29,7 +29,6 @@ HALF = (torch.float16, torch.bfloat16)
 # What is meant, by the function that does it or calls what does it, with the reason.
 MEANT: dict[str, dict[str, str]] = {
     "float64": {
-        "meter.py add": "the mean of many losses",
         "temperature.py _alignment": "the mean cosine of a batch, from which a temperature follows",
         "resample.py blur_matrix": "the last bit of exp depends on the place in the batch, and must not reach a weight",
         "views.py _central_box": "the ratio of two sides is compared with a bound",

@@ -102,7 +102,7 @@ def test_some_combinations_make_clean_steps(sample: list[str]) -> None:
     assert faults(base(framework.removeprefix("framework="), *overrides)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("framework", [f for f in options("framework") if not has_own_objective(f)])
 def test_every_combination_makes_clean_steps(framework: str) -> None:
     every = combinations(framework)
@@ -185,14 +185,14 @@ def test_every_exception_is_met() -> None:
     assert excused == {name for names in MEANT.values() for name in names}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("augment", options("augment"))
 def test_every_recipe_of_views_is_clean(augment: str) -> None:
     loss = ["loss=dclw"] if "multicrop" in augment else []
     assert faults_with_views(f"augment={augment}", *loss) == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("optimizer", options("optimizer"))
 def test_every_optimiser_is_clean(optimizer: str, precision: str) -> None:

@@ -168,7 +168,7 @@ def test_some_random_values(drawn: tuple[str, str, Any]) -> None:
     accepted_or_refused(*drawn)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.xdist_group("values")
 @pytest.mark.timeout(900)
 def test_random_values_of_every_option() -> None:
@@ -183,7 +183,7 @@ def test_random_values_of_every_option() -> None:
     assert ENDS.total() >= COUNT and min(ENDS["trained"], ENDS["refused"]) > COUNT / 20, ENDS
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.xdist_group("values")
 def test_every_option_without_a_dataset_takes_part() -> None:
     chosen = {option.partition("=")[0] for option in options()}

@@ -1,5 +1,6 @@
 """Detection: photos and boxes, the network's weights in the detector, its BN, rates, a step, COCO's metrics, a run."""
 
+import functools
 import importlib.util
 import json
 import math
@@ -344,19 +345,17 @@ def test_a_detector_learns_its_photos(tmp_path: Path, monkeypatch: pytest.Monkey
     assert set(results) == {"ap", "ap50", "ap75", "ap_s"} and results["ap50"] > 40, results
 
 
-def train_on_ranks(rank: int = 0) -> dict[str, float]:
+def train_on_ranks(folder: Path, rank: int) -> dict[str, float]:
     """Three photos in a batch, which two ranks cannot share equally."""
     torch.manual_seed(rank)
     detection.detector = small_detector  # type: ignore[assignment]  # in a process of its own
-    folder = Path(os.environ["TEST_DETECTION"])
     return dict(recipe(folder, batch_size=3, epochs=2).run(make_target(resnet())))
 
 
 @pytest.mark.slow
 @needs_pycocotools
-def test_two_ranks_train_together_and_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TEST_DETECTION", str(data(tmp_path)))
-    first, second = on_two_ranks(train_on_ranks)
+def test_two_ranks_train_together_and_agree(tmp_path: Path) -> None:
+    first, second = on_two_ranks(functools.partial(train_on_ranks, data(tmp_path)))
     assert first == second and set(first) == {"ap", "ap50", "ap75", "ap_s"}
 
 

@@ -139,7 +139,7 @@ QUICK = ("simclr", "npid")  # the others share their code
 
 
 @pytest.mark.parametrize(
-    "framework", [pytest.param(f, marks=[] if f in QUICK else pytest.mark.slow) for f in options("framework")]
+    "framework", [pytest.param(f, marks=[] if f in QUICK else pytest.mark.exhaustive) for f in options("framework")]
 )
 def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every negatives x temperature x loss: three steps with gradients in every weight, or the expected refusal."""

@@ -59,7 +59,10 @@ def test_names() -> None:
 FIRST = {name.partition("/")[0]: name for name in reversed(experiments.names())}  # of each paper
 
 
-@pytest.mark.parametrize("names", [list(FIRST.values()), pytest.param(experiments.names(), marks=pytest.mark.slow)])
+ALL = pytest.param(experiments.names(), marks=pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize("names", [list(FIRST.values()), ALL])
 def test_hydra_composes_every_experiment(names: list[str]) -> None:
     register()
     register()

@@ -222,7 +222,7 @@ def test_every_option_that_a_cell_names_exists() -> None:
 
 
 # Beside the test that compares every cell with Hydra, in whose process every cell is composed once for both.
-EVERY = pytest.param(True, marks=[pytest.mark.slow, pytest.mark.xdist_group("cells")])
+EVERY = pytest.param(True, marks=[pytest.mark.exhaustive, pytest.mark.xdist_group("cells")])
 
 
 @pytest.mark.parametrize("every", [False, EVERY])

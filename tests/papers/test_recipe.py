@@ -310,7 +310,7 @@ def test_the_flag_completes() -> None:
     assert "--recipe" in completion.candidates("ssl-bench reproduce --re")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_cell_of_every_paper_has_a_recipe_of_at_most_twelve_lines() -> None:
     cells = [c for table in tables.every() for c in table.cells if c.available]
     texts = [describe(each.config(0)) for each in compositions(map(runs.request, cells)).values()]
