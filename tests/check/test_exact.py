@@ -461,7 +461,7 @@ def test_the_section_names_every_check_once_and_begins_with_kernels(tmp_path: Pa
     assert found["ranks"].reason.startswith("one device: set devices")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_the_whole_section_on_two_ranks(tmp_path: Path) -> None:
     found = {name: finding for name, finding, _ in findings(exact.section, setting(tmp_path, 2))}

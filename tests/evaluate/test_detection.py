@@ -334,7 +334,7 @@ def test_missing_files_and_pycocotools_are_refused_before_the_training(
     assert refusal() == "evaluate.detection: average precision needs pycocotools: pip install 'ssl-bench[detection]'"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @needs_pycocotools
 def test_a_detector_learns_its_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing tells the classes of the squares apart, but the places of two photos that are of the same class."""
