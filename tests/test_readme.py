@@ -120,7 +120,7 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
         short = ["evaluate.npc.batches=1", "evaluate.npc.batch_sizes=[32]"] if "npc" in text else []
         return [*(word for word in words if word != "--watch"), *short]
     if name in ("table", "figure", "reproduce"):
-        return [*words, "--dry-run"] if name == "reproduce" else words
+        return [*words, "--dry-run"] if name == "reproduce" and "--recipe" not in words else words
     _composed(words)  # prepare and detect need data of their own
     return ["--help"]
 

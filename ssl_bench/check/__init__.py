@@ -1,1 +1,1 @@
-"""What ``ssl-bench check`` measures, one file a section: is this machine right, and how fast is it."""
+"""Measurements of ``ssl-bench check``, one file a section: is this machine right, and how fast is it."""

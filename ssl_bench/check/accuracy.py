@@ -35,7 +35,7 @@ LATER = 1.5  # times the expected time of an epoch, above which training is slow
 
 @dataclass(frozen=True)
 class AccuracyTask:
-    """What is trained on, and when its accuracy can be judged.
+    """The dataset that is trained on, and when its accuracy can be judged.
 
     Attributes:
         name: in words.

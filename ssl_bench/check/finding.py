@@ -1,4 +1,4 @@
-"""What a section of ``ssl-bench check`` is made of: checks, which return findings.
+"""Parts of a section of ``ssl-bench check``: checks, which return findings.
 
 A section is a function that is given a :class:`Setting` and yields its checks one after another:
 
@@ -17,7 +17,7 @@ import torch
 
 
 class Verdict(enum.Enum):
-    """What a figure means: ``known`` figures have nothing to be compared with."""
+    """Meaning of a figure: ``known`` figures have nothing to be compared with."""
 
     GOOD = "good"
     SLOW = "slow"
@@ -75,7 +75,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a section is told about the machine and the user's wishes.
+    """The machine and the user's wishes, as a section is given them.
 
     Attributes:
         device: that the checks run on: the first GPU or the CPU.

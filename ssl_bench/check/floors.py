@@ -22,7 +22,7 @@ FORMATS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16,
 
 @dataclass(frozen=True)
 class ViewCost:
-    """What training on one view takes, forward and backward.
+    """Cost of training on one view, forward and backward.
 
     Attributes:
         gflop: floating-point operations, in 10^9.
@@ -35,7 +35,7 @@ class ViewCost:
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """What a device can do at most in one number format.
+    """Highest rates of a device in one number format.
 
     Attributes:
         tflops: matrix products, in 10^12 floating-point operations per second.

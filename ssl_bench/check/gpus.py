@@ -1,4 +1,4 @@
-"""What the section environment says about GPUs: build, driver, architecture, memory, links, clocks and other work.
+"""Checks of the section environment about GPUs: build, driver, architecture, memory, links, clocks and other work.
 
 Clocks, temperatures and other processes come from ``nvidia-smi``, which belongs to the driver. Without it these checks
 say so.
@@ -50,7 +50,7 @@ def checks(setting: Setting) -> Iterator[Check]:
 
 
 def build(usable: bool, present: int, visible: str | None) -> Finding:
-    """What torch was built for, and whether it can use the GPUs that are there.
+    """Report what torch was built for, and whether it can use the GPUs that are there.
 
     Args:
         usable: torch can use a GPU.
@@ -153,7 +153,7 @@ def gpu_memory(total: int, free: int, needed: int) -> Finding:
 
 
 def _smi(*arguments: str) -> str:
-    """What ``nvidia-smi`` prints; empty if it fails or is not there."""
+    """Output of ``nvidia-smi``; empty if it fails or is not there."""
     try:
         done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -39,7 +39,7 @@ LONGEST = 400  # characters of a reason
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What is checked.
+    """The sections, level and devices of a check.
 
     Attributes:
         sections: names, in the order of SECTIONS.

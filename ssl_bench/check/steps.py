@@ -73,7 +73,7 @@ class RandomDataset(Dataset):
 
 @dataclass(frozen=True)
 class Workload:
-    """What a measured step does.
+    """Settings of a measured step.
 
     Attributes:
         network: a key of ``NETWORKS``.

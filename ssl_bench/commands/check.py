@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _request(options: Any) -> "CheckRequest":
-    """What the command line asks for.
+    """Read the command line.
 
     Raises:
         ConfigError: naming the flag or key that is wrong.

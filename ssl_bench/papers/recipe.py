@@ -205,7 +205,7 @@ def _images(part: Part) -> list[str]:
 
 
 def _extras(top: Part, batch: Part, evaluate: dict[str, Any]) -> list[str]:
-    """What else belongs to the training: where it stops, its precision and what is measured meanwhile."""
+    """Other facts of the training: where it stops, its precision and what is measured meanwhile."""
     every, steps, diagnostics = evaluate.pop("every", 0), top.take("max_steps"), Part(top.take("diagnostics", {}))
     evaluate.pop("baselines", None)
     batch.drop(chunk=None)

@@ -42,7 +42,7 @@ Recorded = list[tuple[float, float]]  # epoch, NaN if a row has none, and value;
 
 @lru_cache(maxsize=32)  # a curve asks for its run once per point
 def _recorded(path: str, mark: Mark | None, name: str) -> Recorded:
-    """What a run recorded of a metric; ``mark`` is that of the file."""
+    """Values of a metric that a run recorded; ``mark`` is that of the file."""
     rows = [row for row in files.read_json_lines(Path(path)) if isinstance(row, dict) and is_number(row.get(name))]
     return [(math.nan if (epoch := finite(row, "epoch")) is None else epoch, float(row[name])) for row in rows]
 

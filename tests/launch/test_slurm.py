@@ -21,7 +21,7 @@ from tests.launch import slurm
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing()),
     pytest.mark.xdist_group("slurm"),  # one cluster
     pytest.mark.timeout(300),

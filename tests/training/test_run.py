@@ -153,7 +153,7 @@ def all_ended(processes: list[psutil.Process]) -> bool:
 TWO_RANKS = pytest.mark.slow  # the run starts processes that import torch
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=TWO_RANKS)])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_killed_run_resumes_and_ends_with_the_same_bits(train: Train, devices: int) -> None:
     run = [*SHORT, "checkpoint.every=1", f"devices={devices}"]
     assert train(*run, "paths.outputs=whole")[0] == 0
@@ -305,7 +305,7 @@ def test_the_checkpoint_of_another_run_is_refused_by_name(train: Train) -> None:
     assert f"last.pt belongs to run {a.name}, not to {b.name}" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_under_torchrun_ends_with_the_same_bits(train: Train) -> None:
     exact = ["max_steps=3", "precision=fp64", "batch_size=b32"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", "-m", "ssl_bench"]
