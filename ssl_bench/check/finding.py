@@ -112,7 +112,7 @@ def findings(section: Section, setting: Setting) -> Iterator[tuple[str, Finding,
             continue
         try:
             found = check.run()
-        except Exception as error:
+        except Exception as error:  # whatever a check raises: the others go on
             sentence = " ".join(f"{type(error).__name__}: {error}".split())
             found = Finding("", Verdict.WRONG, sentence[:400], "report this finding with check.md")
         yield check.name, found, time.monotonic() - start

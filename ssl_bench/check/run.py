@@ -225,7 +225,7 @@ def _work(
 
         for name, finding, took in findings(announced, setting):
             connection.send(("finding", (name, replace(finding, values=plain(finding.values)), took)))
-    except Exception as error:
+    except Exception as error:  # whatever the section raises: the parent reports it
         connection.send(("failed", " ".join(f"failed with {type(error).__name__}: {error}".split())[:LONGEST]))
     connection.send(("over", None))
     connection.close()
