@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from ssl_bench.commands.arguments import Parser, refuse, show_progress
 from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers import formats
+from ssl_bench.papers import formats, verdicts
+from ssl_bench.papers.cells import Table
+from ssl_bench.papers.claims import PaperClaim
 from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.record import streams
@@ -16,6 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("table", "Print a paper's numbers beside those of the runs on disk.")
     parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/table1; a paper alone lists its tables")
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
+    parser.add_argument("--claims", action="store_true", help="the claims of the papers, with verdicts")
     parser.add_argument("--format", default="rich", help="|".join(formats.FORMATS))
     parser.add_argument("--wandb", action="store_true", help="also store the table as an artifact in Weights & Biases")
     parser.epilog = f"{HELP} paths.outputs=FOLDER is where the runs are."
@@ -24,13 +27,18 @@ def main(arguments: Sequence[str]) -> int:
     try:
         selection.check_reading()
         one_of("--format", options.format, tuple(formats.FORMATS))
+        if options.claims:
+            return _claims(selection, options.format)
         selected = [(table, selection.cells(table)) for table in selection.tables()]
         results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
         filled = [(table, formats.fill(table, cells, results)) for table, cells in selected]
     except ConfigError as error:
         return refuse(error)
+    text = formats.formatted(options.format, filled)
+    if options.format in verdicts.FORMS and any(isinstance(table, PaperClaim) for table, _ in filled):
+        text = "\n".join(formats.formatted(options.format, [each]) + _verdict(each[0], results) for each in filled)
     try:
-        print(formats.formatted(options.format, filled), end="", flush=True)
+        print(text, end="", flush=True)
     except BrokenPipeError:  # the reader has closed the pipe; the artifact is still written
         streams.drop_output()
     if options.wandb:
@@ -38,4 +46,19 @@ def main(arguments: Sequence[str]) -> int:
 
         for table, cells in filled:
             log_table(table.name, formats.HEADINGS, [cell.row() for cell in cells], formats.record(table, cells))
+    return 0
+
+
+def _verdict(table: Table, results: Results) -> str:
+    """The criteria and the verdict of a claim; nothing for another table."""
+    return "\n" + "\n".join(verdicts.judge(table, results).lines()) + "\n" if isinstance(table, PaperClaim) else ""
+
+
+def _claims(selection: Selection, form: str) -> int:
+    """Print the verdicts of the named papers, or of all."""
+    one_of("--format", form, (*verdicts.FORMS, "json"))
+    claims = verdicts.named(selection.names)
+    results = Results(selection.outputs, [cell for claim in claims for cell in claim.cells], show_progress)
+    judged = [verdicts.judge(claim, results) for claim in claims]
+    print(verdicts.formatted(form, judged), end="")
     return 0

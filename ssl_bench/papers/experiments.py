@@ -17,7 +17,7 @@ from typing import Any
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
-from ssl_bench.papers.tables import Cell, Table
+from ssl_bench.papers.cells import Cell, Table
 
 MOST = 7
 Settings = tuple[tuple[str, str], ...]  # the overrides of one run, as sorted pairs

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ssl_bench.papers.cells import Table
 from ssl_bench.papers.formats import Filled
-from ssl_bench.papers.tables import Table
 from ssl_bench.record.plots import COLOURS, MARKERS, STYLE
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ssl_bench.papers.cells import Cell, Table, is_accuracy
 from ssl_bench.papers.runs import Results, value
-from ssl_bench.papers.tables import Cell, Table, is_accuracy
 from ssl_bench.status.index import Finished
 
 HEADINGS = ("row", "column", "paper", "ours", "difference", "reduced", "note")

@@ -12,9 +12,9 @@ from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import VOLATILE
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.papers import cost, runs, smoke
+from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.overrides import merge
 from ssl_bench.papers.selection import Selection
-from ssl_bench.papers.tables import Cell
 from ssl_bench.status.index import finished
 
 

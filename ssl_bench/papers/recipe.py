@@ -19,9 +19,9 @@ from typing import Any
 from ssl_bench.config.compositions import Progress, compositions
 from ssl_bench.config.identity import VOLATILE
 from ssl_bench.errors import ConfigError
+from ssl_bench.papers.cells import Metric
 from ssl_bench.papers.overrides import merge
 from ssl_bench.papers.plan import Request
-from ssl_bench.papers.tables import Metric
 
 NAMES = {
     **{"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "stl10": "STL-10", "mnist": "MNIST", "imagenet": "ImageNet"},

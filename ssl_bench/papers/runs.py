@@ -14,7 +14,7 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, Request, compositions
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers.tables import Cell, Metric, Table, is_accuracy
+from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.record.results import is_number
 from ssl_bench.status.follow import Mark, find_mark, finite
 from ssl_bench.status.index import Finished, finished
@@ -26,7 +26,7 @@ ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 def value(run: Finished, metric: str) -> float | None:
     """Value of a metric as papers print it, accuracies in percent; None if the run lacks it.
 
-    The forms of a metric are those of :class:`ssl_bench.papers.tables.Metric`. A metric that is only recorded during
+    The forms of a metric are those of :class:`ssl_bench.papers.cells.Metric`. A metric that is only recorded during
     training has its last value.
     """
     wanted = Metric.read(metric)
@@ -92,30 +92,35 @@ class Results:
         for run in finished(outputs):
             by_config.setdefault(run.config_key, []).append(run)
         scales = {key: str(runs[0].config.get("scale", "full")) for key, runs in by_config.items()}
-        full = [runs for key, runs in by_config.items() if scales[key] == "full"]
-        self._full = {run.run_id: run for runs in full for run in runs}
-        self._seeds = sorted({run.seed for run in self._full.values() if run.seed is not None})
+        shown = [runs for key, runs in by_config.items() if scales[key] != "smoke"]
+        self._by_id = {run.run_id: run for runs in shown for run in runs}
+        self._seeds = sorted({run.seed for run in self._by_id.values() if run.seed is not None})
         self._reduced = {key: runs for key, runs in by_config.items() if scales[key] == "reduced"}
         self._agreeing: dict[tuple[str, str], set[int]] = {}
-        chosen = [cell for cell in cells if cell.available and self._full]
-        if len(full) <= FEW:
-            seen = cache(lambda key, wanted: any(_agrees(runs[0].config, key, wanted) for runs in full))
+        chosen = [cell for cell in cells if cell.available and self._by_id]
+        if len(shown) <= FEW:
+            seen = cache(lambda key, wanted: any(_agrees(runs[0].config, key, wanted) for runs in shown))
             chosen = [cell for cell in chosen if all(seen(*setting) for setting in _lasting(cell))]
         self._compositions = compositions(map(request, chosen), progress)
 
     def of_cell(self, cell: Cell) -> list[Finished]:
-        """The full-scale runs that fill a cell, by seed."""
+        """The runs that fill a cell, by seed: those with its configuration, of which the scale is a part."""
         composed = self._compositions.get(request(cell)) if cell.available else None
         if not isinstance(composed, Composition):
             return []
-        return [self._full[i] for i in composed.run_ids(self._seeds).values() if i in self._full]
+        return [self._by_id[i] for i in composed.run_ids(self._seeds).values() if i in self._by_id]
+
+    def values(self, cell: Cell) -> dict[int, float]:
+        """The value of each of the cell's runs, by seed."""
+        numbers = {run.seed: value(run, cell.metric) for run in self.of_cell(cell)}
+        return {seed: number for seed, number in numbers.items() if seed is not None and number is not None}
 
     def reduced(self, table: Table, cell: Cell) -> list[Finished]:
         """Runs of ``scale=reduced`` that agree with a cell in the settings that distinguish it within its table.
 
         If they were made with several other settings, those with the most epochs.
         """
-        if not cell.available or not self._reduced:
+        if not cell.available or not self._reduced or "scale" in cell.settings:
             return []
         keys = set.intersection(set(self._reduced), *(self._with_setting(*axis) for axis in table.axes(cell).items()))
         families: dict[str, list[Finished]] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
-from ssl_bench.papers.tables import Cell, Table
+from ssl_bench.papers.cells import Cell, Table
 
 HELP = """TABLE is such as dcl/table1; dcl/fig3 is all panels of a figure, and a paper with --all is all of its tables.
 row=NAME and col=NAME select rows and columns: by the exact name, by a pattern ('CIFAR-10*'), or by words of the name

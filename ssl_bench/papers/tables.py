@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,167 +13,21 @@ import yaml
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
+from ssl_bench.papers.cells import Cell, Metric, Table
+from ssl_bench.papers.claims import PaperClaim, read_criterion
 from ssl_bench.papers.overrides import flat, merge
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
 COMMANDS = ("train", "mi", "weight", "none")
-PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables"}
+PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
 TABLE_KEYS = {
     *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing", "command"),
     *("rows", "columns", "each", "x", "y"),
 }
+CLAIM_KEYS = TABLE_KEYS | {"claim", "where", "criteria", "minutes", "beside"}
 ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
 COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
-METRIC = re.compile(r"(?P<name>[^@]+)(@(?P<choice>best$|mean|(?=\d))(?P<epoch>\d+(\.\d+)?)?)?")
 VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
-
-
-@dataclass(frozen=True)
-class Metric:
-    """The metric of a cell, and which of its recorded values.
-
-    ``name`` is the result of the run, ``name@50`` the value recorded at epoch 50, ``name@best`` the largest recorded
-    one, ``name@mean50`` the mean of those recorded in epoch 50 (after epoch 49 and up to 50), ``name@mean`` the mean of
-    those of the last epoch.
-
-    Attributes:
-        choice: ``best``, ``mean``, or "" for one value.
-        epoch: the epoch that the form names; None if it names none.
-    """
-
-    name: str
-    choice: str
-    epoch: float | None
-
-    @property
-    def last(self) -> bool:
-        """Whether the metric is the result of a run."""
-        return not self.choice and self.epoch is None
-
-    @classmethod
-    def read(cls, text: str) -> Metric:
-        """Read a metric.
-
-        Raises:
-            ConfigError: it has none of the forms.
-        """
-        parts = METRIC.fullmatch(text)
-        if parts is None:
-            raise ConfigError(f"metric={text}: set metric to name, name@50, name@best, name@mean or name@mean50")
-        return cls(parts["name"], parts["choice"] or "", None if parts["epoch"] is None else float(parts["epoch"]))
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One number of a table.
-
-    Attributes:
-        measure: the number's name in the paper if a row has several numbers per column, else "".
-        metric: the metric that fills the cell, in a form that :class:`Metric` reads.
-        overrides: arguments of the command that trains it, without the seed.
-        paper: the reported number, accuracies in percent; None if it is not known.
-        provenance: where that number comes from, one of PROVENANCE.
-        missing: what this package lacks for the cell; empty if nothing.
-        x: the column's place on the axis of a figure.
-    """
-
-    row: str
-    column: str
-    measure: str
-    metric: str
-    overrides: tuple[str, ...]
-    paper: float | None
-    provenance: str
-    seeds: tuple[int, ...]
-    command: str
-    note: str
-    missing: str
-    x: float | None
-
-    @property
-    def label(self) -> str:
-        """The row's name with that of the measure."""
-        return f"{self.row} {self.measure}".rstrip()
-
-    @property
-    def reported(self) -> str:
-        """The paper's number as text; empty if it is not known."""
-        if self.paper is None:
-            return ""
-        text = f"{self.paper:.4f}".rstrip("0")
-        return text + "0" if text.endswith(".") else text
-
-    @property
-    def available(self) -> bool:
-        """Whether a run of this package can fill the cell."""
-        return not self.missing and self.command != "none"
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """The overrides as a mapping from key to value."""
-        return dict(override.split("=", 1) for override in self.overrides)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table or figure of a paper.
-
-    Attributes:
-        name: such as ``dcl/table1``.
-        x, y: axis labels of a figure; empty for a table.
-        doubling: the x axis is logarithmic to the base 2.
-    """
-
-    name: str
-    title: str
-    cite: str
-    note: str
-    cells: tuple[Cell, ...]
-    x: str
-    y: str
-    doubling: bool
-
-    @property
-    def paper(self) -> str:
-        """The paper's part of the name."""
-        return self.name.partition("/")[0]
-
-    @property
-    def stem(self) -> str:
-        """The name without the paper."""
-        return self.name.partition("/")[2]
-
-    def axes(self, cell: Cell) -> dict[str, str]:
-        """The cell's dataset and the settings in which it differs from other cells of the table.
-
-        The settings of the optimiser and of the evaluation are left out.
-        """
-        return {key: value for key, value in cell.settings.items() if key == "dataset" or key in self._varying}
-
-    @cached_property
-    def _varying(self) -> set[str]:
-        """The settings in which available cells differ, without those of the optimiser and of the evaluation."""
-        available = [cell.settings for cell in self.cells if cell.available]
-        keys = {key for settings in available for key in settings}
-        return {
-            key
-            for key in keys
-            if key.split(".")[0] not in ("optimizer", "evaluate", "name")
-            and len({settings.get(key) for settings in available}) > 1
-        }
-
-    def rows(self) -> list[str]:
-        """Names of the rows, in order."""
-        return list(dict.fromkeys(cell.row for cell in self.cells))
-
-    def columns(self) -> list[str]:
-        """Names of the columns, in order."""
-        return list(dict.fromkeys(cell.column for cell in self.cells))
-
-
-def is_accuracy(metric: str) -> bool:
-    """Whether a metric is an accuracy: a share in runs, a percentage in papers."""
-    return "top1" in metric or "top5" in metric
 
 
 def directory() -> Path:
@@ -195,19 +48,23 @@ def every() -> list[Table]:
 def find(name: str) -> list[Table]:
     """The tables of a name: ``dcl/table1``, all panels of ``dcl/fig3``, or all tables of ``dcl``.
 
+    ``dcl/claims`` is all claims of a paper, and ``dcl/multiplier`` the claim of this name.
+
     Raises:
         ConfigError: there is none.
     """
     paper, _, rest = name.partition("/")
     if paper not in papers():
         raise ConfigError(f"there is no paper {paper!r}{near(paper, papers())}: set it to one of {', '.join(papers())}")
-    tables = load(paper)
+    tables, claimed = load(paper), claims(paper)
     if not rest:
         return list(tables)
-    exact = [table for table in tables if table.name == name]
+    if rest == "claims" and claimed:
+        return list(claimed)
+    exact = [table for table in (*tables, *claimed) if table.name == name]
     panels = [table for table in tables if table.name[:-1] == name and table.name[-1].isalpha()]
     if not exact and not panels:
-        names = [table.name for table in tables]
+        names = [table.name for table in (*tables, *claimed)]
         raise ConfigError(f"there is no table {name!r}{near(name, names)}: set it to one of {', '.join(names)}")
     return exact or panels
 
@@ -218,18 +75,52 @@ def load(paper: str) -> tuple[Table, ...]:
     Raises:
         ConfigError: the file does not have the format.
     """
+    return _load(*_version(paper))[0]
+
+
+def claims(paper: str) -> tuple[PaperClaim, ...]:
+    """The claims of a paper, read as :func:`load` reads its tables."""
+    return _load(*_version(paper))[1]
+
+
+def _version(paper: str) -> tuple[Path, int]:
     path = directory() / f"{paper}.yaml"
-    return _load(path, path.stat().st_mtime_ns)
+    return path, path.stat().st_mtime_ns
 
 
 @cache
-def _load(path: Path, changed: int) -> tuple[Table, ...]:
+def _load(path: Path, changed: int) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
     try:
         data = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     _check_keys(data, PAPER_KEYS, str(path))
-    return tuple(_table(f"{data['paper']}/{name}", data, node) for name, node in data["tables"].items())
+    tables = [_table(f"{data['paper']}/{name}", data, node) for name, node in data["tables"].items()]
+    claimed = [_claim(f"{data['paper']}/{name}", data, node) for name, node in (data.get("claims") or {}).items()]
+    names = [table.name for table in (*tables, *claimed)] + [f"{data['paper']}/claims"]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"{path}: {repeated[0]} stands there twice: rename a claim")
+    return tuple(tables), tuple(claimed)
+
+
+def _claim(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> PaperClaim:
+    """A claim: a table whose runs all have ``scale=reduced``, so that they never fill a cell of the paper."""
+    _check_keys(node, CLAIM_KEYS, name)
+    for key in ("claim", "where", "criteria", "minutes"):
+        if not node.get(key):
+            raise ConfigError(f"{name}: a claim needs {key}")
+    as_table = {key: value for key, value in node.items() if key in TABLE_KEYS}
+    table = _table(name, paper, as_table | {"set": [flat(node.get("set")), "scale=reduced"]})
+    if any(cell.paper is not None for cell in table.cells):
+        raise ConfigError(f"{name}: a claim has no values of the paper: name their table in beside")
+    return PaperClaim(
+        **{field.name: getattr(table, field.name) for field in fields(Table)},
+        says=" ".join(str(node["claim"]).split()),
+        where=str(node["where"]),
+        criteria=tuple(read_criterion(entry, table, name) for entry in node["criteria"]),
+        minutes=float(node["minutes"]),
+        beside=str(node.get("beside", "")),
+    )
 
 
 def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Table:

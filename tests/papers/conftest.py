@@ -8,7 +8,7 @@ import yaml
 
 from ssl_bench.config.identity import run_id
 from ssl_bench.papers import runs
-from ssl_bench.papers.tables import Cell
+from ssl_bench.papers.cells import Cell
 from tests.conftest import SMALL
 
 

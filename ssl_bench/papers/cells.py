@@ -1,0 +1,159 @@
+"""The cells of a paper's tables: what is measured, the options that make it, and the paper's number."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from ssl_bench.errors import ConfigError
+
+METRIC = re.compile(r"(?P<name>[^@]+)(@(?P<choice>best$|mean|(?=\d))(?P<epoch>\d+(\.\d+)?)?)?")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The metric of a cell, and which of its recorded values.
+
+    ``name`` is the result of the run, ``name@50`` the value recorded at epoch 50, ``name@best`` the largest recorded
+    one, ``name@mean50`` the mean of those recorded in epoch 50 (after epoch 49 and up to 50), ``name@mean`` the mean of
+    those of the last epoch.
+
+    Attributes:
+        choice: ``best``, ``mean``, or "" for one value.
+        epoch: the epoch that the form names; None if it names none.
+    """
+
+    name: str
+    choice: str
+    epoch: float | None
+
+    @property
+    def last(self) -> bool:
+        """Whether the metric is the result of a run."""
+        return not self.choice and self.epoch is None
+
+    @classmethod
+    def read(cls, text: str) -> Metric:
+        """Read a metric.
+
+        Raises:
+            ConfigError: it has none of the forms.
+        """
+        parts = METRIC.fullmatch(text)
+        if parts is None:
+            raise ConfigError(f"metric={text}: set metric to name, name@50, name@best, name@mean or name@mean50")
+        return cls(parts["name"], parts["choice"] or "", None if parts["epoch"] is None else float(parts["epoch"]))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table.
+
+    Attributes:
+        measure: the number's name in the paper if a row has several numbers per column, else "".
+        metric: the metric that fills the cell, in a form that :class:`Metric` reads.
+        overrides: arguments of the command that trains it, without the seed.
+        paper: the reported number, accuracies in percent; None if it is not known.
+        provenance: where that number comes from, one of :data:`ssl_bench.papers.tables.PROVENANCE`.
+        missing: what this package lacks for the cell; empty if nothing.
+        x: the column's place on the axis of a figure.
+    """
+
+    row: str
+    column: str
+    measure: str
+    metric: str
+    overrides: tuple[str, ...]
+    paper: float | None
+    provenance: str
+    seeds: tuple[int, ...]
+    command: str
+    note: str
+    missing: str
+    x: float | None
+
+    @property
+    def label(self) -> str:
+        """The row's name with that of the measure."""
+        return f"{self.row} {self.measure}".rstrip()
+
+    @property
+    def reported(self) -> str:
+        """The paper's number as text; empty if it is not known."""
+        if self.paper is None:
+            return ""
+        text = f"{self.paper:.4f}".rstrip("0")
+        return text + "0" if text.endswith(".") else text
+
+    @property
+    def available(self) -> bool:
+        """Whether a run of this package can fill the cell."""
+        return not self.missing and self.command != "none"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The overrides as a mapping from key to value."""
+        return dict(override.split("=", 1) for override in self.overrides)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure of a paper.
+
+    Attributes:
+        name: such as ``dcl/table1``.
+        x, y: axis labels of a figure; empty for a table.
+        doubling: the x axis is logarithmic to the base 2.
+    """
+
+    name: str
+    title: str
+    cite: str
+    note: str
+    cells: tuple[Cell, ...]
+    x: str
+    y: str
+    doubling: bool
+
+    @property
+    def paper(self) -> str:
+        """The paper's part of the name."""
+        return self.name.partition("/")[0]
+
+    @property
+    def stem(self) -> str:
+        """The name without the paper."""
+        return self.name.partition("/")[2]
+
+    def axes(self, cell: Cell) -> dict[str, str]:
+        """The cell's dataset and the settings in which it differs from other cells of the table.
+
+        The settings of the optimiser and of the evaluation are left out.
+        """
+        return {key: value for key, value in cell.settings.items() if key == "dataset" or key in self._varying}
+
+    @cached_property
+    def _varying(self) -> set[str]:
+        """The settings in which available cells differ, without those of the optimiser and of the evaluation."""
+        available = [cell.settings for cell in self.cells if cell.available]
+        keys = {key for settings in available for key in settings}
+        return {
+            key
+            for key in keys
+            if key.split(".")[0] not in ("optimizer", "evaluate", "name")
+            and len({settings.get(key) for settings in available}) > 1
+        }
+
+    def rows(self) -> list[str]:
+        """Names of the rows, in order."""
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    def columns(self) -> list[str]:
+        """Names of the columns, in order."""
+        return list(dict.fromkeys(cell.column for cell in self.cells))
+
+
+def is_accuracy(metric: str) -> bool:
+    """Whether a metric is an accuracy: a share in runs, a percentage in papers."""
+    return "top1" in metric or "top5" in metric
