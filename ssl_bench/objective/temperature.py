@@ -94,12 +94,15 @@ class MACLa(Fixed):
 
 
 class MACLb(Fixed):
-    """tau (1 + beta A), A the mean cosine of all positives of the batch, detached (MACL eq. 9)."""
+    """tau (1 + beta A), A the mean cosine of all positives of the batch, detached (MACL eq. 9).
+
+    With a beta of 1, the default of the official code, it would be 0 for positives that are all opposite.
+    """
 
     def __init__(self, tau: float, beta: float) -> None:
         super().__init__(tau)
-        remedy = "a number between -1 and 1: at 1 or -1, tau reaches 0 where all positives disagree or agree"
-        require(-1 < beta < 1, "beta", beta, remedy)
+        remedy = "a number above -1 and up to 1: at -1, tau reaches 0 where all positives agree"
+        require(-1 < beta <= 1, "beta", beta, remedy)
         self.beta = beta
 
     def forward(self, progress: Progress, contrast: Contrast) -> Tensor:

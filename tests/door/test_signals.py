@@ -28,6 +28,9 @@ from tests.ranks import Command, _command
 
 HANGUP = 128 + signal.SIGHUP
 LONG = [*SMALL, "epochs=400", "checkpoint.every=400"]
+ONE = pytest.param([], marks=pytest.mark.exhaustive)
+GRID = pytest.param(["-m", "seed=0,1"], marks=pytest.mark.exhaustive)
+LOCAL_GRID = ["-m", "seed=0,1", "hydra/launcher=local"]
 
 
 def lines(path: Path) -> int:
@@ -189,7 +192,7 @@ def test_a_run_goes_on_where_hangups_are_ignored() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("group", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_hangup_stops_all_ranks(group: bool) -> None:
     command = Command("train", *LONG, "devices=2")
     wait_for_steps()
@@ -237,7 +240,7 @@ def terminal(*arguments: str) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [[], ["devices=2"], ["-m", "seed=0,1", "hydra/launcher=local"]])
+@pytest.mark.parametrize("extra", [ONE, ["devices=2"], LOCAL_GRID])
 def test_a_terminal_that_goes_away_stops_and_saves_the_runs(extra: list[str]) -> None:
     """The processes of a grid end a moment after the command itself, which has no state to save."""
     count = 2 if "-m" in extra else 1
@@ -263,7 +266,7 @@ def test_a_terminal_that_goes_away_stops_and_saves_the_runs(extra: list[str]) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [["-m", "seed=0,1"], ["-m", "seed=0,1", "hydra/launcher=local"], ["devices=2"]])
+@pytest.mark.parametrize("extra", [GRID, LOCAL_GRID, ["devices=2"]])
 def test_grids_and_ranks_go_on_without_readers(extra: list[str]) -> None:
     words = shlex.join([sys.executable, "-m", "ssl_bench", "train", *SMALL, "max_steps=3", *extra])
     path = {"PYTHONPATH": str(Path(ranks.__file__).parents[1])}

@@ -187,7 +187,7 @@ def test_a_killed_run_does_not_stop_the_other_runs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [[], LOCAL], ids=["basic", "local"])
+@pytest.mark.parametrize("launcher", [pytest.param([], marks=pytest.mark.exhaustive), LOCAL], ids=["basic", "local"])
 def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done(launcher: list[str]) -> None:
     common = [*SMALL, "max_steps=1"]
     held = run_dir(compose.load([*common, "seed=0"]))

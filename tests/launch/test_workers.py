@@ -94,9 +94,11 @@ def test_a_worker_has_imported_what_a_run_needs_and_can_still_use_a_gpu() -> Non
     ("crash", "argument", "reason"),
     [
         (send, signal.SIGKILL, "the process of the run was killed by SIGKILL (is the memory full?)"),
-        pytest.param(send, signal.SIGSEGV, "the process of the run was killed by SIGSEGV", marks=pytest.mark.slow),
+        pytest.param(
+            send, signal.SIGSEGV, "the process of the run was killed by SIGSEGV", marks=pytest.mark.exhaustive
+        ),
         pytest.param(leave, 7, "the process of the run exited with code 7", marks=pytest.mark.slow),
-        pytest.param(leave, 0, "the process of the run exited with code 0", marks=pytest.mark.slow),
+        pytest.param(leave, 0, "the process of the run exited with code 0", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_crash_fails_one_run_and_the_server_goes_on(crash: Any, argument: int, reason: str) -> None:

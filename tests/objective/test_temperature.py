@@ -133,10 +133,9 @@ def test_other_temperatures_have_no_parameters(temperature: Temperature) -> None
         *(
             (
                 lambda beta=beta: MACLb(0.1, beta),
-                f"beta={beta}: set beta to a number between -1 and 1: at 1 or -1, tau reaches 0 where all positives "
-                "disagree or agree",
+                f"beta={beta}: set beta to a number above -1 and up to 1: at -1, tau reaches 0 where all positives agree",
             )
-            for beta in (1.0, -1.0)
+            for beta in (1.1, -1.0)
         ),
         (lambda: Learned(0.2, 0), "minimum=0: set minimum to a positive number"),
         (lambda: Learned(0.1, 0.1), "tau=0.1: set tau to a number above minimum=0.1"),

@@ -87,7 +87,7 @@ def on_two_ranks(train: Train, launcher: str, *arguments: str) -> tuple[int, str
     return train(*arguments, "devices=2")
 
 
-LAUNCHERS = ["torchrun", pytest.param("devices", marks=pytest.mark.slow)]
+LAUNCHERS = ["torchrun", pytest.param("devices", marks=pytest.mark.exhaustive)]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
