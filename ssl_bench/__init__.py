@@ -1,3 +1,38 @@
-"""Contrastive self-supervised learning with loss, negatives, batch size and temperature as independent axes."""
+"""Contrastive self-supervised learning with loss, negatives, batch size and temperature as independent axes.
 
-__version__ = "0.1.0"
+For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``, ``alignment_uniformity``, ``views`` and
+``chunked``. Each is imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which
+negatives: `ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api.chunked import chunked
+    from .api.features import alignment_uniformity, knn, linear_probe
+    from .api.pair_loss import PairLoss
+    from .api.views import views
+
+__version__ = "0.2.0"
+__all__ = ["PairLoss", "alignment_uniformity", "chunked", "knn", "linear_probe", "views"]
+
+_MODULES = {
+    "PairLoss": "pair_loss",
+    "alignment_uniformity": "features",
+    "chunked": "chunked",
+    "knn": "features",
+    "linear_probe": "features",
+    "views": "views",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.api.{_MODULES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *__all__]

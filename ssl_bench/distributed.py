@@ -5,8 +5,10 @@ the ranks in the backward pass, and DistributedDataParallel averages the paramet
 exactly the gradient of the mean over the global batch.
 """
 
+import contextlib
 import inspect
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,10 +16,23 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+_alone = False
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Compute the block as on one process."""
+    global _alone
+    kept, _alone = _alone, True
+    try:
+        yield
+    finally:
+        _alone = kept
+
 
 def active() -> bool:
-    """Whether this process has joined a process group."""
-    return dist.is_available() and dist.is_initialized()
+    """Whether this process has joined a process group, and is not in a block of :func:`alone`."""
+    return not _alone and dist.is_available() and dist.is_initialized()
 
 
 def rank() -> int:

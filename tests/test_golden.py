@@ -148,6 +148,9 @@ OTHERS = {
     "evaluate": "RUN_DIR",
     "evaluate nowhere": "nowhere status",
     "prepare": "key=value",
+    "export": "RUN_DIR",
+    "export nowhere": "nowhere status",
+    "export x --format onnx": "--format timm torchvision card",
     "prepare dataset=cifra10": "dataset cifra10 cifar10",
     "mi pairs=1": "pairs 1 2",
     "mi steps=0": "steps 0",
@@ -178,13 +181,12 @@ def test_evaluating_a_run_again_and_its_refusals() -> None:
         "seed=1": "seed=1 evaluate paths.data",
         "evaluate=knnn": "evaluate knnn knn",
         "evaluate.knn.k=2000": "evaluate.knn.k 2000 1347",
-        "export=onnx": "export onnx timm torchvision",
-        "export=timm": "export=timm backbone=resnet_digits",
-        "export=timm evaluate=knn": "export evaluate=knn",
     }
     for typed, words in refused.items():
         code, printed = golden.command("evaluate", str(folder), *typed.split())
         assert code == 2 and not missing(words, printed) and "Traceback" not in printed, printed
+    code, printed = golden.command("export", str(folder))
+    assert code == 2 and not missing("--format backbone=resnet_digits backbone=resnet18_cifar", printed), printed
     assert golden.command("evaluate", str(folder), "evaluate=knn", "evaluate.baselines=[]")[0] == 0
     (folder / "checkpoints" / "last.pt").unlink()
     code, printed = golden.command("evaluate", str(folder), "evaluate=knn")

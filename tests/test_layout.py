@@ -31,9 +31,11 @@ ROOMS = [
     ["record"],
     ["parts"],
     ["training"],
+    ["api"],
     ["launch"],
     ["status"],
     ["papers"],
+    ["report"],
     ["check"],
     ["commands"],
     ["cli", "train", "__main__"],
@@ -92,6 +94,7 @@ def test_every_module_is_in_a_room_and_the_root_has_at_most_eight() -> None:
     for room in rooms:
         if (ROOT / room).is_dir():
             text = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""
+            text = text.replace(".. include:: README.md", "").strip()  # which the reference pages show
             assert 1 <= len(text.splitlines()) <= 3, f"{room}/__init__.py says in two lines what the room holds"
 
 
@@ -135,6 +138,8 @@ def test_the_objective_imports_torch_and_the_kernel_only() -> None:
         ("ssl_bench.commands.figure", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
         ("ssl_bench.commands.reproduce", {"torch", "hydra", "rich", "wandb"}),
         ("ssl_bench.commands.evaluate", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
+        ("ssl_bench.commands.report", {"torch", "hydra", "rich", "matplotlib", "wandb", "jinja2", "plotly"}),
+        ("ssl_bench.commands.export", {"torch", "hydra", "rich", "matplotlib", "wandb"}),
         ("ssl_bench.train", {"torch", "wandb", "timm", "sklearn"}),
         ("ssl_bench.launch.ranks", {"wandb", "timm", "torchvision", "sklearn", "hydra"}),
     ],
@@ -156,6 +161,7 @@ def test_the_wheel_has_the_configuration_and_an_editable_install_has_no_copy_of_
     conf = {c for c in conf if "/local/" not in c}
     assert {n for n in names if n.startswith("ssl_bench/conf/") and n.endswith(".yaml")} == conf
     assert not [name for name in names if name.startswith(("tests", "outputs", "scripts"))]
+    assert "ssl_bench/py.typed" in names and "ssl_bench/report/page/page.html" in names
     assert "ssl_bench/data/imagenet100.txt" in names and "ssl_bench/papers/dcl.yaml" in names
     code = f"from hatchling.build import build_editable; print(build_editable({str(tmp_path)!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True)

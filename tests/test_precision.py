@@ -13,7 +13,8 @@ from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.objective import candidates, tiles
-from ssl_bench.objective.candidates import Candidates, Picks, Pool
+from ssl_bench.objective.bits import pack
+from ssl_bench.objective.candidates import Candidates, Excluded, Picks, Pool
 from ssl_bench.objective.memory import Memory
 from ssl_bench.precision import products, without_tf32
 
@@ -45,13 +46,19 @@ def index(seed: int, n: int) -> Tensor:
     return drawn[..., :n]
 
 
+def excluded() -> Excluded:
+    """All candidates but two of each anchor."""
+    kept = torch.ones(V, B, C, dtype=torch.bool).scatter_(-1, index(1, 2), False)
+    return Excluded(pack(kept), 2)
+
+
 Computation = Callable[[Tensor, Tensor], Candidates]
 IDS = torch.arange(B), torch.arange(C)
 COMPUTATIONS: dict[str, Computation] = {
     "pool": lambda q, keys: Pool(q, keys, IDS, tiled=False),
     "tiled pool": lambda q, keys: Pool(q, keys, IDS, tiled=True),
-    "excluded": lambda q, keys: Pool(q, keys, None, index(1, 2), tiled=False),
-    "tiled excluded": lambda q, keys: Pool(q, keys, None, index(1, 2), tiled=True),
+    "excluded": lambda q, keys: Pool(q, keys, None, excluded(), tiled=False),
+    "tiled excluded": lambda q, keys: Pool(q, keys, None, excluded(), tiled=True),
     "picks": lambda q, keys: Picks(q, keys, index(2, 3), tiled=False),
     "tiled picks": lambda q, keys: Picks(q, keys, index(2, 3), tiled=True),
 }

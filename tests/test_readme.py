@@ -32,7 +32,7 @@ SETUP = (
     "eval ",
 )  # what installs and tests the package itself
 NEEDS_DATA = "(multi_digits|imagenet|cifar|stl10|mnist|randbit|bits)"
-NOT_COMPOSED = ("hydra", "experiment=", "row=", "col=", "export=", "paths.")
+NOT_COMPOSED = ("hydra", "experiment=", "row=", "col=", "paths.")
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -115,7 +115,7 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
         chosen = [w for w in first_values(words) if not w.startswith(("hydra", "epochs="))]
         keys = {word.split("=")[0] for word in chosen}
         return [*(word for word in short if word.split("=")[0] not in keys), *chosen]
-    if name in ("evaluate", "status"):
+    if name in ("evaluate", "export", "status"):
         words = [w.replace("outputs/default/<run_id>", str(trained)).replace("RUN_DIR", str(trained)) for w in words]
         short = ["evaluate.npc.batches=1", "evaluate.npc.batch_sizes=[32]"] if "npc" in text else []
         return [*(word for word in words if word != "--watch"), *short]

@@ -4,8 +4,10 @@
 COMMANDS = {
     "train": "pre-train and evaluate: train [group=option] [key=value], a grid with -m",
     "evaluate": "evaluate a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]",
+    "export": "its backbone for timm, torchvision or the Hugging Face hub: export RUN_DIR [--format card] [--out DIR]",
     "check": "what this machine can do, and whether it does it right: check [--quick|--full] [--only speed,plan]",
     "status": "every run and grid under outputs/: status [OUTPUTS] [--where loss=dcl] [--sort knn/top1] [--watch]",
+    "report": "runs, plots and tables as one HTML file: report [OUTPUTS | NAME ...] [--out FILE] [--open] [--watch]",
     "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
     "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",
     "figure": "the same as a plot: figure dcl/fig3 --out fig3.png",

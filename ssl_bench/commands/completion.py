@@ -35,10 +35,12 @@ HYDRA = ("--help", "--version", "--multirun", "--cfg", "--resolve", "--package",
 FLAGS = {
     **dict.fromkeys(("train", "mi", "weight"), HYDRA),
     "evaluate": ("--help",),
+    "export": ("--help", "--format", "--out"),
     "status": ("--help", "--runs", "--where", "--sort", "--watch", "--json", "--csv", "--failed"),
     "reproduce": ("--help", "--all", "--dry-run", "--recipe"),
-    "table": ("--help", "--all", "--format", "--wandb"),
+    "table": ("--help", "--all", "--claims", "--format", "--long", "--wandb"),
     "figure": ("--help", "--all", "--out"),
+    "report": ("--help", "--out", "--open", "--watch", "--host"),
     "prepare": ("--help", "--source", "--show"),
     "detect": (
         *("--help", "--data", "--images", "--out", "--epochs", "--batch", "--lr", "--warmup", "--sizes", "--seed"),
@@ -47,9 +49,11 @@ FLAGS = {
     "completion": ("--help", "--line"),
 }
 OWN_KEYS = {
-    "evaluate": ("evaluate", "export", "paths.data"),
+    "evaluate": ("evaluate", "paths.data"),
+    "export": (),
     "table": ("row", "col", "paths.outputs"),
     "figure": ("row", "col", "paths.outputs"),
+    "report": ("paths.outputs",),
     "status": (),
     "detect": (),
     "check": ("devices", "paths.data", "paths.outputs"),
@@ -92,7 +96,8 @@ def _choices(command: str, before: Sequence[str], word: str) -> Iterator[str]:
     if word.startswith("-"):
         yield from FLAGS.get(command, ())
     elif before and before[-1] == "--format":
-        yield from ("rich", "md", "tex", "csv", "json")
+        exports = ("timm", "torchvision", "card")
+        yield from exports if command == "export" else ("rich", "md", "tex", "html", "csv", "json")
     elif before and before[-1] in ("--cfg", "-c"):
         yield from ("job", "hydra", "all")
     elif before and before[-1] == "--only":
@@ -108,6 +113,9 @@ def _choices(command: str, before: Sequence[str], word: str) -> Iterator[str]:
             from ssl_bench.papers import tables
 
             yield from (table.name for table in tables.every() if command != "figure" or table.x)
+            for paper in tables.papers():
+                if claims := tables.claims(paper):
+                    yield from (f"{paper}/claims", *(claim.name for claim in claims))
         keys = OWN_KEYS.get(command) or (_keys(command, before, word) if command not in OWN_KEYS else ())
         yield from (f"{key}=" if not key.endswith(".") else key for key in keys)
 
@@ -120,8 +128,6 @@ def _options(command: str, key: str) -> Iterator[str]:
         from ssl_bench.papers import experiments
 
         yield from experiments.names()
-    if key == "export":
-        yield from ("timm", "torchvision")
     yield from (path.stem for path in (directory() / key).glob("*.yaml"))
 
 

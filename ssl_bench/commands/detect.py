@@ -1,6 +1,6 @@
 """``ssl-bench detect``: the evaluator ``detection`` on an exported backbone, on several GPUs and resumed after a stop.
 
-    ssl-bench evaluate RUN_DIR export=timm
+    ssl-bench export RUN_DIR
     torchrun --nproc-per-node 8 -m ssl_bench detect RUN_DIR/export/backbone_timm.json --data COCO
 
 COCO is a folder with ``train2017/``, ``val2017/`` and ``annotations/``. The recipe, and what of it is known from the
@@ -69,7 +69,7 @@ def _check(options: argparse.Namespace) -> None:
         require(value >= smallest, f"--{name}", value, f"{smallest} or more")
     require(0 < options.lr < math.inf, "--lr", options.lr, "a positive number")
     require(0 < options.sizes[0] <= options.sizes[1], "--sizes", options.sizes, "two lengths, the shorter one first")
-    require(options.export.is_file(), "export", options.export, "the .json file of `ssl-bench evaluate ... export=...`")
+    require(options.export.is_file(), "export", options.export, "the .json file of `ssl-bench export RUN_DIR`")
 
 
 def main(arguments: Sequence[str]) -> int:

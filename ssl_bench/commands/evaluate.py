@@ -1,4 +1,4 @@
-"""``ssl-bench evaluate RUN_DIR [evaluate=...]``: evaluate the last checkpoint of a run, or export its backbone.
+"""``ssl-bench evaluate RUN_DIR [evaluate=...]``: evaluate the last checkpoint of a run.
 
 Results go to ``RUN_DIR/evaluations/<id>.json``, artifacts and their plots to ``RUN_DIR/evaluations/<id>/``.
 """
@@ -15,17 +15,12 @@ from ssl_bench.errors import ConfigError, RunError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Evaluate or export; 0, 1 for a checkpoint that cannot be used, 2 for wrong arguments."""
-    parser = Parser("evaluate", "Evaluate a trained run again, or export its backbone.")
+    """Evaluate; 0, 1 for a checkpoint that cannot be used, 2 for wrong arguments."""
+    parser = Parser("evaluate", "Evaluate a trained run again.")
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="outputs/<name>/<run_id>")
-    parser.epilog = (
-        "Then key=value: evaluate=OPTION, evaluate=[OPTION,...], evaluate.key=value, paths.data=DIR; "
-        "or export=timm, export=torchvision, alone."
-    )
+    parser.epilog = "Then key=value: evaluate=OPTION, evaluate=[OPTION,...], evaluate.key=value, paths.data=DIR."
     options = parser.read(arguments)
     try:
-        if any(override.startswith("export=") for override in options.overrides):
-            return _export(options.run, options.overrides)
         path, metrics = evaluate(options.run, options.overrides)
     except ConfigError as error:
         return refuse(error, error.exit_code)
@@ -89,23 +84,5 @@ def _configuration(config: dict[str, Any], overrides: Sequence[str]) -> dict[str
     changed = {"evaluate": composed["evaluate"]}
     if any(o.startswith("paths.data=") for o in overrides):
         changed["paths"] = composed["paths"]
-    schema.check(config | changed)
+    schema.check(config | changed | {"tracking": composed["tracking"]})  # the run's may need another package
     return config | changed
-
-
-def _export(folder: Path, overrides: Sequence[str]) -> int:
-    """Export the backbone and print the path of its description."""
-    import torch
-
-    from ssl_bench.networks.export import check_exportable, export
-    from ssl_bench.parts import load_run, read_config
-
-    if len(overrides) > 1:
-        raise ConfigError(f"{overrides[0]} and {overrides[1]}: export=... stands alone")
-    library, config = overrides[0].removeprefix("export="), read_config(folder)
-    check_exportable(library, config)
-    # The run's number format may need a GPU; the export is always float32.
-    run = load_run(folder, config | {"precision": "fp32"}, torch.device("cpu"))
-    weights = run.parts.method.encoder.get_submodule("backbone").state_dict()
-    print(export(folder, library, config, weights, run.run_id, run.step))
-    return 0

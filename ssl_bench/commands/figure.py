@@ -7,7 +7,7 @@ from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, refuse, show_progress
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables
-from ssl_bench.papers.formats import fill
+from ssl_bench.papers.fill import fill
 from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import HELP, Selection
 
@@ -39,9 +39,9 @@ def main(arguments: Sequence[str]) -> int:
         filled = [(table, fill(table, cells, results)) for table, cells in selected]
     except ConfigError as error:
         return refuse(error)
-    from ssl_bench.papers.figure import draw
+    from ssl_bench.papers.figure import draw, panels
 
-    figure = draw(filled)
+    figure = draw([panel for table, cells in filled for panel in panels(table, cells, results)])
     files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150))
     print(path)
     return 0

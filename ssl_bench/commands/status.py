@@ -35,7 +35,7 @@ from ssl_bench.status.index import no_collection
 from ssl_bench.status.labels import labels
 from ssl_bench.status.scan import Scan
 from ssl_bench.status.select import RunFilter
-from ssl_bench.status.view import lines, overview, totals, view
+from ssl_bench.status.view import lines, listing, overview, totals, view
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -45,6 +45,7 @@ LISTED = 40  # more runs than these are listed on a terminal only if that is ask
 WHERE = (
     "only runs with this value: a group or key such as loss=dcl or optimizer.lr=0.3, or state=failed; may be repeated"
 )
+WATCH = "update the table every two seconds, with the last losses and accuracies of running runs"
 SORT = "list the runs by state, folder, label, epoch, speed, a metric (best first), a group or a key; -KEY reverses"
 
 
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE[,VALUE]", help=WHERE)
     parser.add_argument("--sort", metavar="KEY", help=SORT)
     forms = parser.add_mutually_exclusive_group()
-    forms.add_argument("--watch", action="store_true", help="update the table every two seconds, until Ctrl-C")
+    forms.add_argument("--watch", action="store_true", help=f"{WATCH}, until Ctrl-C")
     forms.add_argument("--json", action="store_true", help="print a list of objects, one for each run")
     forms.add_argument("--csv", action="store_true", help="print a table of the same fields")
     forms.add_argument("--failed", action="store_true", help="print the commands that start the failed runs again")
@@ -69,7 +70,8 @@ def main(arguments: Sequence[str]) -> int:
     if not options.outputs.is_dir():
         return refuse(f"there is no folder {options.outputs}: name the folder that paths.outputs was set to")
     try:
-        shown = Shown(options.outputs, RunFilter(options.where, options.sort), options.runs or bool(options.sort))
+        selection, listed = RunFilter(options.where, options.sort), options.runs or bool(options.sort)
+        shown = Shown(options.outputs, selection, listed, options.watch)
         if options.watch:
             return _watch(shown)
         if options.json or options.csv:
@@ -110,14 +112,15 @@ class Shown:
         outputs: the results folder.
         selection: which runs, and their order.
         listed: list them on a terminal, also if they are many.
+        live: show the last losses and accuracies of running runs, and list these also if there are many other runs.
 
     Attributes:
         entries, labels: of the runs; the labels are empty texts unless they are needed.
         left: seconds until all are done; None if that is not known, or nothing is running.
     """
 
-    def __init__(self, outputs: Path, selection: RunFilter, listed: bool) -> None:
-        self.outputs, self._selection, self._always = outputs, selection, listed
+    def __init__(self, outputs: Path, selection: RunFilter, listed: bool, live: bool = False) -> None:
+        self.outputs, self._selection, self._always, self._live = outputs, selection, listed, live
         self._scan = Scan(outputs)
         self.entries: list[Entry] = []
         self.labels: list[str] = []
@@ -156,11 +159,13 @@ class Shown:
         from rich.text import Text
 
         groups = summaries(self.entries)
-        if not self.listed:
-            last = Text(f"{totals(self.entries, self.left)}; --runs lists the runs")
-            return Group(overview(groups, width, rows), Text(""), last)
-        table = view(self.outputs, self.entries, self.labels, self.left, width, rows)
-        return Group(overview(groups, width), Text(""), table) if len(groups) > 1 and rows is None else table
+        if self.listed:
+            table = view(self.outputs, self.entries, self.labels, self.left, width, rows, self._live)
+            return Group(overview(groups, width), Text(""), table) if len(groups) > 1 and rows is None else table
+        running = [entry for entry in self.entries if self._live and entry.state is Status.RUNNING]
+        parts = listing(self.outputs, running, labels(running), width, rows, live=True) if running else []
+        last = Text(f"{totals(self.entries, self.left)}; --runs lists the runs")
+        return Group(overview(groups, width, rows), Text(""), *parts, last)
 
 
 def _record(entry: Entry, label: str) -> dict[str, Any]:

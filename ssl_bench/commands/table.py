@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from ssl_bench.commands.arguments import Parser, refuse, show_progress
 from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers import formats, verdicts
+from ssl_bench.papers import formats, sheet, verdicts
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
+from ssl_bench.papers.fill import fill, record
 from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.record import streams
+
+NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference, and that
+of the project, which is committed with this package."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -20,8 +24,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
     parser.add_argument("--claims", action="store_true", help="the claims of the papers, with verdicts")
     parser.add_argument("--format", default="rich", help="|".join(formats.FORMATS))
+    parser.add_argument(
+        "--long", action="store_true", help="a row for each cell, instead of the paper's rows and columns"
+    )
     parser.add_argument("--wandb", action="store_true", help="also store the table as an artifact in Weights & Biases")
-    parser.epilog = f"{HELP} paths.outputs=FOLDER is where the runs are."
+    parser.epilog = f"{NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
     selection = Selection.read(options.names, options.all, options.overrides)
     try:
@@ -31,12 +38,14 @@ def main(arguments: Sequence[str]) -> int:
             return _claims(selection, options.format)
         selected = [(table, selection.cells(table)) for table in selection.tables()]
         results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
-        filled = [(table, formats.fill(table, cells, results)) for table, cells in selected]
+        filled = [(table, fill(table, cells, results)) for table, cells in selected]
     except ConfigError as error:
         return refuse(error)
-    text = formats.formatted(options.format, filled)
+    text = formats.formatted(options.format, filled, options.long)
     if options.format in verdicts.FORMS and any(isinstance(table, PaperClaim) for table, _ in filled):
-        text = "\n".join(formats.formatted(options.format, [each]) + _verdict(each[0], results) for each in filled)
+        text = "\n".join(
+            formats.formatted(options.format, [each], options.long) + _verdict(each[0], results) for each in filled
+        )
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:  # the reader has closed the pipe; the artifact is still written
@@ -45,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         from ssl_bench.record.wandb import log_table
 
         for table, cells in filled:
-            log_table(table.name, formats.HEADINGS, [cell.row() for cell in cells], formats.record(table, cells))
+            log_table(table.name, sheet.HEADINGS, sheet.rows(cells), record(table, cells))
     return 0
 
 

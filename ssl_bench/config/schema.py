@@ -7,6 +7,7 @@ Groups (``loss``, ``dataset`` ...) are open here: each is typed by the construct
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,9 @@ class Diagnostics:
 @dataclass
 class Tracking:
     mode: str = MISSING
-    project: str = MISSING
-    entity: str | None = MISSING
-    tags: list[str] = MISSING
+    project: str | None = None
+    entity: str | None = None
+    tags: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -126,8 +127,7 @@ def check(config: Mapping[str, Any]) -> None:
         require(value is None or value <= LARGEST, key, value, f"{LARGEST} or less")
     for key, options in CHOICES.items():
         one_of(key, config[key], options)
-    one_of("tracking.mode", config["tracking"]["mode"], ("offline", "online", "off"))
-    _check_wandb(config)
+    _check_tracking(config["tracking"])
     graph = config["graph"]
     require(graph == "auto" or isinstance(graph, bool), "graph", graph, "auto, true or false")
     decay = config["diagnostics"]["gradient_snr"]
@@ -164,8 +164,13 @@ def _check_evaluate(node: Any) -> None:
         require(known, f"evaluate.{name}", evaluator, "an evaluator, or leave it out")
 
 
-def _check_wandb(config: Mapping[str, Any]) -> None:
-    """Refuse names that W&B would refuse."""
+def _check_tracking(node: Mapping[str, Any]) -> None:
+    """Refuse names that W&B would refuse, and TensorBoard where it is not installed."""
+    one_of("tracking.mode", node["mode"], ("offline", "online", "tensorboard", "off"))
     for name in ("entity", "project"):
-        if not WANDB_NAME.fullmatch(config["tracking"][name] or "none"):
+        if not WANDB_NAME.fullmatch(node[name] or "none"):
             raise ConfigError(f"tracking.{name}: set tracking.{name} to a name in W&B, not an address")
+    # A folder of that name in the working directory is found too, but has no origin.
+    if node["mode"] == "tensorboard" and not getattr(find_spec("tensorboard"), "origin", None):
+        remedy = 'pip install "ssl-bench[tensorboard]", or set tracking=offline'
+        raise ConfigError(f"tracking=tensorboard needs the package tensorboard: {remedy}")

@@ -52,9 +52,14 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Images(Source):
-    """Images of one size in one or more parts, numbered through from the first part to the last."""
+    """Images of one size in one or more parts, numbered through from the first part to the last.
 
-    parts: list[Tensor]  # each uint8 [n, C, H, W], channels last in memory, possibly memory-mapped
+    Attributes:
+        parts: each uint8 [n, C, H, W], channels last in memory, possibly memory-mapped.
+        labels: [N] or [N, num_classes].
+    """
+
+    parts: list[Tensor]
     labels: Tensor
 
     def __post_init__(self) -> None:
@@ -163,7 +168,13 @@ class Dataset(ABC):
 
 @dataclass(frozen=True)
 class Probe:
-    """One classification task: the labelled splits to train and test a classifier on, and the number of classes."""
+    """One classification task: the labelled splits to train and test a classifier on, and the number of classes.
+
+    Attributes:
+        train: what the classifier is trained on.
+        test: what it is tested on.
+        num_classes: at least 2.
+    """
 
     train: Source
     test: Source

@@ -19,21 +19,36 @@ from ssl_bench.data.views import ViewParameters, Views
 
 @dataclass(frozen=True)
 class Batch:
-    """Views of some images of this rank."""
+    """Views of some images of this rank.
 
-    views: list[Tensor]  # global crops first, each [B, C, height, width]; further crops may be smaller
-    ids: Tensor  # [B] index of the image in the dataset
-    labels: Tensor  # [B], -1 if unlabelled, or [B, num_classes] counts
+    Attributes:
+        views: global crops first, each [B, C, height, width]; further crops may be smaller.
+        ids: [B] index of the image in the dataset.
+        labels: [B], -1 if unlabelled, or [B, num_classes] counts.
+    """
+
+    views: list[Tensor]
+    ids: Tensor
+    labels: Tensor
 
 
 @dataclass(frozen=True)
 class Step:
-    """This rank's images at one step, with the random numbers of their views."""
+    """This rank's images at one step, with the random numbers of their views.
 
-    ids: Tensor  # [B]
-    labels: Tensor  # [B] or [B, num_classes]
-    images: ImageBatch  # B images
-    uniform: list[Tensor]  # one entry [B, 36] per view
+    Attributes:
+        ids: [B] index of each image in the dataset.
+        labels: [B] or [B, num_classes].
+        images: B images.
+        uniform: one entry [B, 36] per view.
+        views: what makes each view.
+        dtype: of the views.
+    """
+
+    ids: Tensor
+    labels: Tensor
+    images: ImageBatch
+    uniform: list[Tensor]
     views: Sequence[Views]
     dtype: torch.dtype
 

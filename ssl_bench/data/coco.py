@@ -26,7 +26,15 @@ Example = tuple[Tensor, dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Photo:
-    """One entry of ``images`` with its ``annotations``, unchanged from the file."""
+    """One entry of ``images`` with its ``annotations``, unchanged from the file.
+
+    Attributes:
+        id: number of the photo.
+        file_name: path below the folder of the photos.
+        width: pixels.
+        height: pixels.
+        objects: its annotations.
+    """
 
     id: int
     file_name: str
@@ -37,10 +45,15 @@ class Photo:
 
 @dataclass(frozen=True)
 class Instances:
-    """The content of an instance file."""
+    """The content of an instance file.
+
+    Attributes:
+        photos: in the order of the file.
+        categories: category_id of class 1, 2, ...; the ids have gaps, the classes have none.
+    """
 
     photos: list[Photo]
-    categories: list[int]  # category_id of class 1, 2, ...; the ids have gaps, the classes have none
+    categories: list[int]
 
 
 def read(path: Path) -> Instances:

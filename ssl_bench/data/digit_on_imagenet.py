@@ -27,13 +27,22 @@ PLACES = (0.15, 0.45, 0.75)  # upper left corner of a digit, as a share of the s
 
 @dataclass(frozen=True, eq=False)
 class Marked(Source):
-    """Photos as squares with digit ``which`` [N] on each in nine places."""
+    """Photos as squares with digit ``which`` [N] on each in nine places.
+
+    Attributes:
+        photos: the N photos.
+        size: side S of the squares, in pixels.
+        digits: uint8 [M, 28, 28], possibly memory-mapped.
+        which: [N] index of each photo's digit.
+        add: combine photo and digit by their sum, clipped; else by the brighter pixel.
+        labels: [N] class of each photo, or its digit.
+    """
 
     photos: Photos
     size: int
-    digits: Tensor  # uint8 [M, 28, 28], possibly memory-mapped
+    digits: Tensor
     which: Tensor
-    add: bool  # combine photo and digit by their sum, clipped; else by the brighter pixel
+    add: bool
     labels: Tensor
 
     def take(self, ids: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Loader:
         return Step(ids, labels, images, uniform, self.views, self.dtype)
 
     def uniform(self, step: int) -> list[Tensor]:
-        """The random numbers of each view of this rank's images at a step, on the device of the views."""
+        """The random numbers [B, 36] of each view of this rank's images at a step, on the device of the views."""
         share, drawn = self.batch_size // world(), []
         local_rows = slice(rank() * share, (rank() + 1) * share)
         for view, views in enumerate(self.views):

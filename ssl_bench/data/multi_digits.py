@@ -28,13 +28,23 @@ MOST = 16  # digits on a canvas
 
 @dataclass(frozen=True, eq=False)
 class Canvases(Source):
-    """Canvases with the digits ``which`` [N, K], whose upper left corners are at ``top``, ``left`` [N, K]."""
+    """Canvases with the digits ``which`` [N, K], whose upper left corners are at ``top``, ``left`` [N, K].
 
-    digits: Tensor  # uint8 [M, 28, 28], possibly memory-mapped
+    Attributes:
+        digits: uint8 [M, 28, 28], possibly memory-mapped.
+        which: [N, K] index of each digit.
+        top: [N, K] first row, in pixels.
+        left: [N, K] first column, in pixels.
+        sizes: K sides of the digits, in pixels.
+        size: side S of a canvas, in pixels.
+        labels: [N] or [N, num_classes] counts.
+    """
+
+    digits: Tensor
     which: Tensor
     top: Tensor
     left: Tensor
-    sizes: tuple[int, ...]  # K
+    sizes: tuple[int, ...]
     size: int
     labels: Tensor
 
@@ -77,7 +87,7 @@ def mnist(root: Path) -> ArrayDataset:
 
 
 def labelled(dataset: ArrayDataset, split: str) -> tuple[Tensor, Tensor]:
-    """The arrays of a split.
+    """The arrays of a split: uint8 [N, C, H, W] and labels [N] from 0.
 
     Raises:
         ConfigError: as :meth:`ArrayDataset.arrays`, or an image is not labelled.

@@ -29,7 +29,7 @@ class Padded(list[Tensor]):
         super().__init__(rows[i][:, :height, :width] for i, (_, height, width) in enumerate(shapes))
 
     def copied(self, batches: Sequence[Tensor], order: Tensor) -> "Padded":
-        """The same images in copies of the batches."""
+        """The same images in copies ``batches`` [m, C, H, W] of the batches, with a copy of ``order`` [n]."""
         return Padded(batches, order, self._groups, self._shapes)
 
 

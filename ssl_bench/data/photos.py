@@ -65,7 +65,7 @@ class Photos(Source):
         return self.map(lambda image: image, ids.tolist())
 
     def map(self, function: Callable[[Tensor], T], ids: Sequence[int]) -> list[T]:
-        """Decode images and apply ``function`` to each, both in the threads.
+        """Decode the images ``ids`` and apply ``function`` to each uint8 [3, h, w], both in the threads.
 
         Raises:
             RunError: more than a thousandth of the split is damaged.

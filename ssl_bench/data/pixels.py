@@ -53,7 +53,7 @@ class Normalize:
 
 
 def resize(x: Tensor, size: Sequence[int], interpolation: str) -> Tensor:
-    """[n, C, h, w] -> [n, C, *size], antialiased."""
+    """[n, C, h, w] -> [n, C, *size], antialiased; ``interpolation`` is bilinear or bicubic."""
     return interpolate(x, tuple(size), mode=interpolation, antialias=True)
 
 
@@ -75,7 +75,7 @@ def sizes(images: ImageBatch) -> tuple[int | Tensor, int | Tensor]:
 
 
 def constants(values: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """uint8 [n, E] -> [n, E, S, S] in [0, 1]"""
+    """Constant channels: uint8 [n, E] -> [n, E, S, S] of type ``dtype`` in [0, 1]."""
     return values.to(dtype).div_(255)[..., None, None].expand(-1, -1, size, size)
 
 

@@ -17,11 +17,17 @@ THREADS = 2  # one joins the decoded images of a batch, while those of the next 
 
 
 class Read(NamedTuple):
-    """A batch of n images."""
+    """A batch of n images.
 
-    ids: Tensor  # [n]
+    Attributes:
+        ids: [n] index of each image.
+        images: n images.
+        labels: [n] or [n, num_classes].
+    """
+
+    ids: Tensor
     images: ImageBatch
-    labels: Tensor  # [n] or [n, num_classes]
+    labels: Tensor
 
 
 class Reader:

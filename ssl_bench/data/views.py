@@ -45,20 +45,35 @@ OnRows = Callable[
 
 @dataclass(frozen=True, eq=False)
 class ViewParameters:
-    """All random parameters of one view of n images; the leading dimension of each tensor is n."""
+    """All random parameters of one view of n images; the leading dimension of each tensor is n.
 
-    top: Tensor  # int64 [n], first row of the box
-    left: Tensor  # int64 [n], first column of the box
-    height: Tensor  # int64 [n]
-    width: Tensor  # int64 [n]
-    flip: Tensor  # bool [n]
-    jitter: Tensor  # bool [n], whether the four parts below act
-    order: Tensor  # int64 [n, 4], permutations: which of brightness, contrast, saturation, hue is first, second, ...
-    strength: Tensor  # float32 [n, 4]: factors of brightness, contrast and saturation, then the turn of the hue
-    grayscale: Tensor  # bool [n]
-    blur: Tensor  # bool [n]
-    sigma: Tensor  # float32 [n], pixels
-    solarize: Tensor  # bool [n]
+    Attributes:
+        top: int64 [n], first row of the box.
+        left: int64 [n], first column of the box.
+        height: int64 [n], rows of the box.
+        width: int64 [n], columns of the box.
+        flip: bool [n], whether to mirror left and right.
+        jitter: bool [n], whether the four parts below act.
+        order: int64 [n, 4], permutations: which of brightness, contrast, saturation, hue is first, second, ...
+        strength: float32 [n, 4]: factors of brightness, contrast and saturation, then the turn of the hue.
+        grayscale: bool [n], whether to remove the colours.
+        blur: bool [n], whether to blur.
+        sigma: float32 [n], width of the blur in pixels.
+        solarize: bool [n], whether to invert bright values.
+    """
+
+    top: Tensor
+    left: Tensor
+    height: Tensor
+    width: Tensor
+    flip: Tensor
+    jitter: Tensor
+    order: Tensor
+    strength: Tensor
+    grayscale: Tensor
+    blur: Tensor
+    sigma: Tensor
+    solarize: Tensor
 
     def __getitem__(self, rows: slice | Tensor) -> ViewParameters:
         """Select the parameters of some images by a slice, indices or a mask."""

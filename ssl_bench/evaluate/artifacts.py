@@ -9,42 +9,70 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Histogram:
-    """Frequencies of a quantity in bins, for one or several groups with the same bins."""
+    """Frequencies of a quantity in bins, for one or several groups with the same bins.
 
-    counts: dict[str, list[int]]  # by group, [bins]
-    edges: list[float]  # [bins + 1], ascending; a bin includes its lower edge, the last one both
+    Attributes:
+        counts: by group, [bins].
+        edges: [bins + 1], ascending; a bin includes its lower edge, the last one both.
+        label: of the quantity.
+        of: the things that are counted.
+        groups: the kind of the groups.
+    """
+
+    counts: dict[str, list[int]]
+    edges: list[float]
     label: str
-    of: str  # the things that are counted
-    groups: str  # the kind of the groups
+    of: str
+    groups: str
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A few values of a quantity, such as one per class, for one or several groups."""
+    """A few values of a quantity, such as one per class, for one or several groups.
 
-    values: dict[str, list[float]]  # by group
+    Attributes:
+        values: by group.
+        label: of the quantity.
+        of: the things that have a value each.
+    """
+
+    values: dict[str, list[float]]
     label: str
-    of: str  # the things that have a value each
+    of: str
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Quantities as functions of one setting, each on its own scale."""
+    """Quantities as functions of one setting, each on its own scale.
+
+    Attributes:
+        x: values of the setting.
+        lines: by label, as long as x.
+        label: of x.
+        doubling: draw x on a logarithmic scale, base 2.
+    """
 
     x: list[float]
-    lines: dict[str, list[float]]  # by label, as long as x
-    label: str  # of x
-    doubling: bool = False  # draw x on a logarithmic scale, base 2
+    lines: dict[str, list[float]]
+    label: str
+    doubling: bool = False
 
 
 @dataclass(frozen=True)
 class Regions:
-    """Clusters of the locations of a photo, in several ways: a string per row, a hexadecimal digit per location."""
+    """Clusters of the locations of a photo, in several ways: a string per row, a hexadecimal digit per location.
 
-    photo: str  # path of the file
-    columns: int  # maps side by side
-    maps: dict[str, list[str]]  # by title
-    instances: list[str] | None  # annotated objects; "." is background, "x" a crowd
+    Attributes:
+        photo: path of the file.
+        columns: maps side by side.
+        maps: by title.
+        instances: annotated objects; "." is background, "x" a crowd.
+    """
+
+    photo: str
+    columns: int
+    maps: dict[str, list[str]]
+    instances: list[str] | None
 
 
 Artifact = Histogram | Distribution | Curve | Regions

@@ -130,6 +130,7 @@ def statistics(q: Tensor, p: Tensor, keys: Tensor, index: Tensor, losses: Collec
     Args:
         q, p: [Q, P] queries and their positives.
         keys: [N, P] of which ``index`` [Q, K] are the negatives of each query.
+        tau: positive.
     """
     e = Embedded(q[None], p[None], q[None], torch.arange(len(q), device=q.device))
     leaves = Contrast.of(e, Bank(keys, None)).pick(index[None]).with_leaf_anchors()

@@ -123,6 +123,8 @@ def pair_statistics(
     tiles are divided over the ranks.
 
     Args:
+        num_classes: labels are in [0, num_classes).
+        t: sharpness of the kernel of the uniformity, positive.
         tile: b; the result does not depend on it. Memory beside the features: a few b x max(b, D).
     """
     device, count = features.device, len(features)

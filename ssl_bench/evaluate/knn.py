@@ -60,7 +60,16 @@ def knn_predict(
 
 
 def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | None = None) -> Tensor:
-    """Find the k nearest bank entries of every query: their keys [Q, k] (see :func:`_keys`), nearest first."""
+    """Find the k nearest bank entries of every query: their keys, int64 [Q, k], nearest first.
+
+    A key holds a cosine and an index: :func:`rank_classes` reads it.
+
+    Args:
+        queries: [Q, D], of any length.
+        bank: [N, D], of any length, on the same device.
+        k: 1 to N.
+        blocks: queries and bank entries whose cosines are computed at once; None: those for the device.
+    """
     query_block, bank_block = blocks or BLOCKS.get(queries.device.type, BLOCKS["cpu"])
     device, offsets = bank.device, torch.arange(GROUP, device=bank.device)
     best = torch.full((len(queries), k), torch.iinfo(torch.int64).min, device=device)  # below every key
@@ -115,7 +124,15 @@ def _flip_negative(bits: Tensor) -> Tensor:
 
 
 def rank_classes(keys: Tensor, bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> Tensor:
-    """[Q, num_classes] classes, best first, by the votes of the first k neighbours in ``keys`` [Q, k or more]."""
+    """[Q, num_classes] classes, best first, by the votes of the first k neighbours in ``keys`` [Q, k or more].
+
+    Args:
+        keys: from :func:`nearest`.
+        bank_labels: [N] in [0, num_classes).
+        k: 1 to the number of keys.
+        temperature: a neighbour votes with exp(cosine / temperature); positive.
+        num_classes: C.
+    """
     ranking = torch.empty(len(keys), num_classes, dtype=torch.int64, device=keys.device)
     for some_keys, some_ranking in zip(keys.split(4096), ranking.split(4096), strict=True):
         cosines, indices = _unpacked(some_keys)
@@ -129,7 +146,12 @@ def rank_classes(keys: Tensor, bank_labels: Tensor, k: int, temperature: float, 
 
 
 def check_votes(bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> None:
-    """Raise InvalidValue for a k or a temperature that cannot be used, ValueError for a label out of range."""
+    """Check what :func:`rank_classes` is called with.
+
+    Raises:
+        InvalidValue: k is not between 1 and N, the number of ``bank_labels`` [N]; temperature is not positive.
+        ValueError: a label is outside of [0, num_classes).
+    """
     count = len(bank_labels)
     require(1 <= k <= count, "k", k, f"a number from 1 to {count}, the number of labelled training images")
     require(temperature > 0, "temperature", temperature, "a positive number")

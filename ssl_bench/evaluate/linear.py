@@ -47,6 +47,10 @@ def fit_linear(
     Args:
         features: [N, D] floating point; labels: [N] in [0, num_classes), on the same device. They may fill most of its
             memory, so no copy of them is kept.
+        lrs: L learning rates, at the first step.
+        num_classes: C.
+        epochs, batch_size: 1 or more; the last batch of an epoch may be smaller.
+        momentum: in [0, 1).
         weight_decay: on the weight, not on the bias; one for all classifiers or one for each.
         generator: CPU generator for the order of the images.
         fitted: int64 [n], the images to fit on; None: all.

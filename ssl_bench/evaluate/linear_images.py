@@ -38,7 +38,8 @@ class LinearOnImages(Evaluator):
     have no network to run on crops.
 
     Args:
-        size, mean ... grayscale: of the views, as in `ssl_bench.data.views.Views`.
+        size, mean, std, scale, ratio, interpolation, flip, jitter, jitter_p, grayscale: of the views, as in
+            :class:`ssl_bench.data.views.Views`.
         lighting: standard deviation of the factors of the colours' principal components that are added to each view
             before its normalisation (Krizhevsky et al., 2012: 0.1). Gray images stay as they are.
         epochs, batch_size: of the training; ``batch_size`` counts the images of all ranks.

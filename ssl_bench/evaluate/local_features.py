@@ -202,7 +202,11 @@ class LocalFeatures(Evaluator):
 
 
 def feature_maps(backbone: nn.Module, layers: Sequence[str], view: Tensor, grid: int) -> dict[str, Tensor]:
-    """Outputs of ``layers`` for one view [1, C, S, S]: unit vectors [g, g, D], with g at most ``grid``."""
+    """Outputs of ``layers`` for one view [1, C, S, S]: unit vectors [g, g, D], with g at most ``grid``.
+
+    Raises:
+        InvalidValue: a module of ``backbone`` has another output than a map.
+    """
     with frozen(backbone), captured_outputs(backbone, layers) as outputs:
         backbone(view)
     maps = {}

@@ -71,6 +71,14 @@ def wide_resnet50(width: int, in_channels: int, zero_init_residual: bool) -> Bac
 
     SimCLR (Chen et al., arXiv 2002.05709, figure 7) and later tables call it 2x and 4x. It is not the "wide ResNet" of
     Zagoruyko and Komodakis, which widens the 3 x 3 convolutions only.
+
+    Args:
+        width: 1 or more.
+        in_channels: of the images.
+        zero_init_residual: start the last norm of each block at 0.
+
+    Raises:
+        InvalidValue: width is below 1.
     """
     import timm  # heavy: only where it is used
 

@@ -23,7 +23,7 @@ class Encoder(nn.Module):
 
 
 def unit(x: Tensor) -> Tensor:
-    """x / |x| along the last dimension, as ``torch.nn.functional.normalize``, in half as many operations."""
+    """x / |x| for vectors [..., D], as ``torch.nn.functional.normalize``, in half as many operations."""
     return _Unit.apply(x)  # type: ignore[no-any-return]
 
 
@@ -47,5 +47,5 @@ class _Unit(torch.autograd.Function):
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """Convert ``x`` to float32, float64 aside: vectors are never normalised in half precision."""
+    """Convert ``x`` [...] to float32, float64 aside: vectors are never normalised in half precision."""
     return x if x.dtype == torch.float64 else x.float()

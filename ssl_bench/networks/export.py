@@ -14,52 +14,57 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench import files
-from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import timm_backbone
 
 LARGEST = 2**36  # bytes of an export
-LIBRARIES = ("timm", "torchvision")
 
 
-def check_exportable(library: str, config: Mapping[str, Any]) -> None:
+def check_exportable(form: str, config: Mapping[str, Any]) -> None:
     """Refuse an export that cannot work, before the weights are read.
 
+    Args:
+        form: ``timm``, ``torchvision`` or ``card``.
+        config: resolved configuration of the run.
+
     Raises:
-        ConfigError: ``library`` is unknown, or the run's backbone is not timm's.
+        ConfigError: the run has no backbone, or not one of timm's.
     """
-    one_of("export", library, LIBRARIES)
-    target: str = config["backbone"]["_target_"]
+    node = config.get("backbone")
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"--format {form}: this run has no backbone: export a run of `ssl-bench train`")
+    target: str = node["_target_"]
     if target.rpartition(".")[2] != timm_backbone.__name__:  # the module's path may have changed since the run
         name = config["choices"].get("backbone", target)
-        remedy = "export a run with one of its networks, such as resnet18"
-        raise ConfigError(f"export={library}: {library} has no backbone={name}: {remedy}")
+        others = "such as backbone=resnet18_cifar, or any with backbone=timm backbone.name=NAME"
+        remedy = f"export a run with one, {others}; ssl_bench.parts.load_run opens this run in Python"
+        raise ConfigError(f"--format {form}: backbone={name} is no network of timm: {remedy}")
 
 
 def export(
-    folder: Path, library: str, config: Mapping[str, Any], weights: Mapping[str, Tensor], run_id: str, step: int
+    out: Path, library: str, config: Mapping[str, Any], weights: Mapping[str, Tensor], run_id: str, step: int
 ) -> Path:
-    """Write ``folder/export/backbone_<library>.pt`` and a JSON that describes it; return the path of the JSON.
+    """Write ``out/backbone_<library>.pt`` and a JSON that describes it; return the path of the JSON.
 
     Args:
-        folder: directory of the run.
+        out: folder to write to, which is made.
         library: ``timm`` or ``torchvision``.
-        config: resolved configuration of the run.
+        config: resolved configuration of a run that :func:`check_exportable` accepts.
         weights: state dict of the backbone, float32.
         run_id, step: the run and the optimiser step that the weights are from.
 
     Raises:
-        ConfigError: ``library`` is unknown or has no such network.
+        ConfigError: torchvision has no such network.
     """
-    check_exportable(library, config)
     node, dataset = config["backbone"], config["dataset"]
     if library == "torchvision":
         _check_torchvision(node["name"], node["stem"], node["in_channels"], weights)
     buffer = io.BytesIO()
     torch.save(weights, buffer)
-    path = folder / "export" / f"backbone_{library}.pt"
-    path.parent.mkdir(exist_ok=True)
+    path = out / f"backbone_{library}.pt"
+    out.mkdir(parents=True, exist_ok=True)
     files.write(path, lambda file: file.write(buffer.getbuffer()))
+    loading = f"model.load_state_dict(torch.load({path.name!r}, weights_only=True))"
     description = {
         "run_id": run_id,
         "step": step,
@@ -67,10 +72,11 @@ def export(
         "name": node["name"],
         "stem": node["stem"],
         "in_channels": node["in_channels"],
+        "size": node.get("size"),
         "mean": dataset["mean"],
         "std": dataset["std"],
         "sha256": hashlib.sha256(buffer.getbuffer()).hexdigest(),
-        "load": _recipe(library, node["name"], node["stem"], node["in_channels"], weights),
+        "load": ["import torch", *building(library, node, weights), loading],
     }
     files.write_json(path.with_suffix(".json"), description)
     return path.with_suffix(".json")
@@ -90,7 +96,8 @@ def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     """
     description, weights = read(path)
     try:
-        backbone = timm_backbone(description["name"], description["in_channels"], description["stem"])
+        size = description.get("size")  # older exports have none
+        backbone = timm_backbone(description["name"], description["in_channels"], description["stem"], size=size)
         backbone.load_state_dict(weights)
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} does not describe the weights beside it: export the run again") from error
@@ -101,7 +108,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Content of the JSON ``path`` of an export, and its weights by name. Raises ConfigError as :func:`load` does."""
     description = files.read_json(path)
     if not isinstance(description, dict) or "sha256" not in description:
-        raise ConfigError(f"{path} is no export: make one with `ssl-bench evaluate RUN_DIR export=torchvision`")
+        raise ConfigError(f"{path} is no export: make one with `ssl-bench export RUN_DIR`")
     weights = path.with_suffix(".pt")
     try:
         content = files.read_bytes(weights, LARGEST)
@@ -120,22 +127,29 @@ def _check_torchvision(name: str, stem: str, channels: int, weights: Mapping[str
     import torchvision  # heavy: only where it is used
 
     if name not in torchvision.models.list_models(torchvision.models):
-        raise ConfigError(f"export=torchvision: torchvision has no {name}; set export=timm")
+        raise ConfigError(f"--format torchvision: torchvision has no {name}: use --format timm")
     with torch.device("meta"):
         tensors = torchvision.models.get_model(name, weights=None).state_dict()
     changed = {"conv1.weight"} if stem == "cifar" or channels != 3 else set()
     expected = {k: v.shape for k, v in tensors.items() if not k.startswith(("fc.", "classifier"))}
     shapes = {k: expected.get(k) if k in changed else v.shape for k, v in weights.items()}
     if shapes != expected:
-        raise ConfigError(f"export=torchvision: torchvision's {name} has other layers than the run's: set export=timm")
+        layers = f"torchvision's {name} has other layers than the run's"
+        raise ConfigError(f"--format torchvision: {layers}: use --format timm")
 
 
-def _recipe(library: str, name: str, stem: str, channels: int, weights: Mapping[str, Tensor]) -> list[str]:
-    """Lines of Python that build the network and load the weights strictly."""
+def building(library: str, node: Mapping[str, Any], weights: Mapping[str, Tensor]) -> list[str]:
+    """Lines of Python that build the network of ``library`` as ``model``, before its weights are loaded.
+
+    Args:
+        node: the run's ``backbone``.
+        weights: state dict of the backbone.
+    """
+    stem, channels = node["stem"], node["in_channels"]
     if library == "timm":
-        lines = ["import timm, torch", f"model = timm.create_model({name!r}, num_classes=0, in_chans={channels})"]
+        lines = ["import timm", f"model = timm.create_model({timm_arguments(node)})"]
     else:
-        lines = ["import torch, torchvision", f"model = torchvision.models.get_model({name!r}, weights=None)"]
+        lines = ["import torchvision", f"model = torchvision.models.get_model({node['name']!r}, weights=None)"]
         lines += ["model.fc = torch.nn.Identity()"]
     if stem == "cifar" or (library == "torchvision" and channels != 3):
         geometry = "3, 1, 1" if stem == "cifar" else "7, 2, 3"
@@ -143,4 +157,14 @@ def _recipe(library: str, name: str, stem: str, channels: int, weights: Mapping[
         lines += [f"model.conv1 = torch.nn.Conv2d({channels}, {width}, {geometry}, bias=False)"]
     if stem == "cifar":
         lines += ["model.maxpool = torch.nn.Identity()"]
-    return [*lines, f"model.load_state_dict(torch.load('backbone_{library}.pt', weights_only=True))"]
+    return lines
+
+
+def timm_arguments(node: Mapping[str, Any]) -> str:
+    """Arguments of ``timm.create_model``, as Python, for a run's ``backbone``; its stem may need more."""
+    import timm  # heavy: only where it is used
+
+    size = node.get("size")
+    fixed = size is not None and getattr(timm.get_pretrained_cfg(node["name"]), "fixed_input_size", False)
+    arguments = [repr(node["name"]), "num_classes=0", f"in_chans={node['in_channels']}"]
+    return ", ".join([*arguments, *([f"img_size={size}"] if fixed else [])])

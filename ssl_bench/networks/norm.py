@@ -82,6 +82,7 @@ class GroupedBatchNorm(nn.BatchNorm1d):
     Attributes:
         groups: g, consecutive slices of the rows.
         joined: the rows of all ranks, which have equally many, are one group.
+        momentum: share of the batch in the running averages, in [0, 1].
     """
 
     groups: int
@@ -117,13 +118,16 @@ class GroupedBatchNorm(nn.BatchNorm1d):
 
     @torch.no_grad()
     def move(self, mean: Tensor, var: Tensor, count: int) -> None:
-        """Move the running averages towards the mean over the groups of ``mean`` and the unbiased ``var`` [g, C]."""
+        """Move the running averages towards the mean over the groups of ``mean`` and the unbiased ``var`` [g, C].
+
+        ``count`` is the number of values of each channel in a group.
+        """
         if self.running_mean is not None and self.running_var is not None:
             self.running_mean.lerp_(mean.mean(0), self.momentum)
             self.running_var.lerp_(var.mean(0) * (count / (count - 1)), self.momentum)
 
     def count(self, x: Tensor) -> int:
-        """Number of values in a group of each channel."""
+        """Number of values of each channel of ``x`` [B, C, ...] in a group."""
         return x.numel() // x.shape[1] // self.groups * (world() if self.joined else 1)
 
 

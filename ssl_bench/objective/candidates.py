@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.objective import tiles
+from ssl_bench.objective.bits import unpack
 from ssl_bench.precision import products
 
 
@@ -74,6 +75,19 @@ class Cosines(Candidates):
 
 
 @dataclass(frozen=True)
+class Excluded:
+    """Candidates that do not count.
+
+    Attributes:
+        bits: [V, B, ceil(C / 8)] packed booleans (:mod:`ssl_bench.objective.bits`).
+        left: how many candidates of an anchor count.
+    """
+
+    bits: Tensor
+    left: int
+
+
+@dataclass(frozen=True)
 class Pool(Candidates):
     """All keys except those that show the anchor's own image.
 
@@ -82,37 +96,39 @@ class Pool(Candidates):
         keys: [C, D], or [V, C, D] where each view has its own.
         image_ids: ids of the images of the anchors [B] and of the keys [C]; a key with the anchor's id is excluded.
             None: no key shows an anchor's image.
-        excluded: [V, B, n] indices of further keys that do not count.
+        excluded: keys that do not count, in place of ``image_ids``; None: only ``image_ids`` excludes keys.
         tiled: never store the cosines of all anchors at once; None: where they are many.
     """
 
     q: Tensor
     keys: Tensor
     image_ids: tuple[Tensor, Tensor] | None
-    excluded: Tensor | None = None
+    excluded: Excluded | None = None
     tiled: bool | None = None
 
     @property
     def count(self) -> Tensor | int:
-        further = 0 if self.excluded is None else self.excluded.shape[-1]
+        if self.excluded is not None:
+            return self.excluded.left
         if self.image_ids is None:
-            return self.keys.shape[-2] - further
+            return self.keys.shape[-2]
         anchor_ids, key_ids = self.image_ids[0], self.image_ids[1].sort().values
         same = torch.searchsorted(key_ids, anchor_ids, right=True) - torch.searchsorted(key_ids, anchor_ids)  # [B]
-        return (len(key_ids) - further - same)[None]  # [1, B]
+        return (len(key_ids) - same)[None]  # [1, B]
 
     def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        if not _is_tiled(self.tiled, self.q, self.keys):
+        # A mask of random bits is faster in panels, which need no boolean for each cosine.
+        if self.excluded is None and not _is_tiled(self.tiled, self.q, self.keys):
             return Cosines(*self.cosines()).lse(tau, second_tau)
         if self.keys.ndim == 2:  # the anchors of all views are rows of one matrix
             views = len(self.q)
             ids = None if self.image_ids is None else (self.image_ids[0].repeat(views), self.image_ids[1])
-            excluded = None if self.excluded is None else self.excluded.flatten(0, 1)
+            excluded = None if self.excluded is None else self.excluded.bits.flatten(0, 1)
             rows = tiles.pooled_lse(self.q.flatten(0, 1), self.keys, _flat(tau), _flat(second_tau), ids, excluded)
             return _split(rows, views)
         each = [
             tiles.pooled_lse(
-                self.q[v], keys, _of_view(tau, v), _of_view(second_tau, v), self.image_ids, _of_view(self.excluded, v)
+                self.q[v], keys, _of_view(tau, v), _of_view(second_tau, v), self.image_ids, self._excluded_of(v)
             )
             for v, keys in enumerate(self.keys)
         ]
@@ -120,11 +136,12 @@ class Pool(Candidates):
 
     def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         neg = products(self.q if anchors is None else anchors, self.keys)  # [V, B, C]
-        valid = None if self.image_ids is None else self.image_ids[0][:, None] != self.image_ids[1]  # [B, C]
         if self.excluded is not None:
-            valid = torch.ones_like(neg, dtype=torch.bool) if valid is None else valid.expand(neg.shape)
-            valid = valid.scatter(-1, self.excluded.long(), False)
-        return neg, valid
+            return neg, ~unpack(self.excluded.bits, neg.shape[-1])
+        return neg, None if self.image_ids is None else self.image_ids[0][:, None] != self.image_ids[1]  # [B, C]
+
+    def _excluded_of(self, view: int) -> Tensor | None:
+        return None if self.excluded is None else self.excluded.bits[view]
 
     def detached_for(self, q: Tensor) -> Candidates:
         return replace(self, q=q, keys=self.keys.detach())

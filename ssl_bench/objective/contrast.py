@@ -9,18 +9,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ssl_bench.objective.candidates import Candidates, Cosines, Picks, Pool
+from ssl_bench.objective.candidates import Candidates, Cosines, Excluded, Picks, Pool
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """Anchors and positives of a batch. With more than two views, an anchor view is a pair (view, view of positive)."""
+    """Anchors and positives of a batch. With more than two views, an anchor view is a pair (view, view of positive).
 
-    q: Tensor  # [V, B, D] unit anchors
-    p: Tensor  # [V, B, D] unit positives of the anchors; without gradient when a momentum network made them
-    raw: Tensor  # [V, B, D] the anchors before normalisation
-    ids: Tensor  # [B]
-    anchor_keys: Tensor | None = None  # [V, B, D] keys of the anchors' views; None: p of the other view
+    Attributes:
+        q: [V, B, D] unit anchors.
+        p: [V, B, D] unit positives of the anchors; without gradient when a momentum network made them.
+        raw: [V, B, D] the anchors before normalisation.
+        ids: [B] index of each image in the dataset.
+        anchor_keys: [V, B, D] keys of the anchors' views; None: p of the other view.
+    """
+
+    q: Tensor
+    p: Tensor
+    raw: Tensor
+    ids: Tensor
+    anchor_keys: Tensor | None = None
 
     @property
     def keys(self) -> Tensor:
@@ -35,10 +43,15 @@ class Embedded:
 
 @dataclass(frozen=True)
 class Bank:
-    """Candidates of a batch, before a choice among them."""
+    """Candidates of a batch, before a choice among them.
 
-    keys: Tensor  # [C, D] candidates shared by the views, or [V, C, D]
-    ids: Tensor | None  # [C] image of each candidate, -1: never the anchor's own image; None: all of them -1
+    Attributes:
+        keys: [C, D] candidates shared by the views, or [V, C, D].
+        ids: [C] image of each candidate, -1: never the anchor's own image; None: all of them -1.
+    """
+
+    keys: Tensor
+    ids: Tensor | None
 
 
 class Contrast:
@@ -46,10 +59,16 @@ class Contrast:
 
     With s the cosine of an anchor and its positive and l = log sum_k exp(s_k / tau) over its K negatives, most losses
     are functions of u = l - s / tau, the log-odds against the positive.
+
+    :meth:`of` makes one from vectors, :meth:`dense` from cosines.
+
+    Attributes:
+        pos: [V, B] cosines with the positives, in [-1, 1].
+        raw: [V, B, D] anchors before normalisation; None if they are not known.
     """
 
-    pos: Tensor  # [V, B]
-    raw: Tensor | None  # [V, B, D]
+    pos: Tensor
+    raw: Tensor | None
 
     def __init__(
         self,
@@ -112,14 +131,23 @@ class Contrast:
         picks = Picks(pool.q, pool.keys, index, pool.tiled)
         return Contrast(self.pos, picks, self.raw, self._q, self._p)
 
-    def excluding(self, index: Tensor) -> "Contrast":
-        """The same contrast without the candidates ``index`` [V, B, n] of each anchor."""
+    def excluding(self, left_out: Tensor, count: int) -> "Contrast":
+        """The same contrast with ``count`` of the candidates as the negatives of each anchor.
+
+        Args:
+            left_out: [V, B, ceil(C / 8)] packed booleans, true for the other candidates, those of the anchor's own
+                image among them.
+        """
         pool = self._pool()
-        rest = Pool(pool.q, pool.keys, pool.image_ids, index, pool.tiled)
+        rest = Pool(pool.q, pool.keys, None, Excluded(left_out, count), pool.tiled)
         return Contrast(self.pos, rest, self.raw, self._q, self._p)
 
     def lse(self, tau: Tensor) -> Tensor:
-        """log sum_k exp(s_k / tau) over the negatives, [V, B]; ``tau`` is [] or [V, B], positive."""
+        """log sum_k exp(s_k / tau) over the negatives, [V, B]; ``tau`` is [] or [V, B], positive.
+
+        Raises:
+            ValueError: there are no negatives; so for all below that need them.
+        """
         if self._last_lse is None or self._last_lse[0] is not tau:
             self._last_lse = tau, self._negatives().lse(self._cast(tau))[0]
         return self._last_lse[1]
@@ -129,7 +157,10 @@ class Contrast:
         return self.lse(tau) - self.pos / tau
 
     def log_odds_at(self, tau: Tensor, second_tau: Tensor) -> tuple[Tensor, Tensor]:
-        """The log-odds at ``tau`` and, without gradient, at ``second_tau``, in one pass over the candidates."""
+        """The log-odds [V, B] at ``tau`` and, without gradient, at ``second_tau``, in one pass over the candidates.
+
+        Both temperatures are [] or [V, B], positive.
+        """
         first, second = self._negatives().lse(self._cast(tau), self._cast(second_tau).detach())
         assert second is not None
         self._last_lse = tau, first
@@ -137,6 +168,7 @@ class Contrast:
 
     @property
     def has_negatives(self) -> bool:
+        """Whether there are candidates at all."""
         return self.candidates is not None
 
     @property
@@ -152,7 +184,11 @@ class Contrast:
 
     @property
     def mirror(self) -> Tensor:
-        """[V, B, C] cosines of the positives with the same candidates, for losses that declare the need ``dense``."""
+        """[V, B, C] cosines of the positives with the same candidates, for losses that declare the need ``dense``.
+
+        Raises:
+            ValueError: the contrast was made from cosines without them.
+        """
         if self._mirror is not None:
             return self._mirror
         if self._p is None:
@@ -160,7 +196,10 @@ class Contrast:
         return self._negatives().cosines(self._p)[0]
 
     def with_leaf_anchors(self) -> tuple[Tensor, "Contrast"] | None:
-        """The anchors as leaves of a new graph and the contrast of them, all else constant; None without vectors."""
+        """The anchors [V, B, D] as leaves of a new graph and the contrast of them, all else constant.
+
+        None for a contrast that was made from cosines.
+        """
         if self._q is None or self._p is None:
             return None
         q, p = self._q.detach().requires_grad_(), self._p.detach()

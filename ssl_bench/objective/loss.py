@@ -29,24 +29,30 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        """The loss of each anchor [V, B]; ``tau`` is [] or [V, B], positive."""
+        """The loss of each anchor [V, B].
+
+        Args:
+            contrast: cosines of the anchors with their positives and negatives.
+            tau: [] or [V, B], positive.
+        """
         raise NotImplementedError
 
     def information(self, contrast: Contrast, tau: Tensor) -> Tensor:
         """Contribution of each anchor to the lower bound on the mutual information of the views, in nats: [V, B].
 
-        log(1 + K) - InfoNCE (CPC, van den Oord et al. 2018; EqCo, Zhu et al. 2020, section 3.1).
+        log(1 + K) - InfoNCE (CPC, van den Oord et al. 2018; EqCo, Zhu et al. 2020, section 3.1). ``contrast`` and
+        ``tau`` are those of :meth:`forward`.
         """
         return torch.log1p(contrast.count) - softplus(contrast.log_odds(tau))
 
 
 def softplus(u: Tensor) -> Tensor:
-    """log(1 + e^u), without torch's own shortcut to u above 20, which is off by 2e-9 in double precision."""
+    """log(1 + e^u) of any shape [...], without torch's shortcut above 20, which is off by 2e-9 in double precision."""
     return -logsigmoid(-u)
 
 
 def unscaled_softplus(u: Tensor) -> Tensor:
-    """softplus(u) / sg sigmoid(u), in value and gradient: InfoNCE without its multiplier sigmoid(u).
+    """softplus(u) / sg sigmoid(u) of any shape [...], in value and gradient: InfoNCE without its multiplier sigmoid(u).
 
     The gradient is that of u itself and is taken from u: where sigmoid(u) underflows, the quotient has none.
     """

@@ -14,7 +14,9 @@ from ssl_bench.errors import require
 from ssl_bench.objective.candidates import Pool
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.memory import Memory
-from ssl_bench.objective.sampling import StepGenerator, without_replacement
+from ssl_bench.objective.sampling import StepGenerator, unchosen, without_replacement
+
+FEW = 8  # the chosen keys are listed if they are an eighth of the candidates or fewer; else the others are marked
 
 
 class Negatives(nn.Module, ABC):
@@ -129,23 +131,23 @@ def _chosen(
     """
     views, share = contrast.pos.shape
     images, device = share * world(), contrast.pos.device
-    k = min(k, pool)
-    if k == pool:
+    if k >= pool:
         return contrast
-    keep = 2 * k <= pool  # list the chosen candidates or the others, whichever are fewer
-    n = k if keep else pool - k
     local_rows = slice(rank() * share, (rank() + 1) * share)
+    # Drawn for the global batch and cut: the same for any number of ranks.
+    if not shared and FEW * k > pool:
+        width = pool + len(own_keys)
+        left_out = unchosen(views, images, width, k, own_keys, draws.generator(device), local_rows)
+        return contrast.excluding(left_out, k)
     index = []
     for view in range(views):
-        # Drawn for the global batch and cut: the same for any number of ranks.
         rows, kept = (1, slice(None)) if shared else (images, local_rows)
-        drawn = without_replacement(rows, pool, n, draws.generator(device, view), kept)
-        places = drawn.expand(share, -1).int()  # [B, n] in [0, pool)
+        drawn = without_replacement(rows, pool, k, draws.generator(device, view), kept)
+        places = drawn.expand(share, -1).int()  # [B, k] in [0, pool)
         for own in own_keys:
             places = places + (places >= own[:, None])  # step over the key of the own image
         index.append(places)
-    chosen = torch.stack(index)  # [V, B, n]
-    return contrast.pick(chosen) if keep else contrast.excluding(chosen)
+    return contrast.pick(torch.stack(index))
 
 
 class Queue(Negatives):

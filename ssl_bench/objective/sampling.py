@@ -1,17 +1,26 @@
 """Random numbers of an objective, keyed by purpose, seed and step: the same on all ranks and after any interruption."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.objective.bits import pack
 from ssl_bench.seeding import stream
+
+BLOCK = 2**20  # random bytes that are drawn at once
 
 
 class StepGenerator(nn.Module):
-    """A new stream of random numbers at every step; the step is in the checkpoint and is advanced by the method."""
+    """A new stream of random numbers at every step; the step is in the checkpoint and is advanced by the method.
+
+    Args:
+        purpose: name of the stream; streams with different names are independent.
+        seed: of the run.
+    """
 
     def __init__(self, purpose: str, seed: int) -> None:
         super().__init__()
@@ -51,9 +60,10 @@ class StepGenerator(nn.Module):
 def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator, kept: slice = slice(None)) -> Tensor:
     """Draw ``k`` different integers in [0, pool) for each of the ``kept`` rows, uniform, in no order: [kept, k].
 
-    For small ``k`` these are the first different values of a longer sequence drawn with replacement, at a cost that
-    does not depend on the pool; the sequence is too short once in 10^20 rows, which ends in an index out of range. For
-    large ``k`` they are the places of the largest of ``pool`` random numbers.
+    They are int64, on the device of ``generator``. For small ``k`` these are the first different values of a longer
+    sequence drawn with replacement, at a cost that does not depend on the pool; the sequence is too short once in 10^20
+    rows, which ends in an index out of range. For large ``k`` they are the places of the largest of ``pool`` random
+    numbers.
     """
     device = generator.device
     if 2 * k > pool:
@@ -70,6 +80,71 @@ def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator
     order = (order & ((1 << low) - 1)) << high | order >> low
     order[:, 1:].masked_fill_(repeated, torch.iinfo(dtype).max)
     return _smallest(order, k) & ((1 << high) - 1)  # by place; repeated values come last
+
+
+def unchosen(
+    views: int, rows: int, width: int, k: int, own: Sequence[Tensor], generator: torch.Generator, kept: slice
+) -> Tensor:
+    """Draw ``k`` different columns of ``width`` for each of the ``kept`` rows and each view; return all others.
+
+    The draws are uniform, and their time does not depend on ``k``. On a CPU every column gets a random byte. Those with
+    the ``k`` smallest bytes are chosen; of those with the largest of these bytes, a random part.
+
+    Args:
+        own: columns [kept] of each row that are never drawn.
+
+    Returns:
+        [views, kept, ceil(width / 8)] packed booleans (:mod:`ssl_bench.objective.bits`), true for the columns that were
+        not drawn, ``own`` among them.
+    """
+    never = torch.stack([columns.long() for columns in own], 1)[:, None].expand(-1, views, -1)  # [kept, views, n]
+    if generator.device.type != "cpu":
+        numbers = torch.rand(rows, views, width, generator=generator, device=generator.device)[kept]
+        chosen = numbers.scatter_(2, never, 2.0).topk(k, largest=False, sorted=False).indices
+        return pack(torch.ones_like(numbers, dtype=torch.bool).scatter_(2, chosen, False)).transpose(0, 1)
+    start, stop, _ = kept.indices(rows)
+    # A block of rows has random numbers of its own, so that a rank draws those of its rows only.
+    length, parts = views * width, []
+    height = max(1, BLOCK // length)
+    for block in range(start // height, -(-stop // height)):
+        source = np.random.PCG64([generator.initial_seed(), block])
+        numbers = source.random_raw(-(-height * length // 8)).view(np.uint8)[: height * length].reshape(height, length)
+        first, last = max(start, block * height), min(stop, (block + 1) * height)
+        inside = slice(first - block * height, last - block * height)
+        columns = never[first - start : last - start].flatten(0, 1).numpy()
+        rest = _unchosen(numbers[inside].reshape(-1, width), k, columns, inside.start * length, source.random_raw())
+        parts.append(rest.reshape(last - first, views, -1))
+    return torch.from_numpy(np.concatenate(parts)).transpose(0, 1)
+
+
+def _unchosen(numbers: Any, k: int, own: Any, place: int, seed: int) -> Any:
+    """The packed columns [r, ceil(C / 8)] of a block that are not chosen.
+
+    Args:
+        numbers: [r, C] random bytes, which are changed.
+        own: [r, n] columns that are never chosen.
+        place: of the first number in its block, which with ``seed`` decides between equal bytes.
+    """
+    rows, width = np.arange(len(numbers))[:, None], numbers.shape[1]
+    numbers[rows, own] = 255
+    largest = np.sort(numbers, axis=1, kind="stable")[:, k - 1 : k]  # a radix sort: faster than any selection
+    chosen, equal = numbers < largest, numbers == largest
+    equal[rows, own] = False
+    missing = k - chosen.sum(1)
+    places = np.flatnonzero(equal)
+    row = places // width
+    order = np.lexsort((_mixed(places.astype(np.uint64) + np.uint64(place), seed), row))
+    rank = np.arange(len(row)) - np.searchsorted(row, row)  # among the equal bytes of a row, which stand together
+    chosen.reshape(-1)[places[order[rank < missing[row]]]] = True
+    return np.packbits(~chosen, axis=1, bitorder="little")
+
+
+def _mixed(places: Any, seed: int) -> Any:
+    """A random number for each place: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    z = places * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+    z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return z ^ z >> np.uint64(31)
 
 
 def _sort(x: Tensor) -> Tensor:

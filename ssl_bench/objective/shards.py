@@ -23,7 +23,10 @@ LARGEST = 2**31  # bytes of a memory that every rank keeps whole under sharded=a
 
 
 def memory(instances: int, dim: int, momentum: float, seed: int, sharded: bool | Literal["auto"]) -> Memory:
-    """Make a :class:`Memory`, spread over the ranks if ``sharded``, or if it is ``auto`` and larger than LARGEST."""
+    """Make a :class:`Memory`, spread over the ranks if ``sharded``, or if it is ``auto`` and larger than LARGEST.
+
+    ``instances``, ``dim``, ``momentum`` and ``seed`` are those of :class:`Memory`.
+    """
     spread = 4 * instances * dim > LARGEST if sharded == "auto" else sharded
     return (Shards if spread and world() > 1 else Memory)(instances, dim, momentum, seed)
 

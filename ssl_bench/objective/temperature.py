@@ -28,7 +28,12 @@ class Temperature(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
-        """tau > 0, [] or [V, B], at ``progress`` in [0, 1] of the training."""
+        """tau > 0, [] or [V, B].
+
+        Args:
+            progress: part of the training that is done, in [0, 1].
+            contrast: of the batch, for temperatures that depend on it.
+        """
         raise NotImplementedError
 
 
@@ -52,7 +57,16 @@ class Fixed(Temperature):
 
 
 class Linear(Fixed):
-    """tau + ``slope`` x epoch, the epoch as a real number (MACL, figure 2 and table 1)."""
+    """tau + ``slope`` x epoch, the epoch as a real number (MACL, figure 2 and table 1).
+
+    Args:
+        tau: at the start, positive.
+        slope: change per epoch.
+        epochs: length of the training.
+
+    Raises:
+        InvalidValue: tau would not stay positive.
+    """
 
     def __init__(self, tau: float, slope: float, epochs: int) -> None:
         super().__init__(tau)

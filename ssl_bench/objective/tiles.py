@@ -21,6 +21,9 @@ PANEL = 2**21  # cosines per panel: 8 MB in float32, which stay in a CPU's cache
 # The same on a GPU, which is faster with few large kernels than with many small ones: 64 MB. The form without panels
 # stores about five such matrices, little beside the activations of a step.
 GPU_PANEL = 2**24
+# An excluded candidate has a logit of PENALTY / tau, which is raised to LOWEST below the largest: its share of the sum
+# is 1e-35, less than rounding in float64. An exponential that underflows would cost a CPU ten times as much.
+PENALTY, LOWEST = -1e20, -80.0
 ROWS = 32  # fewest anchors per panel if it reads all candidates: with a million of them, reading is what costs
 # Reading a chosen key costs about as much as this many cosines of a matrix product (float32, D = 128, CPU).
 READ = 36
@@ -43,7 +46,7 @@ def pooled_lse(
         second_tau: [] or [R], a temperature at which the value is computed too, without gradient.
         image_ids: ids of the images of the anchors [R] and of the candidates [C]; a candidate with the anchor's id is
             excluded.
-        excluded: [R, n] indices of further candidates that do not count.
+        excluded: [R, ceil(C / 8)] packed booleans, true for candidates that do not count.
 
     Returns:
         [R] at ``tau``, [R] at ``second_tau``.
@@ -55,7 +58,10 @@ def pooled_lse(
 def picked_lse(
     q: Tensor, keys: Tensor, tau: Tensor, second_tau: Tensor | None, index: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """The logarithm over the candidates ``index`` [R, K] of each anchor; all else as in :func:`pooled_lse`."""
+    """The logarithm over the candidates ``index`` [R, K] of each anchor.
+
+    ``q``, ``keys``, ``tau``, ``second_tau`` and the results are as in :func:`pooled_lse`.
+    """
     first, second = _Picked.apply(q, keys, tau, second_tau, index)
     return first, None if second_tau is None else second
 
@@ -71,8 +77,8 @@ class _Pooled(torch.autograd.Function):
         for rows in _panels(q, len(keys), ROWS):
             cosines = _cosines(q, keys, image_ids, excluded, rows)
             if second_tau is not None:
-                torch.logsumexp(cosines / _column(second_tau, rows), 1, out=second[rows])
-            torch.logsumexp(cosines.div_(_column(tau, rows)), 1, out=lse[rows])
+                _logsumexp(cosines / _column(second_tau, rows), excluded, second[rows])
+            _logsumexp(cosines.div_(_column(tau, rows)), excluded, lse[rows])
         ctx.save_for_backward(q, keys, tau, lse)
         ctx.mark_non_differentiable(second)
         return lse, second
@@ -85,7 +91,10 @@ class _Pooled(torch.autograd.Function):
         weight = grads[0] / tau  # [R]
         for rows in _panels(q, len(keys), ROWS):
             share = _cosines(q, keys, ctx.image_ids, ctx.excluded, rows).div_(_column(tau, rows))  # [r, C]
-            share.sub_(lse[rows, None]).exp_().mul_(weight[rows, None])
+            share.sub_(lse[rows, None])
+            if ctx.excluded is not None:
+                share.clamp_(min=LOWEST)
+            share.exp_().mul_(weight[rows, None])
             torch.mm(share, keys, out=by_q[rows])
             if by_keys is not None:
                 by_keys.addmm_(share.T, q[rows])
@@ -129,7 +138,7 @@ class _Picked(torch.autograd.Function):
 
 
 def panel(q: Tensor) -> int:
-    """Cosines of a panel on the device of ``q``; if there are no more, they are computed at once."""
+    """Number of cosines in a panel on the device of ``q`` [...]; if there are no more, they are computed at once."""
     return GPU_PANEL if q.is_cuda else PANEL
 
 
@@ -161,8 +170,21 @@ def _cosines(
     if image_ids is not None:
         cosines.masked_fill_(image_ids[0][rows, None] == image_ids[1], float("-inf"))
     if excluded is not None:
-        cosines.scatter_(1, excluded[rows].long(), float("-inf"))
+        cosines.add_(_penalties(cosines)[excluded[rows].int()].flatten(1)[:, : len(keys)])
     return cosines
+
+
+def _penalties(like: Tensor) -> Tensor:
+    """[256, 8]: what is added to eight cosines, for each byte of packed booleans."""
+    bits = torch.arange(256, device=like.device)[:, None] >> torch.arange(8, device=like.device) & 1
+    return bits.to(like.dtype) * PENALTY
+
+
+def _logsumexp(logits: Tensor, excluded: Tensor | None, out: Tensor) -> None:
+    """Write log sum exp over the candidates [r, C] to ``out`` [r]; the logits may be changed."""
+    if excluded is not None:
+        logits.clamp_(min=logits.amax(1, keepdim=True) + LOWEST)
+    torch.logsumexp(logits, 1, out=out)
 
 
 def _picked_cosines(q: Tensor, keys: Tensor, index: Tensor, rows: slice) -> Tensor:

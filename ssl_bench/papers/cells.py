@@ -105,6 +105,7 @@ class Table:
         name: such as ``dcl/table1``.
         x, y: axis labels of a figure; empty for a table.
         doubling: the x axis is logarithmic to the base 2.
+        best: ``row`` or ``column``, in which the best numbers are bold; empty for none.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Table:
     x: str
     y: str
     doubling: bool
+    best: str
 
     @property
     def paper(self) -> str:

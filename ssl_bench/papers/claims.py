@@ -99,7 +99,7 @@ class PaperClaim(Table):
         says: the claim in words.
         where: its place in the paper.
         minutes: time of all runs on two cores.
-        beside: the table with the paper's own numbers; empty for none.
+        beside: the paper's own numbers, as a line such as ``dcl/table1 row='CIFAR-10*'``; empty for none.
     """
 
     says: str

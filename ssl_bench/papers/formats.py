@@ -1,163 +1,184 @@
-"""Fill tables with the results on disk, and format them: the paper's number, ours, and their difference.
+"""Print filled tables: for a terminal, as Markdown, LaTeX, HTML, CSV or JSON.
 
-Ours is the mean and the sample standard deviation over the finished seeds. Only full-scale runs with exactly the
-configuration of a cell count; runs of ``scale=reduced`` have a column of their own.
+The first four have the paper's shape, or with ``long`` a row for each cell (:mod:`ssl_bench.papers.sheet`). CSV and
+JSON always have a row for each cell.
 """
 
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
-import math
-import shlex
+import re
+import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
-from ssl_bench.papers.cells import Cell, Table, is_accuracy
-from ssl_bench.papers.runs import Results, value
-from ssl_bench.status.index import Finished
+from ssl_bench.papers.cells import Table
+from ssl_bench.papers.fill import Filled, commands, record
+from ssl_bench.papers.sheet import Sheet, SheetEntry, beside, listed, shaped
 
-HEADINGS = ("row", "column", "paper", "ours", "difference", "reduced", "note")
+if TYPE_CHECKING:
+    from rich.table import Table as Columns
 
-
-@dataclass(frozen=True)
-class Filled:
-    """A cell with its measured values. ``reduced`` describes the values of runs of reduced scale."""
-
-    cell: Cell
-    values: list[float]
-    reduced: str
-
-    @property
-    def mean(self) -> float | None:
-        """Mean of the values; None if there are none."""
-        return sum(self.values) / len(self.values) if self.values else None
-
-    @property
-    def std(self) -> float | None:
-        """Sample standard deviation; None for fewer than two values."""
-        if self.mean is None or len(self.values) < 2:
-            return None
-        return math.sqrt(sum((v - self.mean) ** 2 for v in self.values) / (len(self.values) - 1))
-
-    @property
-    def note(self) -> str:
-        """Source of the paper's number unless it is the text, what the cell needs, and the cell's note."""
-        source = self.cell.provenance if self.cell.paper is not None and self.cell.provenance != "text" else ""
-        return "; ".join(filter(None, [source, self.cell.missing and f"needs {self.cell.missing}", self.cell.note]))
-
-    def row(self) -> tuple[str, ...]:
-        """The entries of a printed row, by HEADINGS."""
-        paper, digits = self.cell.paper, _digits(self.cell.metric)
-        difference = "" if self.mean is None or paper is None else f"{self.mean - paper:+.{digits}f}"
-        return (
-            self.cell.label,
-            self.cell.column,
-            self.cell.reported,
-            _spread(self.mean, self.std, len(self.values), digits),
-            difference,
-            self.reduced,
-            self.note,
-        )
+GAP = 2  # blank characters between two columns on a terminal
+WIDEST = 120  # characters of a line of text on a terminal
+PAGE, TEX_GAP = 66, 3  # characters on a line of a LaTeX page, and between two of its columns
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
+TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
+TEX |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
+STYLE = """:root { color-scheme: light dark }
+body { font-family: system-ui, sans-serif; margin: 1rem }
+section { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: 0.2rem 0.6rem; text-align: right; white-space: nowrap }
+th.label { text-align: left; font-weight: normal }
+tr.first > * { border-top: 1px solid #8888 }
+"""
 
 
-def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
-    """Fill each cell with the values of its runs."""
-    return [Filled(cell, _values(cell, results.of_cell(cell)), _reduced(table, cell, results)) for cell in cells]
+def formatted(form: str, filled: Sequence[tuple[Table, Sequence[Filled]]], long: bool = False) -> str:
+    """Tables as text in a format of FORMATS. Several tables as JSON are one list, and as HTML one page.
 
-
-def _values(cell: Cell, own_runs: Sequence[Finished]) -> list[float]:
-    numbers = (value(run, cell.metric) for run in own_runs)
-    return [number for number in numbers if number is not None]
-
-
-def _reduced(table: Table, cell: Cell, results: Results) -> str:
-    """Mean, deviation and length of a cell's runs of reduced scale; empty if there are none."""
-    shortened = results.reduced(table, cell)
-    values = _values(cell, shortened)
-    if not values:
-        return ""
-    filled = Filled(cell, values, "")
-    return f"{_spread(filled.mean, filled.std, len(values), _digits(cell.metric))}, {_length(shortened[0])}"
-
-
-def commands(filled: Sequence[Filled]) -> list[str]:
-    """The commands that fill the empty cells, each once."""
-    lines: dict[str, None] = {}
-    for each in filled:
-        cell = each.cell
-        if cell.available and not each.values:
-            seeds = ",".join(map(str, cell.seeds))
-            lines[shlex.join(["ssl-bench", cell.command, "-m", *cell.overrides, f"seed={seeds}"])] = None
-    return list(lines)
-
-
-def formatted(form: str, filled: Sequence[tuple[Table, Sequence[Filled]]]) -> str:
-    """Tables as text in a format of FORMATS. Several tables as JSON are one list."""
+    Args:
+        long: a row for each cell, instead of the paper's shape.
+    """
     if form == "json" and len(filled) > 1:
         return json.dumps([record(table, cells) for table, cells in filled], indent=2) + "\n"
-    return "\n".join(FORMATS[form](table, cells) for table, cells in filled)
+    text = "\n".join(FORMATS[form](table, cells, long) for table, cells in filled)
+    if form != "html":
+        return text
+    title = ", ".join(html.escape(table.name) for table, _ in filled)
+    head = f'<meta charset="utf-8">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n'
+    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}</head>\n<body>\n{text}</body>\n</html>\n'
 
 
-def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
-    """A table as plain data: numbers as papers print them (accuracies in percent), None for a missing number."""
-    cells = [
-        {
-            "row": each.cell.label,
-            "column": each.cell.column,
-            "metric": each.cell.metric,
-            "paper": each.cell.paper,
-            "mean": each.mean,
-            "std": each.std,
-            "n": len(each.values),
-            "note": each.note or None,
-        }
-        for each in filled
-    ]
-    return {"table": table.name, "cells": cells}
-
-
-def _rich(table: Table, filled: Sequence[Filled]) -> str:
+def _rich(table: Table, filled: Sequence[Filled], long: bool) -> str:
     from rich.console import Console
+    from rich.text import Text
+
+    terminal, file = Console(), io.StringIO()
+    width = terminal.width
+    console = Console(file=file, highlight=False, width=width, force_terminal=terminal.is_terminal)
+    console.print(Text(f"{table.name}: {table.title}", "bold"))
+    sheet = listed(table, filled) if long else beside(table, filled)
+    blocks = [list(range(len(sheet.headings)))] if long else list(sheet.blocks(width, GAP, _raised))
+    if len(blocks) > 1:
+        sheet = shaped(table, filled)
+        blocks = list(sheet.blocks(width, GAP, _raised))
+    for place, block in enumerate(blocks):
+        console.print(*[""] * (place > 0), _columns(sheet, block, long), sep="\n")
+    notes = (f"{number} {note}" for number, note in enumerate(sheet.notes, 1))
+    wrap = textwrap.TextWrapper(min(width, WIDEST), break_long_words=False, break_on_hyphens=False)
+    footnotes = "\n".join(map(wrap.fill, notes))
+    to_fill = _to_fill(table, filled, long, "")
+    below = [footnotes, wrap.fill(table.note), to_fill if long else wrap.fill(to_fill)]
+    text = "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+    return text + "".join(f"\n{paragraph}\n" for paragraph in below if paragraph)
+
+
+def _columns(sheet: Sheet, block: Sequence[int], long: bool) -> Columns:
+    """Columns of a sheet for a terminal; footnotes do not move the digits of a column out of line."""
     from rich.table import Table as Columns
     from rich.text import Text
 
-    rows, headings = _printed(filled)
-    title = Text(f"{table.name}: {table.title}")
-    columns = Columns(*headings, box=None, pad_edge=False, title=title, title_justify="left")
-    for row in rows:
-        columns.add_row(*(Text(entry) for entry in row))
-    file = io.StringIO()
-    console = Console(file=file, highlight=False, soft_wrap=False, width=Console().width)
-    console.print(columns)
-    return file.getvalue() + _below(table, filled, "")
+    columns = Columns(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for column in block:
+        side: Literal["left", "right"] = "left" if long or column < sheet.labels else "right"
+        heading = Text("\n".join(sheet.folded(column, _raised)))
+        columns.add_column(heading, justify=side, vertical="bottom", no_wrap=not long and column > 0, overflow="fold")
+    marks = {column: max((len(_raised(row[column])) for row in sheet.rows), default=0) for column in block}
+    for row in sheet.rows:
+        texts = ((row[column], _raised(row[column]).ljust(marks[column])) for column in block)
+        columns.add_row(*(Text(entry.text + mark, "bold" if entry.best else "") for entry, mark in texts))
+    return columns
 
 
-def _md(table: Table, filled: Sequence[Filled]) -> str:
-    rows, headings = _printed(filled)
-    lines = [headings, ["---"] * len(headings), *([entry.replace("|", "\\|") for entry in row] for row in rows)]
-    head = f"### {table.name}: {table.title}\n\n{table.cite}\n\n"
-    return head + "".join(f"| {' | '.join(line)} |\n" for line in lines) + _below(table, filled, "    ")
+def _raised(entry: SheetEntry) -> str:
+    """The numbers of an entry's footnotes as superscripts."""
+    return " ".join(map(str, entry.notes)).translate(SUPERSCRIPT)
 
 
-def _tex(table: Table, filled: Sequence[Filled]) -> str:
-    rows, headings = _printed(filled)
+def _md(table: Table, filled: Sequence[Filled], long: bool) -> str:
+    sheet = listed(table, filled) if long else shaped(table, filled)
 
-    def line(entries: Sequence[str]) -> str:
-        escaped = [entry.translate({ord(c): f"\\{c}" for c in "&%_#$"}).replace("±", "$\\pm$") for entry in entries]
-        return " & ".join(escaped) + " \\\\\n"
+    def text(entry: SheetEntry) -> str:
+        escaped = entry.text.replace("|", "\\|")
+        marks = f"<sup>{', '.join(map(str, entry.notes))}</sup>" if entry.notes else ""
+        return (f"**{escaped}**" if entry.best else escaped) + marks
 
-    body = "".join(line(row) for row in rows)
-    columns = "ll" + "r" * (len(headings) - 3) + "l" if "note" in headings else "ll" + "r" * (len(headings) - 2)
-    return (
-        f"% {table.name}: {table.cite}\n\\begin{{tabular}}{{{columns}}}\n\\hline\n{line(headings)}\\hline\n{body}"
-        "\\hline\n\\end{tabular}\n"
-    )
+    sides = ["---" if long or column < sheet.labels else "---:" for column in range(len(sheet.headings))]
+    lines = [
+        [text(SheetEntry(heading)) for heading in sheet.headings],
+        sides,
+        *([text(entry) for entry in row] for row in sheet.rows),
+    ]
+    notes = "".join(f"\n<sup>{number}</sup> {note}\n" for number, note in enumerate(sheet.notes, 1))
+    body = "".join(f"| {' | '.join(line)} |\n" for line in lines) + notes
+    below = (table.note, _to_fill(table, filled, long, "    "))
+    return f"### {table.name}: {table.title}\n\n{table.cite}\n\n{body}" + "".join(f"\n{b}\n" for b in below if b)
 
 
-def _csv(table: Table, filled: Sequence[Filled]) -> str:
+def _tex(table: Table, filled: Sequence[Filled], long: bool) -> str:
+    """A ``tabular`` for each block of columns that fits on a page; no package is needed."""
+    sheet = listed(table, filled) if long else shaped(table, filled)
+    blocks = [list(range(len(sheet.headings)))] if long else sheet.blocks(PAGE, TEX_GAP)
+
+    def text(entry: SheetEntry) -> str:
+        escaped = _escaped(entry.text)
+        marks = f"\\rlap{{$^{{{','.join(map(str, entry.notes))}}}$}}" if entry.notes else ""
+        return (f"\\textbf{{{escaped}}}" if entry.best else escaped) + marks
+
+    tabulars = []
+    for block in blocks:
+        sides = "".join("l" if column < sheet.labels or sheet.headings[column] == "note" else "r" for column in block)
+        headings = " & ".join(_stacked([_escaped(line) for line in sheet.folded(column)]) for column in block)
+        body = "".join(" & ".join(text(row[column]) for column in block) + " \\\\\n" for row in sheet.rows)
+        tabulars.append(
+            f"\\begin{{tabular}}{{{sides}}}\n\\hline\n{headings} \\\\\n\\hline\n{body}\\hline\n\\end{{tabular}}\n"
+        )
+    notes = "".join(f"\n{{\\footnotesize $^{{{n}}}$ {_escaped(note)}}}\n" for n, note in enumerate(sheet.notes, 1))
+    return f"% {table.name}: {table.cite}\n" + "\n".join(tabulars) + notes
+
+
+def _stacked(lines: Sequence[str]) -> str:
+    """Lines of a heading, one above the other."""
+    stacked = " \\\\ ".join(lines)
+    return stacked if len(lines) < 2 else f"\\shortstack[r]{{{stacked}}}"
+
+
+def _escaped(text: str) -> str:
+    """A text for LaTeX; a minus sign before a number is longer than a hyphen."""
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text.translate(str.maketrans(TEX)))
+
+
+def _html(table: Table, filled: Sequence[Filled], long: bool) -> str:
+    """A section of a page."""
+    sheet = listed(table, filled) if long else shaped(table, filled)
+
+    def cell(column: int, text: str) -> str:
+        return f'<th class="label">{text}</th>' if column < sheet.labels else f"<td>{text}</td>"
+
+    def text(entry: SheetEntry) -> str:
+        escaped = html.escape(entry.text)
+        marks = f"<sup>{', '.join(map(str, entry.notes))}</sup>" if entry.notes else ""
+        return (f"<strong>{escaped}</strong>" if entry.best else escaped) + marks
+
+    headings = "".join(f"<th>{html.escape(heading)}</th>" for heading in sheet.headings)
+    lines = []
+    for row in sheet.rows:
+        first = ' class="first"' if row[0].text else ""
+        lines.append(f"<tr{first}>{''.join(cell(column, text(entry)) for column, entry in enumerate(row))}</tr>\n")
+    body = f"<table>\n<thead><tr>{headings}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody>\n</table>\n"
+    notes = "".join(f"<p><sup>{n}</sup> {html.escape(note)}</p>\n" for n, note in enumerate(sheet.notes, 1))
+    note = f"<p>{html.escape(table.note)}</p>\n" if table.note else ""
+    head = f"<h2>{html.escape(table.name)}: {html.escape(table.title)}</h2>\n<p>{html.escape(table.cite)}</p>\n"
+    return f"<section>\n{head}{body}{notes}{note}</section>\n"
+
+
+def _csv(table: Table, filled: Sequence[Filled], long: bool) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["table", "row", "column", "metric", "paper", "mean", "std", "n", "reduced", "note"])
@@ -168,45 +189,20 @@ def _csv(table: Table, filled: Sequence[Filled]) -> str:
     return file.getvalue()
 
 
-def _json(table: Table, filled: Sequence[Filled]) -> str:
+def _json(table: Table, filled: Sequence[Filled], long: bool) -> str:
     return json.dumps(record(table, filled), indent=2) + "\n"
 
 
-Format = Callable[[Table, Sequence[Filled]], str]
-FORMATS: dict[str, Format] = {"rich": _rich, "md": _md, "tex": _tex, "csv": _csv, "json": _json}
+Format = Callable[[Table, Sequence[Filled], bool], str]
+FORMATS: dict[str, Format] = {"rich": _rich, "md": _md, "tex": _tex, "html": _html, "csv": _csv, "json": _json}
 
 
-def _printed(filled: Sequence[Filled]) -> tuple[list[list[str]], list[str]]:
-    """Rows and headings, without the columns ``reduced`` and ``note`` if they are empty."""
-    rows = [each.row() for each in filled]
-    kept = [i for i, name in enumerate(HEADINGS) if name not in ("reduced", "note") or any(row[i] for row in rows)]
-    return [[row[i] for i in kept] for row in rows], [HEADINGS[i] for i in kept]
-
-
-def _below(table: Table, filled: Sequence[Filled], indent: str) -> str:
-    """The table's note, and the commands that fill its empty cells."""
+def _to_fill(table: Table, filled: Sequence[Filled], long: bool, indent: str) -> str:
+    """How to fill the empty cells; with ``long``, the command of each one."""
     todo = commands(filled)
-    note = f"\n{table.note}\n" if table.note else ""
     if not todo:
-        return note
-    lines = "".join(f"{indent}{command}\n" for command in todo)
-    return f"{note}\nTo fill the empty cells, `ssl-bench reproduce {table.name}`, or one by one:\n\n{lines}"
-
-
-def _spread(mean: float | None, std: float | None, count: int, digits: int) -> str:
-    """``mean ± std (n)``; empty without a mean. A number that would be printed as 0.000 has significant digits."""
-    if mean is None:
         return ""
-    form = f".{digits}f" if mean == 0 or float(f"{mean:.{digits}f}") else f".{digits}g"
-    return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({count})"
-
-
-def _digits(metric: str) -> int:
-    """Digits after the decimal point with which a metric is printed."""
-    return 2 if is_accuracy(metric) else 3
-
-
-def _length(run: Finished) -> str:
-    """How long a run was trained, in words."""
-    epochs, steps = run.config.get("epochs"), run.config.get("max_steps")
-    return f"{epochs} epochs" if steps is None else f"{steps} steps"
+    together = f"To fill the empty cells, `ssl-bench reproduce {table.name}`"
+    if not long:
+        return f"{together}: {len(todo)} configuration{'s' * (len(todo) != 1)} without a run."
+    return f"{together}, or one by one:\n\n" + "\n".join(indent + command for command in todo)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,12 @@ class Selection:
             else:
                 settings.append(argument)
         return cls(tuple(names), whole, chosen.get("row"), chosen.get("col"), tuple(settings))
+
+    @classmethod
+    def of(cls, line: str) -> Selection:
+        """The selection that a line such as ``dcl/table1 row='CIFAR-10*'`` makes."""
+        words = shlex.split(line)
+        return cls.read([w for w in words if "=" not in w], False, [w for w in words if "=" in w])
 
     def tables(self) -> list[Table]:
         """The selected tables.

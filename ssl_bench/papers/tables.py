@@ -22,7 +22,7 @@ COMMANDS = ("train", "mi", "weight", "none")
 PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
 TABLE_KEYS = {
     *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing", "command"),
-    *("rows", "columns", "each", "x", "y"),
+    *("rows", "columns", "each", "x", "y", "best"),
 }
 CLAIM_KEYS = TABLE_KEYS | {"claim", "where", "criteria", "minutes", "beside"}
 ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
@@ -125,6 +125,8 @@ def _claim(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Pape
 
 def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Table:
     _check_keys(node, TABLE_KEYS, name)
+    if node.get("best"):
+        _check_one_of(("row", "column"), "best", node["best"], name)
     columns = node["columns"]
     if isinstance(columns, list):
         columns = dict.fromkeys(columns, node.get("each"))
@@ -146,6 +148,7 @@ def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Tabl
         x=x.get("label", ""),
         y=node.get("y", ""),
         doubling=bool(x.get("doubling", False)),
+        best=str(node.get("best", "")),
     )
 
 

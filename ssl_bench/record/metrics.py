@@ -10,23 +10,27 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.record import results
+from ssl_bench.record.dashboard import Dashboard
+from ssl_bench.record.tensorboard import TensorBoardRun
 from ssl_bench.record.wandb import WandbRun, under_agent
 
 log = logging.getLogger(__name__)
 
+DASHBOARDS: dict[str, type[Dashboard]] = {"offline": WandbRun, "online": WandbRun, "tensorboard": TensorBoardRun}
+
 
 class Tracker:
-    """Context manager that writes rows of metrics to ``metrics.jsonl`` and, if it is not switched off, to W&B.
+    """Context manager that writes rows of metrics to ``metrics.jsonl`` and shows them as ``tracking.mode`` says.
 
-    The file is the record, W&B a view of it: a failure of W&B never stops or changes a run.
+    The file is the record, W&B or TensorBoard a view of it: a failure there never stops or changes a run.
 
     Args:
         folder: the run's directory.
         config: its resolved configuration.
-        run_id: its identity, also in W&B.
+        run_id: its identity.
         step: rows after this step are removed: they were written between the checkpoint and the interruption. None
             keeps all.
-        facts: facts of the run for W&B's config, as in ``results.json``.
+        facts: facts of the run, as in ``results.json``.
         evaluated_step: step of the last evaluation in the checkpoint; rows of later evaluations, which are repeated,
             are removed.
 
@@ -48,7 +52,8 @@ class Tracker:
         lines = self._lines(step, evaluated_step) if exists else []
         if exists and step is not None:
             files.write_text(self.path, "".join(f"{line}\n" for line in lines))
-        self._wandb = WandbRun(folder, config, run_id, facts, lines)
+        kind = DASHBOARDS.get(config["tracking"]["mode"])  # none for "off"
+        self._dashboard = kind(folder, config, run_id, facts, lines) if kind else None
 
     def _lines(self, step: int | None, evaluated_step: int) -> list[str]:
         """The rows to keep. If rows are removed that are damaged and not the last one, the whole file is kept too."""
@@ -73,14 +78,16 @@ class Tracker:
             self.finish({}, getattr(error, "exit_code", 1))
 
     def row(self, step: int, values: Mapping[str, Any], pictures: Mapping[str, Path] | None = None) -> None:
-        """Append one row. ``pictures`` are PNG files by name, for W&B only."""
+        """Append one row. ``pictures`` are PNG files by name, which the file does not have."""
         row = {"step": step, **values}
         files.append(self.path, json.dumps(row) + "\n")
-        self._wandb.row(row, pictures or {})
+        if self._dashboard is not None:
+            self._dashboard.row(row, pictures or {})
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
-        """End the W&B run: 0 finished, 128 + n preempted by signal n, anything else failed."""
-        self._wandb.finish(summary, exit_code)
+        """Show how the run ended: 0 finished, 128 + n preempted by signal n, anything else failed."""
+        if self._dashboard is not None:
+            self._dashboard.finish(summary, exit_code)
 
 
 def show_agent(config: Mapping[str, Any], run_id: str, folder: Path) -> None:

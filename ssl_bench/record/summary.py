@@ -40,10 +40,10 @@ def print_run(folder: Path) -> None:
 
 
 def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
-    """Print a line for each group of runs that differ in their seed only.
+    """Print a line for each group of runs that differ in their seed only, the one with the best first accuracy first.
 
     A line has the mean and, for several runs, the sample standard deviation. Beside each accuracy stands that of the
-    network at initialisation (``_init``), if it was evaluated.
+    network at initialisation (``_init``), if it was evaluated. The best of each accuracy is bold.
     """
     from rich.console import Console
     from rich.table import Column, Table
@@ -60,9 +60,21 @@ def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
     if not columns:
         return
     table = Table(*(Column(name, overflow="fold") for name in ("", "runs", *columns)))
-    for name, runs in found.items():
-        values = [[run["metrics"][column] for run in runs if column in run["metrics"]] for column in columns]
-        table.add_row(Text(name), str(len(runs)), *map(_mean_and_deviation, values, columns))
+    values = {
+        name: {column: [run["metrics"][column] for run in runs if column in run["metrics"]] for column in columns}
+        for name, runs in found.items()
+    }
+    ranked = [column for column in columns if column.endswith("/top1") and "_init/" not in column]
+
+    def rank(name: str, column: str) -> float:
+        return mean(values[name][column]) if values[name][column] else -math.inf
+
+    best = {column: max(rank(name, column) for name in found) for column in ranked if len(found) > 1}
+    for name in sorted(found, key=lambda name: rank(name, ranked[0]), reverse=True) if ranked else found:
+        texts = {column: _mean_and_deviation(values[name][column], column) for column in columns}
+        bold = {column for column in best if rank(name, column) == best[column]}
+        numbers = (Text(text, "bold" if column in bold else "") for column, text in texts.items())
+        table.add_row(Text(name), str(len(found[name])), *numbers)
     width = None if sys.stdout.isatty() else 2**16  # a file needs no line breaks
     Console(highlight=False, width=width).print(table)
 

@@ -2,17 +2,8 @@
 
 What W&B is given
 -----------------
-Its config is flat and has the names of the command line, so that a parallel-coordinates view or a sweep finds them (an
-agent of a W&B sweep adds its parameters under the same names):
-
-=======================================  =========================================================================
-``loss``, ``negatives``, ``dataset`` ..  the chosen option of every group, such as ``infonce``
-``loss.alpha``, ``temperature.tau``,     every other value of the resolved configuration, without ``paths`` and
-``batch_size.size``, ``seed`` ..         ``tracking``
-``negatives.k``                          the number of negatives per anchor, also where the batch size determines it:
-                                         2N - 2 under ``in_batch``
-``facts.lr``, ``facts.parameters`` ..    the facts of ``results.json``
-=======================================  =========================================================================
+Its config has the names of the command line (``dashboard.py``), so that a parallel-coordinates view or a sweep finds
+them: an agent of a W&B sweep adds its parameters under the same names.
 
 The summary has the metrics of ``results.json`` (``knn/top1`` ...) and the last values of all other curves. Group: the
 experiment, else ``name``. Job type: ``train``. Tags: ``tracking.tags`` and the scale, unless it is full. State:
@@ -37,65 +28,35 @@ suggestion has a result.
 """
 
 import json
-import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-log = logging.getLogger(__name__)
+from ssl_bench.record.dashboard import Dashboard, flat_config
 
 
-class WandbRun:
-    """One run in W&B, opened with its first row.
+class WandbRun(Dashboard):
+    """One run in W&B, with the run_id as its identity, so that a resumed run continues there."""
 
-    Args:
-        folder: the run's directory, which W&B writes to.
-        config: its resolved configuration.
-        run_id: its identity, also in W&B, so that a resumed run continues there.
-        facts: facts of the run for W&B's config.
-        lines: rows of ``metrics.jsonl`` from earlier processes.
-    """
-
-    def __init__(
-        self, folder: Path, config: Mapping[str, Any], run_id: str, facts: Mapping[str, Any], lines: Sequence[str]
-    ) -> None:
-        self.folder, self.config, self.run_id, self.facts, self.lines = folder, config, run_id, facts, lines
-        self._number = len(lines)  # of the next row
-        self._run: Any = None
-        self._off = config["tracking"]["mode"] == "off"
-
-    def row(self, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
-        """Show one row, with PNG files by name as ``figures/<name>``."""
-        self._attempt(lambda run: run.log(_loggable(row) | _images(pictures), step=self._number, commit=True))
-        self._number += 1
+    name = "W&B"
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
-        """End the run: 0 finished, 128 + n preempted by signal n, anything else failed."""
+        """End the run also if this process had no row to show: an agent of a sweep waits for the result."""
+        if summary or under_agent():
+            self._attempt(lambda run: None)  # opens it
+        super().finish(summary, exit_code)
 
-        def end(run: Any) -> None:
-            run.summary.update(dict(summary))
-            if exit_code > 128:
-                run.mark_preempting()
-            run.finish(exit_code=exit_code)
+    def _show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
+        client.log(_loggable(row) | _images(pictures), step=number, commit=True)
 
-        if self._run is not None or summary or under_agent():
-            self._attempt(end)
-
-    def _attempt(self, action: Callable[[Any], None]) -> None:
-        """Call ``action`` with the W&B run; after a first failure, W&B is not used any more."""
-        if self._off:
-            return
-        try:
-            if self._run is None:
-                self._run = self._open()
-            action(self._run)
-        except Exception as error:  # W&B raises many kinds of errors, and none may fail the run
-            self._off = True
-            log.warning("W&B failed and is not used any more in this run; metrics.jsonl has all rows: %s", error)
+    def _end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
+        client.summary.update(dict(summary))
+        if exit_code > 128:
+            client.mark_preempting()
+        client.finish(exit_code=exit_code)
 
     def _open(self) -> Any:
-        # W&B is imported and started with the first row, so that it does not delay the first step.
         os.environ.setdefault("WANDB_SILENT", "true")
         import wandb
 
@@ -117,29 +78,8 @@ class WandbRun:
         run.define_metric("step")
         run.define_metric("*", step_metric="step")
         for number in range(run.starting_step, len(self.lines)):
-            run.log(_loggable(json.loads(self.lines[number])), step=number, commit=True)
+            self._show(run, number, json.loads(self.lines[number]), {})
         return run
-
-
-def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """W&B's config of a run, as described at the head of this file."""
-    flat: dict[str, Any] = {}
-
-    def add(value: Any, name: str) -> None:
-        if isinstance(value, Mapping):
-            for key, each in value.items():
-                add(each, f"{name}.{key}")
-        elif not name.endswith("._target_"):
-            flat[name] = value
-
-    for name, value in config.items():
-        if name not in ("paths", "tracking", "choices"):
-            add(value, name)
-    add(facts, "facts")
-    flat |= {group: option for group, option in config["choices"].items() if group != "tracking"}
-    if "negatives_per_anchor" in facts:
-        flat["negatives.k"] = facts["negatives_per_anchor"]
-    return flat
 
 
 def under_agent() -> bool:

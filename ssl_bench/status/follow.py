@@ -16,6 +16,7 @@ LARGEST = 2**63 - 1  # integer that SQLite can store
 QUANTITY = 1e15  # larger epochs, steps and seconds are an error
 TAIL = 2**16  # bytes at the end of a metrics file that are enough for the rate: about a hundred rows
 WINDOW = 20  # smallest number of rows over which the rate is taken
+LOSSES = 120  # number of rows whose losses are kept
 
 
 def find_mark(path: str) -> Mark | None:
@@ -40,11 +41,13 @@ class MetricsFile:
         step, epoch, seconds: of the last row of the training; ``seconds`` is the time that the run has taken so far, in
             all its processes together. None: there is no row.
         speed: images per second of that row.
+        losses: of the last rows of the training, LOSSES at most; empty in what the index restored.
         best: highest accuracy of each evaluator during the training.
+        latest: last accuracy of each evaluator; empty in what the index restored.
         mark: of the file when it was read; None: it was not there, or not read.
     """
 
-    __slots__ = ("_offset", "_window", "best", "epoch", "mark", "seconds", "span", "speed", "step")
+    __slots__ = ("_offset", "_window", "best", "epoch", "latest", "losses", "mark", "seconds", "span", "speed", "step")
 
     def __init__(self, span: float) -> None:
         self.span = span
@@ -58,6 +61,8 @@ class MetricsFile:
         self.seconds: float | None = None
         self.speed: float | None = None
         self.best: dict[str, float] = {}
+        self.latest: dict[str, float] = {}
+        self.losses = deque[float](maxlen=LOSSES)
         self._window: deque[tuple[float, float]] | None = None  # epoch, seconds
 
     @classmethod
@@ -70,6 +75,7 @@ class MetricsFile:
         made = cls.__new__(cls)
         made.step, made.epoch, made.seconds, made.speed, made.best = values
         made.span, made.mark, made._offset, made._window = span, mark, -1, None
+        made.latest, made.losses = {}, deque[float](maxlen=LOSSES)
         return made
 
     @property
@@ -122,11 +128,13 @@ class MetricsFile:
             return
         seconds = quantity(row, "seconds")
         if seconds is None:
-            for name, value in accuracies(row).items():
-                self.best[name] = max(value, self.best.get(name, value))
+            self.latest |= (found := accuracies(row))
+            self.best |= {name: max(value, self.best.get(name, value)) for name, value in found.items()}
             return
         self.step, self.epoch, self.seconds = step, epoch, seconds
         self.speed = quantity(row, "images_per_second")
+        if (loss := finite(row, "loss")) is not None and abs(loss) <= QUANTITY:
+            self.losses.append(loss)
         if self._window is None:
             self._window = deque()
         self._window.append((epoch, seconds))

@@ -6,7 +6,7 @@ import shutil
 import socket
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +15,7 @@ from ssl_bench.errors import printable
 from ssl_bench.record.progress import clock
 from ssl_bench.status.entries import URGENT, Entry, Status
 from ssl_bench.status.groups import Summary
+from ssl_bench.status.sparkline import sparkline
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -28,9 +29,10 @@ COLOURS = {
     Status.PARTIAL: "yellow",
     Status.FAILED: "red",
 }
-FIXED = ("folder", "run", "state", "epoch", "images/s", "ETA", "reason")  # columns that are no metrics
+FIXED = ("folder", "run", "state", "epoch", "images/s", "ETA", "loss", "reason")  # columns that are no metrics
 GAP = 2  # blank characters between two columns
 PIPED = 120  # width without a terminal, unless COLUMNS is set
+SPARKS = 12  # characters of a sparkline
 NARROWEST = 20  # to which a column of texts is shortened: a run_id and the end of its parent directory
 
 
@@ -96,6 +98,7 @@ def view(
     left: float | None,
     width: int | None = None,
     rows: int | None = None,
+    live: bool = False,
 ) -> Group:
     """Make the table, the reasons of failures that have no column, and a line with the number of runs in each state.
 
@@ -104,19 +107,33 @@ def view(
         left: seconds until all are done, if that is known.
         width: of the terminal, in characters; None: unlimited.
         rows: how many entries to show, the most urgent ones; None: all.
+        live: of running runs, show the losses and the last accuracies instead of the best ones.
     """
     from rich.console import Group
+    from rich.text import Text
+
+    return Group(*listing(outputs, entries, labels, width, rows, live), Text(totals(entries, left)))
+
+
+def listing(
+    outputs: Path,
+    entries: Sequence[Entry],
+    labels: Sequence[str],
+    width: int | None = None,
+    rows: int | None = None,
+    live: bool = False,
+) -> list[Table | Text]:
+    """The same without the last line."""
     from rich.text import Text
 
     by_urgency = sorted(range(len(entries)), key=lambda index: URGENT.index(entries[index].state))
     indices = sorted(by_urgency[:rows])
     shown, shown_labels = [entries[index] for index in indices], [printable(labels[index]) for index in indices]
-    columns = _columns(shown, shown_labels)
+    columns = _columns(shown, shown_labels, live)
     if width is not None:
         metrics = [column.name for column in columns if column.name not in FIXED]
-        columns = _fitting(
-            columns, width, ("reason", "folder", *reversed(metrics[1:]), "images/s", "ETA", *metrics[:1])
-        )
+        order = ("reason", "folder", *reversed(metrics[1:]), "images/s", "ETA", "loss", *metrics[:1])
+        columns = _fitting(columns, width, order)
     names = {column.name for column in columns}
     parents = [printable(entry.run.folder.parent.name) if entry.run else "" for entry in shown]
     if "folder" not in names and len({entry.run.parent for entry in shown if entry.run}) > 1:
@@ -129,7 +146,7 @@ def view(
     for label, entry in zip(shown_labels, shown, strict=True):
         if entry.reason and "reason" not in names:
             parts.append(Text.assemble((label, "bold"), ": ", (printable(entry.reason), COLOURS[Status.FAILED])))
-    return Group(*parts, Text(totals(entries, left)))
+    return parts
 
 
 def lines(outputs: Path, entries: Sequence[Entry], labels: Sequence[str], left: float | None) -> Iterator[str]:
@@ -177,9 +194,10 @@ def _table(columns: Sequence[Column]) -> Table:
     return table
 
 
-def _columns(entries: Sequence[Entry], labels: Sequence[str]) -> list[Column]:
-    """All columns that are not empty."""
+def _columns(entries: Sequence[Entry], labels: Sequence[str], live: bool = False) -> list[Column]:
+    """All columns that are not empty; ``live`` is that of :func:`view`."""
     best = dict.fromkeys(metric for entry in entries for metric in entry.best)
+    accuracies = [_latest(entry) if live else entry.best for entry in entries]
     columns = [
         Column("folder", [printable(entry.run.path or ".") if entry.run else "" for entry in entries]),
         Column("run", list(map(printable, labels)), fold=28),
@@ -187,7 +205,8 @@ def _columns(entries: Sequence[Entry], labels: Sequence[str]) -> list[Column]:
         Column("epoch", [_epoch(entry) for entry in entries], right=True),
         Column("images/s", [_speed(entry) for entry in entries], right=True),
         Column("ETA", [clock(entry.left) if entry.left is not None else "" for entry in entries], right=True),
-        *(Column(name.removesuffix("/top1"), [_best(name, entry) for entry in entries], right=True) for name in best),
+        Column("loss", [_losses(entry) if live else "" for entry in entries], right=True),
+        *(Column(name.removesuffix("/top1"), [_number(name, of) for of in accuracies], right=True) for name in best),
         Column("reason", [printable(entry.reason) for entry in entries], fold=40, style=COLOURS[Status.FAILED]),
     ]
     return [column for column in columns if any(column.texts)]
@@ -243,8 +262,19 @@ def _speed(entry: Entry) -> str:
     return "" if speed is None else f"{speed:.0f}" if speed >= 100 else f"{speed:.1f}"
 
 
-def _best(metric: str, entry: Entry) -> str:
-    value = entry.best.get(metric)
+def _latest(entry: Entry) -> Mapping[str, float]:
+    """The accuracies of an entry: the last ones of a running run, else the result or the best ones."""
+    return entry.run.metrics.latest if entry.run and entry.state is Status.RUNNING else entry.best
+
+
+def _losses(entry: Entry) -> str:
+    """The last losses of a running run as a sparkline, and the last one."""
+    losses = list(entry.run.metrics.losses) if entry.run and entry.state is Status.RUNNING else []
+    return f"{sparkline(losses, SPARKS)} {losses[-1]:.4g}" if losses else ""
+
+
+def _number(metric: str, values: Mapping[str, float]) -> str:
+    value = values.get(metric)
     return "" if value is None else f"{100 * value:.1f}%" if metric.endswith("/top1") else f"{value:.4g}"
 
 

@@ -81,14 +81,14 @@ def _joined(parts: list[Tensor], dim: int) -> Tensor:
 def _frozen_running_statistics(method: nn.Module) -> Iterator[None]:
     """Keep running statistics unchanged: the second pass updates them."""
     norms = [m for m in method.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    kept = [norm.momentum for norm in norms]
+    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
-        norm.momentum = 0.0
+        norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield
     finally:
-        for norm, momentum in zip(norms, kept, strict=True):
-            norm.momentum = momentum
+        for norm, state in zip(norms, kept, strict=True):
+            norm.momentum, norm.num_batches_tracked = state
 
 
 def _rng_state(device: torch.device) -> list[Tensor]:

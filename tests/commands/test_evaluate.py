@@ -30,7 +30,8 @@ def test_a_trained_run_is_evaluated_again_with_the_same_metrics(
     assert {name: again[name] for name in trained} == trained and "linear/top1" in again
     assert main([str(run), "evaluate=knn", "evaluate.knn.k=1"]) == 0
     assert len(list((run / "evaluations").iterdir())) == 2
-    assert "seed=1: only evaluate and paths.data can be changed" in refusal(str(run), "seed=1")
+    for override in ("seed=1", "export=timm"):
+        assert f"{override}: only evaluate and paths.data can be changed" in refusal(str(run), override)
     assert "outputs is no run directory" in refusal("outputs")
     shutil.rmtree(run / "checkpoints")
     assert main([str(run)]) == 1 and "has no checkpoint yet" in capfd.readouterr().err

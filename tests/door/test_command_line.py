@@ -298,9 +298,10 @@ CANDIDATES = {
     "ssl-bench train zzz": [],
     "ssl-bench table dcl/fig3": ["dcl/fig3a", "dcl/fig3b"],
     "ssl-bench table dcl/fig3 --format m": ["md"],
-    "ssl-bench figure dcl/t": [],
+    "ssl-bench figure eqco/t": [],
+    "ssl-bench reproduce eqco/b": ["eqco/bound"],
     "ssl-bench status --w": ["--watch", "--where"],
-    "ssl-bench evaluate out export=": ["export=timm", "export=torchvision"],
+    "ssl-bench export out --format t": ["timm", "torchvision"],
     "ssl-bench completion z": ["zsh"],
     "ssl-bench nope x": [],
 }

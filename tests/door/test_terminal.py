@@ -14,7 +14,7 @@ import pytest
 from ssl_bench.commands import status
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.papers.formats import _spread
+from ssl_bench.papers.fill import spread
 from ssl_bench.status.view import printable
 from tests.door.door import enter
 from tests.status.folders import OUTPUTS, finish, make, make_grid, rows
@@ -138,7 +138,7 @@ def test_small_weights_have_significant_digits(capfd: Capture) -> None:
     ],
 )
 def test_numbers_of_tables(mean: float | None, std: float | None, digits: int, expected: str) -> None:
-    assert _spread(mean, std, 3, digits) == expected
+    assert spread(mean, std, 3, digits) == expected
 
 
 # ---- status

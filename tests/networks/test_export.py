@@ -9,7 +9,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from ssl_bench.commands.evaluate import main
+from ssl_bench.commands.export import main
 from ssl_bench.config.compose import load as compose
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.export import check_exportable, load
@@ -35,7 +35,7 @@ def run_directory(folder: Path, *overrides: str) -> nn.Module:
 
 def exported(folder: Path, library: str) -> Path:
     """Export the backbone of a run with the command; return the path of the JSON."""
-    assert main([str(folder), f"export={library}"]) == 0
+    assert main([str(folder), "--format", library]) == 0
     return folder / "export" / f"backbone_{library}.json"
 
 
@@ -62,37 +62,34 @@ def test_the_libraries_load_the_export(
         torch.testing.assert_close(scope["model"].eval()(views(channels)), expected)
 
 
-def test_the_command_prints_the_path_of_the_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_directory(tmp_path / "run", "backbone=resnet18")
-    path = exported(tmp_path / "run", "torchvision")
-    assert path.is_file() and capsys.readouterr().out.strip() == str(path)
+def test_a_network_that_accepts_one_size_is_exported_at_the_size_of_the_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = run_directory(tmp_path / "run", "backbone=timm", "backbone.name=test_vit")
+    path = exported(tmp_path / "run", "timm")
+    loaded, description = load(path)
+    assert description["size"] == 32 and "img_size=32" in description["load"][2]
+    monkeypatch.chdir(path.parent)
+    scope: dict[str, Any] = {}
+    exec("\n".join(description["load"]), scope)
+    with torch.no_grad():
+        expected = network(views(3))
+        assert torch.equal(loaded.eval()(views(3)), expected)
+        assert torch.equal(scope["model"].eval()(views(3)), expected)
 
 
 def test_a_backbone_is_timms_by_the_name_of_its_builder() -> None:
     for module in ("ssl_bench.networks.backbones", "elsewhere"):
         check_exportable("timm", {"backbone": {"_target_": f"{module}.timm_backbone"}, "choices": {}})
-    with pytest.raises(ConfigError, match=r"export=timm: timm has no backbone=elsewhere\.ConvN: "):
+    with pytest.raises(ConfigError, match=r"--format timm: backbone=elsewhere\.ConvN is no network of timm: "):
         check_exportable("timm", {"backbone": {"_target_": "elsewhere.ConvN"}, "choices": {}})
-
-
-def test_other_backbones_and_libraries_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_directory(tmp_path / "digits", "dataset=scattered_digits")
-    for arguments, sentence in {
-        ("export=timm",): "export=timm: timm has no backbone=resnet_digits: export a run with one of its networks",
-        ("export=torchvision",): "export=torchvision: torchvision has no backbone=resnet_digits: export a run with one",
-        ("export=onnx",): "export=onnx: set export to one of timm, torchvision",
-        ("export=timm", "evaluate=knn"): "export=timm and evaluate=knn: export=... stands alone",
-    }.items():
-        assert main([str(tmp_path / "digits"), *arguments]) == 2
-        assert sentence in capsys.readouterr().err
-    assert not (tmp_path / "digits" / "export").exists()
-    assert main([str(tmp_path / "none"), "export=timm"]) == 2
 
 
 def test_a_network_that_torchvision_lacks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_directory(tmp_path / "run", "backbone=timm", "backbone.name=resnet18d")
-    assert main([str(tmp_path / "run"), "export=torchvision"]) == 2
-    assert "export=torchvision: torchvision has no resnet18d; set export=timm" in capsys.readouterr().err
+    assert main([str(tmp_path / "run"), "--format", "torchvision"]) == 2
+    refusal = "ssl-bench: --format torchvision: torchvision has no resnet18d: use --format timm\n"
+    assert capsys.readouterr().err == refusal
     assert load(exported(tmp_path / "run", "timm"))[1]["name"] == "resnet18d"
 
 
@@ -111,5 +108,5 @@ def test_changed_and_missing_weights_and_checkpoints_are_refused(
     with pytest.raises(ConfigError, match="is no export"):
         load(tmp_path / "none.json")
     (tmp_path / "run" / "checkpoints" / "last.pt").unlink()
-    assert main([str(tmp_path / "run"), "export=timm"]) == 1
+    assert main([str(tmp_path / "run")]) == 1
     assert "has no checkpoint yet" in capsys.readouterr().err

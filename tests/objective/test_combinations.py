@@ -189,7 +189,7 @@ POOLS: list[tuple[str, dict[str, Any]]] = [
     ("in_batch", {}),
     ("cross_view", {}),
     ("random_k", {"k": 3}),
-    ("random_k", {"k": 9}),  # lists the excluded candidates instead of the chosen ones
+    ("random_k", {"k": 9}),  # marks the candidates that are left out instead of listing the chosen ones
     ("random_k", {"k": 3, "views": "cross", "shared": True}),
     ("queue", {"k": 5}),
     ("queue", {"k": 40}),

@@ -5,7 +5,9 @@ Keys are one-hot, and the entries of an anchor are 0, 1, 2, ..., so that its cos
 
 import copy
 import itertools
+import math
 from collections import deque
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,9 +17,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_bench.errors import InvalidValue
+from ssl_bench.objective.bits import pack, unpack
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
-from ssl_bench.objective.sampling import StepGenerator, without_replacement
+from ssl_bench.objective.sampling import StepGenerator, unchosen, without_replacement
 from tests.ranks import on_two_ranks
 
 
@@ -183,6 +186,51 @@ def test_a_small_draw_from_a_large_pool_has_no_repetition(rows: int, pool: int, 
     counts = torch.histogram(drawn.double(), edges.double()).hist
     # Without replacement the counts vary less than the test assumes.
     assert stats.chisquare(counts, edges.double().diff() / pool * drawn.numel()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("width", "k"), [(6, 1), (6, 2), (9, 4), (9, 5), (13, 10)])
+def test_marked_draws_are_uniform_and_never_own(width: int, k: int) -> None:
+    """Chi-square over all subsets; two own columns, which differ between the rows."""
+    rows = 4000
+    own = [torch.arange(rows) % width, (torch.arange(rows) + 2) % width]
+    rest = unchosen(2, rows, width, k, own, torch.Generator().manual_seed(0), slice(None))
+    assert rest.shape == (2, rows, -(-width // 8)) and rest.dtype == torch.uint8
+    chosen = ~unpack(rest, width)
+    assert chosen.sum(-1).unique().tolist() == [k]
+    subsets = []
+    for view in chosen.tolist():
+        for row, columns in enumerate(view):
+            others = [c for c in range(width) if c not in (own[0][row], own[1][row])]
+            assert not columns[own[0][row]] and not columns[own[1][row]]
+            subsets.append(tuple(i for i, c in enumerate(others) if columns[c]))
+    assert_uniform(subsets, width - 2, k)
+
+
+def test_marked_draws_of_a_large_pool_are_uniform_and_rows_do_not_depend_on_what_is_kept() -> None:
+    """Shares of single columns and of pairs of columns, which chi-square over subsets cannot test here."""
+    rows, width, k = 700, 3001, 1100
+    draw = partial(unchosen, 1, rows, width, k)
+    own = torch.arange(rows)
+    whole = draw([own], torch.Generator().manual_seed(3), slice(None))
+    for kept in (slice(0, 350), slice(350, 700), slice(123, 130)):
+        assert torch.equal(draw([own[kept]], torch.Generator().manual_seed(3), kept), whole[:, kept])
+    chosen = (~unpack(whole, width))[0, :, rows:].double()  # columns that are no row's own
+    p = k / (width - 1)
+    assert float(chosen.mean()) == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / chosen.numel()))
+    shares = chosen.mean(0)
+    assert stats.chisquare(shares * rows, torch.full_like(shares, float(shares.mean()) * rows)).pvalue > 1e-3
+    deviation = chosen - p
+    pairs = (deviation[:, 1:] * deviation[:, :-1]).mean() / (p * (1 - p))  # correlation of neighbours
+    assert float(pairs) == pytest.approx(-1 / (width - 2), abs=4 / math.sqrt(chosen.numel()))
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 64, 65])
+def test_packed_booleans(count: int) -> None:
+    values = torch.rand(3, 2, count, generator=torch.Generator().manual_seed(0)) < 0.5
+    packed = pack(values)
+    assert packed.shape == (3, 2, -(-count // 8)) and torch.equal(unpack(packed, count), values)
+    for i, byte in enumerate(packed[0, 0].tolist()):
+        assert byte == sum(1 << j for j, value in enumerate(values[0, 0, 8 * i : 8 * i + 8].tolist()) if value)
 
 
 def test_a_draw_of_the_whole_pool_is_a_permutation() -> None:

@@ -59,9 +59,9 @@ def test_a_contrast_refuses_unknown_quantities() -> None:
     with pytest.raises(ValueError, match="mirror is not known"):
         _ = given.mirror
     e = Embedded(unit(1, 3, 4), unit(1, 3, 4, seed=1), draw(1, 3, 4), torch.arange(3))
-    index = torch.zeros(1, 3, 1, dtype=torch.int32)
+    index, bits = torch.zeros(1, 3, 1, dtype=torch.int32), torch.ones(1, 3, 1, dtype=torch.uint8)
     from_bank = Contrast.of(e, Bank(unit(5, 4), None))
-    for contrast in (given, from_bank.pick(index), from_bank.excluding(index)):
+    for contrast in (given, from_bank.pick(index), from_bank.excluding(bits, 4)):
         with pytest.raises(ValueError, match="chosen once, among the keys of a bank"):
             contrast.pick(index)
 

@@ -133,7 +133,8 @@ def test_other_temperatures_have_no_parameters(temperature: Temperature) -> None
         *(
             (
                 lambda beta=beta: MACLb(0.1, beta),
-                f"beta={beta}: set beta to a number above -1 and up to 1: at -1, tau reaches 0 where all positives agree",
+                f"beta={beta}: set beta to a number above -1 and up to 1: at -1, tau reaches 0 where all positives "
+                "agree",
             )
             for beta in (1.1, -1.0)
         ),

@@ -13,10 +13,11 @@ from scipy import stats
 from ssl_bench import cli
 from ssl_bench.commands import table
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers import claims, measurements, tables, verdicts
+from ssl_bench.papers import claims, measurements, page, tables, verdicts
 from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim
 from ssl_bench.papers.runs import Results
+from ssl_bench.papers.selection import Selection
 from tests.conftest import SMALL
 
 CLAIMS = [claim for paper in tables.papers() for claim in tables.claims(paper)]
@@ -61,7 +62,10 @@ def test_every_paper_has_claims_with_criteria() -> None:
         assert claim.criteria and claim.where and claim.minutes > 0, claim.name
         assert all(cell.paper is None and cell.settings["scale"] == "reduced" for cell in claim.cells), claim.name
         assert all(len(cell.seeds) >= 3 for cell in claim.cells), claim.name
-        assert not claim.beside or tables.find(claim.beside), claim.name
+        if claim.beside:
+            selection = Selection.of(claim.beside)
+            shown = [cell for table in selection.tables() for cell in selection.cells(table)]
+            assert any(cell.paper is not None for cell in shown), claim.name
 
 
 def test_an_interval_is_that_of_scipys_t_test() -> None:
@@ -212,6 +216,12 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
     assert "- DCL minus SimCLR: 10, 90% interval 10 to 10, n = 3; must be above 0: shown" in capsys.readouterr().out
     assert table.main(["--claims", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["criteria"][0]["verdict"] == "shown"
+
+    page.write(tmp_path / "measured")
+    lines = (tmp_path / "measured" / "README.md").read_text().splitlines()
+    assert row in lines and "![t](mine_better.png)" in lines and "kept" in lines
+    assert "| DCL | 61.00 ± 1.00 (3) | 61.00 ± 1.00 (3) |" in lines
+    assert (tmp_path / "measured" / "mine_better.png").read_bytes().startswith(b"\x89PNG")
 
 
 def judged(claim: PaperClaim) -> verdicts.Judged:

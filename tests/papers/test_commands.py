@@ -19,7 +19,7 @@ from ssl_bench.commands import figure, reproduce, table
 from ssl_bench.config.identity import run_id
 from ssl_bench.papers import runs, smoke, tables
 from ssl_bench.papers.figure import draw
-from ssl_bench.papers.formats import fill
+from ssl_bench.papers.fill import fill
 from ssl_bench.papers.runs import Results
 
 Output = pytest.CaptureFixture[str]
@@ -81,7 +81,7 @@ def test_every_format_shows_paper_ours_difference_and_what_is_missing(capsys: Ou
 
     def printed(form: str) -> str:
         capsys.readouterr()
-        assert table.main(["dcl/table1", f"row={ROW}", "col=*[56]*", f"--format={form}"]) == 0
+        assert table.main(["dcl/table1", f"row={ROW}", "col=*[56]*", "--long", f"--format={form}"]) == 0
         return capsys.readouterr().out
 
     line = "| CIFAR-10 DCL | 256 | 84.2 | 85.00 ± 1.41 (2) | +0.80 |"
@@ -91,7 +91,7 @@ def test_every_format_shows_paper_ours_difference_and_what_is_missing(capsys: Ou
     assert "85.00 ± 1.41 (2) +0.80" in rich
     (first,) = [row for row in csv.DictReader(io.StringIO(printed("csv"))) if row["column"] == "256"]
     assert (first["paper"], first["n"]) == ("84.2", "2") and float(first["mean"]) == pytest.approx(85.0)
-    assert table.main(["dcl/table1", f"row={ROW}", "--format", "md"]) == 0
+    assert table.main(["dcl/table1", f"row={ROW}", "--format", "md", "--long"]) == 0
     out = capsys.readouterr().out
     commands = [shlex.split(x) for x in out.splitlines() if x.strip().startswith("ssl-bench train")]
     assert len(commands) == 4 and "batch_size=b256" not in " ".join(" ".join(c) for c in commands)
@@ -100,7 +100,7 @@ def test_every_format_shows_paper_ours_difference_and_what_is_missing(capsys: Ou
     assert table.main(["eqco/fig2b", "--format", "md"]) == 0
     assert "needs a number in the paper, which has alpha 4096 only at K = 256" in capsys.readouterr().out
     assert table.main(["dcl/table1", "--format", "jsn"]) == 2
-    assert "--format=jsn: set --format to one of rich, md, tex, csv, json (did you" in capsys.readouterr().err
+    assert "--format=jsn: set --format to one of rich, md, tex, html, csv, json (did you" in capsys.readouterr().err
 
 
 def test_reduced_and_smoke_runs_never_fill_a_cell(capsys: Output) -> None:
@@ -111,7 +111,7 @@ def test_reduced_and_smoke_runs_never_fill_a_cell(capsys: Output) -> None:
     write_result(cell(), 0, {"knn/top1": 0.65}, "epochs=5", "scale=reduced")  # the longer runs are shown
     filled = next(c for c in as_json(capsys, "dcl/table1") if (c["row"], c["column"]) == (ROW, COLUMN))
     assert filled["mean"] is None and filled["n"] == 0
-    assert table.main(["dcl/table1", f"row={ROW}", "--format", "md"]) == 0
+    assert table.main(["dcl/table1", f"row={ROW}", "--format", "md", "--long"]) == 0
     lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("| CIFAR-10 DCL")]
     assert [x for x in lines if "20 epochs" in x] == [
         "| CIFAR-10 DCL | 256 | 84.2 |  |  | 71.00 ± 1.41 (2), 20 epochs |"

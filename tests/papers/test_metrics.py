@@ -10,7 +10,7 @@ import yaml
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import runs, tables
-from ssl_bench.papers.formats import fill
+from ssl_bench.papers.fill import fill
 from ssl_bench.papers.runs import Results
 from tests.papers.test_commands import write_result
 

@@ -13,7 +13,7 @@ import pytest
 import wandb
 
 from ssl_bench.config.compose import load
-from ssl_bench.record.wandb import flat_config
+from ssl_bench.record.dashboard import flat_config
 from tests.conftest import SMALL, only_run
 from tests.ranks import Command
 from tests.record.wandb_files import history, of_kind, records, summary, wandb_config, wandb_directories

@@ -4,6 +4,8 @@ s is the cosine of an anchor and its positive, s_k those of its K negatives, l =
 u = l - s / tau the log-odds against the positive; sg stops the gradient.
 
 Every subclass of Loss in a file of this folder can be imported from here, without being listed.
+
+.. include:: README.md
 """
 
 import importlib

@@ -19,7 +19,15 @@ from ssl_bench.objective.loss import Loss
 
 
 class AlignUniform(Loss):
-    """``weight``, at least 0, of uniformity; ``t`` > 0, the sharpness of its kernel. The temperature is not used."""
+    """Distance to the positive plus the logarithm of the mean kernel between anchors. The temperature is not used.
+
+    Args:
+        weight: of uniformity, at least 0.
+        t: sharpness of its kernel, positive.
+
+    Raises:
+        InvalidValue: a value outside of its range.
+    """
 
     needs = frozenset({"negatives"})
     uses_tau = False

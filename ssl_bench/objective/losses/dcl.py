@@ -12,6 +12,8 @@ from ssl_bench.objective.loss import Loss
 
 
 class DCL(Loss):
+    """InfoNCE without the positive in the denominator: u."""
+
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """DCLW: DCL with more weight on positives that are far apart.
 
-    L = -w s / tau + log sum_k exp(s_k / tau),   w = sg[ 2 - exp(s / sigma) / mean_i exp(s_i / sigma) ]
+    L = -w s / tau + log sum_k exp(s_k / tau)
+    w = sg[ 2 - exp(s / sigma) / mean_i exp(s_i / sigma) ]
 
 The mean is over the images of the batch, so w has mean 1; w is negative where a pair is much closer than the others.
 DCL (Yeh et al. 2021) eq. 6 and the paragraph below it.
@@ -18,7 +19,14 @@ from ssl_bench.objective.loss import Loss
 
 
 class DCLW(Loss):
-    """``sigma`` > 0 is the width of the weighting; sigma = inf is DCL."""
+    """DCL whose positives have weights with mean 1.
+
+    Args:
+        sigma: width of the weighting, positive; DCL at infinity.
+
+    Raises:
+        InvalidValue: sigma is not positive.
+    """
 
     needs = frozenset({"negatives"})
 

@@ -15,7 +15,14 @@ from ssl_bench.objective.loss import Loss, unscaled_softplus
 
 
 class DualTemperature(Loss):
-    """``ratio`` > 0 is the temperature of W divided by that of the softmax."""
+    """InfoNCE with its multiplier at a second temperature.
+
+    Args:
+        ratio: the temperature of the multiplier divided by that of the softmax, positive.
+
+    Raises:
+        InvalidValue: ratio is not positive.
+    """
 
     needs = frozenset({"negatives"})
 

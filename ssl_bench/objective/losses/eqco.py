@@ -17,7 +17,14 @@ from ssl_bench.objective.loss import Loss, softplus
 
 
 class EqCo(Loss):
-    """``alpha`` > 0 is the number of negatives that the K negatives represent."""
+    """InfoNCE with the sum over the negatives weighted by alpha / K.
+
+    Args:
+        alpha: the number of negatives that the K negatives represent, positive.
+
+    Raises:
+        InvalidValue: alpha is not positive.
+    """
 
     needs = frozenset({"negatives"})
 
@@ -31,5 +38,8 @@ class EqCo(Loss):
         return softplus(contrast.log_odds(tau) + margin)  # [V, B]
 
     def information(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        """log(1 + alpha) - L: the largest possible bound is log(1 + alpha) instead of log(1 + K)."""
+        """log(1 + alpha) - L, [V, B]: the largest possible bound is log(1 + alpha) instead of log(1 + K).
+
+        EqCo (Zhu et al. 2020), section 3.1; ``contrast`` and ``tau`` are those of :meth:`Loss.forward`.
+        """
         return math.log1p(self.alpha) - self(contrast, tau)

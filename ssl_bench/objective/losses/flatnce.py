@@ -12,6 +12,8 @@ from ssl_bench.objective.loss import Loss
 
 
 class FlatNCE(Loss):
+    """The value 1 with the gradient of DCL."""
+
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

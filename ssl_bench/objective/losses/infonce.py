@@ -14,6 +14,8 @@ from ssl_bench.objective.loss import Loss, softplus
 
 
 class InfoNCE(Loss):
+    """Cross-entropy of the positive among the negatives: softplus(u)."""
+
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

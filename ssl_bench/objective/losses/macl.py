@@ -13,6 +13,8 @@ from ssl_bench.objective.loss import Loss, unscaled_softplus
 
 
 class MACL(Loss):
+    """InfoNCE divided by its gradient multiplier, which is constant in the gradient."""
+
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

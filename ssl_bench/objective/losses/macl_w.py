@@ -12,6 +12,8 @@ from ssl_bench.objective.loss import Loss, unscaled_softplus
 
 
 class MACLW(Loss):
+    """MACL, multiplied by 2 - s, which is constant in the gradient."""
+
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

@@ -1,0 +1,153 @@
+"""Write the reference pages of ssl_bench: HTML from the docstrings and from the Markdown beside the code.
+
+``python scripts/build_docs.py [FOLDER]`` writes to FOLDER, by default outputs/docs; open index.html there. Warnings and
+broken links are errors: then nothing is replaced, and the exit code is 1. Needs pdoc (``pip install -e .[dev]``).
+"""
+
+import argparse
+import pkgutil
+import re
+import shutil
+import sys
+import tempfile
+import warnings
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import ssl_bench
+
+# What other programs import. The other rooms carry out commands and are not an interface.
+DOCUMENTED = ["api", "objective", "methods", "networks", "data", "evaluate", "distributed", "errors", "seeding"]
+
+# Members from torch or Python are left out, and constructors of base classes, which pdoc does not show for all of them.
+# Modules are listed where __all__ has none, too. A constructor's own text is that of torch: its arguments are described
+# with the class. Long formulas are broken.
+TEMPLATE = """
+{% extends "default/module.html.jinja2" %}
+{% block nav_submodules %}
+    {% for name in all_modules if name.rpartition(".")[0] == module.modulename %}
+        {{ "<h2>Modules</h2><ul>" | safe if loop.first }}
+        <li>{{ (name, "") | link(text=name.rpartition(".")[2]) }}</li>
+        {{ "</ul>" | safe if loop.last }}
+    {% endfor %}
+{% endblock %}
+{% block style %}{{ super() }}<style>.pdoc pre { white-space: pre-wrap; }</style>{% endblock %}
+{% macro docstring(doc) %}{% if doc.name != "__init__" %}{{ default_docstring(doc) }}{% endif %}{% endmacro %}
+{% macro is_public(doc) %}
+    {% set inherited = doc.taken_from != (doc.modulename, doc.qualname) %}
+    {% if doc.taken_from[0].startswith("ssl_bench") and not (inherited and doc.name == "__init__") %}
+        {{ default_is_public(doc) }}
+    {% endif %}
+{% endmacro %}
+"""
+
+
+class Page(HTMLParser):
+    """What one page defines and refers to.
+
+    Attributes:
+        ids: the anchors on the page.
+        hrefs: the targets of its links.
+        names: dotted names of this package in its text that are not links.
+    """
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.hrefs: list[str] = []
+        self.names: list[str] = []
+        self.open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids.update(value for key, value in attrs if key == "id" and value)
+        self.hrefs += [value for key, value in attrs if key == "href" and value]
+        if tag in ("a", "code"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self.open:
+            self.open.remove(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.open == ["code"] and re.fullmatch(r"ssl_bench(\.\w+)+", data):
+            self.names.append(data)
+
+
+def write(folder: Path) -> None:
+    """Write the pages to ``folder``, which is empty or absent. A warning is raised as an error."""
+    import jinja2
+    import pdoc  # of the dev extra
+
+    modules = (m.name for m in pkgutil.walk_packages(ssl_bench.__path__, "ssl_bench."))
+    names = [name for name in modules if name.split(".")[1] in DOCUMENTED]
+    pdoc.render.configure(docformat="google", show_source=False)
+    default = pdoc.render.env.loader
+    assert default is not None
+    pdoc.render.env.loader = jinja2.ChoiceLoader([jinja2.DictLoader({"module.html.jinja2": TEMPLATE}), default])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "The module specification")  # pdoc finds some of the modules itself
+        pdoc.pdoc("ssl_bench", *names, output_directory=folder)
+
+
+def broken_links(folder: Path) -> list[str]:
+    """Links of the pages in ``folder`` that lead nowhere, and names of this package that do not exist; a line each.
+
+    Links to other sites are not followed.
+    """
+    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.html"))}
+    found = []
+    for path, page in pages.items():
+        place = path.relative_to(folder.resolve())
+        for href in page.hrefs:
+            link = urlsplit(href)
+            if link.scheme or link.netloc:
+                continue
+            target = (path.parent / unquote(link.path)).resolve() if link.path else path
+            if not target.is_file():
+                found.append(f"{place}: {href} is not a file")
+            elif link.fragment and unquote(link.fragment) not in pages[target].ids:
+                found.append(f"{place}: {href} is not on that page")
+        found += [f"{place}: {name} does not exist" for name in page.names if not _exists(name)]
+    return found
+
+
+def build(folder: Path) -> list[str]:
+    """Write the pages and return their broken links; earlier pages in ``folder`` are replaced if there are none.
+
+    Raises:
+        FileExistsError: ``folder`` has files that are not such pages.
+    """
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "search.js").exists():
+        raise FileExistsError(f"{folder} has other files: name another folder")
+    with tempfile.TemporaryDirectory() as temporary:
+        new = Path(temporary) / "docs"
+        write(new)
+        found = broken_links(new)
+        if not found:
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(new, folder)
+    return found
+
+
+def _exists(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("outputs/docs"))
+    folder = parser.parse_args().folder
+    found = build(folder)
+    print("\n".join(found) or f"wrote {folder / 'index.html'}", file=sys.stderr if found else sys.stdout)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Losses, evaluators, views and gradient accumulation for training loops of others; ``import ssl_bench`` gives them."""

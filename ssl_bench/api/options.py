@@ -1,0 +1,70 @@
+"""Options of conf/ with their defaults, read without Hydra, and the objects that they describe."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ssl_bench import files
+from ssl_bench.config.build import build, find_target, near, one_of
+from ssl_bench.config.schema import directory
+from ssl_bench.errors import ConfigError, InvalidValue, require
+
+Node = dict[str, Any]  # a class as ``_target_``, and its arguments
+
+
+def names(group: str) -> list[str]:
+    """The options of a group of conf/."""
+    return sorted(file.stem for file in (directory() / group).glob("*.yaml"))
+
+
+def node(group: str, name: str) -> Node:
+    """An option as conf/ has it, without the entries that are taken from other parts of a configuration.
+
+    Raises:
+        InvalidValue: the group has no option of that name.
+    """
+    one_of(group, name, names(group))
+    content: Any = files.read_yaml(directory() / group / f"{name}.yaml")
+    based = dict[str, Any](_based(group, content.pop("defaults", []), content))
+    return {key: value for key, value in (content | based).items() if not str(value).startswith("${")}
+
+
+def _based(group: str, defaults: list[str], content: Mapping[str, Any]) -> Iterator[tuple[str, Node]]:
+    """Entries that start from another option of the group: ``simclr@first`` is the base of ``first``."""
+    for base, _, key in (default.partition("@") for default in defaults):
+        yield key, node(group, base) | content[key]
+
+
+def arguments(part: Node, group: str) -> list[str]:
+    """The names of the arguments of a node's class."""
+    parameters = inspect.signature(find_target(part, group)).parameters.values()
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+def check_known(given: Mapping[str, Any], known: list[str], where: str) -> None:
+    """Raise ConfigError for the first given option that is not known; ``where`` says what has been chosen."""
+    for name in given:
+        if name not in known:
+            existing = f"there are {', '.join(known)}" if known else "there are none"
+            raise ConfigError(f"{name}: {where} has no such option{near(name, known)}; {existing}")
+
+
+def make(part: Node, group: str, given: Mapping[str, Any] = {}) -> Any:
+    """Make the object of a node; ``given`` arguments replace those of the node.
+
+    Raises:
+        ConfigError: an argument is missing or has a value that the object refuses; the group is not in the sentence.
+    """
+    lists = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    try:
+        return build(part | lists, group)
+    except InvalidValue as refusal:
+        raise InvalidValue(refusal.key.removeprefix(f"{group}."), refusal.value, refusal.remedy) from refusal
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(f"{group}.", "")) from error
+
+
+def chosen_from(key: str, value: Any, kind: type) -> None:
+    """Raise InvalidValue unless ``value`` is a name or an object of ``kind``."""
+    remedy = f"a name ({', '.join(names(key))}) or a {kind.__name__}"
+    require(isinstance(value, str | kind), key, value, remedy)

@@ -1,0 +1,297 @@
+"""Every loss of the package with any negatives and any temperature, for the vectors of a loop of one's own.
+
+    loss = PairLoss("dcl", temperature=0.1)
+    value = loss(z1, z2)                         # [B, D] each, of any length
+    moco = PairLoss("eqco", temperature=0.2, alpha=65536, negatives="queue", k=65536)
+    value = moco(q, k)                           # the anchors, and their keys from a momentum network
+
+V pairs of views, each an anchor view and the view of its positive   B images on this rank   D width   W ranks
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ssl_bench.api import options as conf
+from ssl_bench.config.build import find_target, one_of
+from ssl_bench.distributed import active, alone, rank, world
+from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.methods.base import NEEDS
+from ssl_bench.networks.encoder import full_precision, unit
+from ssl_bench.objective.contrast import Bank, Contrast, Embedded
+from ssl_bench.objective.diagnostics import diagnose
+from ssl_bench.objective.loss import Loss
+from ssl_bench.objective.negatives import MemoryBank, Negatives, Queue
+from ssl_bench.objective.sampling import StepGenerator
+from ssl_bench.objective.temperature import Fixed, Learned, MACLa, MACLb, Progress, Temperature
+
+WITHOUT_PROGRESS = (Fixed, MACLa, MACLb, Learned)  # exactly these; any other temperature may depend on the progress
+REMEDIES = {
+    "negatives": "set negatives to an option other than none",
+    "aligned": "set negatives=cross_view, or leave negatives out",
+    "both_views": "set negatives=cross_view",
+    "two_views": "set symmetric=true",
+    "no_more_views": "give two views",
+    "tau": "set temperature to a number",
+    "dense": "set cosines to auto or dense",
+}
+
+
+class PairLoss(nn.Module):
+    """A contrastive loss between the views of a batch.
+
+    With a process group, the negatives and the batch statistics are those of all ranks. The gradient that
+    DistributedDataParallel averages is then exactly that of the mean over the global batch, for any number of ranks.
+    All ranks must have batches of one size. Inside ``torch.autocast`` the loss is computed in float32.
+
+    A queue or a memory bank takes in the keys of the batch at the end of every call in training mode with gradients
+    enabled. In the same calls the random draws advance (``random_k``, ``swd``); other calls leave them as they are and
+    repeat them. So keep this module outside of activation checkpointing, which calls it twice; the network may be
+    checkpointed. The state is in the ``state_dict``.
+
+    The parameter of ``temperature="learned"`` belongs into the optimiser without weight decay and, on several ranks,
+    into a module that DistributedDataParallel wraps.
+
+    Args:
+        loss: one of align_uniform, byol, dcl, dclw, decoupled_nt_xent, dual_temperature, eqco, flatnce, infonce
+            (NT-Xent), macl, macl_w, relic and swd, or a :class:`ssl_bench.objective.loss.Loss`.
+        temperature: tau > 0; or fixed, linear, cosine, macl_a, macl_b or learned; or a mapping with one of them as
+            ``name`` and its arguments (``{"name": "cosine", "tau": 0.5, "final": 0.1}``); or a
+            :class:`ssl_bench.objective.temperature.Temperature`. A fixed one of 0.2 by default.
+        negatives: in_batch (both views of all other images: 2 B W - 2), cross_view (the view of the positive only:
+            B W - 1), random_k (k of them), queue (of k keys), memory_bank (of ``instances`` images) or none; or a
+            :class:`ssl_bench.objective.negatives.Negatives`. ``auto`` is what the loss is made for: cross_view for
+            relic, none for byol and swd, in_batch for all others.
+        symmetric: both views are anchors, or only the first. None: only the first for a queue, whose second view is of
+            a momentum network, and else both.
+        reduction: ``mean`` or ``sum`` over all anchors of this rank, or ``none``.
+        gather: contrast with the images of all ranks; if False, with those of this rank only. A queue is then the
+            rank's own, and must not be in a DistributedDataParallel that broadcasts buffers.
+        cosines: ``dense`` stores all cosines; ``tiled`` computes them in panels that are never stored; ``auto`` is
+            tiled where they are many, and dense inside ``torch.compile``.
+        seed: of a queue's first keys and of all draws, the same on all ranks.
+        options: arguments of the loss (``alpha`` of eqco, ``sigma`` of dclw, ``weight``, ...) and of the negatives
+            (``k``, ``instances``, ...). Their defaults are those of conf/. The width ``dim`` of the keys is taken from
+            the first vectors unless it is given.
+
+    Raises:
+        ConfigError: an unknown option, a value that cannot be used, or parts that do not fit together.
+    """
+
+    negatives: Negatives | None
+
+    def __init__(
+        self,
+        loss: str | Loss,
+        temperature: float | str | Mapping[str, Any] | Temperature = "fixed",
+        negatives: str | Negatives = "auto",
+        *,
+        symmetric: bool | None = None,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        gather: bool = True,
+        cosines: Literal["auto", "dense", "tiled"] = "auto",
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        one_of("reduction", reduction, ("mean", "sum", "none"))
+        one_of("cosines", cosines, ("auto", "dense", "tiled"))
+        conf.chosen_from("loss", loss, Loss)
+        conf.chosen_from("negatives", negatives, Negatives)
+        self.reduction, self.gather, self.cosines = reduction, gather, cosines
+        loss_node = conf.node("loss", loss) if isinstance(loss, str) else {}
+        if negatives == "auto":
+            negatives = _suited(find_target(loss_node, "loss") if loss_node else type(loss))
+        node = conf.node("negatives", negatives) if isinstance(negatives, str) else {}
+        of_loss, of_negatives = _divided(options, loss_node, node, f"loss={loss} with negatives={negatives}", seed)
+        self.loss: Loss = conf.make(loss_node, "loss", of_loss) if isinstance(loss, str) else loss
+        self.temperature = _temperature(temperature)
+        self._node = node | of_negatives
+        known_width = not node or "dim" not in conf.arguments(node, "negatives") or "dim" in of_negatives
+        trial = negatives
+        if isinstance(trial, str):
+            trial = conf.make(self._node, "negatives", {} if known_width else {"dim": 1})
+        assert isinstance(trial, Negatives)
+        self.symmetric = not isinstance(trial, Queue) if symmetric is None else symmetric
+        self._check_needs(trial)
+        self.register_module("negatives", trial if known_width else None)
+
+    def forward(
+        self,
+        z1: Tensor | Sequence[Tensor],
+        z2: Tensor | None = None,
+        ids: Tensor | None = None,
+        progress: Progress | None = None,
+        return_stats: bool = False,
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Compute the loss of a batch.
+
+        Args:
+            z1, z2: two views [B, D] of the same images, of any length. Or ``z1`` is a list of two or more views: those
+                after the second are further positives of the first two and are no anchors themselves.
+            ids: [B] integers, the number of each image: two rows with one number are never negatives of each other.
+                None: all images of all ranks are different. A memory bank needs them.
+            progress: share of the training that is done, in [0, 1], for a scheduled temperature.
+            return_stats: also return the diagnostics of :mod:`ssl_bench.objective.diagnostics` as scalars, over the
+                anchors of all ranks, which must all ask for them: ``npc/mean`` (the multiplier of InfoNCE's gradient),
+                ``information`` (a lower bound on the mutual information of the views, in nats),
+                ``negatives/effective`` and more.
+
+        Returns:
+            The mean or the sum over the anchors [], or the loss of each anchor [V, B]: V is 2, or 1 with
+            ``symmetric=False``. With ``return_stats``, that and a dict.
+
+        Raises:
+            ConfigError: shapes or sizes that do not fit.
+        """
+        views: list[Any] = [*z1] if z2 is None else [z1, z2]
+        self._check_views(views, ids)
+        with torch.autocast(views[0].device.type, enabled=False), self._ranks():
+            images = len(views[0])
+            if world() > 1:
+                _check_equal(images, views[0].device)
+            if ids is None:
+                ids = torch.arange(images, device=views[0].device) + rank() * images
+            e = self._embedded(full_precision(torch.stack(views)), ids)
+            negatives = self._sized(e.q)
+            self._check_count(negatives.count(images * world()), images)
+            tiled = {"auto": False if torch.compiler.is_compiling() else None, "dense": False, "tiled": True}
+            contrast = negatives.select(Contrast.of(e, _kept(negatives, negatives.bank(e)), tiled[self.cosines]))
+            tau = self.temperature(self._checked(progress), contrast)
+            values = self.loss(contrast, tau)  # [V, B]
+            stats = diagnose(contrast, tau, self.loss) if return_stats else {}
+            if self.training and torch.is_grad_enabled():
+                self._advance(negatives, e)
+        value = {"mean": values.mean, "sum": values.sum, "none": lambda: values}[self.reduction]()
+        return (value, stats) if return_stats else value
+
+    def extra_repr(self) -> str:
+        """The settings that are no modules."""
+        return f"symmetric={self.symmetric}, reduction={self.reduction}, gather={self.gather}, cosines={self.cosines}"
+
+    # ---- checks
+
+    def _check_needs(self, negatives: Negatives) -> None:
+        """Refuse parts of which one needs something that the others do not give."""
+        gives = negatives.gives | {"both_views"} | ({"two_views"} if self.symmetric else set())
+        gives |= ({"tau"} if self.loss.uses_tau else set()) | (set() if self.cosines == "tiled" else {"dense"})
+        for part in (self.loss, negatives, self.temperature):
+            for need in sorted(part.needs - gives, key=list(NEEDS).index):
+                raise ConfigError(f"{type(part).__name__} needs {NEEDS[need][0]}: {REMEDIES[need]}")
+
+    def _check_views(self, views: list[Any], ids: Tensor | None) -> None:
+        shapes = [list(getattr(view, "shape", ())) for view in views]
+        fits = len(views) >= 2 and all(len(shape) == 2 and shape == shapes[0] for shape in shapes)
+        require(fits, "views", shapes, "two or more tensors of one shape [B, D]")
+        if len(views) > 2 and "two_views" in self.loss.needs:
+            raise ConfigError(
+                f"{type(self.loss).__name__} needs {NEEDS['no_more_views'][0]}: {REMEDIES['no_more_views']}"
+            )
+        if ids is not None:
+            fits = list(ids.shape) == shapes[0][:1] and not ids.is_floating_point()
+            require(fits, "ids", f"{ids.dtype} {list(ids.shape)}", f"integers [{shapes[0][0]}], one for each image")
+        elif isinstance(self.negatives, MemoryBank) or "instances" in self._node:
+            raise InvalidValue(
+                "ids", None, "the numbers of the images, from 0 to instances - 1: a memory bank has a row for each"
+            )
+
+    def _check_count(self, count: int, images: int) -> None:
+        if count < 1 and "negatives" in self.loss.needs:
+            raise InvalidValue("batch size", images, "2 or more: the other images are the negatives")
+
+    def _checked(self, progress: Progress | None) -> Progress:
+        if progress is None:
+            kind = type(self.temperature)
+            remedy = f"the share of the training that is done, from 0 to 1: {kind.__name__} depends on it"
+            require(kind in WITHOUT_PROGRESS, "progress", progress, remedy)
+            return 0.0
+        valid = isinstance(progress, Tensor) or 0 <= progress <= 1
+        require(valid, "progress", progress, "a number from 0 to 1")
+        return progress
+
+    # ---- parts of a call
+
+    def _ranks(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.gather or not active() else alone()
+
+    def _embedded(self, z: Tensor, ids: Tensor) -> Embedded:
+        """Anchors and positives from the views [views, B, D]."""
+        units, anchors = unit(z), 2 if self.symmetric else 1
+        pairs = [(a, p) for a in range(anchors) for p in range(len(z)) if p != a]
+        q, p, raw = (torch.stack([x[pair[i]] for pair in pairs]) for x, i in ((units, 0), (units, 1), (z, 0)))
+        # The keys of two symmetric views are the positives, and those of one direction's queue are its positives too.
+        own = len(z) > 2 if self.symmetric else self.negatives is not None and "both_views" in self.negatives.needs
+        return Embedded(q, p, raw, ids, q if own else None)
+
+    def _sized(self, vectors: Tensor) -> Negatives:
+        """The negatives, made for the width and the type of the first vectors [..., D] if they were not yet."""
+        if self.negatives is None:
+            made = conf.make(self._node, "negatives", {"dim": vectors.shape[-1]})
+            self.negatives = made.to(vectors.device, vectors.dtype).train(self.training)
+        assert self.negatives is not None
+        return self.negatives
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        """Make the negatives before their state is read, with the width that the state has."""
+        for name, value in state_dict.items():
+            if self.negatives is None and name.startswith(f"{prefix}negatives.") and getattr(value, "ndim", 0) == 2:
+                self._sized(value)
+        super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def _advance(self, negatives: Negatives, e: Embedded) -> None:
+        negatives.update(e.detach())
+        for module in self.modules():
+            if isinstance(module, StepGenerator):
+                module.step += 1
+
+
+def _suited(kind: Any) -> str:
+    """The negatives that a loss is made for."""
+    return "cross_view" if "aligned" in kind.needs else "in_batch" if "negatives" in kind.needs else "none"
+
+
+def _divided(
+    given: Mapping[str, Any], loss: conf.Node, negatives: conf.Node, where: str, seed: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of the loss and those of the negatives, each with the seed where there is one."""
+    known = [conf.arguments(node, group) if node else [] for node, group in ((loss, "loss"), (negatives, "negatives"))]
+    conf.check_known(given, sorted({*known[0], *known[1]} - {"seed"}), where)
+    of_loss, of_negatives = ({k: v for k, v in {**given, "seed": seed}.items() if k in names} for names in known)
+    return of_loss, of_negatives
+
+
+def _temperature(given: float | str | Mapping[str, Any] | Temperature) -> Temperature:
+    if isinstance(given, Temperature):
+        return given
+    if isinstance(given, int | float):
+        require(given > 0, "temperature", given, "a positive number")
+        given = {"name": "fixed", "tau": given}
+    chosen = {"name": given} if isinstance(given, str) else dict(given)
+    name = chosen.pop("name", None)
+    require(isinstance(name, str), "temperature", given, "a mapping with name and arguments, or a number")
+    node = conf.node("temperature", str(name))
+    conf.check_known(chosen, conf.arguments(node, "temperature"), f"temperature={name}")
+    made: Temperature = conf.make(node, "temperature", chosen)
+    return made
+
+
+def _kept(negatives: Negatives, bank: Bank | None) -> Bank | None:
+    """The candidates, copied where they are stored: the backward pass needs them after the store was updated."""
+    if bank is None or not isinstance(negatives, Queue | MemoryBank) or not torch.is_grad_enabled():
+        return bank
+    return Bank(bank.keys.clone(), bank.ids)
+
+
+@torch.compiler.disable
+def _check_equal(images: int, device: torch.device) -> None:
+    """Refuse batches of different sizes on the ranks, which the collectives would mix up or wait for without end."""
+    sizes = torch.tensor([images, -images], device=device)
+    dist.all_reduce(sizes, dist.ReduceOp.MAX)
+    most, least = sizes[0].item(), -sizes[1].item()
+    remedy = f"the same on all ranks: the smallest is {least}, the largest {most} (drop_last=true of the loader)"
+    require(most == least, "batch size", images, remedy)

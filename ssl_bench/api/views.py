@@ -1,0 +1,60 @@
+"""Random views of batches of images, as the options of conf/augment make them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssl_bench.api import options as conf
+from ssl_bench.data.views import Views
+from ssl_bench.errors import require
+
+
+def views(augment: str, size: int, *, count: int = 2, **options: Any) -> "BatchViews":
+    """Make the function that draws the views of an option of conf/augment.
+
+        make = ssl_bench.views("simclr", size=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+        x1, x2 = make(images)        # uint8 [B, C, H, W] on any device -> float32 [B, C, 224, 224] each
+
+    Args:
+        augment: simclr, simclr_cifar, moco_v1, moco_v2, byol, digits, crop, crop_simclr, none, multicrop_cifar or
+            multicrop_imagenet.
+        size: side of the views in pixels; the smaller crops of a multi-crop keep their own.
+        count: number of views, where ``augment`` does not fix it (byol has 2, a multi-crop 8).
+        options: arguments of :class:`ssl_bench.data.views.Views`, such as ``blur=0.0`` or ``mean`` and ``std`` (one
+            number for each channel; without them the values stay in [0, 1]), for all views.
+
+    Raises:
+        ConfigError: an unknown augment or option, or a value out of range.
+    """
+    require(count >= 1, "count", count, "1 or more")
+    node = conf.node("augment", augment)
+    nodes = [node | {"count": count}] if "_target_" in node else list(node.values())
+    makers: list[Views] = []
+    for each in nodes:
+        times = each.pop("count")
+        conf.check_known(options, conf.arguments(each, "augment"), f"augment={augment}")
+        makers += [conf.make({"size": size} | each, "augment", options)] * times
+    return BatchViews(makers)
+
+
+class BatchViews:
+    """Draws one view of each image from each of the ``makers``."""
+
+    def __init__(self, makers: Sequence[Views]) -> None:
+        self.makers = makers
+
+    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> list[Tensor]:
+        """Draw the views of a batch; for given parameters their values are those of torchvision.
+
+        Args:
+            images: uint8 [B, C, H, W], C 1 or 3, on any device, which computes them.
+            generator: of the random parameters; None: torch's global one, which ``torch.manual_seed`` sets.
+
+        Returns:
+            float32 [B, C, size, size] for each view.
+        """
+        valid = images.dtype == torch.uint8 and images.ndim == 4
+        require(valid, "images", f"{images.dtype} {list(images.shape)}", "uint8 [B, C, H, W]")
+        return [make(images, torch.default_generator if generator is None else generator) for make in self.makers]

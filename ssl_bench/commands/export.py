@@ -1,0 +1,108 @@
+"""``ssl-bench export RUN_DIR [--format timm|torchvision|card] [--out DIR]``: write the backbone of a trained run.
+
+* ``timm``, ``torchvision``: ``RUN_DIR/export/backbone_<library>.pt``, weights with that library's names, and a JSON
+  with the lines of Python that load them.
+* ``card``: ``RUN_DIR/export/card/``, a folder to share: ``model.safetensors`` and ``config.json``, which timm and the
+  Hugging Face hub read, and a model card, ``README.md``.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ssl_bench import files
+from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.errors import ConfigError, RunError
+
+FORMATS = ("timm", "torchvision", "card")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the export and print the path of its description; 0, 1 for a checkpoint that cannot be used, 2 refused."""
+    parser = Parser("export", "Write the backbone of a trained run for timm or torchvision, or as a folder to share.")
+    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="outputs/<name>/<run_id>")
+    parser.add_argument("--format", choices=FORMATS, default="timm", help="card: a folder for the Hugging Face hub")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to, inside RUN_DIR unless it is given")
+    options = parser.read(arguments)
+    if options.overrides:
+        return refuse(f"{options.overrides[0]}: export takes --flags only, see ssl-bench export --help")
+    try:
+        print(export(options.run, options.format, options.out))
+        return 0
+    except (ConfigError, RunError, OSError) as error:
+        return refuse(error, getattr(error, "exit_code", RunError.exit_code))
+
+
+def export(folder: Path, form: str, out: Path | None = None) -> Path:
+    """Export the backbone of the run in ``folder``; return the path of the export's description.
+
+    Args:
+        folder: directory of the run.
+        form: one of ``FORMATS``.
+        out: folder to write to; None: ``folder/export``, for a card ``folder/export/card``.
+
+    Raises:
+        ConfigError: there is no run, its backbone cannot be exported, or ``out`` has a README.md of its own.
+        RunError: no checkpoint can be read.
+        OSError: ``out`` cannot be written.
+    """
+    import torch
+
+    from ssl_bench.networks import export as libraries
+    from ssl_bench.parts import load_run, read_config
+
+    config = read_config(folder)
+    libraries.check_exportable(form, config)
+    out = out or folder / "export" / ("card" if form == "card" else "")
+    if form == "card":
+        _check_readme(out / "README.md")
+    # The run's number format may need a GPU; the export is always float32.
+    run = load_run(folder, config | {"precision": "fp32"}, torch.device("cpu"))
+    if form == "card":
+        return _write_card(out, config, run)
+    weights = run.parts.method.encoder.get_submodule("backbone").state_dict()
+    return libraries.export(out, form, config, weights, run.run_id, run.step)
+
+
+def _write_card(out: Path, config: dict[str, Any], run: Any) -> Path:
+    """Write weights, configuration and card; return the path of the card."""
+    from ssl_bench.networks import hub
+    from ssl_bench.papers.card import card
+    from ssl_bench.record import results
+
+    backbone = run.parts.method.encoder.get_submodule("backbone")
+    digest = hub.write(out, backbone, config["dataset"], run.parts.dataset.eval_view)
+    load = _load(config["backbone"], backbone.state_dict())
+    facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"], "SHA-256 of the weights": digest}
+    try:
+        command = files.read_bytes(run.folder / "command.txt").decode().strip()
+    except (OSError, UnicodeDecodeError):
+        command = ""
+    text = card(config, results.read(run.folder), command, facts, load)
+    files.write_text(out / "README.md", text)
+    return out / "README.md"
+
+
+def _load(node: Mapping[str, Any], weights: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """How timm loads ``model.safetensors``: sentences and lines of Python, for a run's ``backbone``."""
+    from ssl_bench.networks.export import building, timm_arguments
+
+    file = "'model.safetensors'"
+    if node["stem"] == "cifar":
+        build = ["import torch", *building("timm", node, weights)]
+        stem = "timm has no argument for the stem of this network, which the lines replace. In this folder:"
+        return [(stem, [*build, f"timm.models.load_checkpoint(model, {file})", "model.eval()"])]
+    whole = "model = timm.create_model('local-dir:.', pretrained=True).eval()"
+    parts = f"model = timm.create_model({timm_arguments(node)}, checkpoint_path={file}).eval()"
+    return [
+        ("In this folder (from the hub with `hf-hub:USER/NAME` in place of `local-dir:.`):", ["import timm", whole]),
+        ("The same with the network's name:", ["import timm", parts]),
+    ]
+
+
+def _check_readme(path: Path) -> None:
+    """Refuse to replace a README.md that is no card."""
+    from ssl_bench.papers.card import MARK
+
+    if path.exists() and f"- {MARK}\n" not in files.read_bytes(path).decode(errors="replace"):
+        raise ConfigError(f"{path} is no model card of ssl_bench: set --out to another folder")

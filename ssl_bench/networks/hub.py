@@ -1,0 +1,56 @@
+"""Write a network of timm in the layout of timm's models on the Hugging Face hub: config.json, model.safetensors.
+
+``timm.create_model("local-dir:FOLDER", pretrained=True)`` builds the network and loads the weights, unless its stem was
+replaced; timm then refuses the weights because their shapes differ.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ssl_bench import files
+
+OF_OTHER_WEIGHTS = ("tag", "license", "description", "origin_url", "paper_name", "paper_ids", "notes")
+
+
+def write(out: Path, model: nn.Module, dataset: Mapping[str, Any], eval_view: Mapping[str, int]) -> str:
+    """Write the two files; return the SHA-256 of the weights.
+
+    Args:
+        out: folder to write to, which is made.
+        model: a network of timm without a classifier.
+        dataset: the run's ``dataset``, with ``size``, ``mean`` and ``std``.
+        eval_view: ``resize`` and ``size`` of the view for evaluation, if it cuts out the centre of the images.
+    """
+    import timm  # heavy: only where it is used
+
+    channels: Any = model.in_chans
+    size, resize = dataset["size"], eval_view.get("resize", dataset["size"])
+    data = {
+        "input_size": (channels, size, size),
+        "mean": _padded(dataset["mean"], channels, 0.0),
+        "std": _padded(dataset["std"], channels, 1.0),
+        "crop_pct": size / resize,
+        "interpolation": "bilinear",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        timm.models.save_for_hf(model, folder, safe_serialization=True, data_config=data)
+        weights = Path(folder, "model.safetensors").read_bytes()
+        config = json.loads(Path(folder, "config.json").read_text())
+    for key in OF_OTHER_WEIGHTS:  # timm takes them from the weights that it publishes for this network
+        config["pretrained_cfg"].pop(key, None)
+    out.mkdir(parents=True, exist_ok=True)
+    files.write(out / "model.safetensors", lambda file: file.write(weights))
+    files.write_json(out / "config.json", config)
+    return hashlib.sha256(weights).hexdigest()
+
+
+def _padded(values: list[float] | None, channels: int, neutral: float) -> list[float]:
+    """One value for each channel; channels of constants, such as added bits, are not normalised."""
+    values = values or []
+    return [*values, *[neutral] * (channels - len(values))]

@@ -1,0 +1,22 @@
+"""Booleans, eight in a byte: which of many candidates an anchor leaves out takes an eighth of a byte each."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def pack(values: Tensor) -> Tensor:
+    """Booleans [..., C] as bytes [..., ceil(C / 8)], uint8; the first of eight is the lowest bit."""
+    if values.device.type == "cpu":
+        return torch.from_numpy(np.packbits(values.numpy(), axis=-1, bitorder="little"))
+    padded = torch.nn.functional.pad(values, (0, -values.shape[-1] % 8)).unflatten(-1, (-1, 8))
+    return (padded << torch.arange(8, device=values.device)).sum(-1).to(torch.uint8)
+
+
+def unpack(packed: Tensor, count: int) -> Tensor:
+    """The first ``count`` booleans [..., count] of bytes [..., n]."""
+    if packed.device.type == "cpu":
+        values = np.unpackbits(packed.numpy(), axis=-1, count=count, bitorder="little")
+        return torch.from_numpy(values).view(torch.bool)
+    shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return (packed[..., None] >> shifts & 1).bool().flatten(-2)[..., :count]

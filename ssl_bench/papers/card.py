@@ -1,0 +1,103 @@
+"""The model card of a run: what its weights are, how to load them, the recipe in words, numbers and versions.
+
+It is the ``README.md`` of a folder on the Hugging Face hub, which reads the YAML at its head.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from ssl_bench.papers.recipe import describe
+from ssl_bench.record.summary import TARGETS
+
+MARK = "ssl_bench"  # a tag that every card has
+PRIVATE = ("paths.", "tracking", "hydra", "+hydra", "--config-dir")  # where things are and go on one's own machine
+
+
+def card(
+    config: Mapping[str, Any],
+    results: Mapping[str, Any] | None,
+    command: str,
+    facts: Mapping[str, Any],
+    load: Sequence[tuple[str, Sequence[str]]],
+) -> str:
+    """The card as Markdown.
+
+    Args:
+        config: resolved configuration of the run.
+        results: content of its ``results.json``; None if it has not finished.
+        command: its command, or nothing.
+        facts: what else the card says about the weights, by name.
+        load: sentences about how to load the weights in the card's folder, each with its lines of Python.
+    """
+    choices, network = config["choices"], config["backbone"]["name"]
+    method = [choices[group] for group in ("framework", "loss") if choices.get(group)]
+    head = {
+        "library_name": "timm",
+        "pipeline_tag": "image-feature-extraction",
+        "license": "unknown",
+        "tags": ["image-feature-extraction", "timm", "representation-learning", MARK, *method],
+    }
+    finished = "" if results else " Its training has not finished, so that there are no results yet."
+    shortened = "" if config["scale"] == "full" else f" It is a shortened training (`scale={config['scale']}`)."
+    parts = [
+        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
+        f"# {network}: {', '.join(method)} on {choices['dataset']}",
+        f"A {network} without a classifier, pre-trained on {choices['dataset']} with ssl_bench.{finished}{shortened}",
+        "The licence of these weights is not known to the program that wrote this card: replace `license: unknown` "
+        "at the head of this file before you share them.",
+        "## Load it",
+        *(f"{sentence}\n\n{_block('python', lines)}" for sentence, lines in load),
+        _input(config["dataset"]),
+        "## Recipe",
+        _block("text", describe(config)),
+    ]
+    if results and results["metrics"]:
+        parts += ["## Results", _table(results["metrics"])]
+    if results:
+        facts = {**facts, "seconds": results["seconds"], **results["environment"]}
+    parts += ["## How it was made", *([_block("bash", [_public(command)])] if command else [])]
+    parts += ["\n".join(f"- {name}: {value}" for name, value in facts.items() if value is not None)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _block(language: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"```{language}", *lines, "```"])
+
+
+def _input(dataset: Mapping[str, Any]) -> str:
+    """The images that the network expects."""
+    normal = dataset["mean"], dataset["std"]
+    normalised = f", minus {normal[0]}, over {normal[1]}" if all(normal) else ""
+    shape = f"[N, {dataset['channels']}, {dataset['size']}, {dataset['size']}]"
+    return f"It takes images {shape} in [0, 1]{normalised}, and returns features [N, D]."
+
+
+def _table(metrics: Mapping[str, float]) -> str:
+    """All metrics beside those of the baselines: accuracies in percent."""
+    names = [name for name in metrics if not name.partition("/")[0].endswith(("_init", "_raw"))]
+    columns = ("", "_init", "_raw")
+    rows = [["metric", *(TARGETS[suffix] for suffix in columns)], ["---"] * 4]
+    for name in names:
+        values = [metrics.get(name.replace("/", f"{suffix}/", 1)) for suffix in columns]
+        rows.append([f"`{name}`", *(_number(name, value) for value in values)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{100 * value:.1f}%" if name.endswith(("top1", "top5")) else f"{value:.4g}"
+
+
+def _public(command: str) -> str:
+    """The command without folders and settings of one's own machine."""
+    words = shlex.split(command)
+    kept = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if not word.startswith(PRIVATE) and before != "--config-dir"
+    ]
+    return shlex.join(kept)

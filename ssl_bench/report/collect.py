@@ -1,0 +1,248 @@
+"""The runs of a results folder as plain data, which the page of the report shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssl_bench import files
+from ssl_bench.config.build import near
+from ssl_bench.errors import ConfigError, printable
+from ssl_bench.record import results as finished_run
+from ssl_bench.report import curves, keys, pictures, results
+from ssl_bench.status.entries import METRICS, RESULTS, Entry, RunFolder
+from ssl_bench.status.follow import find_mark, finite
+from ssl_bench.status.grids import GridFolder
+from ssl_bench.status.index import no_collection
+from ssl_bench.status.labels import labels
+from ssl_bench.status.scan import Scan
+
+LOG = "train.log"
+POINTS, FEWEST, MOST = 40_000, 16, 400  # points of a curve times runs; limits of the points of a curve
+LINES, WIDTH, TAIL = 12, 240, 2**13  # lines of a log's tail, characters of a line, bytes that are read for it
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the files of a run say besides its state.
+
+    Attributes:
+        metrics, facts, environment: of ``results.json``; empty for an unfinished run.
+        curves: as :func:`ssl_bench.report.curves.as_data` writes them.
+        steps_per_epoch: None if no row has both.
+        log: the last lines of its log.
+        pictures: file names.
+    """
+
+    metrics: Mapping[str, float]
+    facts: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    curves: Mapping[str, Any]
+    steps_per_epoch: float | None
+    log: str
+    pictures: list[str]
+
+
+NO_FILES = Files({}, {}, {}, {}, None, "", [])
+
+
+class Collector:
+    """Collects the data of a report; each later call reads only the runs whose files changed.
+
+    Args:
+        outputs: the results folder.
+        names: run_ids, or folders of runs below ``outputs``; none are all runs.
+    """
+
+    def __init__(self, outputs: Path, names: Sequence[str] = ()) -> None:
+        self.outputs, self._names = outputs, names
+        self._scan = Scan(outputs)
+        self._files: dict[str, tuple[object, Files]] = {}  # by path, with the marks of the files
+        self._papers: tuple[object, dict[str, Any]] | None = None  # with the finished runs they were made of
+
+    def collect(self, start: Path | None = None) -> dict[str, Any]:
+        """The data of the report.
+
+        Args:
+            start: the folder of the report; pictures that have no room in it are links from there. None: no picture is
+                in it, they have links for :mod:`ssl_bench.report.serve`.
+
+        Raises:
+            ConfigError: there is no run of a name.
+        """
+        now = time.time()
+        with no_collection():
+            entries, left = self._scan.update(now)
+            entries = self._select(entries) if self._names else entries
+            most = max(FEWEST, min(MOST, POINTS // max(1, len(entries))))
+            read = [self._read(entry.run, most) if entry.run else NO_FILES for entry in entries]
+            settings = keys.compare(entries, [each.facts for each in read])
+            groups, places = _groups(entries)
+            runs = [
+                _run(entry, each, {"label": label, "group": place, "values": values})
+                for entry, each, label, place, values in zip(
+                    entries, read, labels(entries), places, settings.values, strict=True
+                )
+            ]
+            self._add_pictures(entries, read, runs, start)
+            return {
+                "outputs": printable(str(self.outputs)),
+                "made": round(now),
+                "left": left,
+                "keys": settings.names,
+                "shown": settings.shown,
+                "common": settings.common,
+                "groups": groups,
+                "runs": runs,
+                "curves": [each.curves for each in read],
+                **self._results(entries),
+            }
+
+    def _select(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries of the names.
+
+        Raises:
+            ConfigError: no run has one of the names.
+        """
+        paths = [entry.run.path if entry.run else "" for entry in entries]
+        found = set[int]()
+        for name in self._names:
+            its = {n for n, path in enumerate(paths) if path.startswith(f"{name}/") or f"/{path}".endswith(f"/{name}")}
+            if not its:
+                known = sorted({path.rpartition("/")[0] for path in paths} - {""})
+                raise ConfigError(
+                    f"{name}: there is no run of this name under {self.outputs}{near(name, known)}: set it to a run_id "
+                    f"or to one of {', '.join(known) or 'no folder: nothing was run'}"
+                )
+            found |= its
+        return [entries[n] for n in sorted(found)]
+
+    def _read(self, run: RunFolder, most: int) -> Files:
+        """The files of a run, from an earlier call if they have not changed."""
+        marks = most, [find_mark(str(run.folder / name)) for name in (RESULTS, METRICS, LOG, pictures.FOLDER)]
+        known = self._files.get(run.path)
+        if known is None or known[0] != marks:
+            content = (finished_run.read(run.folder) if run.done else None) or {}
+            found, steps = curves.read(run.folder / METRICS, most)
+            metrics, facts, environment = (_mapping(content.get(part)) for part in ("metrics", "facts", "environment"))
+            log, names = _tail(run.folder / LOG), pictures.names(run.folder)
+            known = marks, Files(metrics, facts, environment, curves.as_data(found), steps, log, names)
+            self._files[run.path] = known
+        return known[1]
+
+    def _add_pictures(
+        self, entries: Sequence[Entry], read: Sequence[Files], runs: Sequence[dict[str, Any]], start: Path | None
+    ) -> None:
+        """Add the pictures to the runs; those of the best runs have room first."""
+        having = [n for n, each in enumerate(read) if each.pictures]
+        if start is None:
+            for n in having:
+                place = pictures.quote(_path(entries[n]))
+                runs[n]["pictures"] = [
+                    {"name": printable(name), "src": f"picture/{place}/{pictures.quote(name)}"}
+                    for name in read[n].pictures
+                ]
+            return
+        having.sort(key=lambda n: -max(entries[n].best.values(), default=0.0))
+        folders = {n: run.folder for n in having if (run := entries[n].run)}
+        found = pictures.embedded([(folders[n], read[n].pictures) for n in having], start)
+        for n in having:
+            runs[n]["pictures"] = found[folders[n]]
+
+    def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:
+        """The papers' tables and claims; of the whole results folder, and made again when a run has finished."""
+        done = [(entry.run.path, entry.run.mark) for entry in entries if entry.run and entry.run.done]
+        if not done:
+            return {"tables": [], "claims": []}
+        if self._papers is None or self._papers[0] != done:
+            self._papers = done, results.of_papers(self.outputs)
+        return self._papers[1]
+
+
+def _run(entry: Entry, read: Files, known: Mapping[str, Any]) -> dict[str, Any]:
+    """One run as plain data."""
+    run, owner = entry.run, entry.run.owner if entry.run else None
+    environment = read.environment
+    metrics = {name: value for name in read.metrics if (value := finite(read.metrics, name)) is not None}
+    ranks = environment.get("ranks")
+    return {
+        "id": printable(_path(entry)),
+        "folder": printable(str(run.folder)) if run else None,
+        "state": entry.state.value,
+        **known,
+        "metrics": metrics or entry.best,
+        "not_finite": [name for name in read.metrics if name not in metrics],
+        "steps_per_epoch": read.steps_per_epoch,
+        "epoch": run.metrics.epoch if run else None,
+        "epochs": run.end if run else None,
+        "speed": run.metrics.speed if run else None,
+        "seconds": run.seconds if run and run.done else run.metrics.seconds if run else None,
+        "left": entry.left,
+        "began": run.began if run else None,
+        "command": None if entry.command is None else printable(entry.command),
+        "reason": entry.reason,
+        "host": printable(owner.host) if owner else None,
+        "hardware": f"{ranks} x {environment['device']}" if ranks and "device" in environment else None,
+        "versions": {name: str(value) for name, value in environment.items() if name not in ("device", "ranks")},
+        "log": read.log,
+        "pictures": [],
+    }
+
+
+def _path(entry: Entry) -> str:
+    """Where an entry's run is, or will be, below the results folder: its name in the report."""
+    if entry.run:
+        return entry.run.path
+    assert entry.grid is not None
+    return f"{entry.grid.path}/{entry.index}"
+
+
+def _groups(entries: Sequence[Entry]) -> tuple[list[dict[str, Any]], list[int]]:
+    """The grids, and the folders of single runs, sorted by start; and the place of each entry's group among them."""
+    members: dict[GridFolder | str, list[Entry]] = {}
+    for entry in entries:
+        members.setdefault(entry.grid or (entry.run.parent if entry.run else ""), []).append(entry)
+    groups = [_group(group, its) for group, its in members.items()]
+    order = sorted(range(len(groups)), key=lambda number: groups[number]["started"])
+    place = {group: order.index(number) for number, group in enumerate(members)}
+    return [groups[number] for number in order], [
+        place[entry.grid or (entry.run.parent if entry.run else "")] for entry in entries
+    ]
+
+
+def _group(group: GridFolder | str, members: Sequence[Entry]) -> dict[str, Any]:
+    parents = " ".join(dict.fromkeys(f"{e.run.parent}/" if e.run.parent else "./" for e in members if e.run))
+    if isinstance(group, str):
+        started = min((e.run.began or 0.0 for e in members if e.run), default=0.0)
+        return {"name": f"{printable(parents)} single runs", "started": started, "left": None, "command": None}
+    counts = dict[str, int]()
+    for override in dict.fromkeys(override for run in group.runs for override in run):
+        key = override.partition("=")[0].lstrip("+")
+        counts[key] = counts.get(key, 0) + 1
+    axes = ", ".join(f"{key} x {count}" for key, count in counts.items() if count > 1)
+    command = group.content["command"]
+    return {
+        "name": printable(f"{parents} {axes}".strip()),
+        "started": group.started,
+        "left": group.left,
+        "command": printable(command),
+    }
+
+
+def _mapping(part: Any) -> dict[str, Any]:
+    """A part of ``results.json``; runs of earlier versions lack some."""
+    return part if isinstance(part, dict) else {}
+
+
+def _tail(path: Path) -> str:
+    """The last lines of a log."""
+    try:
+        with files.open_regular(path) as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL))
+            lines = file.read().decode(errors="replace").splitlines()[-LINES:]
+    except OSError:
+        return ""
+    return "\n".join(printable(line)[:WIDTH] for line in lines)

@@ -1,0 +1,100 @@
+"""The settings in which the runs of a report differ, and those that they share."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ssl_bench.status.configs import SEED, varying
+from ssl_bench.status.entries import Entry, words
+from ssl_bench.status.labels import as_override
+
+PLACES = ("paths", "tracking", "plugins")  # settings that say where files go
+FACTS = ("negatives_per_anchor", "steps", "lr", "parameters", "train_images")  # of results.json, that a plot may need
+
+Value = str | float | bool | None
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Settings of runs by name: ``loss`` is the option of a group, ``temperature.tau`` a key.
+
+    Attributes:
+        names: of the settings that vary, the requested ones first.
+        shown: those of the names that a table shows: the ones that the commands set, or else the options of groups.
+        values: of each run, in the order of the names.
+        common: the settings that all runs share.
+    """
+
+    names: list[str]
+    shown: list[str]
+    values: list[list[Value]]
+    common: dict[str, Value]
+
+
+def compare(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]]) -> Keys:
+    """The settings of entries.
+
+    Args:
+        facts: of each entry, what ``results.json`` says about its run; empty for an unfinished one.
+    """
+    configs = {entry.run.config.key: entry.run.config for entry in entries if entry.run}
+    differing = dict(zip(configs, varying(configs.values()), strict=True))
+    of_runs = [_settings(entry, differing) for entry in entries]
+    for name in FACTS:
+        if len({repr(known[name]) for known in facts if name in known}) > 1:  # unfinished runs have none
+            for settings, known in zip(of_runs, facts, strict=True):
+                if isinstance(known.get(name), int | float):
+                    settings.setdefault(name, known[name])
+    requested, options = _requested(entries), dict[str, None]()
+    for number in differing.values():
+        options |= {_name(path): None for path in number if path[0] == "choices"}
+    names = dict.fromkeys(name for settings in of_runs for name in settings)
+    vary = [name for name in names if len({repr(settings.get(name)) for settings in of_runs}) > 1]
+    vary.sort(key=lambda name: (name not in requested, name not in options, name.count("."), name == "seed"))
+    shown = [name for name in vary if name in requested] or [name for name in vary if name in options or name == "seed"]
+    some = next(iter(configs.values()), None)
+    whole = dict(_named(some.pool.settings[number] for number in some.numbers)) if some else {}
+    first = of_runs[0] if of_runs else {}
+    common = {name: value for name, value in (whole | first).items() if name not in vary}
+    return Keys(vary, shown, [[settings.get(name) for name in vary] for settings in of_runs], common)
+
+
+def _settings(entry: Entry, differing: Mapping[int, Mapping[Path, str]]) -> dict[str, Value]:
+    """The settings of an entry that are not common to all configurations; its overrides if it has no run yet."""
+    if entry.run is None:
+        pairs = (override.lstrip("+").partition("=") for override in entry.overrides or ())
+        return {name: _parsed(value) for name, _, value in pairs}
+    return dict(_named(differing[entry.run.config.key].items(), entry.run.seed))
+
+
+def _named(settings: Iterable[tuple[Path, str]], seed: str | None = None) -> Iterable[tuple[str, Value]]:
+    """Settings by name; the option of a group comes after, and so replaces, a key of the same name."""
+    for path, value in sorted(settings, key=lambda setting: setting[0][0] == "choices"):
+        if path[0] not in PLACES and path[-1] not in PLACES:
+            yield _name(path), _value(seed or "null" if value == SEED else value)
+
+
+def _name(path: Path) -> str:
+    return ".".join(path[1:] if path[0] == "choices" and len(path) > 1 else path)
+
+
+def _value(text: str) -> Value:
+    """A value that is JSON: a number, a truth value or a text as it is, anything else as an override writes it."""
+    value = json.loads(text)
+    return value if isinstance(value, str | int | float | bool | None) else as_override(text)
+
+
+def _parsed(text: str) -> Value:
+    """The value of an override."""
+    try:
+        return _value(text)
+    except ValueError:
+        return text
+
+
+def _requested(entries: Sequence[Entry]) -> set[str]:
+    """The keys that the commands set."""
+    commands = {word for entry in entries for word in (*words(entry.command or ""), *(entry.overrides or ()))}
+    return {word.partition("=")[0].lstrip("+") for word in commands if "=" in word}

@@ -1,0 +1,67 @@
+"""One HTML file with the data, the styles and all scripts in it: it needs no network and no other file.
+
+The data and Plotly's script are compressed, and written in base64. So nothing in them can end the element that they are
+in, and the file has half of the size. The curves are apart from the other data, since the first plot does not need
+them. Browsers since 2023 can read it.
+"""
+
+import base64
+import gzip
+import importlib.util
+import json
+import secrets
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).parent / "page"
+SCRIPTS = (  # in the order in which they are run
+    *("base.js", "state.js", "runs.js", "charts.js", "overview.js", "table.js", "plots.js", "curves.js"),
+    *("compare.js", "papers.js", "detail.js", "main.js"),
+)
+
+
+def render(data: Mapping[str, Any], live: bool = False) -> str:
+    """The page of a report.
+
+    Args:
+        data: as :meth:`ssl_bench.report.collect.Collector.collect` returns it.
+        live: the page asks its server for new data.
+
+    Raises:
+        ModuleNotFoundError: Plotly is not installed.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(loader=FileSystemLoader(SOURCE), autoescape=True, undefined=StrictUndefined)
+    scripts = [(SOURCE / name).read_text() for name in SCRIPTS]
+    return environment.get_template("page.html").render(
+        title=data["outputs"],
+        style=(SOURCE / "style.css").read_text(),
+        scripts=scripts,
+        plotly=_plotly(),
+        data=_text({name: part for name, part in data.items() if name != "curves"}),
+        curves=_text(data["curves"]),
+        live=live,
+        nonce=secrets.token_urlsafe(16),
+    )
+
+
+def packed(data: Any) -> bytes:
+    """The data as compressed JSON."""
+    return gzip.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), 6, mtime=0)
+
+
+def _text(data: Any) -> str:
+    return base64.b64encode(packed(data)).decode()
+
+
+@cache
+def _plotly() -> str:
+    """Plotly's script, compressed. Its package is not imported, which takes longer than to make the report."""
+    found = importlib.util.find_spec("plotly")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("No module named 'plotly'", name="plotly")
+    script = Path(found.origin).parent / "package_data" / "plotly.min.js"
+    return base64.b64encode(gzip.compress(script.read_bytes(), 6, mtime=0)).decode()

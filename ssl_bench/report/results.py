@@ -1,0 +1,48 @@
+"""The papers' tables, figures and claims that the runs of a results folder fill."""
+
+from pathlib import Path
+from typing import Any
+
+from ssl_bench.papers import tables, verdicts
+from ssl_bench.papers.cells import Cell, Table
+from ssl_bench.papers.claims import ClaimVerdict
+from ssl_bench.papers.runs import Results, value
+
+
+def of_papers(outputs: Path) -> dict[str, Any]:
+    """The tables that have a value of a run, and the claims that these runs judge, as plain data."""
+    every, claims = tables.every(), verdicts.named(())
+    results = Results(outputs, [cell for table in (*every, *claims) for cell in table.cells])
+    filled = [_table(table, results) for table in every]
+    judged = [verdicts.judge(claim, results) for claim in claims]
+    own = [each for each in judged if each.source == "ours" and each.verdict is not ClaimVerdict.NOT_RUN]
+    return {
+        "tables": [table for table in filled if any(cell["ours"] or cell["reduced"] for cell in table["cells"])],
+        "claims": [each.record() for each in own],
+    }
+
+
+def _table(table: Table, results: Results) -> dict[str, Any]:
+    return {
+        "name": table.name,
+        "title": table.title,
+        "cite": table.cite,
+        "x": table.x,
+        "y": table.y,
+        "doubling": table.doubling,
+        "cells": [_cell(table, cell, results) for cell in table.cells],
+    }
+
+
+def _cell(table: Table, cell: Cell, results: Results) -> dict[str, Any]:
+    """A cell with the paper's number and those of the runs, accuracies in percent."""
+    shortened = (value(run, cell.metric) for run in results.reduced(table, cell))
+    return {
+        "row": cell.label,
+        "column": cell.column,
+        "x": cell.x,
+        "paper": cell.paper,
+        "reported": cell.reported,
+        "ours": list(results.values(cell).values()),
+        "reduced": [number for number in shortened if number is not None],
+    }

@@ -1,0 +1,87 @@
+"""The files of scripts/examples/, each run as a user runs it, in this process."""
+
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import ssl_bench
+from tests.conftest import only_run
+
+EXAMPLES = Path(ssl_bench.__file__).parents[1] / "scripts" / "examples"
+pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="an installed package has no examples")
+
+
+@pytest.fixture
+def example(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., list[str]]:
+    """Function that runs an example in an empty folder and returns the lines that it printed."""
+
+    def run(name: str, *arguments: str) -> list[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_there_are_four_of_at_most_forty_lines() -> None:
+    lengths = {file.name: len(file.read_text().splitlines()) for file in EXAMPLES.glob("*.py")}
+    assert len(lengths) == 4 and max(lengths.values()) <= 40, lengths
+
+
+@pytest.mark.slow
+def test_a_plain_loop_learns(example: Callable[..., list[str]]) -> None:
+    first, *_, last = example("plain_loop", "10")
+    before, after = (float(line.split()[-1]) for line in (first, last))
+    assert last.startswith("epoch 9: loss ") and after > before + 0.01
+
+
+def test_a_queue_with_eqco(example: Callable[..., list[str]]) -> None:
+    (line,) = example("queue_eqco", "1")
+    assert re.fullmatch(r"epoch 0: loss \d+\.\d{3}, information -?\d+\.\d\d nats", line)
+    state = torch.load("queue_eqco.pt", weights_only=True)["loss"]
+    assert state["negatives.keys"].shape == (1024, 64) and int(state["negatives.place"]) == 1797 % 1024
+
+
+@pytest.mark.slow
+def test_knn_and_a_probe_of_a_backbone_of_timm(example: Callable[..., list[str]], tmp_path: Path) -> None:
+    """Dark and bright images, which any network tells apart."""
+    import timm
+    from PIL import Image
+
+    generator = torch.Generator().manual_seed(0)
+    for split, value in ((split, value) for split in ("train", "val") for value in (40, 200)):
+        folder = tmp_path / split / str(value)
+        folder.mkdir(parents=True)
+        for number in range(6):
+            noise = torch.randint(40, (40, 40, 3), dtype=torch.uint8, generator=generator)
+            Image.fromarray((noise + value).numpy()).save(folder / f"{number}.png")
+    torch.manual_seed(0)
+    torch.save(timm.create_model("test_resnet", num_classes=0).state_dict(), tmp_path / "weights.pt")
+    knn, probe = example("knn_and_probe", str(tmp_path), "test_resnet", "weights.pt")
+    assert knn == "kNN 100.0 %"
+    assert probe.startswith("linear probe 100.0 % with the learning rate 0.")
+
+
+def test_a_new_loss_in_a_loop(example: Callable[..., list[str]]) -> None:
+    names = [line.partition(":")[0] for line in example("new_loss")]
+    assert names == ["in_batch", "queue"]
+
+
+@pytest.mark.slow
+def test_a_new_loss_in_a_run(train: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "new_loss")
+    code, printed = train(
+        "plugins=[new_loss]", "loss=dcl", "loss._target_=new_loss.Focal", "+loss.gamma=2.0", "max_steps=2"
+    )
+    sys.modules.pop("new_loss", None)
+    assert code == 0, printed
+    assert "_target_: new_loss.Focal" in (only_run() / "config.yaml").read_text()

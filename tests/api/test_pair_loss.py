@@ -1,0 +1,347 @@
+"""PairLoss against the formulas of the losses as naive loops, and against the objects that it is made of."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from ssl_bench.api import options
+from ssl_bench.api.pair_loss import PairLoss
+from ssl_bench.errors import ConfigError
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.loss import Loss
+from ssl_bench.objective.losses import DCL, SWD
+from ssl_bench.objective.negatives import CrossView
+from ssl_bench.objective.temperature import Fixed
+from tests.api.cases import LOSSES, MADE_FOR, vectors
+from tests.objective.test_losses import LOSSES as NAIVE
+from tests.objective.test_losses import Anchor
+
+TAU = 0.3
+
+
+def same(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
+    expected = torch.as_tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def anchors(z: Tensor, cross: bool = False) -> list[list[Anchor]]:
+    """The anchors of two views [2, B, D]: the negatives are both views of the other images, or the other view."""
+    z, views = normalize(z, dim=-1), []
+    for v in (0, 1):
+        keys = [z[1 - v]] if cross else [z[0], z[1]]
+        view = []
+        for i in range(z.shape[1]):
+            others = torch.cat([torch.cat([key[:i], key[i + 1 :]]) for key in keys])
+            s, k, m = z[v, i] @ z[1 - v, i], others @ z[v, i], others @ z[1 - v, i]
+            view.append(Anchor(float(s), k.tolist(), m.tolist(), TAU))
+        views.append(view)
+    return views
+
+
+def test_the_cases_are_all_losses_of_conf() -> None:
+    assert list(LOSSES) == options.names("loss")
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "swd"])
+def test_a_loss_is_its_formula_for_vectors_of_any_length(name: str) -> None:
+    z = vectors()
+    views = anchors(z, MADE_FOR.get(name) == "cross_view")
+    expected = torch.tensor([[NAIVE[name].naive(a, view) for a in view] for view in views], dtype=torch.float64)
+    for reduction, value in {"none": expected, "mean": expected.mean(), "sum": expected.sum()}.items():
+        loss = PairLoss(name, TAU, reduction=reduction, **LOSSES[name])  # type: ignore[arg-type]
+        same(loss(*z), value)
+        same(loss([*(7 * z)]), value)
+
+
+def test_swd_is_the_distance_of_sorted_projections() -> None:
+    z, weight = vectors(), 5.0
+    loss, draws = PairLoss("swd"), SWD()
+    for _ in range(2):  # another rotation and another sample at every step
+        rotation, sample = draws.draw(12, z)
+        total = ((z[0] - z[1]) ** 2).mean() / 2
+        for axis in range(5):
+            projected, prior = (torch.cat([*x]) @ rotation[:, axis] for x in (z, sample[None]))
+            total += weight * ((projected.sort().values - prior.sort().values) ** 2).mean() / 5
+        same(loss(*z), total)
+        draws.draws.step += 1
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_negatives_are_those_that_a_loss_is_made_for(name: str) -> None:
+    explicit = PairLoss(name, TAU, MADE_FOR.get(name, "in_batch"))
+    assert torch.equal(PairLoss(name, TAU)(*vectors()), explicit(*vectors()))
+
+
+def test_the_defaults_are_those_of_conf() -> None:
+    loss = PairLoss("eqco")
+    assert loss.loss.alpha == 256 and isinstance(loss.temperature, Fixed) and loss.temperature.tau == 0.2
+    assert PairLoss("dcl", negatives="queue", dim=1).negatives.k == 65536  # type: ignore[union-attr]
+
+
+def test_objects_are_taken_as_they_are() -> None:
+    parts = DCL(), Fixed(TAU), CrossView()
+    loss = PairLoss(*parts)
+    assert (loss.loss, loss.temperature, loss.negatives) == parts
+    assert torch.equal(loss(*vectors()), PairLoss("dcl", TAU, "cross_view")(*vectors()))
+
+
+@pytest.mark.parametrize("negatives", ["in_batch", "cross_view"])
+def test_one_direction_is_the_first_row_of_two(negatives: str) -> None:
+    both, one = (PairLoss("dcl", TAU, negatives, symmetric=s, reduction="none") for s in (True, False))
+    same(one(*vectors()), both(*vectors())[:1])
+
+
+def test_more_views_are_further_positives() -> None:
+    z = vectors(3)
+    found = PairLoss("dcl", TAU, reduction="none")([*z])
+    pair = PairLoss("dcl", TAU, reduction="none", symmetric=False)
+    same(found, torch.cat([pair(z[a], z[p]) for a, p in ((0, 1), (0, 2), (1, 0), (1, 2))]))
+    same(PairLoss("dcl", TAU, reduction="none", symmetric=False)([*z]), found[:2])
+
+
+def test_rows_of_one_image_are_no_negatives_of_each_other() -> None:
+    z = vectors(images=4)
+    repeated = torch.cat([z, z[:, :1]], 1)
+    u, ids = normalize(repeated, dim=-1), torch.tensor([5, 6, 7, 8, 5])
+    found = PairLoss("dcl", TAU, reduction="none")(*repeated, ids=ids)
+    k = torch.cat([u[v, i : i + 1] for v in (0, 1) for i in (1, 2, 3)]) @ u[0, 0]  # not row 4
+    same(found[0, 0], (k / TAU).logsumexp(0) - u[0, 0] @ u[1, 0] / TAU)
+    same(found[:, 4], found[:, 0])
+
+
+def test_the_statistics_of_a_batch() -> None:
+    z = vectors()
+    loss = PairLoss("dcl", TAU, reduction="none")
+    u, stats = loss(*z, return_stats=True)
+    assert torch.equal(u, loss(*z))
+    same(stats["npc/mean"], u.sigmoid().mean())
+    same(stats["information"], math.log(11) - (1 + u.exp()).log().mean())
+    weights = [torch.tensor(a.k).double().div(TAU).exp() for view in anchors(z) for a in view]
+    same(stats["negatives/effective"], sum(w.sum() ** 2 / (w**2).sum() for w in weights) / 12, 1e-6)
+    same(stats["tau"], TAU)
+
+
+# ---- state
+
+
+def test_a_queue_is_the_negatives_of_the_calls_before() -> None:
+    loss, keys = PairLoss("dcl", TAU, "queue", k=8), []
+    for step in range(5):
+        q, k = vectors(images=4, seed=step).requires_grad_()
+        keys.append(normalize(k.detach(), dim=1))
+        value = loss(q, k)
+        if step >= 2:  # full
+            logits = normalize(q, dim=1) @ torch.cat(keys[step - 2 : step]).T / TAU  # [4, 8]
+            same(value.detach(), (logits.logsumexp(1) - (normalize(q, dim=1) * keys[-1]).sum(1) / TAU).mean().detach())
+        value.backward()
+
+
+def test_two_calls_can_share_one_backward_pass() -> None:
+    """The queue that the first call has seen is not overwritten by the second one."""
+    z = [vectors(seed=s) for s in (0, 1)]
+    grads = []
+    for together in (True, False):
+        loss, q = PairLoss("dcl", TAU, "queue", k=9), [x[0].clone().requires_grad_() for x in z]
+        values = []
+        for x, (_, k) in zip(q, z, strict=True):
+            values.append(loss(x, k))
+            if not together:
+                values[-1].backward()
+        if together:
+            sum(values).backward()  # type: ignore[union-attr]
+        grads.append(torch.stack([x.grad for x in q]))  # type: ignore[misc]
+    assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize("given", [{"negatives": "queue", "k": 20}, {"negatives": "random_k", "k": 3}])
+def test_only_calls_that_train_change_the_state(given: dict[str, Any]) -> None:
+    z, loss = vectors(), PairLoss("dcl", TAU, **given)
+    loss(*z)
+    before = copy.deepcopy(loss.state_dict())
+    with torch.no_grad():
+        loss(*z)
+    loss.eval()(*z)
+    assert str(loss.state_dict()) == str(before)
+    loss.train()(*z)
+    assert str(loss.state_dict()) != str(before)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"loss": "dcl", "negatives": "queue", "k": 4},
+        {"loss": "dcl", "negatives": "queue", "k": 20},
+        {"loss": "dcl", "negatives": "memory_bank", "instances": 9, "k": 4},
+        {"loss": "dcl", "negatives": "random_k", "k": 3},
+        {"loss": "swd"},
+        {"loss": "dcl", "temperature": "learned"},
+    ],
+)
+def test_a_saved_state_goes_on_alike(given: dict[str, Any]) -> None:
+    """Also into a module that has not seen a vector yet and so has no queue."""
+    ids = torch.arange(6)
+    loss, restored = PairLoss(**given), PairLoss(**given)
+    for seed in (0, 1):
+        loss(*vectors(seed=seed).requires_grad_(), ids=ids)
+    restored.load_state_dict(loss.state_dict())
+    for seed in (2, 3):
+        assert torch.equal(*(x(*vectors(seed=seed), ids=ids) for x in (loss, restored)))
+
+
+def test_the_seed_decides_the_draws() -> None:
+    z = vectors()
+    first, again, other = (float(PairLoss("dcl", TAU, "random_k", k=3, seed=s)(*z)) for s in (1, 1, 2))
+    assert first == again != other
+
+
+# ---- number formats and temperatures
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", LOSSES)
+def test_half_precision_ends_at_the_loss(name: str, half: torch.dtype) -> None:
+    z = vectors().to(half)
+    loss, reference = PairLoss(name, 0.05), PairLoss(name, 0.05)
+    with torch.autocast("cpu", half):
+        value = loss(*z.requires_grad_())
+    assert value.dtype == torch.float32
+    assert torch.equal(value, reference(*z.detach().float()))
+    value.backward()
+    assert z.grad is not None and z.grad.dtype == half and z.grad.isfinite().all() and z.grad.any()
+
+
+def test_a_temperature_by_name_mapping_and_number() -> None:
+    z = vectors()
+    at = {tau: PairLoss("dcl", tau)(*z) for tau in (0.1, 0.2, 0.3, 0.5)}
+    assert torch.equal(PairLoss("dcl", {"name": "fixed", "tau": 0.3})(*z), at[0.3])
+    cosine = PairLoss("dcl", "cosine")  # from 0.5 to 0.1 in conf/
+    for progress, tau in ((0.0, 0.5), (0.5, 0.3), (1.0, 0.1), (torch.tensor(0.5, dtype=torch.float64), 0.3)):
+        same(cosine(*z, progress=progress), at[tau])
+    linear = PairLoss("dcl", {"name": "linear", "tau": 0.1, "slope": 0.01, "epochs": 20})
+    same(linear(*z, progress=0.5), at[0.2])
+    alignment = (normalize(z[0], dim=1) * normalize(z[1], dim=1)).sum(1).mean()
+    found = PairLoss("dcl", {"name": "macl_a", "tau": 0.1, "alpha": 2.0})(*z)
+    same(found, PairLoss("dcl", float(0.1 * 2**alignment))(*z))
+    same(PairLoss("dcl", {"name": "learned", "tau": 0.2}).double()(*z), at[0.2], 1e-7)
+
+
+@pytest.mark.parametrize("name", ["infonce", "dclw", "align_uniform"])
+def test_panels_give_the_dense_value_and_gradient(name: str) -> None:
+    found = []
+    for cosines in ("dense", "tiled"):
+        z = vectors().requires_grad_()
+        PairLoss(name, TAU, cosines=cosines)(*z).backward()  # type: ignore[arg-type]
+        found.append(z.grad)
+    same(found[0], found[1])
+
+
+FURTHER = [name for name in LOSSES if name not in ("swd", "dclw", "dual_temperature", "relic")]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler looks at it
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"loss": "dcl", "negatives": "queue", "k": 40, "dim": 5},
+        *({"loss": name} for name in ("dclw", "dual_temperature", "relic")),
+        *(pytest.param({"loss": name}, marks=pytest.mark.exhaustive) for name in FURTHER),
+    ],
+)
+def test_a_loss_is_compiled_without_a_break(given: dict[str, Any]) -> None:
+    """The same bits as without; ``swd`` and ``random_k``, which draw from a generator, break the graph."""
+    torch._dynamo.reset()
+    eager = PairLoss(temperature="macl_a", **given)
+    compiled: Any = torch.compile(PairLoss(temperature="macl_a", **given), fullgraph=True, backend="aot_eager")
+    for seed in range(3):
+        pair = [vectors(seed=seed).float().requires_grad_() for _ in range(2)]
+        values = [loss(*z) for loss, z in zip((eager, compiled), pair, strict=True)]
+        assert torch.equal(*values)
+        for value in values:
+            value.backward()
+        assert pair[0].grad is not None and pair[1].grad is not None and torch.equal(pair[0].grad, pair[1].grad)
+
+
+# ---- refusals
+
+
+class Halves(Loss):
+    """A loss of one's own."""
+
+    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        return (1 - contrast.pos) / 2
+
+
+def test_a_loss_of_ones_own() -> None:
+    z = vectors()
+    same(PairLoss(Halves())(*z), ((normalize(z[0], dim=1) - normalize(z[1], dim=1)) ** 2).sum(1).mean() / 4)
+
+
+LISTED = ", ".join(LOSSES)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"loss": "dlc"}, f"loss=dlc: set loss to one of {LISTED} (did you mean dcl?)"),
+    ({"loss": 3}, f"loss=3: set loss to a name ({LISTED}) or a Loss"),
+    (
+        {"loss": "eqco", "alhpa": 3},
+        "alhpa: loss=eqco with negatives=in_batch has no such option (did you mean alpha?); there are alpha",
+    ),
+    ({"loss": "dcl", "alpha": 3}, "alpha: loss=dcl with negatives=in_batch has no such option; there are none"),
+    ({"loss": "eqco", "alpha": -3}, "alpha=-3.0: set alpha to a positive number"),
+    ({"loss": "dcl", "negatives": "queue", "k": 0}, "k=0: set k to 1 or more"),
+    ({"loss": "dcl", "negatives": "queue", "k": "many"}, "k=many: set k to an integer"),
+    ({"loss": "dcl", "negatives": "memory_bank"}, "instances is missing: set instances"),
+    ({"loss": "dcl", "negatives": "none"}, "DCL needs negatives: set negatives to an option other than none"),
+    ({"loss": "dcl", "temperature": 0}, "temperature=0: set temperature to a positive number"),
+    ({"loss": "dcl", "temperature": "linear"}, "epochs is missing: set epochs"),
+    ({"loss": "dcl", "temperature": {"tau": 1}}, "temperature={'tau': 1}: set temperature to a mapping with name"),
+    (
+        {"loss": "dcl", "temperature": {"name": "cosine", "end": 1}},
+        "end: temperature=cosine has no such option; there are tau, final, cycles",
+    ),
+    (
+        {"loss": "byol", "temperature": "learned"},
+        "Learned needs a loss that depends on the temperature: set temperature to a number",
+    ),
+    (
+        {"loss": "relic", "negatives": "in_batch"},
+        "ReLIC needs candidates aligned across views: set negatives=cross_view, or leave negatives out",
+    ),
+    ({"loss": "relic", "cosines": "tiled"}, "ReLIC needs all cosines at once: set cosines to auto or dense"),
+    (
+        {"loss": "swd", "symmetric": False},
+        "SWD needs two views of one network that are each other's positives: set symmetric=true",
+    ),
+    ({"loss": "dcl", "reduction": "max"}, "reduction=max: set reduction to one of mean, sum, none"),
+]
+
+
+@pytest.mark.parametrize(("given", "sentence"), REFUSED)
+def test_what_cannot_work_is_refused(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        PairLoss(**given)
+    assert str(refusal.value).startswith(sentence)
+
+
+CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"z2": torch.ones(4, 5)}, "views=[[6,5],[4,5]]: set views to two or more tensors of one shape [B, D]"),
+    ({}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "batch size=1: set batch size to 2 or more: the other"),
+    ({}, {"ids": torch.arange(4)}, "ids=torch.int64 [4]: set ids to integers [6], one for each image"),
+    ({"negatives": "random_k", "k": 40}, {}, "k=40: set k to 10 or less, the candidates of an anchor at a batch of 6"),
+    ({"negatives": "memory_bank", "instances": 9}, {}, "ids=null: set ids to the numbers of the images, from 0 to"),
+    ({"temperature": "cosine"}, {}, "progress=null: set progress to the share of the training that is done"),
+    ({"temperature": "cosine"}, {"progress": 1.5}, "progress=1.5: set progress to a number from 0 to 1"),
+    ({"loss": "swd"}, {"z1": [*vectors(3)], "z2": None}, "SWD needs two views of an image and no more: give two views"),
+]
+
+
+@pytest.mark.parametrize(("given", "call", "sentence"), CALLS)
+def test_a_batch_that_does_not_fit_is_refused(given: dict[str, Any], call: dict[str, Any], sentence: str) -> None:
+    z1, z2 = vectors()
+    with pytest.raises(ConfigError) as refusal:
+        PairLoss(**{"loss": "dcl", **given})(**{"z1": z1, "z2": z2, **call})
+    assert str(refusal.value).startswith(sentence)

@@ -1,0 +1,164 @@
+"""Two ranks against one process: weights after training with DistributedDataParallel, and what lightly gives there."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ssl_bench.api.chunked import chunked
+from ssl_bench.api.pair_loss import PairLoss
+from ssl_bench.distributed import rank, world
+from ssl_bench.errors import ConfigError
+from tests.api.cases import LOSSES, vectors
+from tests.ranks import on_two_ranks
+
+IMAGES, WIDTH, STEPS = 8, 5, 3
+
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"loss": name, "temperature": "macl_a", **given} for name, given in LOSSES.items()},
+    "random_k": {"loss": "infonce", "negatives": "random_k", "k": 3},
+    "queue": {"loss": "eqco", "negatives": "queue", "k": 40},
+    "short queue": {"loss": "eqco", "negatives": "queue", "k": 5},
+    "memory_bank": {"loss": "dclw", "negatives": "memory_bank", "instances": 100, "k": 7},
+    "learned": {"loss": "infonce", "temperature": "learned"},
+    "cosine": {"loss": "infonce", "temperature": "cosine"},
+    "one direction": {"loss": "dclw", "symmetric": False},
+    "tiled": {"loss": "macl", "cosines": "tiled"},
+}
+
+
+class Model(nn.Module):
+    """A linear network and a loss, which may have a parameter."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network, self.loss = nn.Linear(WIDTH, 4), PairLoss(**given)
+        self.double()
+
+    def forward(self, views: list[Tensor], ids: Tensor, progress: float) -> Tensor:
+        value: Tensor = self.loss([self.network(x) for x in views], ids=ids, progress=progress)
+        return value
+
+
+def share(images: int) -> slice:
+    """Rows of this rank."""
+    return slice(rank() * images // world(), (rank() + 1) * images // world())
+
+
+def wrapped(model: nn.Module) -> nn.Module:
+    return DistributedDataParallel(model) if world() > 1 else model
+
+
+def trained(given: dict[str, Any], views: int = 2) -> Tensor:
+    """All weights after some steps, with the default settings of DistributedDataParallel."""
+    model = Model(given)
+    parallel, optimizer = wrapped(model), torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(1)
+    for step in range(STEPS):
+        x, ids = vectors(views, IMAGES, WIDTH, seed=step), torch.randperm(100, generator=generator)[:IMAGES]
+        optimizer.zero_grad()
+        parallel([*x[:, share(IMAGES)]], ids[share(IMAGES)], step / STEPS).backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def in_chunks() -> Tensor:
+    """The gradient by :func:`chunked`, on top of one that was there."""
+    torch.manual_seed(0)
+    network = nn.Linear(WIDTH, 4).double()
+    x = vectors(2, IMAGES, WIDTH)[:, share(IMAGES)]
+    for _ in range(2):
+        chunked(wrapped(network), PairLoss("dclw", 0.3), [*x], chunk=len(x[0]) // 2)
+    return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+
+
+def everything(_: int | None = None) -> dict[str, Tensor]:
+    found = {name: trained(given) for name, given in CASES.items()}
+    own = {"own images": trained({"loss": "dcl", "gather": False})}
+    return found | own | {"four views": trained({"loss": "dcl"}, 4), "chunked": in_chunks()}
+
+
+def own_images(_: int) -> tuple[Tensor, Tensor, str]:
+    """Value without gathering, gradient of this rank, and the refusal of unequal batches."""
+    z = vectors()[:, share(6)].requires_grad_()
+    value = PairLoss("dclw", 0.3, gather=False)(*z)
+    value.backward()
+    assert z.grad is not None
+    try:
+        PairLoss("dcl")(*vectors(images=3 + rank()))
+    except ConfigError as refusal:
+        return value.detach(), z.grad, str(refusal)
+    return value.detach(), z.grad, ""
+
+
+@pytest.mark.slow
+def test_two_ranks_train_as_one() -> None:
+    alone = everything()
+    for found in on_two_ranks(everything):
+        apart = {name: float((found[name] - alone[name]).norm() / alone[name].norm()) for name in alone}
+        assert apart.pop("own images") > 1e-3  # so the comparison detects negatives that are not gathered
+        print(f"{len(apart)} cases, largest relative difference {max(apart.values()):.1e}")
+        assert max(apart.values()) < 1e-12, apart
+
+
+@pytest.mark.slow
+def test_own_images_only_and_unequal_batches() -> None:
+    z = vectors()
+    for r, (value, gradient, refusal) in enumerate(on_two_ranks(own_images)):
+        own = z[:, 3 * r : 3 * r + 3].clone().requires_grad_()
+        expected = PairLoss("dclw", 0.3)(*own)
+        expected.backward()
+        assert torch.equal(value, expected.detach())
+        assert torch.equal(gradient, own.grad)  # type: ignore[arg-type]
+        sizes = "the same on all ranks: the smallest is 3, the largest 4 (drop_last=true of the loader)"
+        assert refusal == f"batch size={3 + r}: set batch size to {sizes}"
+
+
+MACL_B = {"name": "macl_b", "tau": 0.3, "beta": 0.5}  # lightly's alpha
+# Our temperature, lightly's class, and how far its gradient is from that of the global batch on two ranks, relatively.
+LIGHTLY: dict[str, tuple[Any, str, float]] = {
+    "infonce": (0.3, "NTXentLoss", 0),
+    "dcl": (0.3, "DCLLoss", 0),
+    "dclw": (0.3, "DCLWLoss", 0.0160),  # the mean of the weights is that of a rank
+    "macl": (MACL_B, "MACLLoss", 0.381),  # no negatives and no alignment of other ranks
+}
+
+
+def against_lightly(_: int | None = None) -> dict[str, tuple[Tensor, Tensor]]:
+    """Gradients of a linear network on all ranks, averaged as DDP does: ours and lightly's."""
+    from lightly import loss as theirs
+
+    found = {}
+    for name, (temperature, other, _difference) in LIGHTLY.items():
+        grads = []
+        gathered = {"gather_distributed": world() > 1} if name != "macl" else {}
+        for loss in (PairLoss(name, temperature), getattr(theirs, other)(temperature=0.3, **gathered)):
+            torch.manual_seed(0)
+            model = wrapped(nn.Linear(WIDTH, 4).double())
+            x = vectors(2, IMAGES, WIDTH)[:, share(IMAGES)]
+            loss(model(x[0]), model(x[1])).backward()
+            grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+        found[name] = (grads[0], grads[1])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+def test_lightly_on_two_ranks() -> None:
+    """On one process the gradients are the same; on two, those of lightly's DCLW and MACL are not of the global batch.
+
+    lightly's MACL adds 1e-8 to the multiplier that it divides by.
+    """
+    pytest.importorskip("lightly")
+    alone = against_lightly()
+    for name, (ours, theirs) in alone.items():
+        tolerance = 1e-7 if name == "macl" else 1e-12
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+    for found in on_two_ranks(against_lightly):
+        for name, gradients in found.items():
+            our_error, their_error = (float((x - alone[name][0]).norm() / alone[name][0].norm()) for x in gradients)
+            print(f"{name}: {our_error:.1e}, lightly {their_error:.3e}")
+            assert our_error < 1e-12 and their_error == pytest.approx(LIGHTLY[name][2], rel=0.01, abs=1e-12)

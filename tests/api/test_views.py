@@ -1,0 +1,59 @@
+"""Views by name against the parts of a run, which Hydra composes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from ssl_bench.api import options
+from ssl_bench.api.views import views
+from ssl_bench.config.compose import load
+from ssl_bench.errors import ConfigError
+from ssl_bench.parts import Parts
+
+IMAGES = torch.randint(256, (6, 3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", options.names("augment"))
+def test_an_option_makes_the_views_of_a_run(name: str) -> None:
+    """Bit for bit, with each image's draws from one generator."""
+    parts = Parts(load([f"augment={name}", "dataset=cifar10", "framework=simclr"]))
+    colours = {key: parts.config["dataset"][key] for key in ("mean", "std")}
+    generators = [torch.Generator().manual_seed(1) for _ in range(2)]
+    found = views(name, size=32, **colours)(IMAGES, generators[0])
+    expected = [make(IMAGES, generators[1]) for make in parts.views]
+    assert len(found) == len(expected) == (8 if "multicrop" in name else 2)
+    for x, y in zip(found, expected, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_options_count_and_the_global_generator() -> None:
+    make = views("simclr", size=16, count=3, grayscale=1.0)
+    torch.manual_seed(0)
+    first = make(IMAGES)
+    assert [list(x.shape) for x in first] == [[6, 3, 16, 16]] * 3
+    assert all(torch.allclose(x[:, 0], x[:, 1]) for x in first) and not torch.equal(first[0], first[1])
+    torch.manual_seed(0)
+    assert all(torch.equal(x, y) for x, y in zip(first, make(IMAGES), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"augment": "simcl", "size": 8}, "augment=simcl: set augment to one of byol, crop, "),
+        ({"augment": "simclr", "size": 8, "blurr": 1.0}, "blurr: augment=simclr has no such option (did you mean blur"),
+        ({"augment": "simclr", "size": 0}, "size=0: set size to 1 to 10000 pixels"),
+        ({"augment": "simclr", "size": 8, "flip": 2.0}, "flip=2.0: set flip to a probability in [0, 1]"),
+        ({"augment": "simclr", "size": 8, "count": 0}, "count=0: set count to 1 or more"),
+    ],
+)
+def test_what_cannot_work_is_refused(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        views(**given)
+    assert str(refusal.value).startswith(sentence)
+
+
+def test_images_are_bytes() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        views("simclr", size=8)(IMAGES / 255)
+    assert str(refusal.value) == "images=torch.float32 [6, 3, 40, 40]: set images to uint8 [B, C, H, W]"

@@ -1,0 +1,183 @@
+"""``ssl-bench export``: timm itself loads a card's folder with the features of the run; its texts, and refusals."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import timm
+import torch
+from torch import Tensor
+
+from ssl_bench.commands.export import main
+from ssl_bench.papers.recipe import describe
+from tests.networks.test_export import run_directory
+
+SMALL = ["backbone=timm", "backbone.name=test_resnet"]  # half a million weights
+
+
+def exported(folder: Path, *flags: str) -> Path:
+    """Export a card; return the folder that has it."""
+    assert main([str(folder), "--format", "card", *flags]) == 0
+    return folder / "export" / "card"
+
+
+def pieces(card: Path, language: str) -> list[str]:
+    """The blocks of one language in a card."""
+    return re.findall(rf"```{language}\n(.*?)\n```", (card / "README.md").read_text(), re.S)
+
+
+def head(card: Path) -> dict[str, Any]:
+    """The YAML head, as the client of the hub reads it."""
+    content: dict[str, Any] = huggingface_hub.ModelCard.load(card / "README.md").data.to_dict()
+    return content
+
+
+def images(channels: int, size: int) -> Tensor:
+    return torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "channels", "load"),
+    [
+        (SMALL, 3, "'test_resnet', num_classes=0, in_chans=3"),
+        (["dataset=mnist", "backbone=resnet18_cifar"], 1, "model.conv1 = torch.nn.Conv2d(1, 64, 3, 1, 1"),
+        (["backbone=timm", "backbone.name=test_vit"], 3, "in_chans=3, img_size=32, checkpoint_path="),
+        (["backbone=timm", "backbone.name=test_convnext"], 3, "'test_convnext', num_classes=0"),
+        (["dataset=randbit_cifar10", "dataset.bits=2", *SMALL], 5, "in_chans=5"),
+    ],
+)
+def test_timm_loads_a_card_with_the_lines_in_it(
+    overrides: list[str], channels: int, load: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = run_directory(tmp_path / "run", *overrides)
+    card = exported(tmp_path / "run")
+    assert sorted(path.name for path in card.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    monkeypatch.chdir(card)
+    blocks = pieces(card, "python")
+    assert len(blocks) == (1 if "conv1" in load else 2) and load in blocks[-1]
+    with torch.no_grad():
+        expected = network(images(channels, 32))
+        for block in blocks:
+            scope: dict[str, Any] = {}
+            exec(block, scope)
+            assert torch.equal(scope["model"](images(channels, 32)), expected)
+
+
+def test_timm_gives_the_weights_a_new_classifier_and_reads_the_images_of_the_run(tmp_path: Path) -> None:
+    network = run_directory(tmp_path / "run", "dataset=imagenet100", *SMALL)
+    card = exported(tmp_path / "run")
+    model: Any = timm.create_model(f"local-dir:{card}", pretrained=True, num_classes=10).eval()
+    with torch.no_grad():
+        assert torch.equal(model.forward_head(model.forward_features(images(3, 64)), True), network(images(3, 64)))
+        assert model(images(3, 64)).shape == (2, 10)
+    data = timm.data.resolve_data_config(model=model)
+    assert data["input_size"] == (3, 224, 224) and data["crop_pct"] == 224 / 256 and data["interpolation"] == "bilinear"
+    assert (data["mean"], data["std"]) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    config = json.loads((card / "config.json").read_text())
+    assert config["architecture"] == "test_resnet" and config["num_classes"] == 0 and config["num_features"] == 96
+    assert not {"tag", "license", "paper_ids", "origin_url"} & set(config["pretrained_cfg"])
+
+
+def test_timm_refuses_the_weights_of_a_replaced_stem_without_the_lines_of_the_card(tmp_path: Path) -> None:
+    run_directory(tmp_path / "run", "backbone=resnet18_cifar")
+    card = exported(tmp_path / "run")
+    with pytest.raises(RuntimeError, match=r"size mismatch for conv1\.weight"):
+        timm.create_model(f"local-dir:{card}", pretrained=True)
+
+
+def finished(folder: Path) -> None:
+    """Add what a run writes at its start and its end."""
+    words = "ssl-bench train dataset=cifar10 loss=dcl paths.data=/home/me/data tracking.project=mine --config-dir /my"
+    (folder / "command.txt").write_text(words + "\n")
+    metrics = {"knn/top1": 0.5, "knn_init/top1": 0.25, "knn_raw/top1": 0.125, "linear/lr": 0.003, "linear/top1": 0.75}
+    record = {"run_id": folder.name, "config": {}, "metrics": metrics, "seconds": 61.5, "name": "default"}
+    (folder / "results.json").write_text(json.dumps(record | {"environment": {"torch": "2.15.0", "cuda": None}}))
+
+
+def test_a_card_says_what_the_weights_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import yaml
+
+    run = tmp_path / "run"
+    run_directory(run, *SMALL, "loss=dcl", "scale=reduced", "paths.data=/home/me/data")
+    finished(run)
+    card = exported(run)
+    assert capsys.readouterr().out == f"{card / 'README.md'}\n"
+    text = (card / "README.md").read_text()
+    assert head(card) == {
+        "library_name": "timm",
+        "pipeline_tag": "image-feature-extraction",
+        "license": "unknown",
+        "tags": ["image-feature-extraction", "timm", "representation-learning", "ssl_bench", "simclr", "dcl"],
+    }
+    assert "\n# test_resnet: simclr, dcl on cifar10\n" in text and "(`scale=reduced`)" in text
+    assert pieces(card, "text") == ["\n".join(describe(yaml.safe_load((run / "config.yaml").read_text())))]
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows == [
+        "| metric | pre-trained | random initialisation | raw pixels |",
+        "| --- | --- | --- | --- |",
+        "| `knn/top1` | 50.0% | 25.0% | 12.5% |",
+        "| `linear/lr` | 0.003 |  |  |",
+        "| `linear/top1` | 75.0% |  |  |",
+    ]
+    assert pieces(card, "bash") == ["ssl-bench train dataset=cifar10 loss=dcl"]
+    facts = dict(line[2:].split(": ", 1) for line in text.split("## How it was made")[1].splitlines() if "- " in line)
+    assert facts["run_id"] == "run" and facts["optimiser step"] == "1" and facts["seconds"] == "61.5"
+    assert facts["torch"] == "2.15.0" and "cuda" not in facts and len(facts["SHA-256 of the weights"]) == 64
+    assert "/home/me" not in text and str(tmp_path) not in text + (card / "config.json").read_text()
+
+
+def test_a_card_of_an_unfinished_run_has_no_results(tmp_path: Path) -> None:
+    run_directory(tmp_path / "run", *SMALL, "framework=supervised")
+    text = (exported(tmp_path / "run") / "README.md").read_text()
+    assert "has not finished, so that there are no results yet" in text and "## Results" not in text
+    assert "\n# test_resnet: supervised on cifar10\n" in text
+
+
+def test_an_export_goes_where_it_is_told_and_never_over_a_foreign_readme(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "a" / "b"
+    run_directory(run, *SMALL)
+    for _ in range(2):
+        assert main([str(run), "--format", "card", "--out", str(out)]) == 0
+    assert main([str(run), "--out", str(out)]) == 0
+    assert {path.name for path in out.iterdir()} >= {"README.md", "backbone_timm.pt", "backbone_timm.json"}
+    assert capsys.readouterr().out.splitlines()[-1] == str(out / "backbone_timm.json")
+    shutil.rmtree(out)
+    out.mkdir()
+    (out / "README.md").write_text("# My project\n")
+    assert main([str(run), "--format", "card", "--out", str(out)]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"ssl-bench: {out}/README.md is no model card of ssl_bench: set --out to another folder\n"
+    )
+    assert [path.name for path in out.iterdir()] == ["README.md"]
+    assert main([str(run), "--out", "/proc/nowhere"]) == 1 and "/proc/nowhere" in capsys.readouterr().err
+
+
+def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_directory(tmp_path / "digits", "dataset=scattered_digits")
+    (tmp_path / "mi").mkdir()
+    (tmp_path / "mi" / "config.yaml").write_text("choices: {loss: dcl}\n")
+    digits = (
+        "backbone=resnet_digits is no network of timm: export a run with one, such as backbone=resnet18_cifar, or any "
+        "with backbone=timm backbone.name=NAME; ssl_bench.parts.load_run opens this run in Python"
+    )
+    for arguments, sentence in {
+        ("digits",): f"--format timm: {digits}",
+        ("digits", "--format", "torchvision"): f"--format torchvision: {digits}",
+        ("digits", "--format", "card"): f"--format card: {digits}",
+        ("digits", "export=timm"): "export=timm: export takes --flags only, see ssl-bench export --help",
+        ("mi",): "--format timm: this run has no backbone: export a run of `ssl-bench train`",
+        ("none",): f"{tmp_path}/none is no run directory: `ssl-bench status` lists them",
+    }.items():
+        assert main([str(tmp_path / arguments[0]), *arguments[1:]]) == 2
+        assert capsys.readouterr().err == f"ssl-bench: {sentence}\n"
+    assert not (tmp_path / "digits" / "export").exists()
+    with pytest.raises(SystemExit) as stop:
+        main([str(tmp_path / "digits"), "--format", "onnx"])
+    assert stop.value.code == 2 and "choose from" in capsys.readouterr().err

@@ -1,0 +1,281 @@
+"""The text of filled tables: in the paper's shape or as a list, in every format and width."""
+
+import html.parser
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ssl_bench.papers import formats, tables
+from ssl_bench.papers.cells import Table
+from ssl_bench.papers.fill import Filled
+from ssl_bench.papers.sheet import listed, rows, shaped
+
+PAPER = """
+paper: mine
+title: A Paper
+cite: Doe & Roe, 50% of {a_b}
+tables:
+  table1:
+    title: two losses
+    metric: knn/top1
+    set: [dataset=mnist]
+    note: a note of the table
+    columns: [32, 64]
+    rows:
+      SimCLR: {values: [80.5, {is: 81.0, note: another run}]}
+      DCL: {values: [84.0 code, 83 code]}
+      BYOL: {missing: a predictor}
+  figure:
+    title: without numbers
+    metric: loss
+    columns: [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    rows: {"tau <0.1>": [], "tau 0.2": []}
+    x: {label: epoch}
+    y: loss
+  best:
+    title: best of each column
+    metrics: {kNN: knn/top1, LE: linear/top1}
+    columns: {A: [dataset=mnist], B: [dataset=cifar10]}
+    rows:
+      one: {values: {kNN: [70, 80], LE: [71, 90]}}
+      two: {values: {kNN: [70, 79], LE: [72, 91]}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.yaml").write_text(PAPER)
+    monkeypatch.setenv("SSL_BENCH_PAPERS", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def mine(name: str = "table1") -> Table:
+    return tables.find(f"mine/{name}")[0]
+
+
+def fill(table: Table, **values: Sequence[float]) -> list[Filled]:
+    """Fill the cells of a table; ``values`` are by row and column, such as ``DCL_32``."""
+    of = {f"{c.label}_{c.column}".replace(" ", "_"): c for c in table.cells}
+    return [Filled(cell, list(values.get(key, [])), [], "", []) for key, cell in of.items()]
+
+
+def printed(form: str, table: Table, filled: Sequence[Filled], long: bool = False) -> list[str]:
+    return [line.rstrip() for line in formats.formatted(form, [(table, filled)], long).splitlines()]
+
+
+def test_the_papers_shape_has_the_numbers_of_a_cell_below_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    filled = fill(mine(), SimCLR_32=[80.0, 82.0], SimCLR_64=[81.25])
+    assert printed("rich", mine(), filled) == [
+        "mine/table1: two losses",
+        "                                   32          64",
+        "SimCLR   paper                   80.5       81.0¹",
+        "         ours        81.00 ± 1.41 (2)   81.25 (1)",
+        "         difference             +0.50       +0.25",
+        "DCL²     paper                   84.0        83.0",
+        "BYOL³    ours",
+        "",
+        "1 another run",
+        "2 from a public repository, not from the text",
+        "3 needs a predictor",
+        "",
+        "a note of the table",
+        "",
+        "To fill the empty cells, `ssl-bench reproduce",
+        "mine/table1`: 1 configuration without a run.",
+    ]
+
+
+def test_numbers_stand_beside_each_other_where_the_terminal_is_wide_enough() -> None:
+    filled = fill(mine(), SimCLR_32=[80.0, 82.0], SimCLR_64=[81.25])
+    assert printed("rich", mine(), filled)[1:6] == [
+        "            32                                   64",
+        "         paper              ours  difference  paper       ours  difference",
+        "SimCLR    80.5  81.00 ± 1.41 (2)       +0.50  81.0¹  81.25 (1)       +0.25",
+        "DCL²      84.0                                 83.0",
+        "BYOL³",
+    ]
+    assert printed("rich", mine(), fill(mine()))[1:5] == [
+        "paper      32     64",
+        "SimCLR   80.5  81.0¹",
+        "DCL²     84.0   83.0",
+        "BYOL³",
+    ]
+
+
+def test_many_columns_are_split_into_blocks_and_headings_folded() -> None:
+    figure = mine("figure")
+    empty = printed("rich", figure, fill(figure))
+    assert empty[1:4] == ["ours       1  2  3  4  5  6  7  8  9", "tau <0.1>", "tau 0.2"]
+    filled = [Filled(cell, [0.5, 0.75], [], "", []) for cell in figure.cells]
+    lines = printed("rich", figure, filled)
+    assert max(map(len, lines)) <= 80
+    headings = [line.split() for line in lines if line.startswith("ours ")]
+    assert headings == [["ours", "1", "2", "3"], ["ours", "4", "5", "6"], ["ours", "7", "8", "9"]]
+    assert sum(line.count("0.625 ± 0.177 (2)") for line in lines) == 18
+    sheet = shaped(figure, filled)
+    sheet.headings[1] = "CIFAR-10 at batch 1024 and tau"
+    assert sheet.folded(1) == ["CIFAR-10 at batch", "1024 and tau"]
+
+
+def test_numbers_of_the_project_and_of_reduced_scale_have_lines_of_their_own() -> None:
+    table = mine()
+    filled = fill(table, DCL_32=[84.5])
+    for i, cell in enumerate(table.cells):
+        if cell.row == "DCL":
+            filled[i] = Filled(cell, filled[i].values, [70.0, 72.0], "20 epochs", [84.25])
+    lines = printed("md", table, filled)
+    assert lines[lines.index("| SimCLR | paper | 80.5 | 81.0<sup>1</sup> |") + 1 :][:9] == [
+        "| DCL<sup>2</sup> | paper | 84.0 | 83.0 |",
+        "|  | ours | 84.50 (1) |  |",
+        "|  | difference | +0.50 |  |",
+        "|  | project | 84.25 (1) | 84.25 (1) |",
+        "|  | reduced | 71.00 ± 1.41 (2)<sup>3</sup> | 71.00 ± 1.41 (2)<sup>3</sup> |",
+        "| BYOL<sup>4</sup> | ours |  |  |",
+        "",
+        "<sup>1</sup> another run",
+        "",
+    ]
+    assert "<sup>3</sup> trained for 20 epochs" in lines
+    assert listed(table, filled).headings == [
+        *("row", "column", "paper", "ours", "difference", "project", "reduced", "note")
+    ]
+    assert rows(filled)[2] == (
+        *("DCL", "32", "84.0", "84.50 (1)", "+0.50", "84.25 (1)", "71.00 ± 1.41 (2), 20 epochs", "code"),
+    )
+
+
+def test_a_table_without_numbers_of_the_paper_has_no_empty_columns_for_them() -> None:
+    figure = mine("figure")
+    filled = fill(figure)
+    assert listed(figure, filled).headings == ["row", "column", "ours"]
+    filled[0] = Filled(filled[0].cell, [0.5], [], "", [])
+    assert printed("rich", figure, filled)[1:3] == [
+        "ours               1  2  3  4  5  6  7  8  9",
+        "tau <0.1>  0.500 (1)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("axis", "expected"),
+    [("column", {"A": "one kNN, two kNN, two LE", "B": "one kNN, two LE"}), ("row", {"A": "", "B": ""})],
+)
+def test_the_best_numbers_are_bold(axis: str, expected: dict[str, str]) -> None:
+    """Of numbers with the same metric and dataset, so that the columns of different datasets are not compared."""
+    table = mine("best")
+    vars(table)["best"] = axis
+    sheet = shaped(table, fill(table, one_kNN_A=[60.0], two_kNN_A=[61.0], one_LE_A=[62.0]))
+    label, bold = "", {"A": list[str](), "B": list[str]()}
+    for row in sheet.rows:
+        label = row[0].text or label
+        for column, entry in zip("AB", row[2:], strict=True):
+            if entry.best:
+                bold[column].append(label if row[1].text == "paper" else f"{label} {row[1].text}")
+    ours = {"A": ["two kNN ours"] if axis == "column" else [], "B": []}
+    for column, labels in expected.items():
+        assert sorted(bold[column]) == sorted([*filter(None, labels.split(", ")), *ours[column]])
+    if axis == "column":
+        assert "| two kNN | paper | **70.0** | 79.0 |" in printed("md", table, fill(table, two_kNN_A=[60.0]))
+        assert "two LE & \\textbf{72.0} & \\textbf{91.0} \\\\" in printed("tex", table, fill(table))
+        assert "<td><strong>72.0</strong></td>" in "".join(printed("html", table, fill(table)))
+
+
+def test_latex_is_escaped() -> None:
+    lines = printed("tex", mine(), fill(mine(), SimCLR_32=[79.0, 80.0]))
+    assert lines == [
+        "% mine/table1: Doe & Roe, 50% of {a_b}",
+        "\\begin{tabular}{llrr}",
+        "\\hline",
+        " &  & 32 & 64 \\\\",
+        "\\hline",
+        "SimCLR & paper & 80.5 & 81.0\\rlap{$^{1}$} \\\\",
+        " & ours & 79.50 $\\pm$ 0.71 (2) &  \\\\",
+        " & difference & $-$1.00 &  \\\\",
+        "DCL\\rlap{$^{2}$} & paper & 84.0 & 83.0 \\\\",
+        "BYOL\\rlap{$^{3}$} & ours &  &  \\\\",
+        "\\hline",
+        "\\end{tabular}",
+        "",
+        "{\\footnotesize $^{1}$ another run}",
+        "",
+        "{\\footnotesize $^{2}$ from a public repository, not from the text}",
+        "",
+        "{\\footnotesize $^{3}$ needs a predictor}",
+    ]
+    assert "tau \\textless{}0.1\\textgreater{}" in "".join(printed("tex", mine("figure"), fill(mine("figure"))))
+
+
+class _Tags(html.parser.HTMLParser):
+    """Fails if a tag is closed that is not the last open one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.cells: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in ("meta", "!doctype"):
+            self.open.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if {"td", "th"} & set(self.open):
+            self.cells[-1] += data
+
+
+def test_html_is_one_page_whose_texts_are_escaped() -> None:
+    figure = mine("figure")
+    text = formats.formatted("html", [(mine(), fill(mine())), (figure, fill(figure))])
+    page = _Tags()
+    page.feed(text)
+    page.close()
+    assert page.open == [] and text.count("<table>") == 2 and text.count("<html") == 1
+    assert "<0.1>" not in text and "Doe &amp; Roe" in text
+    assert page.cells[:7] == ["paper", "32", "64", "SimCLR", "80.5", "81.01", "DCL2"] and "tau <0.1>" in page.cells
+
+
+@pytest.fixture
+def all_tables(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Table, list[Filled]]]:
+    """Every table of the package, with a number in every cell."""
+    monkeypatch.delenv("SSL_BENCH_PAPERS")
+    return [(t, [Filled(cell, [60.5, 61.5], [], "", [60.0]) for cell in t.cells]) for t in tables.every()]
+
+
+def test_every_table_fits_on_a_terminal(
+    all_tables: list[tuple[Table, list[Filled]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for width in (80, 140):
+        monkeypatch.setenv("COLUMNS", str(width))
+        for table, filled in all_tables:
+            lines = printed("rich", table, filled)
+            assert max(map(len, lines)) <= width, table.name
+            assert len(re.findall(r"61\.00+ ± 0\.7\d+ \(2\)", "\n".join(lines))) == len(table.cells), table.name
+
+
+def test_every_row_of_latex_has_as_many_entries_as_columns(all_tables: list[tuple[Table, list[Filled]]]) -> None:
+    for table, filled in all_tables:
+        text = formats.formatted("tex", [(table, filled)])
+        assert text.isascii(), table.name
+        for sides, body in re.findall(r"\\begin\{tabular\}\{([lr]+)\}\n(.*?)\\end\{tabular\}", text, re.DOTALL):
+            lines = [line for line in body.splitlines() if line != "\\hline"]
+            assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {len(sides) - 1}, table.name
+            assert all(line.endswith("\\\\") for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="there is no pdflatex: install texlive-latex-base")
+def test_latex_compiles(all_tables: list[tuple[Table, list[Filled]]], tmp_path: Path) -> None:
+    text = formats.formatted("tex", all_tables) + "\n" + formats.formatted("tex", all_tables, long=True)
+    (tmp_path / "all.tex").write_text(f"\\documentclass{{article}}\n\\begin{{document}}\n{text}\n\\end{{document}}\n")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "all.pdf").stat().st_size > 10000

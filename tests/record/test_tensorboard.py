@@ -1,0 +1,160 @@
+"""TensorBoard by its own reader: rows once each, also after a stop; configuration, plots, and runs without it."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from ssl_bench.record.metrics import Tracker
+from tests.conftest import SMALL, only_run
+from tests.ranks import Command
+
+Train = Callable[..., tuple[int, str]]
+CONFIG = {
+    "tracking": {"mode": "tensorboard"},
+    "seed": 3,
+    "loss": {"_target_": "x.DCL", "tau": 0.5, "form": None},
+    "tf32": True,
+}
+CONFIG |= {"choices": {"loss": "dcl", "tracking": "tensorboard"}}
+
+
+def read(folder: Path) -> EventAccumulator:
+    """What TensorBoard shows of the run in ``folder``, with every value."""
+    everything = dict.fromkeys(("scalars", "images", "histograms", "tensors"), 0)
+    shown = EventAccumulator(str(folder / "tensorboard"), size_guidance=everything)
+    shown.Reload()
+    return shown
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_shown_once(folder: Path) -> None:
+    """Every number of ``metrics.jsonl`` is in the only file of events, and nothing else is."""
+    expected: dict[str, list[tuple[int, float]]] = {}
+    for row in rows(folder):
+        for name, value in row.items():
+            if name not in ("step", "epoch") and isinstance(value, int | float):
+                expected.setdefault(name, []).append((row["step"], float(np.float32(value))))
+    written: dict[str, list[tuple[int, float]]] = {}
+    (path,) = folder.glob("tensorboard/*")
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "scalars":
+                written.setdefault(value.tag, []).append((event.step, value.tensor.float_val[0]))
+    assert written == expected
+    shown = read(folder)
+    assert {tag: [(e.step, e.value) for e in shown.Scalars(tag)] for tag in shown.Tags()["scalars"]} == expected
+
+
+def hparams(folder: Path) -> dict[str, HParamsPluginData]:
+    """The entries for the view HPARAMS by their tag."""
+    found = {}
+    (path,) = folder.glob("tensorboard/*")
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "hparams":
+                found[value.tag.split("/")[-1]] = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+    return found
+
+
+def test_rows_of_a_resumed_run_are_written_once_at_the_time_of_the_run(tmp_path: Path) -> None:
+    first = Tracker(tmp_path, CONFIG, "id", 0, {})
+    for step in range(1, 6):
+        first.row(step, {"epoch": step / 4, "loss": float(step), "seconds": 10.0 * step})
+    first.finish({}, 143)
+    before = set(tmp_path.glob("tensorboard/*"))
+    second = Tracker(tmp_path, CONFIG, "id", 3, {"negatives_per_anchor": 62})
+    second.row(4, {"epoch": 1.0, "loss": 40.0, "seconds": 41.0})
+    second.row(4, {"epoch": 1.0, "knn/top1": 0.5})
+    second.finish({"knn/top1": 0.5}, 0)
+    assert not before & set(tmp_path.glob("tensorboard/*"))
+    assert_shown_once(tmp_path)
+    loss = read(tmp_path).Scalars("loss")
+    assert [(e.step, e.value) for e in loss] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
+    assert loss[-1].wall_time == pytest.approx(time.time(), abs=20)
+    assert np.diff([e.wall_time for e in loss]) == pytest.approx([10.0, 10.0, 11.0], abs=1e-3)
+
+
+@pytest.mark.parametrize("code", [0, 1, 143])
+def test_the_configuration_and_a_good_end_are_shown(code: int, tmp_path: Path) -> None:
+    tracker = Tracker(tmp_path, CONFIG, "id", 0, {"negatives_per_anchor": 62})
+    tracker.row(1, {"loss": 1.0})
+    tracker.finish({}, code)
+    entries = hparams(tmp_path)
+    start = entries["session_start_info"].session_start_info.hparams
+    assert {name: value.number_value or value.string_value for name, value in start.items()} == {
+        **{"seed": 3.0, "loss": "dcl", "loss.tau": 0.5, "loss.form": "null", "tf32": "true"},
+        **{"negatives.k": 62.0, "facts.negatives_per_anchor": 62.0},
+    }
+    ends = [entry.session_end_info.status for name, entry in entries.items() if name == "session_end_info"]
+    assert ends == ([api_pb2.STATUS_SUCCESS] if code == 0 else [])
+
+
+def test_shares_are_a_histogram_and_plots_are_pictures(tmp_path: Path) -> None:
+    Image.fromarray(np.arange(24, dtype=np.uint8).reshape(2, 4, 3)).save(tmp_path / "a.png")
+    tracker = Tracker(tmp_path, CONFIG, "id", 0, {})
+    tracker.row(7, {"loss": 1.0, "npc/histogram": [0.25, 0.5, 0.0, 0.25]}, {"curves": tmp_path / "a.png"})
+    tracker.finish({}, 0)
+    shown = read(tmp_path)
+    (histogram,) = shown.Histograms("npc/histogram")
+    value = histogram.histogram_value
+    assert (histogram.step, value.num, value.sum, value.sum_squares) == (7, 1.0, 0.4375, 0.265625)
+    (picture,) = shown.Images("figures/curves")
+    assert (picture.step, picture.width, picture.height) == (7, 4, 2)
+
+
+def test_a_failure_of_tensorboard_does_not_stop_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "tensorboard").write_text("in the way")
+    tracker = Tracker(tmp_path, CONFIG, "id", 0, {})
+    for step in (1, 2):
+        tracker.row(step, {"loss": 1.0})
+    tracker.finish({}, 0)
+    assert len(rows(tmp_path)) == 2
+    (message,) = caplog.messages
+    assert message.startswith("TensorBoard failed and is not used any more in this run; metrics.jsonl has all rows: ")
+
+
+def test_tracking_without_the_package_is_refused_before_anything_runs(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
+    code, printed = train("tracking=tensorboard", "max_steps=1")
+    remedy = 'pip install "ssl-bench[tensorboard]", or set tracking=offline'
+    assert (code, printed) == (2, f"ssl-bench: tracking=tensorboard needs the package tensorboard: {remedy}\n")
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_without_missing_or_repeated_rows(train: Train) -> None:
+    """An epoch has 21 steps: the checkpoint is older than the kill, and the file of events may lack the last rows."""
+    overrides = ["tracking=tensorboard", "checkpoint.every=1", "max_steps=42", "diagnostics.npc_histogram=true"]
+    run = Command("train", *SMALL, *overrides)
+    deadline = time.monotonic() + 100
+    while sum(path.read_text().count("\n") for path in Path("outputs").glob("*/*/metrics.jsonl")) < 23:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    folder = only_run()
+    assert 23 <= len(rows(folder)) < 42 and len(list(folder.glob("tensorboard/*"))) == 1
+    code, printed = train(*overrides, pictures=True)
+    assert code == 0 and "resuming at step " in printed and "TensorBoard failed" not in printed
+    assert [row["step"] for row in rows(folder)] == [*range(1, 43), 42]
+    assert_shown_once(folder)
+    assert read(folder).Tags()["images"] == [f"figures/{path.stem}" for path in sorted(folder.glob("figures/*.png"))]
+    assert hparams(folder)["session_start_info"].session_start_info.hparams["negatives.k"].number_value == 126
+    assert [event.step for event in read(folder).Histograms("npc/histogram")] == list(range(1, 43))

@@ -1,0 +1,191 @@
+"""The report in a browser: Chromium, without a window."""
+
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ssl_bench.commands import report as command
+from ssl_bench.report.collect import Collector
+from ssl_bench.report.serve import ReportServer
+from tests.report import runs
+from tests.status.folders import OUTPUTS, finish
+
+pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    """A window; no page in it may complain, or load anything but files and the report's own server."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "papers").mkdir()
+    monkeypatch.setenv("SSL_BENCH_PAPERS", str(tmp_path / "papers"))
+    errors, requests = list[str](), list[str]()
+    page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme="light")
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    yield page
+    page.close()
+    assert errors == []
+    assert [url for url in requests if not re.match(r"file:|data:|http://127\.0\.0\.1", url)] == []
+
+
+def open_report(page: Page, view: str = "") -> None:
+    """Open the report of the working directory's runs in a view."""
+    if not Path("report.html").exists():
+        assert command.main([]) == 0
+    page.goto("about:blank")
+    page.goto(Path("report.html").absolute().as_uri() + view)
+    page.wait_for_selector("body[data-ready]")
+
+
+def cells(page: Page, table: str, column: int) -> list[str]:
+    return page.locator(f"#{table} tbody tr td:nth-child({column})").all_text_contents()
+
+
+def test_filters_sorts_groups_and_compares(page: Page) -> None:
+    runs.grid()
+    open_report(page)
+    rows = page.locator("#run-table tbody tr")
+    assert rows.count() == 24 and page.locator(".share span").count() == 2
+    assert page.locator("#plots .js-plotly-plot").count() == 3
+
+    page.fill("#filter", "loss=dcl, batch_size>=128")
+    expect(rows).to_have_count(8)
+    assert page.text_content("#filter-says") == "8 of 24 runs"
+    page.fill("#filter", "colour=red")
+    page.wait_for_selector("#filter[aria-invalid]")
+    assert page.text_content("#filter-says") == "no run has the key colour"
+    page.fill("#filter", "tau=0.1, loss=dcl,infonce, state!=failed")
+    expect(rows).to_have_count(12)
+    page.fill("#filter", "")
+    expect(rows).to_have_count(24)
+
+    page.get_by_role("button", name="knn/top1 (%)").click()
+    accuracies = cells(page, "run-table", 8)
+    assert [*accuracies[:2], accuracies[-1]] == ["67.6", "66.6", ""]
+    page.keyboard.press("Enter")  # the focus has stayed on the heading
+    assert cells(page, "run-table", 8)[0] == "51.6"
+    assert "sort=knn/top1" in page.url
+
+    page.get_by_text("Group by").click()
+    page.locator("[data-focus='group loss']").check()
+    page.locator("[data-focus='group batch_size']").check()
+    assert page.locator("#group-table thead th").all_text_contents()[:3] == ["batch_size", "loss", "runs"]
+    # 61.64, 62.64, 64.64 and 65.64: mean 63.64, deviation sqrt(10 / 3) = 1.83, standard error 0.91
+    groups = page.locator("#group-table tbody tr").all_text_contents()
+    assert len(groups) == 6 and groups[3] == "b64dcl463.6 \u00b1 1.8 (4)0.9"
+    page.get_by_role("button", name="No groups").click()
+
+    page.locator("[data-focus='select grid/0000000000']").check()
+    page.locator("[data-focus='select grid/000000000c']").check()
+    page.get_by_role("button", name="Compare the two").click()
+    assert page.locator("#difference tbody tr").all_text_contents() == ["lossdclinfonce"]
+    assert page.locator("#compare .panel").count() == 2
+    assert page.locator("#curves .legend li").count() == 2
+
+
+def test_a_link_with_state_opens_the_same_view(page: Page) -> None:
+    runs.grid()
+    open_report(page, "#where=loss=dcl&sort=-knn/top1&theme=dark&run=grid/0000000000&smooth=0.5")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    dialog = page.locator("dialog[open]")
+    expect(dialog).to_contain_text("ssl-bench train loss=dcl batch_size=b64 temperature.tau=0.1 seed=0")
+    assert dialog.locator("img").get_attribute("alt") == "npc.png"
+    page.wait_for_selector("dialog .js-plotly-plot")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog[open]", state="detached")
+    assert "run=" not in page.url and "where=loss=dcl" in page.url
+    assert page.input_value("#filter") == "loss=dcl" and cells(page, "run-table", 8)[0] == "67.6"
+    page.go_back()
+    page.wait_for_selector("dialog[open]")
+    page.get_by_role("button", name="Close").click()
+
+    page.get_by_role("button", name="Light").click()
+    assert page.locator("html").get_attribute("data-theme") == "light"
+    open_report(page, "#run=grid/nothing")
+    expect(page.locator("dialog[open]")).to_contain_text("There is no run grid/nothing")
+
+
+@pytest.mark.parametrize("width", [360, 768, 1920])
+def test_no_width_needs_sideways_scrolling(page: Page, width: int) -> None:
+    runs.grid()
+    page.set_viewport_size({"width": width, "height": 800})
+    open_report(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for control in ("#theme", "#filter", "#metric"):
+        box = page.locator(control).bounding_box()
+        assert box and box["x"] + box["width"] <= width
+
+
+def test_everything_is_reached_by_the_keyboard(page: Page) -> None:
+    runs.grid()
+    open_report(page)
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.dataset.focus ?? document.activeElement.id"))
+    wanted = {"skip", "theme", "filter", "metric", "nav runs", "axis", "by", "menu group", "menu columns", "sort state"}
+    assert wanted | {"run grid/0000000000", "select grid/0000000001"} <= reached
+    page.locator("[data-focus='run grid/0000000002']").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog[open]")
+
+
+def test_hostile_names_and_values_are_texts(page: Page) -> None:
+    folder = runs.hostile()
+    runs.run("grid/b", "ssl-bench train", 0.2, "<b>bold</b>", 128, 0.4, 1)
+    open_report(page)
+    page.locator("#run-table tbody a").first.click()
+    page.wait_for_selector("dialog[open] pre")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws every plot
+    words = page.text_content("body") or ""
+    assert runs.HOSTILE in words and folder.name in words and "<b>bold</b>" in words
+    assert page.evaluate("window.hacked ?? null") is None
+    assert page.locator("b, img[src='x'], main script, dialog script").count() == 0
+
+
+def test_a_printed_report_is_light_and_has_every_plot(page: Page) -> None:
+    runs.grid()
+    open_report(page, "#theme=dark")
+    page.wait_for_selector("#run-table")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("main .plot:not(.js-plotly-plot)").count() == 0 and page.locator("main .plot").count() == 4
+    assert page.locator("html").get_attribute("data-theme") == "light"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+
+
+def test_a_served_report_shows_runs_that_finish(page: Page) -> None:
+    folders = runs.grid()
+    with ReportServer(Collector(OUTPUTS)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            page.goto(server.url)
+            page.wait_for_selector("body[data-ready]")
+            expect(page.locator("#live")).to_contain_text("live")
+            (folders[-1] / "failed.json").unlink()
+            finish(folders[-1], 20.0, knn_top1=0.99)
+            expect(page.locator("#overview dd.main")).to_have_text("99.0 %", timeout=20_000)
+            page.goto("about:blank")
+        finally:
+            server.shutdown()
+            thread.join()

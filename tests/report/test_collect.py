@@ -1,0 +1,98 @@
+"""The data of a report, from results folders that are made by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ssl_bench.commands import report as command
+from ssl_bench.errors import ConfigError
+from ssl_bench.report import pictures
+from ssl_bench.report.collect import Collector
+from tests.report import runs
+from tests.status.folders import OUTPUTS
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working directory, and no papers, which need the configurations of the package."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "papers").mkdir()
+    monkeypatch.setenv("SSL_BENCH_PAPERS", str(tmp_path / "papers"))
+
+
+def test_a_grid_has_its_states_and_only_the_keys_that_vary() -> None:
+    runs.grid()
+    data = Collector(OUTPUTS).collect(Path.cwd())
+    assert data["shown"] == ["batch_size", "loss", "seed", "temperature.tau"]
+    assert data["keys"][4:] == ["negatives_per_anchor", "batch_size.size"]
+    assert data["common"]["dataset"] == "mnist" and data["common"]["epochs"] == 2 and "loss" not in data["common"]
+    assert [run["state"] for run in data["runs"]] == ["done"] * 23 + ["failed"]
+    first, last = data["runs"][0], data["runs"][-1]
+    assert first["values"] == ["b64", "dcl", 0, 0.1, 126, 64] and first["metrics"] == {"knn/top1": 0.6164}
+    assert (first["seconds"], first["speed"], first["hardware"]) == (20.0, 100.0, "1 x a CPU")
+    assert first["command"] == "ssl-bench train loss=dcl batch_size=b64 temperature.tau=0.1 seed=0"
+    assert last["reason"] == "loss=nan: set optimizer.lr to a smaller value" and last["values"][4] is None
+    assert [group["name"] for group in data["groups"]] == [
+        "grid/ loss x 2, batch_size x 3, temperature.tau x 2, seed x 2"
+    ]
+    assert data["curves"][0]["loss"][2:] == [20, 0] and first["steps_per_epoch"] == 10
+    assert (data["tables"], data["claims"]) == ([], [])
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+
+
+def test_only_changed_files_are_read_again() -> None:
+    folders = runs.grid()
+    collector = Collector(OUTPUTS)
+    before = collector.collect()
+    with open(folders[-1] / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"step": 30, "epoch": 3.0, "loss": 0.5}) + "\n")
+    after = collector.collect()
+    assert [a is b for a, b in zip(before["curves"], after["curves"], strict=True)] == [True] * 23 + [False]
+    assert after["curves"][-1]["loss"][0][-1] == 30
+
+
+def test_pictures_are_data_while_there_is_room_and_links_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = runs.grid()
+    (folders[0] / "figures" / "a b.png").write_bytes(bytes(1000))
+    (folders[0] / "figures" / "curves.png").write_bytes(b"drawn by the page")
+    (folders[0] / "figures" / "link.png").symlink_to("npc.png")
+    monkeypatch.setattr(pictures, "ROOM", 999)
+    (Path.cwd() / "elsewhere").mkdir()
+    (large, small) = Collector(OUTPUTS).collect(Path.cwd() / "elsewhere")["runs"][0]["pictures"]
+    assert large == {"name": "a b.png", "href": "../outputs/grid/0000000000/figures/a%20b.png"}
+    assert small["src"].startswith("data:image/png;base64,iVBORw0KGgo")
+
+
+def test_names_select_folders_and_run_ids() -> None:
+    runs.grid()
+    runs.run("other/abc", "ssl-bench train", 0.5, "dcl", 64, 0.1, 5)
+    assert len(Collector(OUTPUTS, ["grid"]).collect()["runs"]) == 24
+    chosen = Collector(OUTPUTS, ["abc", "grid/0000000003"]).collect()
+    assert [run["id"] for run in chosen["runs"]] == ["grid/0000000003", "other/abc"]
+    with pytest.raises(
+        ConfigError, match=r"^gird: there is no run of this name under outputs.*did you mean grid.*grid, other"
+    ):
+        Collector(OUTPUTS, ["gird"]).collect()
+
+
+def test_the_command_writes_a_file_and_refuses_wrong_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([]) == 2
+    assert capsys.readouterr().err == (
+        "ssl-bench: there is no folder outputs: name the folder that paths.outputs was set to\n"
+    )
+    runs.grid()
+    assert command.main(["--out", "r.html"]) == 0
+    assert capsys.readouterr().out.startswith("r.html: 24 runs, 2.")
+    assert Path("r.html").stat().st_size < 8e6
+    for words, says in [
+        (["--out", "r.pdf"], "--out=r.pdf: set --out to an .html file"),
+        (["--out", "no/r.html"], "--out=no/r.html: set --out to a file in a folder that exists: there is no no"),
+        (["--host", "0.0.0.0"], "--host=0.0.0.0: set --host to an address together with --watch only"),
+        (["loss=dcl"], "loss=dcl: set paths.outputs, the only key that a report reads"),
+        (["outputs", "paths.outputs=x"], "x and outputs are two results folders: name one"),
+        (["--watch", "--host", "192.0.2.1"], "--host=192.0.2.1: Cannot assign requested address; "
+         "set --host to an address of this machine"),
+    ]:  # fmt: skip
+        assert command.main(words) == 2
+        assert capsys.readouterr().err == f"ssl-bench: {says}\n"

@@ -1,0 +1,96 @@
+"""The report on a port: it answers this machine only, and gives no file away."""
+
+import gzip
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ssl_bench.report.collect import Collector
+from ssl_bench.report.serve import ReportServer
+from tests.report import runs
+from tests.status.folders import OUTPUTS
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReportServer]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "papers").mkdir()
+    monkeypatch.setenv("SSL_BENCH_PAPERS", str(tmp_path / "papers"))
+    runs.grid()
+    with ReportServer(Collector(OUTPUTS)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def get(
+    server: ReportServer, path: str, method: str = "GET", **headers: str
+) -> tuple[int, bytes, http.client.HTTPMessage]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, content, answer.headers
+
+
+def test_the_page_and_its_data_and_only_news(server: ReportServer) -> None:
+    assert server.server_address[0] == "127.0.0.1" and server.url == f"http://127.0.0.1:{server.server_port}/"
+    status, html, _ = get(server, "/")
+    assert status == 200 and b'data-live="yes"' in html
+    status, content, headers = get(server, "/data")
+    assert status == 200 and len(json.loads(gzip.decompress(content))["runs"]) == 24
+    assert get(server, "/data", **{"If-None-Match": headers["ETag"]})[:2] == (304, b"")
+    assert get(server, "/", "HEAD")[:2] == (200, b"")
+    assert get(server, "/", "POST")[0] == 501
+
+
+def test_a_picture_is_served(server: ReportServer) -> None:
+    status, content, headers = get(server, "/picture/grid/0000000000/npc.png")
+    assert (status, content, headers["Content-Type"]) == (200, runs.PNG, "image/png")
+    data = json.loads(gzip.decompress(get(server, "/data")[1]))
+    assert data["runs"][0]["pictures"] == [{"name": "npc.png", "src": "picture/grid/0000000000/npc.png"}]
+
+
+OUTSIDE = [
+    "/outputs/grid/0000000000/config.yaml",
+    "/picture/grid/0000000000/config.yaml",
+    "/picture/grid/0000000000/../config.yaml",
+    "/picture/../secret/npc.png",
+    "/picture/%2e%2e/secret/npc.png",
+    "/picture/..%2fsecret/npc.png",
+    "/picture//secret/npc.png",
+    "/picture/grid/../../secret/npc.png",
+    "/picture/grid/0000000000/../../../secret/figures/npc.png",
+    "/picture/grid/linked/npc.png",
+    "/picture/grid/0000000001/file.png",
+    "/picture/grid/0000000002/npc.png",
+    "/picture/grid/0000000000/npc.png%00.png",
+    "/picture/npc.png",
+    "/picture/",
+    "//etc/passwd",
+    "/%",
+]
+
+
+def test_no_other_file_can_be_read(server: ReportServer, tmp_path: Path) -> None:
+    secret = tmp_path / "secret" / "figures"
+    secret.mkdir(parents=True)
+    (secret / "npc.png").write_bytes(b"secret")
+    grid = tmp_path / "outputs" / "grid"
+    (grid / "linked").symlink_to(tmp_path / "secret")
+    (grid / "0000000001" / "figures").mkdir()
+    (grid / "0000000001" / "figures" / "file.png").symlink_to(secret / "npc.png")
+    (grid / "0000000002" / "figures").symlink_to(secret)
+    assert {path: get(server, path)[:2] for path in OUTSIDE} == dict.fromkeys(OUTSIDE, (404, b""))
+
+
+def test_a_name_of_another_site_that_leads_here_is_refused(server: ReportServer) -> None:
+    assert get(server, "/data", Host=f"evil.example:{server.server_port}")[:2] == (403, b"")
+    assert get(server, "/data", Host=f"localhost:{server.server_port}")[0] == 200

@@ -1,0 +1,110 @@
+"""The reference pages: no warnings, no broken links, the losses' formulas, and numbers that the papers' data have."""
+
+import re
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import pytest
+import yaml
+
+import ssl_bench
+
+sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+from build_docs import Page, broken_links, build
+
+PACKAGE = Path(ssl_bench.__file__).parent
+GUIDE = PACKAGE / "objective" / "README.md"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("pdoc")
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    script = PACKAGE.parent / "scripts" / "build_docs.py"
+    done = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"wrote {folder / 'index.html'}\n"
+    return folder
+
+
+@pytest.mark.slow
+def test_the_pages_of_losses_have_their_formulas_and_the_identities(site: Path) -> None:
+    formulas = {
+        "dcl": "L = -s / tau + log sum_k exp(s_k / tau) = u",
+        "eqco": "L = log( exp(s / tau) + (alpha / K) sum_k exp(s_k / tau) ) - s / tau = softplus(u + log(alpha / K))",
+        "macl": "L = sg[1 / W] softplus(u)",
+        "relic": "L = softplus(u) + weight KL(p_vw || p_ww)",
+        "decoupled_nt_xent": "L = -s + weight log( exp(s / tau) + sum_k exp(s_k / tau) )",
+    }
+    for name, formula in formulas.items():
+        assert formula in text(site / f"ssl_bench/objective/losses/{name}.html")
+    losses = text(site / "ssl_bench/objective/losses.html")
+    assert "Identities of the losses" in losses and "softplus(u + log(alpha / K))" in losses
+    assert "Which loss, which negatives" in text(site / "ssl_bench/objective.html")
+
+
+@pytest.mark.slow
+def test_methods_of_torch_and_rooms_that_are_no_interface_have_no_place(site: Path) -> None:
+    page = Page((site / "ssl_bench/objective/losses/dcl.html").read_text())
+    assert {"DCL", "DCL.forward"} <= page.ids
+    assert not {"DCL.state_dict", "DCL.cuda"} & page.ids
+    assert not (site / "ssl_bench/commands.html").exists()
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<a id="x" href="b.html#y">b</a> <a href="#z">z</a> <a href="c.html">c</a>')
+    (tmp_path / "b.html").write_text('<p id="y"><a href="https://example.org/nowhere">elsewhere</a></p>')
+    names = "<code>ssl_bench.errors.ConfigError</code> <code>ssl_bench.objective.Gone</code>"
+    (tmp_path / "d.html").write_text(f'<a href="../{tmp_path.name}/a.html#x">a</a> {names}')
+    assert broken_links(tmp_path) == [
+        "a.html: #z is not on that page",
+        "a.html: c.html is not a file",
+        "d.html: ssl_bench.objective.Gone does not exist",
+    ]
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(FileExistsError, match="has other files: name another folder"):
+        build(tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "x"
+
+
+def test_every_number_of_the_guide_is_in_the_table_that_it_names() -> None:
+    checked, data = 0, {}
+    for statement in re.split(r"\n(?=[|*#])|\n\n", GUIDE.read_text()):
+        tables = re.findall(r"`(dcl|eqco|macl|less|intriguing)/(\w+)`", statement)
+        if not tables:
+            continue
+        known = set[float]()
+        for paper, table in tables:
+            if paper not in data:
+                data[paper] = yaml.safe_load((PACKAGE / "papers" / f"{paper}.yaml").read_text())["tables"]
+            known |= numbers(data[paper][table])
+        # Accuracies have a decimal place and are at least 1; temperatures are smaller.
+        stated = {float(number) for number in re.findall(r"(?<![\w.])\d+\.\d+", statement) if float(number) >= 1}
+        assert stated <= known, statement
+        checked += len(stated)
+    assert checked > 50
+
+
+def test_every_loss_is_in_the_table_of_identities() -> None:
+    from ssl_bench.objective.losses import LOSSES
+
+    rows = re.findall(r"^\| `(\w+)`", (PACKAGE / "objective" / "losses" / "README.md").read_text(), re.M)
+    assert sorted(rows) == sorted(LOSSES)
+
+
+def numbers(node: object) -> set[float]:
+    """All numbers in a part of a paper's file, with those that have a provenance (``60.6 derived``)."""
+    if isinstance(node, dict):
+        return set[float]().union(*map(numbers, node.values()))
+    if isinstance(node, list):
+        return set[float]().union(*map(numbers, node))
+    return {float(match) for match in re.findall(r"\d+(?:\.\d+)?", str(node))}
+
+
+def text(page: Path) -> str:
+    return unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
