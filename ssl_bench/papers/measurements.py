@@ -74,7 +74,7 @@ def record(table: Table, results: Results, note: Sequence[str] = ()) -> dict[str
         "table": table.name,
         "command": f"ssl-bench reproduce {table.name}",
         "commit": _one(str(each.get("git"))[:7] for each in environments),
-        "hardware": _one(f"{each.get('device')}, {each.get('threads')} threads a run" for each in environments),
+        "hardware": _one(f"{each.get('device')}, threads of a run: {each.get('threads')}" for each in environments),
         **{name: _one(str(each.get(name)) for each in environments) for name in VERSIONS},
         "seconds": round(sum(content["seconds"] for content in runs.values())),
         "note": list(note),

@@ -29,13 +29,21 @@ judged](../README.md#claims).
 
 def write(folder: Path) -> None:
     """Write the page and a figure for each measured table into a folder."""
-    everything = [t for paper in tables.papers() for t in (*tables.claims(paper), *tables.load(paper))]
-    measured = [table for table in everything if measurements.read(table)]
-    for table in measured:
+    for table in measured():
         if table.x:
             _draw(table, folder / f"{_stem(table)}.png")
-    text = HEAD + _claims() + "".join(_section(table) for table in measured)
-    files.write_text(folder / "README.md", re.sub(r"\n{3,}", "\n\n", text))
+    files.write_text(folder / "README.md", text())
+
+
+def measured() -> list[Table]:
+    """The claims and tables of all papers that have committed numbers."""
+    everything = [t for paper in tables.papers() for t in (*tables.claims(paper), *tables.load(paper))]
+    return [table for table in everything if measurements.read(table)]
+
+
+def text() -> str:
+    """The page in Markdown."""
+    return re.sub(r"\n{3,}", "\n\n", HEAD + _claims() + "".join(_section(table) for table in measured()))
 
 
 def _claims() -> str:

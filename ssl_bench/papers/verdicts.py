@@ -93,9 +93,7 @@ def _sentence(finding: Tested) -> str:
     if not finding.numbers:
         return f"{criterion.says}: {limit}"
     interval = "" if math.isnan(finding.low) else f", 90% interval {finding.low:.3g} to {finding.high:.3g}"
-    return (
-        f"{criterion.says}: {finding.mean:.3g}{interval}, n = {len(finding.numbers)}; {limit}: {finding.verdict.value}"
-    )
+    return f"{criterion.says}: {finding.mean:.3g}{interval}, n = {len(finding.numbers)}; {limit}"
 
 
 def formatted(form: str, judged: Sequence[Judged]) -> str:

@@ -19,6 +19,7 @@ from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim
 from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import Selection
 from tests.conftest import SMALL
+from tests.papers.conftest import cell_run_id
 
 CLAIMS = [claim for paper in tables.papers() for claim in tables.claims(paper)]
 COMMON = ["dataset=scattered_digits", "max_steps=2", *[o for o in SMALL if not o.startswith("evaluate")]]
@@ -199,7 +200,7 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
     measurements.main(["mine/better"])
     content = json.loads((tmp_path / "measured" / "mine_better.json").read_text())
     assert len(content["cells"]) == 12 and content["commit"] == "0123456" and content["seconds"] == round(12 * 3.4)
-    assert content["cells"][0]["value"] == 50.0 and content["hardware"] == "a CPU, 1 threads a run"
+    assert content["cells"][0]["value"] == 50.0 and content["hardware"] == "a CPU, threads of a run: 1"
     content["note"] = ["kept"]
     measurements.write(tmp_path / "measured" / "mine_better.json", content)
     measurements.main(["mine/better"])
@@ -226,6 +227,25 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
 
 def judged(claim: PaperClaim) -> verdicts.Judged:
     return verdicts.judge(claim, Results(Path("outputs"), claim.cells))
+
+
+def test_the_committed_page_is_made_from_the_committed_numbers() -> None:
+    folder = tables.directory() / "measured"
+    assert (folder / "README.md").read_text() == page.text()
+    measured = {measurements.path_of(table) for table in page.measured()}
+    assert measured == set(folder.glob("*.json"))
+    figures = {measurements.path_of(table).stem for table in page.measured() if table.x}
+    assert {path.stem for path in folder.glob("*.png")} == figures
+
+
+def test_committed_numbers_are_those_of_the_cells_as_they_are_now() -> None:
+    """A claim whose set-up has changed since its runs has other run_ids."""
+    for each in page.measured():
+        committed = {(c["row"], c["column"], c["seed"]): c.get("run_id") for c in measurements.read(each)["cells"]}
+        for cell in each.cells:
+            for seed in cell.seeds:
+                if identity := committed.get((cell.label, cell.column, seed)):
+                    assert identity == cell_run_id(cell, seed), (each.name, cell.label, cell.column)
 
 
 def test_claims_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
