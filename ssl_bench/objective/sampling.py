@@ -108,11 +108,11 @@ def unchosen(
     height = max(1, BLOCK // length)
     for block in range(start // height, -(-stop // height)):
         source = np.random.PCG64([generator.initial_seed(), block])
-        numbers = source.random_raw(-(-height * length // 8)).view(np.uint8)[: height * length].reshape(height, length)
+        drawn = source.random_raw(-(-height * length // 8)).view(np.uint8)[: height * length].reshape(height, length)
         first, last = max(start, block * height), min(stop, (block + 1) * height)
         inside = slice(first - block * height, last - block * height)
         columns = never[first - start : last - start].flatten(0, 1).numpy()
-        rest = _unchosen(numbers[inside].reshape(-1, width), k, columns, inside.start * length, source.random_raw())
+        rest = _unchosen(drawn[inside].reshape(-1, width), k, columns, inside.start * length, source.random_raw())
         parts.append(rest.reshape(last - first, views, -1))
     return torch.from_numpy(np.concatenate(parts)).transpose(0, 1)
 
