@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.objective.bits import pack
+from ssl_bench.objective import bits
 from ssl_bench.seeding import stream
 
 BLOCK = 2**20  # random bytes that are drawn at once
@@ -98,10 +98,10 @@ def unchosen(
         not drawn, ``own`` among them.
     """
     never = torch.stack([columns.long() for columns in own], 1)[:, None].expand(-1, views, -1)  # [kept, views, n]
-    if generator.device.type != "cpu":
+    if not bits.in_numpy(generator.device):
         numbers = torch.rand(rows, views, width, generator=generator, device=generator.device)[kept]
         chosen = numbers.scatter_(2, never, 2.0).topk(k, largest=False, sorted=False).indices
-        return pack(torch.ones_like(numbers, dtype=torch.bool).scatter_(2, chosen, False)).transpose(0, 1)
+        return bits.pack(torch.ones_like(numbers, dtype=torch.bool).scatter_(2, chosen, False)).transpose(0, 1)
     start, stop, _ = kept.indices(rows)
     # A block of rows has random numbers of its own, so that a rank draws those of its rows only.
     length, parts = views * width, []
@@ -148,12 +148,12 @@ def _mixed(places: Any, seed: int) -> Any:
 
 
 def _sort(x: Tensor) -> Tensor:
-    """Sort along the last dimension. numpy's sort is several times faster than torch's on a CPU."""
-    return torch.from_numpy(np.sort(x.numpy(), axis=-1)) if x.device.type == "cpu" else x.sort(-1).values
+    """Sort along the last dimension."""
+    return torch.from_numpy(np.sort(x.numpy(), axis=-1)) if bits.in_numpy(x.device) else x.sort(-1).values
 
 
 def _smallest(x: Tensor, k: int) -> Tensor:
     """The ``k`` smallest values along the last dimension, in any order."""
-    if x.device.type == "cpu":
+    if bits.in_numpy(x.device):
         return torch.from_numpy(np.partition(x.numpy(), k - 1, axis=-1))[..., :k]
     return x.topk(k, largest=False, sorted=False).values

@@ -81,6 +81,7 @@ class _Pooled(torch.autograd.Function):
             _logsumexp(cosines.div_(_column(tau, rows)), excluded, lse[rows])
         ctx.save_for_backward(q, keys, tau, lse)
         ctx.mark_non_differentiable(second)
+        ctx.set_materialize_grads(False)  # no zeros for ``second``
         return lse, second
 
     @staticmethod
@@ -113,6 +114,7 @@ class _Picked(torch.autograd.Function):
             torch.logsumexp(cosines.div_(_column(tau, rows)), 1, out=lse[rows])
         ctx.save_for_backward(q, keys, tau, lse, index)
         ctx.mark_non_differentiable(second)
+        ctx.set_materialize_grads(False)  # no zeros for ``second``
         return lse, second
 
     @staticmethod

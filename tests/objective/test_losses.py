@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ssl_bench.config.build import build
 from ssl_bench.errors import InvalidValue
 from ssl_bench.objective import losses
+from ssl_bench.objective.bits import unpack
 from ssl_bench.objective.candidates import Picks, Pool
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.loss import Loss
@@ -269,6 +270,9 @@ def test_relic_is_the_printed_equation_with_the_sum_over_v_and_w(k: int, own_vie
     assert isinstance(contrast.candidates, Picks | Pool)
     if isinstance(contrast.candidates, Picks):  # column j + 6 w of the keys is image j of view w
         drawn = (contrast.candidates.index % 6).tolist()
+    elif contrast.candidates.excluded is not None:
+        kept = ~unpack(contrast.candidates.excluded.bits, 6)
+        drawn = [[[m for m in range(6) if kept[v, i, m]] for i in range(6)] for v in range(2)]
     else:
         drawn = [[[m for m in range(6) if m != i] for i in range(6)]] * 2
     terms = []

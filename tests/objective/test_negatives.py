@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_bench.errors import InvalidValue
+from ssl_bench.objective import bits
 from ssl_bench.objective.bits import pack, unpack
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
@@ -189,8 +190,12 @@ def test_a_small_draw_from_a_large_pool_has_no_repetition(rows: int, pool: int, 
 
 
 @pytest.mark.parametrize(("width", "k"), [(6, 1), (6, 2), (9, 4), (9, 5), (13, 10)])
-def test_marked_draws_are_uniform_and_never_own(width: int, k: int) -> None:
-    """Chi-square over all subsets; two own columns, which differ between the rows."""
+@pytest.mark.parametrize("in_numpy", [True, False], ids=["cpu", "gpu"])
+def test_marked_draws_are_uniform_and_never_own(
+    width: int, k: int, in_numpy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chi-square over all subsets, as a CPU and as a GPU draws; two own columns, which differ between the rows."""
+    monkeypatch.setattr(bits, "in_numpy", lambda device: in_numpy)
     rows = 4000
     own = [torch.arange(rows) % width, (torch.arange(rows) + 2) % width]
     rest = unchosen(2, rows, width, k, own, torch.Generator().manual_seed(0), slice(None))
@@ -225,7 +230,9 @@ def test_marked_draws_of_a_large_pool_are_uniform_and_rows_do_not_depend_on_what
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 64, 65])
-def test_packed_booleans(count: int) -> None:
+@pytest.mark.parametrize("in_numpy", [True, False])
+def test_packed_booleans(count: int, in_numpy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bits, "in_numpy", lambda device: in_numpy)
     values = torch.rand(3, 2, count, generator=torch.Generator().manual_seed(0)) < 0.5
     packed = pack(values)
     assert packed.shape == (3, 2, -(-count // 8)) and torch.equal(unpack(packed, count), values)

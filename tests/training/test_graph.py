@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch, Step
 from ssl_bench.errors import RunError
-from ssl_bench.objective import sampling
+from ssl_bench.objective import bits
 from ssl_bench.training.engine import Training
 from ssl_bench.training.graph import EAGER_STEPS, GraphedStepper
 from ssl_bench.training.step import Stepper
@@ -29,9 +29,8 @@ from tests.operations import Operations
 
 @pytest.fixture(autouse=True)
 def draws_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU numpy sorts, which is no operation of torch."""
-    monkeypatch.setattr(sampling, "_sort", lambda x: x.sort(-1).values)
-    monkeypatch.setattr(sampling, "_smallest", lambda x, k: x.topk(k, largest=False, sorted=False).values)
+    """On a CPU numpy sorts and packs, which is no operation of torch."""
+    monkeypatch.setattr(bits, "in_numpy", lambda device: False)
 
 
 def views_at_once(step: Step, rows: slice = slice(None)) -> Batch:
