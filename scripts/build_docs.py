@@ -44,7 +44,7 @@ TEMPLATE = """
 
 
 class Page(HTMLParser):
-    """What one page defines and refers to.
+    """The definitions and references of one page.
 
     Attributes:
         ids: the anchors on the page.

@@ -27,7 +27,7 @@ LINES, WIDTH, TAIL = 12, 240, 2**13  # lines of a log's tail, characters of a li
 
 @dataclass(frozen=True)
 class Files:
-    """What the files of a run say besides its state.
+    """Settings, curves and log of a run, from its files.
 
     Attributes:
         metrics, facts, environment: of ``results.json``; empty for an unfinished run.

@@ -1,4 +1,4 @@
-"""What ``import ssl_bench`` gives, and that it costs nothing until it is used."""
+"""Names that ``import ssl_bench`` gives, and that they cost nothing until they are used."""
 
 import subprocess
 import sys

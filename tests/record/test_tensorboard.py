@@ -31,7 +31,7 @@ CONFIG |= {"choices": {"loss": "dcl", "tracking": "tensorboard"}}
 
 
 def read(folder: Path) -> EventAccumulator:
-    """What TensorBoard shows of the run in ``folder``, with every value."""
+    """All that TensorBoard shows of the run in ``folder``, with every value."""
     everything = dict.fromkeys(("scalars", "images", "histograms", "tensors"), 0)
     shown = EventAccumulator(str(folder / "tensorboard"), size_guidance=everything)
     shown.Reload()
