@@ -77,7 +77,7 @@ def torchvision_loader(folder: Path, batch: int, workers: int) -> None:
     from torch.utils.data import DataLoader
     from torchvision.datasets import ImageFolder
 
-    view = torchvision_v2(TASKS[SIZE])
+    view = torchvision_v2(next(task for task in TASKS if task.size == SIZE))
     images = ImageFolder(str(folder / "train"), lambda photo: (view(photo), view(photo)))
     for _ in DataLoader(images, batch, shuffle=True, num_workers=workers, drop_last=True):
         pass

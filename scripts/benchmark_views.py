@@ -26,10 +26,10 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 
 @dataclass(frozen=True)
 class Task:
-    """SimCLR's recipe: ``views`` views of ``size`` pixels from images of ``source`` pixels."""
+    """SimCLR's recipe: ``views`` views of ``size`` pixels from images of ``source`` [height, width] pixels."""
 
     size: int
-    source: int
+    source: tuple[int, int]
     views: int
     strength: float
     blur: float
@@ -43,11 +43,13 @@ class Task:
         return 2 * max(1, self.size // 20) + 1
 
 
-TASKS = {
-    32: Task(size=32, source=32, views=2, strength=0.5, blur=0.0),
-    96: Task(size=96, source=96, views=1, strength=1.0, blur=0.5),
-    224: Task(size=224, source=256, views=1, strength=1.0, blur=0.5),
-}
+TASKS = [
+    Task(size=32, source=(32, 32), views=2, strength=0.5, blur=0.0),
+    Task(size=96, source=(96, 96), views=1, strength=1.0, blur=0.5),
+    Task(size=224, source=(256, 256), views=1, strength=1.0, blur=0.5),
+    Task(size=224, source=(375, 500), views=1, strength=1.0, blur=0.5),
+]
+SIZES = sorted({task.size for task in TASKS})
 
 Maker = Callable[[], object]
 
@@ -140,10 +142,10 @@ CONTENDERS: dict[str, Callable[[Task, Tensor], Maker]] = {
 }
 
 
-def photographs(n: int, size: int) -> Tensor:
-    """Smooth noise, uint8 [n, 3, size, size], stored channels last as prepared data are."""
+def photographs(n: int, size: tuple[int, int]) -> Tensor:
+    """Smooth noise, uint8 [n, 3, *size], stored channels last as prepared data are."""
     coarse = torch.rand(n, 3, 6, 6, generator=torch.Generator().manual_seed(0))  # [n, 3, 6, 6]
-    fine = torch.nn.functional.interpolate(coarse, size, mode="bicubic").clamp(0, 1)  # [n, 3, size, size]
+    fine = torch.nn.functional.interpolate(coarse, size, mode="bicubic").clamp(0, 1)  # [n, 3, *size]
     return (fine * 255).byte().permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
@@ -155,16 +157,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=512, help="images of 32 pixels; fewer of larger sizes")
     parser.add_argument("--rounds", type=int, default=7, help="use 5 or more for a reliable median")
-    parser.add_argument("--size", type=int, nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--size", type=int, nargs="+", choices=SIZES, default=SIZES)
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
     print(environment(["torchvision", "pillow", "kornia", "lightly"]))
-    for task in (TASKS[size] for size in arguments.size):
+    for task in (task for task in TASKS if task.size in arguments.size):
         images = photographs(max(8, arguments.batch * 32 * 32 // task.size**2), task.source)
         makers, missing = try_each({name: partial(build, task, images) for name, build in CONTENDERS.items()})
         blur = f", blur {task.blur}" if task.blur else ""
-        print(f"\n{task.views} view{'s' * (task.views > 1)} of {task.size} px from {task.source} px, ", end="")
+        height, width = task.source
+        print(f"\n{task.views} view{'s' * (task.views > 1)} of {task.size} px from {width} x {height} px, ", end="")
         print(f"colour strength {task.strength}{blur}; {len(images)} images, {arguments.rounds} rounds")
         seconds = {name: spent.cpu for name, spent in alternate(makers, arguments.rounds).items()}
         columns = {"images/s": partial(images_per_second, seconds, len(images))}

@@ -42,19 +42,22 @@ def blend(images: Tensor, factor: Tensor, part: Tensor) -> Tensor:
 def shift_hue(images: Tensor, turn: Tensor) -> Tensor:
     """Rotate the hue of RGB images [n, 3, H, W] by `turn` [n] in [-0.5, 0.5] circles; keep saturation and value."""
     red, green, blue = images.unbind(1)  # [n, H, W] each
-    value = torch.maximum(torch.maximum(red, green), blue)  # [n, H, W]
-    chroma = value - torch.minimum(torch.minimum(red, green), blue)  # [n, H, W]
-    scale = 1 / chroma.clamp(min=1e-12).mul_(6)  # [n, H, W]; a gray pixel keeps its chroma of 0 at any hue
+    value = torch.maximum(red, green)  # [n, H, W]
+    torch.maximum(value, blue, out=value)
+    low = torch.minimum(red, green)  # [n, H, W]
+    torch.minimum(low, blue, out=low)
+    chroma = value - low  # [n, H, W]
+    scale = chroma.clamp(min=1e-12).mul_(6).reciprocal_()  # [n, H, W]; a gray pixel keeps its chroma of 0 at any hue
     hue = torch.where(
         value == red,
-        (green - blue) * scale,
-        torch.where(value == green, (blue - red) * scale + 1 / 3, (red - green) * scale + 2 / 3),
+        (green - blue).mul_(scale),
+        torch.where(value == green, (blue - red).mul_(scale).add_(1 / 3), (red - green).mul_(scale).add_(2 / 3)),
     )  # [n, H, W] in turns, red at 0
     # A channel loses no chroma within 1/6 turn of the channel's hue, all of it within 1/6 turn of the opposite hue, and
     # a linearly growing share between.
     opposite = 0.5 - torch.arange(3, device=images.device, dtype=images.dtype) / 3  # [3]
     # [n, 3, H, W], an integer where the hue is opposite
-    angle = (hue + turn[:, None, None])[:, None] + opposite[:, None, None]
-    distance = (angle - angle.round()).abs_()  # [n, 3, H, W] in [0, 1/2] turns
+    angle = hue.add_(turn[:, None, None])[:, None] + opposite[:, None, None]
+    distance = angle.sub_(angle.round()).abs_()  # [n, 3, H, W] in [0, 1/2] turns
     lost = distance.mul_(-6).add_(2).clamp_(0, 1).mul_(chroma[:, None])  # [n, 3, H, W]
-    return value[:, None] - lost  # [n, 3, H, W]
+    return torch.sub(value[:, None], lost, out=lost)  # [n, 3, H, W]

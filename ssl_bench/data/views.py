@@ -36,7 +36,8 @@ log = logging.getLogger("ssl_bench")
 
 TRIES = 10  # boxes tried before the central one, as in torchvision
 CHUNK = 2**18  # numbers of a view, per thread, that the CPU computes at a time: a megabyte, which stays in its cache
-BLOCK = 32  # rows or columns blurred at a time if images are cropped one by one
+LARGE = 96  # views of this side or more are cut one by one on the CPU: a product with a whole matrix is mostly zeros
+BLOCK = 32  # rows or columns of such views that are blurred at a time
 
 OnRows = Callable[
     ..., Tensor
@@ -233,12 +234,12 @@ class Views:
         captured in a CUDA graph. masked=False computes an operation only for the rows that need it, a few images at a
         time. None is masked=False on the CPU and masked=True elsewhere.
 
-        On the CPU and for images of one size, the forms agree to the last bit, and apply(images, parameters)[rows] is
-        apply(images[rows], parameters[rows]) to the last bit; in float64 both hold to 1e-13, because the order of
-        summation in a matrix product can depend on the memory layout of its arguments. Images of many sizes are cropped
-        one by one with masked=False, which rounds differently (1e-6). Autocast has no effect: the computation is in
-        float32, or in float64 if that is `dtype`. A GPU with TF32 products rounds weights and intermediate pixels to 11
-        bits.
+        On the CPU apply(images, parameters)[rows] is apply(images[rows], parameters[rows]) to the last bit, and so do
+        the two forms agree for images of one size and views of less than 96 pixels; in float64 both hold to 1e-13,
+        because the order of summation in a matrix product can depend on the memory layout of its arguments. Larger
+        views, and images of many sizes, are cropped one by one with masked=False, which rounds differently (1e-6).
+        Autocast has no effect: the computation is in float32, or in float64 if that is `dtype`. A GPU with TF32
+        products rounds weights and intermediate pixels to 11 bits.
         """
         picture, extra = self.normalize.split(images)
         device = images[0].device
@@ -289,11 +290,12 @@ class Views:
         """The first C channels of each image -> [n, C, S, S] in [0, 1], before normalisation."""
         if channels == 0:
             return torch.empty(len(images), 0, self.size, self.size, dtype=dtype, device=images[0].device)
-        one_by_one = not isinstance(images, Tensor) and on_rows is _on_needed_rows  # reads the boxes only
-        if isinstance(images, Tensor):
-            x = self._crop(images[:, :channels], parameters, dtype)
-        elif one_by_one:
+        one_size = isinstance(images, Tensor)
+        one_by_one = on_rows is _on_needed_rows and not (one_size and self.size < LARGE)  # reads the boxes only
+        if one_by_one:
             x = self._crop_one_by_one([image[:channels] for image in images], parameters, dtype)
+        elif isinstance(images, Tensor):
+            x = self._crop(images[:, :channels], parameters, dtype)
         else:
             x = self._crop_padded(pad(images), channels, parameters, dtype)
         grays = self.grayscale > 0 and channels == 3
@@ -385,6 +387,8 @@ def _on_all_rows(operation: Callable[..., Tensor], x: Tensor, rows: Tensor, *arg
 
 def _on_needed_rows(operation: Callable[..., Tensor], x: Tensor, rows: Tensor, *arguments: Tensor) -> Tensor:
     index = rows.nonzero()[:, 0]  # [m]
+    if len(index) == len(x):  # large views come one at a time: no copies
+        return operation(x, *arguments).contiguous()
     if len(index) > 0:
         x[index] = operation(x[index], *(argument[index] for argument in arguments))  # [m, C, S, S]
     return x

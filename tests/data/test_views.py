@@ -27,7 +27,7 @@ from torchvision.transforms import functional as F
 from ssl_bench.data.color import shift_hue
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.resample import blur_matrix, resize_box, resize_matrix
-from ssl_bench.data.views import ViewParameters, Views
+from ssl_bench.data.views import LARGE, ViewParameters, Views
 from ssl_bench.errors import InvalidValue
 from tests.operations import Operations
 
@@ -371,12 +371,14 @@ def test_other_dtypes() -> None:
 def test_both_forms_are_equal_and_rows_are_independent(
     height: int, size: int, n: int, channels: int, interpolation: str
 ) -> None:
+    """To the last bit, but large views of the two forms are cropped in different ways."""
     views = Views(size, interpolation=interpolation, mean=MEAN[:channels], std=STD[:channels], **ON)
     images = smooth(n, channels, height, height)
     parameters = views.draw(n, height, height, generator())
     unmasked = views.apply(images, parameters, masked=False)
     assert torch.equal(views.apply(images, parameters), unmasked)
-    assert torch.equal(views.apply(images, parameters, masked=True), unmasked)
+    tolerance = 0.0 if size < LARGE else 2e-5
+    torch.testing.assert_close(views.apply(images, parameters, masked=True), unmasked, rtol=0, atol=tolerance)
     assert torch.equal(views.apply(images.contiguous(), parameters), unmasked)
     some = torch.tensor([n - 1, 3, 3, 7])
     for rows in (slice(5, 19), slice(n - 1, n), slice(1, None, 3), some):
