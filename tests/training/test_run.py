@@ -174,14 +174,15 @@ def test_a_killed_run_resumes_and_ends_with_the_same_bits(train: Train, devices:
     [
         (1, signal.SIGTERM, "simclr"),
         pytest.param(2, signal.SIGTERM, "moco_v2", marks=TWO_RANKS),
+        pytest.param(2, signal.SIGTERM, "npid", marks=TWO_RANKS),
     ],
 )
 def test_a_signal_saves_the_step_and_prints_how_to_resume(
     train: Train, devices: int, number: signal.Signals, framework: str
 ) -> None:
-    """With MoCo each rank has its own batch statistics, which are restored too."""
-    run = [*SHORT, f"devices={devices}", f"framework={framework}"]
-    run += ["negatives.k=100", "framework.groups=2"] if framework == "moco_v2" else []
+    """With MoCo each rank has its own batch statistics, which are restored too, with NPID its share of the memory."""
+    own = {"moco_v2": ["negatives.k=100", "framework.groups=2"], "npid": ["framework.sharded=true"]}
+    run = [*SHORT, f"devices={devices}", f"framework={framework}", *own.get(framework, [])]
     command = start(*run, "paths.outputs=stopped")
     processes = wait_for_step(command, Path("stopped"), 5)
     command.send_signal(number)
