@@ -121,7 +121,7 @@ def _keys(cosines: Tensor, index: Tensor) -> Tensor:
     The high half is the cosine, the low half is 2^32 - 1 - index.
     """
     bits = (cosines + 0.0).view(torch.int32)  # + 0.0 turns minus zero into zero
-    return (_flip_negative(bits).long() << 32) + (LOW_HALF - index)
+    return _flip_negative(bits).long().bitwise_left_shift_(32).add_(LOW_HALF - index)
 
 
 def _unpacked(keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,7 +131,7 @@ def _unpacked(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 def _flip_negative(bits: Tensor) -> Tensor:
     """Turn the bits of floats into integers in the same order, or back: flip all but the sign of negative ones."""
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (bits >> 31).bitwise_and_(0x7FFFFFFF).bitwise_xor_(bits)
 
 
 def rank_classes(keys: Tensor, bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> Tensor:
