@@ -34,17 +34,22 @@ class Judged:
     def verdict(self) -> ClaimVerdict:
         return verdict(self.findings)
 
+    @property
+    def was_run(self) -> bool:
+        """Whether all of its runs are there."""
+        return self.verdict is not ClaimVerdict.NOT_RUN
+
     def row(self) -> tuple[str, ...]:
         """The entries of a printed row, by HEADINGS."""
         claim, seeds = self.claim, min(len(finding.numbers) for finding in self.findings)
-        source = "" if self.verdict is ClaimVerdict.NOT_RUN else self.source
+        source = self.source if self.was_run else ""
         return claim.name, self.verdict.value, source, str(seeds), f"{claim.minutes:g}", f"{claim.says} ({claim.where})"
 
     def lines(self) -> list[str]:
         """The sentence of the paper, each criterion with its numbers, and the verdict."""
         claim = self.claim
         head = f"{claim.where}: {claim.says}"
-        source = "" if self.verdict is ClaimVerdict.NOT_RUN else f" ({self.source})"
+        source = f" ({self.source})" if self.was_run else ""
         return [
             head,
             *(f"- {_sentence(each)}" for each in self.findings),
