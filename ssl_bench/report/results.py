@@ -5,17 +5,20 @@ from typing import Any
 
 from ssl_bench.papers import tables, verdicts
 from ssl_bench.papers.cells import Cell, Table
-from ssl_bench.papers.claims import ClaimVerdict
 from ssl_bench.papers.runs import Results, value
 
 
 def of_papers(outputs: Path) -> dict[str, Any]:
-    """The tables that have a value of a run, and the claims that these runs judge, as plain data."""
+    """The tables that have a value of a run, and the claims that these runs judge, as plain data.
+
+    A judged claim is a table, too.
+    """
     every, claims = tables.every(), verdicts.named(())
     results = Results(outputs, [cell for table in (*every, *claims) for cell in table.cells])
     filled = [_table(table, results) for table in every]
     judged = [verdicts.judge(claim, results) for claim in claims]
-    own = [each for each in judged if each.source == "ours" and each.verdict is not ClaimVerdict.NOT_RUN]
+    own = [each for each in judged if each.source == "ours" and each.was_run]
+    filled += [_table(each.claim, results) for each in own]
     return {
         "tables": [table for table in filled if any(cell["ours"] or cell["reduced"] for cell in table["cells"])],
         "claims": [each.record() for each in own],

@@ -5,10 +5,12 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ssl_bench.commands import report as command
+from ssl_bench.report import results
 from ssl_bench.report.collect import Collector
 from ssl_bench.report.serve import ReportServer
 from tests.report import runs
@@ -189,3 +191,35 @@ def test_a_served_report_shows_runs_that_finish(page: Page) -> None:
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_claims_have_their_figures_and_a_table_of_shortened_runs_has_none(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cell(row: str, x: int, **values: list[float]) -> dict[str, Any]:
+        empty: dict[str, Any] = {"paper": None, "reported": "", "ours": [], "reduced": []}
+        return empty | {"row": row, "column": str(x), "x": x} | values
+
+    table = {"title": "accuracy", "cite": "A paper", "x": "batch", "y": "kNN", "doubling": True}
+    criterion = {"says": "it rises", "above": 0, "numbers": [1.0, 2.0, 3.0], "interval": [1, 3], "verdict": "shown"}
+    found = {
+        "claims": [
+            {"claim": "mine/better", "says": "<i>Better.</i>", "where": "table 1", "minutes": 1, "verdict": "shown"}
+            | {"runs": "ours", "criteria": [criterion]}
+        ],
+        "tables": [
+            table | {"name": "mine/table1", "cells": [cell("DCL", 32, reduced=[50.0, 52.0])]},
+            table | {"name": "mine/better", "cells": [cell("DCL", x, ours=[60.0, 62.0, 64.0]) for x in (32, 64)]},
+        ],
+    }
+    monkeypatch.setattr(results, "of_papers", lambda outputs: found)
+    runs.grid()
+    open_report(page)
+    assert cells(page, "claims", 2) == ["shown"] and cells(page, "claims", 3) == ["<i>Better.</i> (table 1)"]
+    assert cells(page, "claims", 4) == ["it rises: 2 (3), must be above 0: shown"]
+    for summary in page.locator("#papers summary").all():
+        summary.click()
+    first, second = page.locator("#papers details").all()
+    expect(second.locator(".js-plotly-plot .point")).to_have_count(2)
+    assert first.locator(".plot").count() == 0 and "reduced 51.00 \u00b1 1.41 (2)" in (first.text_content() or "")
+    assert "ours 62.00 \u00b1 2.00 (3)" in (second.text_content() or "")

@@ -38,16 +38,18 @@ function paperTable({ name, cells }) {
 }
 
 function paperFigure({ name, x, y, doubling, cells }) {
-  const rows = [...new Set(cells.map((cell) => cell.row))];
+  const drawn = cells.filter((cell) => isNumber(cell.x) && (isNumber(cell.paper) || cell.ours.length));
+  const rows = [...new Set(drawn.map((cell) => cell.row))];
+  if (!rows.length) return null;
   const make = () => ({
-    layout: layout({ ...axisOf(x, cells.map((cell) => cell.x).filter(isNumber)), ...(doubling ? { type: "log" } : {}) }, { title: y }),
+    layout: layout({ ...axisOf(x, drawn.map((cell) => cell.x)), ...(doubling ? { type: "log" } : {}) }, { title: y }),
     traces: rows.flatMap((row, index) => {
-      const points = cells.filter((cell) => cell.row === row && isNumber(cell.x)), look = style(index);
+      const points = drawn.filter((cell) => cell.row === row), look = style(index);
       const reported = points.filter((cell) => isNumber(cell.paper)), own = points.filter((cell) => cell.ours.length);
       const found = own.map((cell) => statistics(cell.ours));
       return [
         { type: "scatter", mode: "lines+markers", name: `${plain(row)} (paper)`, x: reported.map((cell) => cell.x), y: reported.map((cell) => cell.paper), line: { color: look.colour, dash: "dot", width: 1.5 }, marker: { symbol: `${look.symbol}-open`, color: look.colour, size: 8 } },
-        { type: "scatter", mode: "lines+markers", name: plain(row), x: own.map((cell) => cell.x), y: found.map((each) => each.mean), error_y: { type: "data", array: found.map((each) => each.std ?? 0) }, line: { color: look.colour, width: 2 }, marker: { symbol: look.symbol, color: look.colour, size: 8 } },
+        { type: "scatter", mode: "lines+markers", name: plain(row), x: own.map((cell) => cell.x), y: found.map((each) => each.mean), error_y: { type: "data", array: found.map((each) => each.std ?? 0) }, line: { color: look.colour, dash: look.dash, width: 2 }, marker: { symbol: look.symbol, color: look.colour, size: 8 } },
       ];
     }),
   });
