@@ -183,7 +183,7 @@ def _images(part: Part) -> list[str]:
     if not part.left.get("packed"):
         part.drop(resize=256)  # of the evaluation, which takes the centre
     name = str(part.left.get("name", part.left.get("folder", part.kind)))
-    name = NAMES.get(name, name) if part.kind in DATASETS else f"{part.kind} {name}"
+    name = NAMES.get(name, name) if part.kind in (*DATASETS, name) else f"{part.kind} {name}"
     part.drop("name", "folder")
     if "classes" in part.left:
         name = f"the classes of {part.take('classes')} in {name}"
