@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.nn.utils import parameters_to_vector
 
 from ssl_bench.api import options
 from ssl_bench.api.pair_loss import PairLoss
@@ -213,6 +214,30 @@ def test_half_precision_ends_at_the_loss(name: str, half: torch.dtype) -> None:
     assert torch.equal(value, reference(*z.detach().float()))
     value.backward()
     assert z.grad is not None and z.grad.dtype == half and z.grad.isfinite().all() and z.grad.any()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_scaled_fp16_training_has_the_gradients_of_fp32(name: str) -> None:
+    """A network in fp16 autocast with torch's GradScaler: one step of SGD, and a step that overflows changes nothing."""
+
+    def step(half: bool, scale: float) -> tuple[Tensor, float]:
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.Linear(24, 32), torch.nn.Tanh(), torch.nn.Linear(32, 16))
+        before = parameters_to_vector(network.parameters()).detach().clone()
+        x = torch.randn(2, 8, 24)
+        loss, optimizer = PairLoss(name, 0.2), torch.optim.SGD(network.parameters(), 1.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=half)
+        with torch.autocast("cpu", torch.float16, enabled=half):
+            value = loss(*network(x.flatten(0, 1)).chunk(2))
+        scaler.scale(value).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return parameters_to_vector(network.parameters()).detach() - before, scaler.get_scale()
+
+    (expected, _), (found, scale) = step(False, 1.0), step(True, 256.0)
+    assert scale == 256 and (found - expected).norm() <= 0.02 * expected.norm() > 0
+    unchanged, scale = step(True, 2.0**40)
+    assert scale == 2.0**39 and not unchanged.any()
 
 
 def test_a_temperature_by_name_mapping_and_number() -> None:
