@@ -218,7 +218,7 @@ def test_half_precision_ends_at_the_loss(name: str, half: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_scaled_fp16_training_has_the_gradients_of_fp32(name: str) -> None:
-    """A network in fp16 autocast with torch's GradScaler: one step of SGD, and a step that overflows changes nothing."""
+    """A network under fp16 autocast: one step of SGD with a scaled loss; a step that overflows changes nothing."""
 
     def step(half: bool, scale: float) -> tuple[Tensor, float]:
         torch.manual_seed(0)
