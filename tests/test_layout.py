@@ -129,6 +129,7 @@ def test_the_objective_imports_torch_and_the_kernel_only() -> None:
         assert not names & (parts - {part})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
@@ -150,6 +151,7 @@ def test_nothing_heavy_is_imported_before_it_is_used(module: str, absent: set[st
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_the_wheel_has_the_configuration_and_an_editable_install_has_no_copy_of_it(tmp_path: Path) -> None:
     if not (CHECKOUT / "pyproject.toml").exists():
         pytest.skip("builds the wheel from a checkout, which this is not")

@@ -74,12 +74,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # A command that stands in several files is carried out once.
 COMMANDS = {command: readme for readme, command in reversed(list(commands()))}
-PARAMETERS = [
-    pytest.param(*each, id=f"{each[1]}: {each[0]}"[:90], marks=[] if each[1] == "README.md" else pytest.mark.slow)
-    for each in COMMANDS.items()
-]
+PARAMETERS = [pytest.param(*each, id=f"{each[1]}: {each[0]}"[:90]) for each in COMMANDS.items()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "readme"), PARAMETERS)
 def test_a_command_of_a_readme_works(
     readme: str, command: str, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

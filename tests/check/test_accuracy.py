@@ -131,6 +131,7 @@ def test_the_task_follows_the_data_and_the_device(tmp_path: Path) -> None:
         _ = AccuracyStudy(replace(gpu, data=tmp_path / "other")).task
 
 
+@pytest.mark.slow
 def test_a_run_reports_its_accuracy_its_losses_and_its_rate(tmp_path: Path) -> None:
     study = AccuracyStudy(setting(tmp_path), SMALL, PLAN)
     finding = study.train("dcl")
@@ -141,6 +142,7 @@ def test_a_run_reports_its_accuracy_its_losses_and_its_rate(tmp_path: Path) -> N
     assert (tmp_path / "section" / "dcl" / "results.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_training_without_gradients_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_gradients(monkeypatch)
     finding = AccuracyStudy(setting(tmp_path), SMALL, PLAN).train("simclr")

@@ -23,6 +23,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_backbone(folder, "timm")
 
 
+@pytest.mark.slow
 def test_the_weights_of_an_export_are_in_the_detector(exported: Path) -> None:
     backbone, facts = load(exported)
     model = detection.detector(backbone, 2, [64, 96], facts["mean"], facts["std"])

@@ -40,6 +40,7 @@ def images(channels: int, size: int) -> Tensor:
     return torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "channels", "load"),
     [

@@ -19,10 +19,10 @@ Train = Callable[..., tuple[int, str]]
 
 
 GROUPS = sorted({path.parent.name for path in directory().glob("*/*.yaml")} - {"experiment", "local"})
-QUICK = ("dataset", "framework", "loss", "negatives")
 
 
-@pytest.mark.parametrize("group", [pytest.param(g, marks=[] if g in QUICK else pytest.mark.slow) for g in GROUPS])
+@pytest.mark.slow
+@pytest.mark.parametrize("group", GROUPS)
 def test_every_option_of_a_group_composes_and_builds(group: str, tmp_path: Path) -> None:
     composer = Composer()
     needed = {"local_features": [f"evaluate.local_features.images={tmp_path}"]}

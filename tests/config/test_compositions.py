@@ -1,5 +1,6 @@
 """Configurations composed in a faster way than Hydra's equal Hydra's own."""
 
+import contextlib
 import copy
 import json
 import subprocess
@@ -9,11 +10,18 @@ from typing import Any
 
 import pytest
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.utils import create_config_search_path
+from hydra.core.utils import JobRuntime
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
 from ssl_bench.config import compose, compositions
 from ssl_bench.config.compose import Composer
 from ssl_bench.config.compositions import Composition
+from ssl_bench.config.guard import GuardedLoader
 from ssl_bench.config.identity import run_id
+from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import runs, tables
 
@@ -62,6 +70,28 @@ def test_the_composer_gives_hydras_own_error(overrides: list[str]) -> None:
     assert str(error.value) == str(expected.value)
 
 
+@pytest.mark.parametrize("mode", RunMode)
+@pytest.mark.parametrize("overrides", [*OVERRIDES, ["seed=0,1"], ["hydra.mode=MULTIRUN"], ["loss=dlc"]], ids=" ".join)
+def test_a_command_composes_once_what_hydra_would_compose_twice(overrides: list[str], mode: RunMode) -> None:
+    """Hydra reads hydra.mode from one configuration, and uses another one that has the mode."""
+
+    def composed(loader: GuardedLoader) -> Any:
+        try:
+            return loader.load_configuration("train", [*overrides, f"hydra.mode={mode.name}"], mode)
+        except HydraException as error:
+            return str(error)
+
+    JobRuntime().set("name", "train")
+    loader, plain = (GuardedLoader(create_config_search_path(str(directory()))) for _ in range(2))
+    with contextlib.suppress(HydraException):
+        asked = loader.load_configuration("train", overrides, RunMode.MULTIRUN, validate_sweep_overrides=False)
+    found, expected, again = composed(loader), composed(plain), composed(loader)
+    assert found == expected == again
+    if isinstance(found, DictConfig):
+        assert OmegaConf.to_yaml(found) == OmegaConf.to_yaml(expected)
+        assert (found is asked) == ("hydra.mode=MULTIRUN" not in overrides) and again is not found
+
+
 @pytest.fixture
 def files_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Hydra parse each file of conf/ once instead of once for every composition."""
@@ -94,6 +124,7 @@ def test_every_cell_of_every_paper_equals_hydras_own_configuration() -> None:
     compare_with_hydra(CELLS, 3)
 
 
+@pytest.mark.slow
 def test_cells_of_every_paper_equal_hydras_own_configuration() -> None:
     first = {(command, overrides[0]): (command, overrides) for command, overrides in reversed(CELLS)}
     assert len(first) == 7  # five papers; eqco and macl have cells of `mi` or `weight` too
@@ -180,6 +211,7 @@ def test_errors_are_not_kept(cache: Path) -> None:
     assert isinstance(composed("loss=dlc"), ConfigError) and not cache.exists()
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same_compositions(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [("train", (f"loss={loss}", f"epochs={n}")) for loss in ("dcl", "infonce", "dlc") for n in (1, 2)]
     one = compositions.compositions(requests)

@@ -307,6 +307,7 @@ class OnRank:
         return _bit_views(self.root, 0)
 
 
+@pytest.mark.slow
 def test_an_image_keeps_its_bits_in_views_epochs_ranks_and_evaluation(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     made = dataset(tmp_path, "dataset=randbit_mnist", "dataset.bits=12")

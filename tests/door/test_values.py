@@ -161,6 +161,7 @@ def settings_of_the_default_run(draw: st.DrawFn) -> tuple[str, str, Any]:
 EXAMPLES: dict[str, Any] = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 
 
+@pytest.mark.slow
 @seed(SEED)
 @settings(max_examples=20, **EXAMPLES)
 @given(settings_of_the_default_run())

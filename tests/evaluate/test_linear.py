@@ -283,6 +283,7 @@ def test_a_classifier_on_each_stage() -> None:
     torch.testing.assert_close(norm.var.flatten(), x.var((0, 2, 3)), atol=0.01, rtol=0.2)
 
 
+@pytest.mark.slow
 def test_outputs_of_a_compiled_network_are_captured_too() -> None:
     def make_target(compiled: bool) -> Target:
         network, train, test = Stages(), blobs(100, 0.5, 0), blobs(50, 0.5, 1)

@@ -154,6 +154,7 @@ def measured(folder: Path) -> dict[str, Any]:
     return dict(make_evaluator(*photos(folder)).run(make_target()))
 
 
+@pytest.mark.slow
 def test_two_flat_regions_are_found_and_drawn(tmp_path: Path) -> None:
     results = measured(tmp_path)
     numbers = {name: value for name, value in results.items() if isinstance(value, float)}

@@ -79,6 +79,7 @@ def make_target(trained: bool) -> Target:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", sorted(NODES.keys() - {"detection"}))  # test_detection.py: for RGB photos of COCO
 def test_results_are_finite_and_repeatable(option: str) -> None:
     Path("photos").mkdir()

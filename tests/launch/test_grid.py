@@ -109,6 +109,7 @@ def test_an_interrupted_grid_trains_only_what_is_missing(train: Train) -> None:
     assert "3 runs: 2 trained, 1 done before, 0 failed" in printed
 
 
+@pytest.mark.slow
 def test_a_grid_ends_with_a_table_of_means_over_the_seeds(train: Train) -> None:
     code, printed = train(
         "-m", "max_steps=1", "temperature.tau=0.1,0.2", "seed=0,1", "evaluate=knn", "evaluate.baselines=[init]"

@@ -21,7 +21,7 @@ from tests.conftest import SMALL
 from tests.launch.test_grid import LOCAL, losses, results, training_processes, wait_for
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
-pytestmark = [linux, pytest.mark.xdist_group("workers")]  # one server for all
+pytestmark = [linux, pytest.mark.slow, pytest.mark.xdist_group("workers")]  # one server for all, which imports torch
 
 # ---- what the workers do
 
@@ -83,7 +83,6 @@ def ignore(pid: int, number: int) -> Outcome:
 # ---- one worker
 
 
-@pytest.mark.slow
 def test_a_worker_has_imported_what_a_run_needs_and_can_still_use_a_gpu() -> None:
     assert fact("imported") == [True, True, True]
     assert fact("threads") == 1
@@ -97,7 +96,7 @@ def test_a_worker_has_imported_what_a_run_needs_and_can_still_use_a_gpu() -> Non
         pytest.param(
             send, signal.SIGSEGV, "the process of the run was killed by SIGSEGV", marks=pytest.mark.exhaustive
         ),
-        pytest.param(leave, 7, "the process of the run exited with code 7", marks=pytest.mark.slow),
+        (leave, 7, "the process of the run exited with code 7"),
         pytest.param(leave, 0, "the process of the run exited with code 0", marks=pytest.mark.exhaustive),
     ],
 )
@@ -114,7 +113,6 @@ def test_an_exception_becomes_the_outcome() -> None:
     assert outcome.detail.startswith("Traceback") and "1 // 0" in outcome.detail
 
 
-@pytest.mark.slow
 def test_a_killed_server_fails_one_run_and_is_started_again() -> None:
     server = fact("server")
     os.kill(server, signal.SIGKILL)
@@ -142,7 +140,6 @@ def test_a_signal_that_comes_after_the_run_stops_the_process_that_waited() -> No
     assert received == [signal.SIGTERM]
 
 
-@pytest.mark.slow
 def test_a_signal_that_comes_before_the_worker_is_passed_on_to_it() -> None:
     code = """
 import os, signal, sys, threading, time
@@ -175,7 +172,6 @@ def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
 # ---- a grid of workers
 
 
-@pytest.mark.slow
 def test_a_stopped_run_saves_its_state_and_ends_with_the_code_of_the_signal() -> None:
     with grid("epochs=4000", "seed=0", "hydra.launcher.n_jobs=1") as process:
         wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
@@ -187,7 +183,6 @@ def test_a_stopped_run_saves_its_state_and_ends_with_the_code_of_the_signal() ->
     assert torch.load(checkpoint)["step"] == len(rows) > 0
 
 
-@pytest.mark.slow
 def test_runs_of_workers_have_the_bits_of_the_same_runs_one_by_one(train: Any) -> None:
     runs = ["max_steps=2", "loss=infonce,dcl", "seed=0,1,2", "evaluate=knn"]
     with grid(*runs, "paths.outputs=parallel") as process:
@@ -205,7 +200,6 @@ def test_runs_of_workers_have_the_bits_of_the_same_runs_one_by_one(train: Any) -
         assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
-@pytest.mark.slow
 def test_no_process_is_left_after_a_grid_that_ends_or_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     mark = f"SSL_BENCH_TEST_GRID={os.getpid()}"
     monkeypatch.setenv(*mark.split("="))

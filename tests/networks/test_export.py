@@ -43,8 +43,9 @@ def views(channels: int) -> Tensor:
     return torch.randn(2, channels, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backbone", "channels"), STEMS)
-@pytest.mark.parametrize("library", [pytest.param("timm", marks=pytest.mark.slow), "torchvision"])
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_the_libraries_load_the_export(
     backbone: str, channels: int, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,11 +135,11 @@ class OneLayer(nn.Sequential, Backbone):
         self.num_features = width
 
 
-QUICK = ("simclr", "npid")  # the others share their code
+MARKS = {"npid": [], "simclr": pytest.mark.slow}  # the others share their code
 
 
 @pytest.mark.parametrize(
-    "framework", [pytest.param(f, marks=[] if f in QUICK else pytest.mark.exhaustive) for f in options("framework")]
+    "framework", [pytest.param(f, marks=MARKS.get(f, pytest.mark.exhaustive)) for f in options("framework")]
 )
 def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every negatives x temperature x loss: three steps with gradients in every weight, or the expected refusal."""

@@ -175,6 +175,7 @@ def test_wrong_flags_end_with_code_2_and_help_with_0(command: Callable[..., int]
         assert stopped.value.code == code and message in "".join(capsys.readouterr())
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_the_commands_of_what_is_missing(capsys: Output) -> None:
     for seed in range(5):
         write_result(cell(column="32"), seed, {"knn/top1": 0.8})
@@ -251,6 +252,7 @@ def test_a_launcher_trains_several_cells_at_once(tiny: None, capfd: pytest.Captu
     assert "leave hydra/launcher out" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_smoke_trains_on_generated_images_and_removes_them(capsys: Output) -> None:
     beside = Path("results/smoke/another/checkpoints")  # of another process
     beside.mkdir(parents=True)

@@ -75,7 +75,8 @@ def test_hydra_composes_every_experiment(names: list[str]) -> None:
             assert cfg.hydra.runtime.choices["experiment"] == name
 
 
-@pytest.mark.parametrize("name", [n if n == "macl/table4" else pytest.param(n, marks=pytest.mark.slow) for n in SOME])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOME)
 def test_the_runs_of_an_experiment_are_those_of_the_cells(name: str) -> None:
     register()
     contents = experiments.of_table(TABLES[name])

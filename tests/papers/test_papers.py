@@ -225,7 +225,7 @@ def test_every_option_that_a_cell_names_exists() -> None:
 EVERY = pytest.param(True, marks=[pytest.mark.exhaustive, pytest.mark.xdist_group("cells")])
 
 
-@pytest.mark.parametrize("every", [False, EVERY])
+@pytest.mark.parametrize("every", [pytest.param(False, marks=pytest.mark.slow), EVERY])
 def test_cells_compose_and_are_different_runs(every: bool) -> None:
     """Of each table the first cell that can be filled, or all."""
     for table in TABLES.values():

@@ -83,6 +83,7 @@ def unmet(paper: str, line: str, fact: dict[str, Any]) -> list[str]:
     return [name for name, found in texts.items() if fact["says"] not in "\n".join(found)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("paper", "line", "fact"), facts())
 def test_a_recipe_states_the_facts_of_its_sources(paper: str, line: str, fact: dict[str, Any]) -> None:
     assert set(fact) in ({"says", "cells", "source"}, {"lacks", "cells", "source"}) and fact["source"]

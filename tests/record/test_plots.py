@@ -117,6 +117,7 @@ def test_matplotlib_is_not_imported_before_a_plot_is_drawn() -> None:
     assert not imported(f"import {', '.join(modules)}", "matplotlib")
 
 
+@pytest.mark.slow
 def test_pyplot_is_never_imported() -> None:
     artifact = "Histogram({'a': [1, 2]}, [0, 0.5, 1], 'x', 'y', 'group')"
     code = "from ssl_bench.record import plots; from ssl_bench.evaluate.artifacts import Histogram"
@@ -150,6 +151,7 @@ def test_a_run_writes_its_plots_and_shows_them_in_wandb(train: Train) -> None:
     assert row["npc/n8_mean"] == metrics["npc/n8_mean"]
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_a_trained_run_writes_its_plots_too(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
     assert train("max_steps=2")[0] == 0
     folder = only_run()

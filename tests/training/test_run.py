@@ -153,6 +153,7 @@ def all_ended(processes: list[psutil.Process]) -> bool:
 TWO_RANKS = pytest.mark.slow  # the run starts processes that import torch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_killed_run_resumes_and_ends_with_the_same_bits(train: Train, devices: int) -> None:
     run = [*SHORT, "checkpoint.every=1", f"devices={devices}"]
