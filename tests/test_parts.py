@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from ssl_bench import parts as parts_module
-from ssl_bench.config.compose import load
 from ssl_bench.data.digits import ScatteredDigits
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, RunError
@@ -22,6 +21,7 @@ from ssl_bench.parts import Parts, load_run, read_config
 from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
+from tests.composed import load
 from tests.conftest import SMALL, only_run
 
 CPU = torch.device("cpu")

@@ -42,6 +42,7 @@ def test_without_speeds_the_plan_is_skipped_and_says_what_to_run() -> None:
         assert "--only speed,plan" in found["tables"].advice
 
 
+@pytest.mark.slow
 def test_hours_are_those_of_the_runs_at_the_measured_rate() -> None:
     rates = {"resnet18 32px": speed(100, 6.66)}
     found = planned(rates)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ssl_bench.commands.mi import estimate, main
-from ssl_bench.config.compose import load
+from tests.composed import load
 from tests.conftest import only_run
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ssl_bench.commands.weight import main, weight
-from ssl_bench.config.compose import load
+from tests.composed import load
 
 
 @pytest.mark.parametrize("k", [1, 256, 65536])

@@ -71,7 +71,7 @@ def test_the_composer_gives_hydras_own_error(overrides: list[str]) -> None:
 
 
 @pytest.mark.parametrize("mode", RunMode)
-@pytest.mark.parametrize("overrides", [*OVERRIDES, ["seed=0,1"], ["hydra.mode=MULTIRUN"], ["loss=dlc"]], ids=" ".join)
+@pytest.mark.parametrize("overrides", [OVERRIDES[7], ["seed=0,1"], ["hydra.mode=MULTIRUN"], ["loss=dlc"]], ids=" ".join)
 def test_a_command_composes_once_what_hydra_would_compose_twice(overrides: list[str], mode: RunMode) -> None:
     """Hydra reads hydra.mode from one configuration, and uses another one that has the mode."""
 

@@ -12,7 +12,6 @@ from PIL import Image
 from torch import Tensor
 
 from ssl_bench.commands.prepare import main as prepare
-from ssl_bench.config.compose import load
 from ssl_bench.data.arrays import Dataset, Images, Source
 from ssl_bench.data.batch import Batch
 from ssl_bench.data.bits import WithBits, binary
@@ -23,6 +22,7 @@ from ssl_bench.data.multi_digits import Canvases, scaled
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.supervised import Supervised
 from ssl_bench.parts import Parts
+from tests.composed import load
 from tests.conftest import only_run
 from tests.ranks import on_two_ranks
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from ssl_bench.commands.prepare import main as prepare
-from ssl_bench.config.compose import load
 from ssl_bench.data import photos
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.folder import Folder, FolderDataset
@@ -27,6 +26,7 @@ from ssl_bench.data.shrink import box
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.parts import Parts
+from tests.composed import load
 from tests.conftest import only_run
 from tests.ranks import train_on_two_ranks
 

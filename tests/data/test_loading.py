@@ -9,7 +9,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from ssl_bench.config.compose import directory, load
+from ssl_bench.config.schema import directory
 from ssl_bench.data.arrays import Dataset, Images
 from ssl_bench.data.digits import scatter
 from ssl_bench.data.loader import Loader
@@ -17,6 +17,7 @@ from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.knn import knn_predict
 from ssl_bench.parts import Parts
+from tests.composed import load
 from tests.ranks import on_two_ranks
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssl_bench.config.compose import load
 from ssl_bench.methods.base import Contrastive
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.losses import InfoNCE
 from ssl_bench.training.meter import Meter
+from tests.composed import load
 from tests.devices.fake import FakeTraining, Fault, FaultFound, Watch, fake_gpu
 
 Planted = Callable[[Tensor], Any]

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.evaluate.knn import nearest, rank_classes
 from ssl_bench.evaluate.linear import fit_linear
+from tests.composed import load
 from tests.devices.fake import MEANT, FakeTraining, Fault, Watch, fake_gpu
 from tests.methods.training import has_own_objective, options
 from tests.objective.test_combinations import SIZE, OneLayer, missing_need, option, rule_of

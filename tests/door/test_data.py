@@ -15,7 +15,6 @@ import pytest
 import torch
 from PIL import Image
 
-from ssl_bench.config.compose import load
 from ssl_bench.data import coco, photos
 from ssl_bench.data.arrays import ArrayDataset
 from ssl_bench.data.folder import Folder
@@ -23,6 +22,7 @@ from ssl_bench.data.packed import Packed, pack
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.networks import export
 from ssl_bench.parts import Parts
+from tests.composed import load
 from tests.door.test_files import ODD, no_file, variants
 
 Train = Callable[..., tuple[int, str]]

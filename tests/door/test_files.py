@@ -129,6 +129,7 @@ def test_results_of_any_content_are_scanned(run: Path) -> None:
     assert fuzzed(run / "results.json", scan, with_every_number(results.read(run))) > 0
 
 
+@pytest.mark.slow
 def test_metrics_of_any_content_are_scanned(run: Path) -> None:
     first = [(str(odd), json.dumps(row).encode() + b"\n") for row in rows(1) for odd in row]
     numbers = with_every_number(rows(2)[1])

@@ -17,7 +17,6 @@ from timm.models.resnet import ResNet
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 
-from ssl_bench.config.compose import load as compose
 from ssl_bench.data.arrays import Images
 from ssl_bench.data.coco import Boxes, read
 from ssl_bench.errors import ConfigError, InvalidValue, RunError
@@ -30,6 +29,7 @@ from ssl_bench.networks.encoder import Encoder
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import GroupedBatchNorm, group_statistics
 from ssl_bench.papers import smoke
+from tests.composed import load as compose
 from tests.ranks import Command, on_two_ranks
 
 needs_pycocotools = pytest.mark.skipif(

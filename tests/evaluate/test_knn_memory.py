@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.config.compose import load
 from ssl_bench.data.arrays import Images
 from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.evaluate.knn import knn_predict
@@ -17,6 +16,7 @@ from ssl_bench.evaluate.target import Target
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.shards import Shards
 from ssl_bench.parts import Parts
+from tests.composed import load
 from tests.conftest import only_run
 
 

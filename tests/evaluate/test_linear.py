@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from ssl_bench.config.compose import load
 from ssl_bench.data.arrays import Images
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.linear import LinearProbe, accuracy, fit_linear
 from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.target import Target
 from ssl_bench.parts import Parts
+from tests.composed import load
 
 CLASSES = 4
 

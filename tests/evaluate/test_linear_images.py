@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ssl_bench.config.compose import load
 from ssl_bench.data.arrays import Images
 from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.target import Target
 from ssl_bench.parts import Parts
+from tests.composed import load
 from tests.ranks import on_two_ranks
 
 CLASSES, SIDE = 3, 12

@@ -65,6 +65,7 @@ def claim_of_another_machine(number: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_one_of_twenty_processes_that_start_at_once_does_the_work() -> None:
     for process in [start(WORKER) for _ in range(20)]:
         with process:
@@ -114,6 +115,7 @@ def test_a_new_process_with_the_same_pid_is_not_the_owner() -> None:
     assert Claim(Path("run")).take() is None
 
 
+@pytest.mark.slow
 def test_an_owner_on_another_machine_keeps_its_claim_while_it_touches_it() -> None:
     path, claim = claim_of_another_machine(1), Claim(Path("run"), lease=0.5)
     for _ in range(4):

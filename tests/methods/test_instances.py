@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.exemplar import Exemplar
 from ssl_bench.methods.inv_spread import InvSpread
 from ssl_bench.networks.heads import MLP
 from ssl_bench.parts import Parts
+from tests.composed import load
 
 WIDTH, INSTANCES = 5, 24
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.errors import ConfigError
@@ -25,6 +24,7 @@ from ssl_bench.networks.norm import group_statistics
 from ssl_bench.objective.memory import Memory
 from ssl_bench.parts import Parts
 from ssl_bench.training import chunked
+from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.methods.training import select
 from tests.ranks import on_two_ranks, train_on_two_ranks

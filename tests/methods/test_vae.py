@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.vae import VAE, Decoder
@@ -17,6 +16,7 @@ from ssl_bench.networks.backbones import DigitsResNet
 from ssl_bench.networks.heads import MLP
 from ssl_bench.parts import Parts
 from ssl_bench.training import chunked
+from tests.composed import load
 from tests.methods.training import local_batches, train
 from tests.ranks import on_two_ranks
 

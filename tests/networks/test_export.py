@@ -10,11 +10,11 @@ import yaml
 from torch import Tensor, nn
 
 from ssl_bench.commands.export import main
-from ssl_bench.config.compose import load as compose
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.export import check_exportable, load
 from ssl_bench.parts import Parts
 from ssl_bench.record import checkpoint
+from tests.composed import load as compose
 
 STEMS = [("resnet18_cifar", 1), ("resnet18_cifar", 3), ("resnet18", 1), ("resnet18", 3)]
 

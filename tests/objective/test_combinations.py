@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ssl_bench import distributed
 from ssl_bench.config.build import build, has_argument
-from ssl_bench.config.compose import load
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.errors import ConfigError
@@ -27,6 +26,7 @@ from ssl_bench.objective.losses import align_uniform, dclw
 from ssl_bench.objective.temperature import Fixed, MACLa
 from ssl_bench.parts import OBJECTIVE, Parts
 from ssl_bench.training import chunked
+from tests.composed import load
 from tests.methods.training import has_own_objective, options, select
 from tests.ranks import on_two_ranks
 

@@ -131,6 +131,7 @@ def help_of(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_help_lists_the_experiments_and_describes_one(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
     (line,) = [line for line in help_of(capfd).splitlines() if line.startswith("experiment: ")]
     assert line.removeprefix("experiment: ").split(", ") == sorted(experiments.names())

@@ -90,6 +90,7 @@ def test_a_recipe_states_the_facts_of_its_sources(paper: str, line: str, fact: d
     assert not unmet(paper, line, fact), f"{fact['source']}: {unmet(paper, line, fact)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paper", [pytest.param(paper, marks=group(paper)) for paper in PAPERS])
 def test_recipes_are_as_recorded(paper: str) -> None:
     recorded = (RECIPES / f"{paper}.txt").read_text()
@@ -104,6 +105,7 @@ def test_there_are_facts_for_every_paper() -> None:
 # ---- the words are right: numbers of the recipe against the objects that the configuration builds
 
 
+@pytest.mark.slow
 def test_the_rate_the_warm_up_and_the_milestones_are_those_of_the_optimiser() -> None:
     checked = set()
     for config in (c for paper in PAPERS for c in configs(paper).values() if "epochs" in c):
@@ -125,6 +127,7 @@ def test_the_rate_the_warm_up_and_the_milestones_are_those_of_the_optimiser() ->
     assert checked == {"", "here", "warm", "steps"}
 
 
+@pytest.mark.slow
 def test_the_widths_and_norms_of_the_head_are_those_of_the_network() -> None:
     seen = set()
     for config in (c for paper in PAPERS for c in configs(paper).values() if "epochs" in c):

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import wandb
 
-from ssl_bench.config.compose import load
 from ssl_bench.record.dashboard import flat_config
+from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.ranks import Command
 from tests.record.wandb_files import history, of_kind, records, summary, wandb_config, wandb_directories

@@ -14,9 +14,9 @@ import wandb
 import yaml
 from wandb.wandb_agent import Agent
 
-from ssl_bench.config.compose import load
 from ssl_bench.config.schema import check
 from ssl_bench.parts import Parts
+from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.ranks import Command
 from tests.record.wandb_files import of_kind, records, summary, wandb_config, wandb_directories

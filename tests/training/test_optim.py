@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.config.build import build
-from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.backbones import timm_backbone
 from ssl_bench.networks.heads import MLP
 from ssl_bench.training.optim import LARS, Recipe
+from tests.composed import load
 
 
 def recipe(*overrides: str) -> Recipe:

@@ -1,0 +1,16 @@
+"""Configurations of tests that are not about composing: each combination of groups is composed once in a process.
+
+``tests/config`` compares them with Hydra's own.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ssl_bench.config.compose import Composer
+
+_COMPOSER = Composer()
+
+
+def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any]:
+    """As :func:`ssl_bench.config.compose.load`."""
+    return _COMPOSER.load(overrides, primary)
