@@ -47,6 +47,7 @@ def test_the_composer_gives_hydras_own_configuration(overrides: list[str]) -> No
         assert composer.load([*overrides, f"seed={seed}"]) == compose.load([*overrides, f"seed={seed}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

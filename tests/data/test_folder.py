@@ -139,6 +139,7 @@ def test_imagenet100_selects_its_classes(tmp_path: Path) -> None:
 # Refusals
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [

@@ -401,6 +401,7 @@ def test_an_evaluation_that_is_repeated_has_one_row(tmp_path: Path) -> None:
         assert kept == steps[evaluated_step]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -189,6 +189,7 @@ def test_a_small_draw_from_a_large_pool_has_no_repetition(rows: int, pool: int, 
     assert stats.chisquare(counts, edges.double().diff() / pool * drawn.numel()).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "k"), [(6, 1), (6, 2), (9, 4), (9, 5), (13, 10)])
 @pytest.mark.parametrize("in_numpy", [True, False], ids=["cpu", "gpu"])
 def test_marked_draws_are_uniform_and_never_own(

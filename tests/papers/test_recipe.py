@@ -231,6 +231,7 @@ def node_of(config: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     return config
 
 
+@pytest.mark.slow
 def test_every_key_that_is_in_run_id_is_in_words() -> None:
     """A key may have no effect beside others, such as a blur's width without a blur: one recipe has to tell."""
     more = ["dataset=imagenet", "evaluate=[linear_opensel]", "evaluate.linear_opensel.windows=null", "framework=relic"]

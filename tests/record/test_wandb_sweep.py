@@ -63,6 +63,7 @@ def combinations(sweep: dict[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(sweep["parameters"], values, strict=True)) for values in itertools.product(*lists)]
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_agent_compose(sweep: dict[str, Any], agent_run: Run) -> None:
     assert sweep["metric"] == {"name": "knn/top1", "goal": "maximize"} and len(combinations(sweep)) == 54
     drawn = combinations(sweep)[1] | {"temperature.tau": 0.07318273645, "seed": 3}  # as the bayes method draws them
