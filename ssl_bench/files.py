@@ -176,11 +176,17 @@ def read_lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
-def read_json_lines(path: Path) -> list[Any]:
-    """The values of a file with one JSON value per line, without lines that cannot be read; none without a file."""
+def read_json_lines(path: Path, start: bytes = b"") -> list[Any]:
+    """The values of a file with one JSON value per line, without lines that cannot be read; none without a file.
+
+    Args:
+        start: lines that do not begin with it are left out, and not parsed.
+    """
     values = []
     with contextlib.suppress(OSError):
         for line in read_lines(path):
+            if not line.startswith(start):
+                continue
             with contextlib.suppress(ValueError):
                 values.append(parse_json(line))
     return values

@@ -137,7 +137,7 @@ def _cache_path() -> Path:
 def _read_cache(inputs: str) -> dict[Request, Composition]:
     """The kept configurations that were made of these inputs."""
     kept: dict[Request, Composition] = {}
-    for line in files.read_json_lines(_cache_path()):
+    for line in files.read_json_lines(_cache_path(), start=json.dumps([inputs]).removesuffix("]").encode()):
         match line:
             case [str(made_of), str(command), list(overrides), str(text)] if made_of == inputs:
                 kept[command, tuple(overrides)] = Composition(text)

@@ -2,6 +2,9 @@
 
 import copy
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +151,27 @@ def test_decay_norms_changes_the_identity_only_where_it_is_on() -> None:
     config = load(["optimizer=sgd"])
     before = {**config, "optimizer": {k: v for k, v in config["optimizer"].items() if k != "decay_norms"}}
     assert run_id(before) == run_id(config) != run_id(load(["optimizer=sgd", "optimizer.decay_norms=true"]))
+
+
+@pytest.mark.slow
+def test_no_optimiser_imports_torchs_compiler() -> None:
+    """Which takes a third of the time until the first step; the import of torch is most of the rest."""
+    code = """
+import sys, torch
+from tests.training.test_optim import network, recipe
+for name in "sgd", "adam", "adamw", "lars":
+    model = network()
+    optimizer = recipe(f"optimizer={name}").optimizer(model)
+    model(torch.randn(2, 1, 4, 4).double()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert len(optimizer.state) == len(list(model.parameters()))
+print("torch._dynamo" in sys.modules)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert done.stdout == "False\n"
 
 
 def twins(count: int) -> list[nn.Module]:
