@@ -202,13 +202,11 @@ def _eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optim
     An optimiser of torch imports the compiler when it is made and when it steps, only to tell it what it must not
     trace. Nothing here compiles an optimiser, and the import takes a third of the time until the first step.
     """
-    for method in map(inspect.unwrap, (getattr(torch.optim.Optimizer, name) for name in _NOT_TRACED)):
+    for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):
+        method = inspect.unwrap(getattr(torch.optim.Optimizer, name))
         if not hasattr(method, "__dynamo_disable"):  # where torch keeps the form that is not traced
             setattr(method, "__dynamo_disable", method)
     return type(kind.__name__, (kind,), {"step": torch.no_grad()(inspect.unwrap(kind.step))})
-
-
-_NOT_TRACED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
 def _zeroed(tensors: Sequence[Tensor], overflow: Tensor) -> list[Tensor]:
