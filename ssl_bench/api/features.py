@@ -2,7 +2,7 @@
 
 On several ranks every rank passes the same tensors and gets the same result.
 
-N training images   Q queries   D width   C classes   B images with two views
+Shapes: N training images; Q queries; D width; C classes; B images with two views.
 """
 
 from typing import Any

@@ -3,9 +3,9 @@
     loss = PairLoss("dcl", temperature=0.1)
     value = loss(z1, z2)                         # [B, D] each, of any length
     moco = PairLoss("eqco", temperature=0.2, alpha=65536, negatives="queue", k=65536)
-    value = moco(q, k)                           # the anchors, and their keys from a momentum network
+    value = moco(q, k)                           # the anchors, and keys of a momentum network
 
-V pairs of views, each an anchor view and the view of its positive   B images on this rank   D width   W ranks
+Shapes: V pairs of views, each an anchor view and the view of its positive; B images on this rank; D width; W ranks.
 """
 
 import contextlib

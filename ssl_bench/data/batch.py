@@ -1,6 +1,6 @@
 """The images of one step: ``Step`` makes their views on request, ``Batch`` is the input of a method.
 
-B images on this rank   C channels
+Shapes: B images on this rank; C channels.
 """
 
 import itertools

@@ -1,6 +1,6 @@
 """Base classes: a method is networks and an objective on their outputs, the one module that is trained.
 
-V anchor views   B images on this rank   D width   F features of the backbone
+Shapes: V anchor views; B images on this rank; D width; F features of the backbone.
 """
 
 from abc import ABC, abstractmethod

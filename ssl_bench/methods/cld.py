@@ -10,7 +10,7 @@ vector of an image in one view must find, among the means M of the clusters of t
 The means are not normalised, and the gradient goes through them. The clusters are of the global batch, so that the
 result does not depend on the number of ranks; in the official code they are those of each GPU.
 
-V views   B images on this rank   N images of all ranks   C clusters   D width
+Shapes: V views; B images on this rank; N images of all ranks; C clusters; D width.
 """
 
 from dataclasses import replace

@@ -1,12 +1,12 @@
 """Parametric instance classification: every image is a class of its own.
 
-L = mean over the views and images of  -log softmax(W head(backbone(view)))_i,   i the image, W [images, D] learned
+    L = mean over the views and images of  -log softmax(W head(backbone(view)))_i,   i the image, W [images, D] learned
 
 Dosovitskiy et al., Discriminative Unsupervised Feature Learning with Exemplar Convolutional Neural Networks (arXiv
 1406.6909), with a class for each training image. W has a row for every image: every rank has all of it, and its
 gradient is averaged over the ranks like that of any other weight.
 
-V views   B images on this rank   D width
+Shapes: V views; B images on this rank; D width.
 """
 
 from typing import Literal

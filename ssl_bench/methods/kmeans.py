@@ -2,7 +2,7 @@
 
     c_j = x_j (j < C),   then several times:   label_i = argmin_j |x_i - c_j|^2,   c_j = mean of the x_i with label j
 
-N points   C clusters   D width
+Shapes: N points; C clusters; D width.
 """
 
 import torch

@@ -9,7 +9,7 @@ With f = unit(head(backbone(view))) and a memory of one unit vector v_i for each
 The noise is m images, drawn uniformly. Z = N mean exp(f . v / tau) over the images and the noise of the first batch; it
 is then fixed. After the step v_i <- unit(v_i / 2 + f / 2); the gradient is that of f alone.
 
-V views   B images on this rank   W ranks   N images   D width   R = V B queries
+Shapes: V views; B images on this rank; W ranks; N images; D width; R = V B queries.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 SimCLR, MoCo, SiMo, ReLIC and BYOL are settings of this one class. Negatives are configured separately.
 
-V views   B images on this rank   G groups   D width
+Shapes: V views; B images on this rank; G groups; D width.
 """
 
 import copy

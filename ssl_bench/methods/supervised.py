@@ -6,7 +6,7 @@ If an image shows several objects, its label is a count for each class, and the 
 cross-entropy against the frequencies of the classes. The paper that trains on such images (Intriguing Properties of
 Contrastive Losses, arXiv 2011.02803, section 3.1) leaves the target open.
 
-V views   B images on this rank   C classes
+Shapes: V views; B images on this rank; C classes.
 """
 
 from typing import Literal

@@ -1,8 +1,8 @@
 """Variational autoencoder: the generative control that contrastive methods are compared with.
 
-L = mean over the views and images of  -log p(x | z) + beta KL(q(z | x) || N(0, 1)),   z = m + s e,  e ~ N(0, 1)
--log p(x | z) = sum over channels and pixels of  softplus(y) - x y,   y = decoder(z)
-KL = sum over latents of  (m^2 + s^2 - 1 - log s^2) / 2
+    L = mean over the views and images of  -log p(x | z) + beta KL(q(z | x) || N(0, 1)),   z = m + s e,  e ~ N(0, 1)
+    -log p(x | z) = sum over channels and pixels of  softplus(y) - x y,   y = decoder(z)
+    KL = sum over latents of  (m^2 + s^2 - 1 - log s^2) / 2
 
 Kingma and Welling, Auto-Encoding Variational Bayes (arXiv 1312.6114), equation 10, in nats per image. The paper that
 has it as a control (Intriguing Properties of Contrastive Losses, arXiv 2011.02803, section 4.4) states only that its
@@ -15,7 +15,7 @@ A channel that is constant over an image, an added bit, is one variable of the i
 as the mean over the pixels. Counted at every pixel, 20 bits of an MNIST image are 10,900 nats and the digit is 200; the
 digit is then not learned before all bits are. The paper does not state which of the two its control does.
 
-V views   B images on this rank   W ranks   L latents   C channels
+Shapes: V views; B images on this rank; W ranks; L latents; C channels.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Backbone and projection head as one network.
 
-B images   F width of the backbone   D width of the projection
+Shapes: B images; F width of the backbone; D width of the projection.
 """
 
 from typing import Any

@@ -3,7 +3,7 @@
 Group k holds the k-th of G consecutive slices of the global batch, on any number of ranks: a rank holds G / W whole
 groups, or all ranks together hold one. The running averages follow the mean over the groups.
 
-B rows of this rank   C channels   W ranks   G groups   g groups of this rank, of b rows   V views
+Shapes: B rows of this rank; C channels; W ranks; G groups; g groups of this rank, of b rows; V views.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,7 +3,7 @@
 Group k of G gets the images k, k + G, k + 2 G ... of the global batch, so that an image shares its batch statistics
 with other images than in the trained network. Ranks exchange only the images that change ranks, in one collective.
 
-B images of this rank   W ranks   G groups   g = G / W groups of this rank
+Shapes: B images of this rank; W ranks; G groups; g = G / W groups of this rank.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Candidates of a batch of anchors, in the form in which their cosines are cheapest.
 
-V anchor views   B images on this rank   D width   C candidates   K of them are negatives of an anchor
+Shapes: V anchor views; B images on this rank; D width; C candidates; K of them are negatives of an anchor.
 """
 
 from dataclasses import dataclass, replace

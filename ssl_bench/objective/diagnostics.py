@@ -1,15 +1,15 @@
 """Diagnostics of a contrast, the same for every loss; scalars over the anchors of all ranks.
 
-positive            mean cosine of the positives
-tau                 mean temperature
-npc/mean, std, cv   of the negative-positive coupling multiplier sigmoid(u) (DCL's q_B, MACL's W_i), the factor by
-                    which InfoNCE's gradient falls short of DCL's; cv = std / mean (DCL, figure 1)
-npc/histogram       [20] shares of the anchors in equal steps of it from 0 to 1
-negatives/effective (sum w)^2 / sum w^2 of the weights w = exp(s_k / tau), Kish's number of equal ones: mean
-information         lower bound on the mutual information of the views, nats (Loss.information)
-query_grad/mean, var   of |dL/dq| over the anchors, all else constant (EqCo, figure 4); L the anchor's own loss
+    positive            mean cosine of the positives
+    tau                 mean temperature
+    npc/mean, std, cv   of the negative-positive coupling multiplier sigmoid(u) (DCL's q_B, MACL's W_i), the factor by
+                        which InfoNCE's gradient falls short of DCL's; cv = std / mean (DCL, figure 1)
+    npc/histogram       [20] shares of the anchors in equal steps of it from 0 to 1
+    negatives/effective (sum w)^2 / sum w^2 of the weights w = exp(s_k / tau), Kish's number of equal ones: mean
+    information         lower bound on the mutual information of the views, nats (Loss.information)
+    query_grad/mean, var   of |dL/dq| over the anchors, all else constant (EqCo, figure 4); L the anchor's own loss
 
-V anchor views   B images on this rank   N of all ranks   D width
+Shapes: V anchor views; B images on this rank; N of all ranks; D width.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The base class of the losses, and two functions of the log-odds u that they share.
 
-V anchor views   B images on this rank   K negatives of an anchor
+Shapes: V anchor views; B images on this rank; K negatives of an anchor.
 """
 
 from abc import ABC, abstractmethod

@@ -3,7 +3,7 @@ instance discrimination", arXiv 1805.01978).
 
     v_i <- unit(m v_i + (1 - m) f_i)        after each step, for the images i of the batch
 
-N images of the dataset   R queries on this rank   D width   V views   B images on this rank
+Shapes: N images of the dataset; R queries on this rank; D width; V views; B images on this rank.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Choice of the keys that an anchor is contrasted with.
 
-N images of all ranks   V anchor views   B images on this rank   D width   K negatives per anchor   C candidates
+Shapes: N images of all ranks; V anchor views; B images on this rank; D width; K negatives per anchor; C candidates.
 """
 
 from abc import ABC, abstractmethod

@@ -5,7 +5,7 @@
 Every rank scores the queries of all ranks against its own images. Values and gradients are those of the whole memory,
 and so is the checkpoint, which any number of ranks can read.
 
-N images of the dataset   W ranks   R queries on this rank   D width
+Shapes: N images of the dataset; W ranks; R queries on this rank; D width.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The temperature of the contrast, as a function of the progress of the training and of the batch.
 
-V anchor views   B images on this rank
+Shapes: V anchor views; B images on this rank.
 """
 
 import math

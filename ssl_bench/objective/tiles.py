@@ -6,7 +6,7 @@ the forward pass the softmax, from which the gradient follows:
     l_i = log sum_k exp(s_ik / tau_i),   p_ik = exp(s_ik / tau_i - l_i),   s_ik = q_i . key_k
     dl_i/dq_i = sum_k p_ik key_k / tau_i,   dl_i/dkey_k = p_ik q_i / tau_i,   dl_i/dtau_i = -(q_i . dl_i/dq_i) / tau_i
 
-R anchors   C candidates   K of them chosen for an anchor   D width
+Shapes: R anchors; C candidates; K of them chosen for an anchor; D width.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Train one run on one rank: build, resume, train, evaluate, record.
 
-B images on this rank   W ranks   V views
+Shapes: B images on this rank; W ranks; V views.
 """
 
 import contextlib
