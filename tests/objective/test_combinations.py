@@ -135,7 +135,7 @@ class OneLayer(nn.Sequential, Backbone):
         self.num_features = width
 
 
-MARKS = {"npid": [], "simclr": pytest.mark.slow}  # the others share their code
+MARKS: dict[str, Any] = {"npid": [], "simclr": pytest.mark.slow}  # the others share their code
 
 
 @pytest.mark.parametrize(
