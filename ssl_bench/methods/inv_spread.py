@@ -1,7 +1,7 @@
 """Invariant and spreading embeddings (Ye et al., Unsupervised Embedding Learning via Invariant and Spreading Instance
 Feature, arXiv 1904.03436): a view is classified as its own image, and the other images are not classified as it.
 
-    P_ij = exp(x_i . x_j / tau) / sum over k != i of exp(x_i . x_k / tau),  i, j, k of the 2 N vectors of both views
+    P_ij = exp(x_i . x_j / tau) / sum over k != i of exp(x_i . x_k / tau), i, j, k of the 2 N unit vectors of both views
     L = mean over i of  -log P_ip - sum over j not in {i, p} of log(1 - P_ij),   p the other view of i
 
 The sum in P includes the positive. As in the authors' code, x_j and x_k are constants: the gradient goes through row i.
