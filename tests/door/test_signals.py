@@ -30,6 +30,7 @@ HANGUP = 128 + signal.SIGHUP
 LONG = [*SMALL, "epochs=400", "checkpoint.every=400"]
 ONE = pytest.param([], marks=pytest.mark.exhaustive)
 GRID = pytest.param(["-m", "seed=0,1"], marks=pytest.mark.exhaustive)
+TWO_RANKS = pytest.param(["devices=2"], marks=pytest.mark.exhaustive)
 LOCAL_GRID = ["-m", "seed=0,1", "hydra/launcher=local"]
 
 
@@ -266,7 +267,7 @@ def test_a_terminal_that_goes_away_stops_and_saves_the_runs(extra: list[str]) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [GRID, LOCAL_GRID, ["devices=2"]])
+@pytest.mark.parametrize("extra", [GRID, LOCAL_GRID, TWO_RANKS])
 def test_grids_and_ranks_go_on_without_readers(extra: list[str]) -> None:
     words = shlex.join([sys.executable, "-m", "ssl_bench", "train", *SMALL, "max_steps=3", *extra])
     path = {"PYTHONPATH": str(Path(ranks.__file__).parents[1])}

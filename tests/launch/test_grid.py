@@ -153,7 +153,7 @@ def test_a_refused_value_fails_only_its_run(train: Train) -> None:
 # ---- several runs at a time, or several processes that want the same run
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # tests/launch/test_workers.py compares such grids too
 def test_a_parallel_grid_gives_the_same_losses_as_a_sequential_one(cli: Cli, train: Train) -> None:
     grid = [*SMALL, "-m", "max_steps=3", "optimizer.lr=0.1,0.2,1e38", "seed=0"]
     # Every run has one core in both grids, so that sums are divided in the same way.

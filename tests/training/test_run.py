@@ -183,8 +183,8 @@ def test_a_signal_saves_the_step_and_prints_how_to_resume(
 ) -> None:
     """With MoCo each rank has its own batch statistics, which are restored too, with NPID its share of the memory."""
     own = {"moco_v2": ["negatives.k=100", "framework.groups=2"], "npid": ["framework.sharded=true"]}
-    run = [*SHORT, f"devices={devices}", f"framework={framework}", *own.get(framework, [])]
-    command = start(*run, "paths.outputs=stopped")
+    run = [*SHORT, f"framework={framework}", *own.get(framework, [])]
+    command = start(*run, f"devices={devices}", "paths.outputs=stopped")
     processes = wait_for_step(command, Path("stopped"), 5)
     command.send_signal(number)
     printed = command.wait()
@@ -193,8 +193,9 @@ def test_a_signal_saves_the_step_and_prints_how_to_resume(
     assert all_ended(processes)
     step = torch.load(only_run(Path("stopped")) / "checkpoints" / "last.pt", weights_only=True)["step"]
     assert 5 <= step < 30 and step % 10  # in the middle of an epoch
-    assert train(*run, "paths.outputs=stopped")[0] == 0
-    assert train(*run, "paths.outputs=whole")[0] == 0
+    for outputs in ("stopped", "whole"):
+        again = [*run, f"paths.outputs={outputs}"]
+        assert (train(*again) if devices == 1 else train_on_two_ranks(*SMALL, *again))[0] == 0
     assert identical(checkpoint_tensors(Path("whole")), checkpoint_tensors(Path("stopped")))
 
 
