@@ -24,8 +24,8 @@ from ssl_bench.distributed import leave
 from tests.conftest import no_pictures
 
 T = TypeVar("T")
-# Every optimiser imports torch._dynamo, and some tests need scipy. Nothing here may start a thread.
-PRELOADED = ["tests.conftest", "ssl_bench.launch.ranks", "ssl_bench.networks.backbones", "torch._dynamo", "scipy.stats"]
+# Some tests need scipy. Nothing here may start a thread.
+PRELOADED = ["tests.conftest", "ssl_bench.launch.ranks", "ssl_bench.networks.backbones", "scipy.stats"]
 PRELOADED += ["ssl_bench.train", "sklearn.datasets", "matplotlib.figure", "wandb", "wandb.sdk.launch"]
 multiprocessing.set_forkserver_preload(PRELOADED)
 

@@ -22,13 +22,14 @@ def recorded() -> dict[str, Any]:
 
 
 TWO_RANKS = [name for name in golden.RUNS if name.endswith("2ranks")]
-# The default run takes a minute. A run with devices=2 imports torch again.
+# The default run takes a minute. The ranks of a run with devices=2 import torch again.
 # The other runs of SimCLR differ in their loss, which tests/objective compares with its formula.
 QUICK = ("simclr-infonce", "simclr-dcl-cross_view", "simclr-macl_w-memory_bank", "simclr-dclw-multicrop")
 LONG = {name: [pytest.mark.slow] for name in golden.RUNS if name.startswith("simclr-") and name not in QUICK}
 # The losses of these are compared with formulas in tests/methods.
-LONG |= {name: [pytest.mark.slow] for name in ("relic", "exemplar", "inv_spread", "moco_cld", "npid_cld")}
-LONG |= {"default": [pytest.mark.exhaustive, pytest.mark.timeout(900)]} | {n: [pytest.mark.slow] for n in TWO_RANKS}
+LONG |= {name: [pytest.mark.slow] for name in (TWO_RANKS[0], "relic", "exemplar", "inv_spread", "moco_cld", "npid_cld")}
+LONG |= {name: [pytest.mark.exhaustive] for name in TWO_RANKS[1:]}
+LONG["default"] = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, [])) for name in golden.RUNS])

@@ -28,10 +28,9 @@ from ssl_bench.record import streams
 from ssl_bench.training.signals import STOPPED, STOPS, stops
 
 # What a run imports, imported by the server once for all runs. Nothing here may start a thread or ask CUDA for GPUs,
-# after which a fork could not use them. Every optimiser imports torch._dynamo.
+# after which a fork could not use them.
 PRELOADED = (
     "ssl_bench.launch.ranks",
-    "torch._dynamo",
     "wandb",
     "wandb.sdk.launch",  # wandb.init imports it
     "matplotlib.style",  # and the next two for the learning curves

@@ -97,7 +97,7 @@ def test_a_full_disk_is_freed_again(reference: End) -> None:
     assert hits and {hit.whom for hit in hits} == {"disk"}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # tests/training/test_run.py kills a rank too
 def test_a_kill_of_one_of_two_ranks(tmp_path: Path) -> None:
     reference = kill_runs.undisturbed(tmp_path / "whole", 2)
     assert len(attempt(2, reference, (KILL, TRAINING))) == 1

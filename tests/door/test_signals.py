@@ -181,15 +181,14 @@ def test_a_run_goes_on_without_readers_and_its_log_has_everything() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_where_hangups_are_ignored() -> None:
-    for extra in ([], ["devices=2", "batch_size.size=64"]):
-        name = f"name=devices{len(extra)}"
-        command = start_with("hangup_ignored", "train", *SMALL, "max_steps=60", name, *extra)
-        wait_for_steps(1 + bool(extra))
-        os.killpg(command.pid, signal.SIGHUP)
-        printed = command.wait()
-        assert command.code == 0 and "interrupted" not in printed, printed
-    assert len(glob.glob("outputs/*/*/results.json")) == 2
+@pytest.mark.parametrize("extra", [[], TWO_RANKS])
+def test_a_run_goes_on_where_hangups_are_ignored(extra: list[str]) -> None:
+    command = start_with("hangup_ignored", "train", *SMALL, "max_steps=60", *extra)
+    wait_for_steps()
+    os.killpg(command.pid, signal.SIGHUP)
+    printed = command.wait()
+    assert command.code == 0 and "interrupted" not in printed, printed
+    assert len(glob.glob("outputs/*/*/results.json")) == 1
 
 
 @pytest.mark.slow
@@ -212,7 +211,14 @@ def test_a_hangup_stops_the_ranks_of_torchrun() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("receiver", ["one rank", "both ranks", "all processes"])
+@pytest.mark.parametrize(
+    "receiver",
+    [
+        pytest.param("one rank", marks=pytest.mark.exhaustive),
+        pytest.param("both ranks", marks=pytest.mark.exhaustive),
+        "all processes",
+    ],
+)
 def test_a_signal_while_the_ranks_import_prints_no_traceback(receiver: str) -> None:
     command = Command("train", *LONG, "devices=2")
     end = time.monotonic() + 60
@@ -241,7 +247,7 @@ def terminal(*arguments: str) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [ONE, ["devices=2"], LOCAL_GRID])
+@pytest.mark.parametrize("extra", [ONE, TWO_RANKS, LOCAL_GRID])
 def test_a_terminal_that_goes_away_stops_and_saves_the_runs(extra: list[str]) -> None:
     """The processes of a grid end a moment after the command itself, which has no state to save."""
     count = 2 if "-m" in extra else 1

@@ -36,7 +36,7 @@ def tell(name: str) -> Outcome:
             sys.argv,
         ],
         "threads": lambda: len(os.listdir("/proc/self/task")),
-        "imported": lambda: [name in sys.modules for name in ("torch._dynamo", "matplotlib.figure", "wandb")],
+        "imported": lambda: [name in sys.modules for name in ("torch", "matplotlib.figure", "wandb")],
         "spoilt": lambda: torch.cuda._is_in_bad_fork(),
         "server": os.getppid,
         "pid": os.getpid,

@@ -26,6 +26,7 @@ from ssl_bench.config.identity import canonical
 from ssl_bench.config.schema import directory
 from ssl_bench.papers import runs, tables
 from ssl_bench.papers.recipe import describe
+from tests.composed import load
 
 RECIPES = Path(__file__).parent / "recipes"
 PAPERS = sorted(path.stem for path in RECIPES.glob("*.yaml"))
@@ -328,11 +329,11 @@ def test_every_option_of_every_group_is_described() -> None:
     others = {"evaluate", "hydra", "tracking", "batch_size"}
     for kind in sorted({entry.name for entry in directory().iterdir() if entry.is_dir()} - others):
         for path in sorted((directory() / kind).glob("*.yaml")):
-            lines = describe(runs.compose(["dataset=cifar10", f"{kind}={path.stem}"]))
+            lines = describe(load(["dataset=cifar10", f"{kind}={path.stem}"]))
             topics = " ".join(line.split()[0] for line in lines)
             assert topics.startswith("images training optimiser network head views method loss")
     for path in sorted((directory() / "evaluate").glob("*.yaml")):
-        lines = describe(runs.compose(["dataset=cifar10", f"evaluate=[{path.stem}]"]))
+        lines = describe(load(["dataset=cifar10", f"evaluate=[{path.stem}]"]))
         assert lines[-1].startswith(f"  evaluation  {path.stem}: ")
 
 
