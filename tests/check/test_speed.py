@@ -335,14 +335,10 @@ def import_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("import_tests")
 @pytest.mark.parametrize(
-    ("work", "named"),
-    [
-        (slow_rank, "rank 1 alone trains"),
-        pytest.param(slow_exchange_rank, "of gradients takes", marks=pytest.mark.exhaustive),
-    ],
+    ("work", "named"), [(slow_rank, "rank 1 alone trains"), (slow_exchange_rank, "of gradients takes")]
 )
 def test_two_real_ranks(setting: Setting, work: together.Work, named: str) -> None:
     found = speed.ranks_finding(setting, 2, "fp32", work)

@@ -172,7 +172,7 @@ def test_a_parallel_grid_gives_the_same_losses_as_a_sequential_one(cli: Cli, tra
         assert not (one / "claims").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # in tests/launch/test_workers.py a run crashes too
 def test_a_killed_run_does_not_stop_the_other_runs() -> None:
     command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "-m", *LOCAL, "epochs=4000,2", "seed=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
