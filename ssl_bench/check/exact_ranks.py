@@ -23,6 +23,7 @@ from ssl_bench.distributed import all_sum, average_gradients, gather, leave, par
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import local_device
 from ssl_bench.launch import ranks
+from ssl_bench.launch.local_exchange import exchange_locally
 from ssl_bench.launch.outcome import Outcome
 from ssl_bench.record import checkpoint
 from ssl_bench.training.engine import Training
@@ -97,6 +98,8 @@ def enter(rank: int, world: int, folder: Path, work: Callable[[int, int, torch.d
     backend, limit = "nccl" if device.type == "cuda" else "gloo", datetime.timedelta(seconds=SECONDS)
     meeting = f"file://{folder / 'meeting'}"
     dist.init_process_group(backend, meeting, limit, world, rank, device_id=device if device.type == "cuda" else None)
+    if device.type == "cpu":
+        exchange_locally(SECONDS)  # as runs do
     torch.save(work(rank, world, device), folder / f"{rank}.pt")
     leave()
 

@@ -20,6 +20,7 @@ from ssl_bench.check.timing import seconds_of_calls, seconds_per_call, synchroni
 from ssl_bench.distributed import all_sum, broadcast_object, leave
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import available_cores, local_device
+from ssl_bench.launch.local_exchange import exchange_locally
 from ssl_bench.launch.processes import die_with
 
 # Least speed of the slowest rank, of the median of the others. Ranks of a CPU share it with every other program.
@@ -105,6 +106,8 @@ def train_as_rank(
         timeout=datetime.timedelta(seconds=TIMEOUT),
         device_id=device if kind == "cuda" else None,
     )
+    if kind == "cpu":
+        exchange_locally(TIMEOUT)  # as runs do
     calls = broadcast_object(max(2, int(1 / alone)))
     training = Workload(network, share * count, precision, devices=count).training(folder, device)
     gradients = torch.zeros(

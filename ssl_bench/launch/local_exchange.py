@@ -18,9 +18,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ssl_bench.distributed import gather_by
+from ssl_bench.hardware import available_cores
+
 LARGEST = 1 << 15  # bytes of a tensor. Two fit in a socket's buffer, so that no rank waits for another one to read.
 SPIN = 0.002  # seconds to ask before sleeping: more than what one rank needs longer for a layer than another
 LONGEST_FOLDER = 90  # bytes. The name of a Unix socket has at most 103 on macOS, 107 on Linux.
+
+
+def exchange_locally(timeout: float) -> None:
+    """Exchange the small tensors of all ranks, which run on this machine's CPUs, directly until they leave the group.
+
+    Args:
+        timeout: seconds to wait for another rank.
+    """
+    gather_by(LocalExchange(timeout, SPIN if available_cores() >= dist.get_world_size() else 0))
 
 
 class LocalExchange:

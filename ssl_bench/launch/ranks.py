@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 
 from ssl_bench import files
-from ssl_bench.distributed import broadcast_object, gather_by, leave, rank, world
+from ssl_bench.distributed import broadcast_object, leave, rank, world
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, local_device, release_memory
-from ssl_bench.launch.local_exchange import SPIN, LocalExchange
+from ssl_bench.launch.local_exchange import exchange_locally
 from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with
@@ -197,7 +197,7 @@ def _enter(config: dict[str, Any], local_rank: int, local_world: int) -> torch.d
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timeout, device_id=device if device.type == "cuda" else None)
     if device.type == "cpu" and local_world == world():
-        gather_by(LocalExchange(config["timeout"], SPIN if available_cores() >= local_world else 0))
+        exchange_locally(config["timeout"])
     return device
 
 
