@@ -94,7 +94,10 @@ class Results:
         scales = {key: str(runs[0].config.get("scale", "full")) for key, runs in by_config.items()}
         shown = [runs for key, runs in by_config.items() if scales[key] != "smoke"]
         self._by_id = {run.run_id: run for runs in shown for run in runs}
-        self._seeds = sorted({run.seed for run in self._by_id.values() if run.seed is not None})
+        # Runs that differ in the seed only, by the run_id of the one with the first seed: many seeds cost few hashes.
+        families = [sorted((r for r in runs if r.seed is not None), key=lambda run: run.seed or 0) for runs in shown]
+        self._families = {runs[0].run_id: runs for runs in families if runs}
+        self._first_seeds = sorted({runs[0].seed for runs in self._families.values() if runs[0].seed is not None})
         self._reduced = {key: runs for key, runs in by_config.items() if scales[key] == "reduced"}
         self._agreeing: dict[tuple[str, str], set[int]] = {}
         chosen = [cell for cell in cells if cell.available and self._by_id]
@@ -108,7 +111,9 @@ class Results:
         composed = self._compositions.get(request(cell)) if cell.available else None
         if not isinstance(composed, Composition):
             return []
-        return [self._by_id[i] for i in composed.run_ids(self._seeds).values() if i in self._by_id]
+        found = [self._families.get(i, []) for i in composed.run_ids(self._first_seeds).values()]
+        seeds = sorted({run.seed for runs in found for run in runs if run.seed is not None})
+        return [self._by_id[i] for i in composed.run_ids(seeds).values() if i in self._by_id]
 
     def values(self, cell: Cell) -> dict[int, float]:
         """The value of each of the cell's runs, by seed."""
