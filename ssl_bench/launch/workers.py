@@ -31,6 +31,7 @@ from ssl_bench.training.signals import STOPPED, STOPS, stops
 # after which a fork could not use them.
 PRELOADED = (
     "ssl_bench.launch.ranks",
+    *(["torch._dynamo"] if os.path.exists("/dev/nvidiactl") else []),  # runs on GPUs compile their views
     "wandb",
     "wandb.sdk.launch",  # wandb.init imports it
     "matplotlib.style",  # and the next two for the learning curves
