@@ -7,6 +7,7 @@ committed with the package (:mod:`ssl_bench.papers.measurements`).
 
 from __future__ import annotations
 
+import difflib
 import math
 import shlex
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ssl_bench.papers import measurements
-from ssl_bench.papers.cells import Cell, Table, is_accuracy
+from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.papers.runs import Results, value
 from ssl_bench.status.index import Finished
 
@@ -34,6 +35,7 @@ class Filled:
         shortened: of its runs of reduced scale.
         length: how long those were trained, in words; empty if there are none.
         measured: of the runs that are committed with the package.
+        lacking: the metric that the finished runs do not have, in words; empty if they have it or there are none.
     """
 
     cell: Cell
@@ -41,6 +43,7 @@ class Filled:
     shortened: list[float]
     length: str
     measured: list[float]
+    lacking: str = ""
 
     @property
     def mean(self) -> float | None:
@@ -91,7 +94,7 @@ class Filled:
 
     @property
     def notes(self) -> list[str]:
-        """Source of the paper's number unless it is the text, what the cell needs, and the cell's note."""
+        """Source of the paper's number unless it is the text, what the cell or its runs lack, and the cell's note."""
         return self._notes(SOURCES.get(self._source, self._source))
 
     @property
@@ -105,7 +108,8 @@ class Filled:
         return self.cell.provenance if known else ""
 
     def _notes(self, source: str) -> list[str]:
-        return [each for each in (source, self.cell.missing and f"needs {self.cell.missing}", self.cell.note) if each]
+        missing = self.cell.missing and f"needs {self.cell.missing}"
+        return [each for each in (source, missing, self.lacking, self.cell.note) if each]
 
     def _spread(self, values: Sequence[float]) -> str:
         return spread(_mean(values), _deviation(values), len(values), _digits(self.cell.metric))
@@ -117,14 +121,22 @@ def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
 
 
 def _fill(table: Table, cell: Cell, results: Results) -> Filled:
+    own_runs = results.of_cell(cell)
     shortened = results.reduced(table, cell)
     return Filled(
         cell=cell,
-        values=_values(cell, results.of_cell(cell)),
+        values=(values := _values(cell, own_runs)),
         shortened=(found := _values(cell, shortened)),
         length=_length(shortened[0]) if found else "",
         measured=list(measurements.values(table, cell).values()),
+        lacking="" if values or not own_runs else _lacking(cell, own_runs[0]),
     )
+
+
+def _lacking(cell: Cell, run: Finished) -> str:
+    name = Metric.read(cell.metric).name
+    near = difflib.get_close_matches(name, [each for each in run.metrics if each != name], 3, 0.5)
+    return f"its runs have no {name}" + (f", but {', '.join(near)}" if near else "")
 
 
 def _values(cell: Cell, own_runs: Sequence[Finished]) -> list[float]:

@@ -232,6 +232,17 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
     assert (tmp_path / "measured" / "mine_better.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_table_says_which_metric_its_runs_lack(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim = write(metric="knn/digit14/top1")
+    monkeypatch.chdir(tmp_path)
+    _finished(tmp_path / "outputs", claim.cells[0], 0, 0.5)
+    assert judged(claim).verdict is ClaimVerdict.NOT_RUN
+    assert table.main(["mine/better", "--format", "md"]) == 0
+    assert capsys.readouterr().out.count("its runs have no knn/digit14/top1, but knn/top1") == 1
+
+
 def judged(claim: PaperClaim) -> verdicts.Judged:
     return verdicts.judge(claim, Results(Path("outputs"), claim.cells))
 
