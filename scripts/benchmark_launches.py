@@ -23,7 +23,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from fake_gpu import PHASES, FakeTraining, Launches, fake_gpu
+from fake_gpu import FakeTraining, Launches, fake_gpu
+from phases import PHASES
 from timing import environment, try_each
 from torch import Tensor, nn
 

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
+from phases import phases
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.autograd.function import BackwardCFunction
@@ -30,7 +31,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ssl_bench.data.arrays import Images
 from ssl_bench.data.batch import Step
 from ssl_bench.data.loader import Loader
-from ssl_bench.data.views import Views
 from ssl_bench.distributed import world
 from ssl_bench.parts import Parts
 from ssl_bench.precision import Precision
@@ -252,8 +252,6 @@ class Launches(TorchDispatchMode):
 
 # ---- a training
 
-PHASES = ("draws", "views", "forward", "momentum", "loss", "backward", "optimiser", "after_step", "meter", "rest")
-
 
 class FakeTraining:
     """A training on the fake GPU, with its images there; make it inside :func:`fake_gpu`.
@@ -287,38 +285,5 @@ class FakeTraining:
 
     def step(self, diagnostics: bool = False, images: Step | None = None) -> None:
         """Carry out the next step, with the loader's images if no others are given."""
-        with self._phases():
+        with phases(self.state, self.launches.phase):
             self.stepper(next(self.steps) if images is None else images, diagnostics)
-
-    @contextlib.contextmanager
-    def _phases(self) -> Iterator[None]:
-        """Count the calls of the parts of a step under the phases' names."""
-        method, state = self.state.method, self.state
-        parts: list[tuple[str, Any, str]] = [
-            ("draws", Loader, "uniform"),
-            ("draws", Views, "parameters"),
-            ("views", Step, "batch"),
-            ("forward", method, "trained_outputs"),
-            ("momentum", method, "momentum_outputs"),
-            ("loss", method, "objective"),
-            ("backward", torch.autograd, "backward"),
-            ("optimiser", state.optimizer, "zero_grad"),
-            ("optimiser", state.scaler, "step"),
-            ("optimiser", state.scaler, "update"),
-            ("after_step", method, "remember"),
-            ("after_step", method, "advance"),
-            ("meter", state.meter, "add"),
-            ("meter", state.meter, "advance"),
-        ]
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.launches.phase("rest"))
-            for phase, owner, name in parts:
-                stack.enter_context(patch.object(owner, name, self._counted(phase, getattr(owner, name))))
-            yield
-
-    def _counted(self, phase: str, function: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            with self.launches.phase(phase):
-                return function(*arguments, **options)
-
-        return call
