@@ -1,7 +1,9 @@
 """``ssl-bench <command>``: a command is imported when it is called."""
 
+import atexit
 import contextlib
 import difflib
+import gc
 import importlib
 import os
 import resource
@@ -21,10 +23,11 @@ READERS = ("status", "table", "figure", "report", "completion")  # end with thei
 
 def main() -> None:
     """Run the command that ``sys.argv`` names and exit with its code."""
-    # Idle OpenMP threads spin for milliseconds by default and take the cores from other processes; without any spinning
+    # Idle OpenMP threads spin for milliseconds by default and take the cores from other processes; if they hardly spin,
     # small networks wait for their threads to wake up. The variable is read when torch is loaded.
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    atexit.register(gc.freeze)  # at its end Python would look for garbage in all of torch's modules, for 0.6 s
     streams.open_missing()
     try:
         try:

@@ -50,7 +50,7 @@ RECORD = Path(__file__).with_suffix(".json")
 CLOCKS = {"seconds", "images_per_second", "estimated_seconds"}
 FP64, FP32, WHOLE = 1e-8, 2e-2, 2e-1  # tolerances on another machine
 
-SHORT = ["train", *SMALL, "optimizer.lr=0.01", "max_steps=5"]
+SHORT = ["train", *SMALL, "optimizer.lr=0.01", "epochs=40", "max_steps=5"]
 EXACT, SINGLE = [*SHORT, "precision=fp64"], [*SHORT, "precision=fp32"]
 EVALUATED = ["evaluate=[knn,linear]", "evaluate.baselines=[init,raw]"]
 WATCHED = ["diagnostics.npc_histogram=true", "diagnostics.gradient_snr=0.9"]
