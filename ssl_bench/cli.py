@@ -27,7 +27,7 @@ def main() -> None:
     # small networks wait for their threads to wake up. The variable is read when torch is loaded.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    atexit.register(gc.freeze)  # at its end Python would look for garbage in all of torch's modules, for 0.6 s
+    atexit.register(_skip_last_collection)
     streams.open_missing()
     try:
         try:
@@ -52,6 +52,12 @@ def main() -> None:
             raise
         code = refuse(f"there is no package {error.name}: install ssl-bench again, with its dependencies", 1)
     sys.exit(code)
+
+
+def _skip_last_collection() -> None:
+    """Keep Python from looking for garbage in all of torch's modules at its end, which takes 0.6 s."""
+    if "triton" not in sys.modules:  # it would print what is not collected as leaks
+        gc.freeze()
 
 
 def _run(command: str, *arguments: str) -> int:

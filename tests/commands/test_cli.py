@@ -4,11 +4,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ssl_bench import __version__
 from ssl_bench.cli import COMMANDS
 
 Cli = Callable[..., Any]
@@ -44,3 +46,11 @@ def test_a_closed_pipe_is_no_error() -> None:
     piped = f"{sys.executable} -m ssl_bench status | true"
     done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == ""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_a_command_ends_without_reports_of_leaks() -> None:
+    """Triton prints what is not collected at the end of the process."""
+    code = "import sys, triton; sys.argv = ['ssl-bench', '--version']; from ssl_bench.cli import main; main()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"ssl-bench {__version__}\n", "")
