@@ -4,8 +4,8 @@
     python scripts/profile_step.py dataset=cifar10 batch_size=b64 precision=bf16
     python scripts/profile_step.py dataset=randbit_mnist --steps 20
 
-The arguments are those of `ssl-bench train`. Times are torch.profiler's, on CPUs, of the thread that trains. The profiler
-itself makes small operations a little slower. Operations with less than 1% of the step are summed.
+The arguments are those of `ssl-bench train`. Times are torch.profiler's, on CPUs, of the thread that trains; the
+profiler itself makes small operations a little slower. Operations with less than 1% of the step are summed.
 """
 
 import argparse
