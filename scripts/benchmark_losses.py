@@ -68,7 +68,9 @@ def variants(images: int) -> Mapping[str, Contender]:
     """Our other losses with the same negatives, and InfoNCE with fewer negatives."""
     kinds = [getattr(losses, name) for name in losses.__all__ if name != "InfoNCE"]
     others = [kind() for kind in kinds if kind.needs == {"negatives"}]
-    fewer = [RandomK(k, views="all", shared=False, seed=0) for k in (1, 16, 256, 1024) if k < 2 * images - 2]
+    most = 2 * images - 2  # that an anchor has
+    counts = sorted({k for k in (1, 16, 256, 1024, most // 2, most * 3 // 4, most - 1) if k < most})
+    fewer = [RandomK(k, views="all", shared=False, seed=0) for k in counts]
     rows = {f"ssl_bench {type(loss).__name__}": partial(ours, loss=loss, negatives=InBatch()) for loss in others}
     return rows | {f"ssl_bench InfoNCE, K = {x.k}": partial(ours, loss=losses.InfoNCE(), negatives=x) for x in fewer}
 

@@ -53,7 +53,7 @@ class EvalView:
             for i, centre in zip(group, self._centre(same, self.size), strict=True):
                 x[i] = centre
         x = self.normalize(x.div_(255)).to(dtype)
-        return x if extra is None else torch.cat([x, pixels.constants(extra, self.size, dtype)], 1)
+        return x if extra is None else pixels.with_constants(x, extra)
 
     def _centre(self, x: Tensor, size: int) -> Tensor:
         """[m, C, H, W] -> [m, C, size, size], as torchvision's Resize and CenterCrop."""

@@ -74,9 +74,16 @@ def sizes(images: ImageBatch) -> tuple[int | Tensor, int | Tensor]:
     return height, width
 
 
-def constants(values: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """Constant channels: uint8 [n, E] -> [n, E, S, S] of type ``dtype`` in [0, 1]."""
-    return values.to(dtype).div_(255)[..., None, None].expand(-1, -1, size, size)
+def with_constants(x: Tensor, values: Tensor) -> Tensor:
+    """Append constant channels: [n, C, H, W] and uint8 [n, E] -> [n, C + E, H, W], those of ``values`` in [0, 1].
+
+    The result is in channels_last. A network with many channels would copy it into this layout in every pass.
+    """
+    picture, shape = x.shape[1], (len(x), x.shape[1] + values.shape[1], *x.shape[2:])
+    out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    out[:, :picture] = x
+    out[:, picture:] = values.to(x.dtype).div_(255)[..., None, None]
+    return out
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

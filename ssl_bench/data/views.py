@@ -28,7 +28,7 @@ from torch import Tensor
 from ssl_bench.data.arrays import ImageBatch
 from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
 from ssl_bench.data.padding import Padded, pad
-from ssl_bench.data.pixels import Normalize, compute_dtype, constants
+from ssl_bench.data.pixels import Normalize, compute_dtype, with_constants
 from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_box, resize_matrix
 from ssl_bench.errors import require
 
@@ -229,6 +229,8 @@ class Views:
     ) -> Tensor:
         """uint8 [n, C + E, H, W] of any strides, or n of [C + E, h, w] -> contiguous [n, C + E, S, S] of `dtype`.
 
+        With extra channels (E > 0) it is contiguous in channels_last.
+
         There are two forms with equal results. masked=True computes every operation for every image and then selects:
         no shape depends on the parameters and the host never waits for the device, so the form can be compiled or
         captured in a CUDA graph. masked=False computes an operation only for the rows that need it, a few images at a
@@ -254,7 +256,7 @@ class Views:
                     rows = slice(start, start + step)
                     x = self._apply(images[rows], picture, parameters[rows], compute_dtype(dtype), _on_needed_rows)
                     out[rows] = self.normalize(x)  # [step, C, S, S]
-        return out if extra is None else torch.cat([out, constants(extra, self.size, dtype)], 1)
+        return out if extra is None else with_constants(out, extra)
 
     def make(self, images: Tensor, uniform: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
         """Make several views of uint8 [n, C + E, H, W] from numbers [n, 36] each, in the masked form, at once.
