@@ -14,12 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from phases import PHASES, phases
 from timing import environment
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ssl_bench.config.compose import load
+from ssl_bench.hardware import local_device
 from ssl_bench.training.engine import Training
 
 WARM_UP = 3  # steps
@@ -29,7 +29,7 @@ Milliseconds = dict[str, Counter[str]]  # of the operations by phase
 def measure(config: dict[str, Any], steps: int) -> Milliseconds:
     """The time of each phase's operations in a step of a run, the mean of some steps."""
     with TemporaryDirectory() as folder:
-        training = Training(config, "profile", Path(folder), torch.device("cpu"))
+        training = Training(config, "profile", Path(folder), local_device(0))
         training.state.method.train()
         step = training.stepper()
         for _ in range(WARM_UP):
