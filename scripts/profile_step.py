@@ -9,6 +9,7 @@ profiler itself makes small operations a little slower. Operations with less tha
 """
 
 import argparse
+import os
 from collections import Counter, defaultdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="profiled steps")
     arguments = parser.parse_args()
 
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     config = load([*arguments.overrides, "tracking=off", "evaluate=[]", "evaluate.baselines=[]"])
     print(environment(["torchvision"]))
     print_phases(measure(config, arguments.steps))
