@@ -33,8 +33,7 @@ from ssl_bench.record.environment import environment
 from ssl_bench.record.log import logging_to
 from ssl_bench.record.results import finished
 from ssl_bench.training.engine import train
-from ssl_bench.training.interrupt import Interrupted
-from ssl_bench.training.signals import STOPPED, STOPS, held_in_children, release, stops
+from ssl_bench.training.signals import STOPPED, STOPS, Interrupted, held_in_children, release, stops
 
 REPORTED = "ssl-bench: "  # before the reason of a failed rank, in the file that torch's elastic agent reads
 LOST = "has lost the others"

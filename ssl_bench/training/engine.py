@@ -29,9 +29,10 @@ from ssl_bench.record.progress import Progress, clock
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training import graph
 from ssl_bench.training.estimate import memory_advice
-from ssl_bench.training.interrupt import Interrupt, Interrupted
+from ssl_bench.training.interrupt import Interrupt
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
+from ssl_bench.training.signals import Interrupted
 from ssl_bench.training.state import TrainingState
 from ssl_bench.training.step import Stepper
 

@@ -10,15 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ssl_bench.distributed import world
-from ssl_bench.training.signals import stops
-
-
-class Interrupted(BaseException):  # like KeyboardInterrupt: code that goes on after an error must not go on after it
-    """The run was asked to stop, and its state is on disk."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number, self.exit_code = number, 128 + number
+from ssl_bench.training.signals import Interrupted, none_ignored, stops
 
 
 class Interrupt:
@@ -39,8 +31,10 @@ class Interrupt:
         self._group: Any = dist.new_group(backend="gloo", timeout=limit) if world() > 1 else None
         self._vote: tuple[Tensor, Any] | None = None
         self._former: dict[int, Any] = {}
+        self._none_ignored = none_ignored()
 
     def __enter__(self) -> "Interrupt":
+        self._none_ignored.__enter__()
         for number in stops():
             self._former[number] = signal.signal(number, self._handle)
         return self
@@ -48,6 +42,7 @@ class Interrupt:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
+        self._none_ignored.__exit__(None, None, None)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.at_once:
