@@ -1,14 +1,14 @@
 """Collectives over the ranks, each the identity on one process.
 
 Gradient convention: every rank computes the mean loss over its own anchors, a gathered tensor sums its gradient over
-the ranks in the backward pass, and DistributedDataParallel averages the parameters' gradients. The parameters then have
-exactly the gradient of the mean over the global batch.
+the ranks in the backward pass, and the parameters' gradients are averaged. The parameters then have exactly the gradient
+of the mean over the global batch.
 """
 
 import contextlib
 import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -18,12 +18,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Exchange(Protocol):
-    """A quicker way for tensors of at most ``largest`` bytes on CPUs."""
+    """A quicker way than the process group's for tensors on CPUs."""
 
-    largest: int
+    largest: int  # bytes of a tensor that the first two methods take
 
     def gather(self, x: Tensor) -> Tensor:
         """The ranks' ``x`` [...] as [W, ...]."""
+
+    def scatter_sums(self, x: Tensor) -> Tensor:
+        """This rank's part [B / W, ...] of the sum of the ranks' ``x`` [B, ...]."""
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Replace ``tensors`` of one type by their sums over the ranks."""
 
     def close(self) -> None:
         """End the connections."""
@@ -60,35 +66,38 @@ def world() -> int:
 
 
 def gather_by(exchange: Exchange) -> None:
-    """Until :func:`leave`, use ``exchange`` for small tensors; all ranks do."""
+    """Until :func:`leave`, use ``exchange`` for tensors on CPUs; all ranks do."""
     global _exchange
     _exchange = exchange
 
 
 def _quicker(x: Tensor) -> Exchange | None:
-    """The exchange, if there is one that takes ``x``."""
-    if _exchange is None or x.device.type != "cpu" or x.nbytes > _exchange.largest or torch.compiler.is_compiling():
-        return None
-    return _exchange
+    """The exchange, if there is one for ``x``."""
+    return None if x.device.type != "cpu" or torch.compiler.is_compiling() else _exchange
+
+
+def _gathered(x: Tensor, dim: int) -> Tensor:
+    """The ranks' ``x`` along ``dim``, without gradient."""
+    if (exchange := _quicker(x)) and x.nbytes <= exchange.largest:
+        joined = exchange.gather(x).flatten(0, 1)
+    else:
+        joined = x.new_empty(world() * len(x), *x.shape[1:])  # one buffer: a list of parts would cost NCCL a copy
+        dist.all_gather_into_tensor(joined, x.contiguous())
+    return joined if dim == 0 else torch.cat(joined.chunk(world()), dim)
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
         ctx.dim = dim
-        if exchange := _quicker(x):
-            joined = exchange.gather(x).flatten(0, 1)
-        else:
-            joined = x.new_empty(world() * len(x), *x.shape[1:])  # one buffer: a list of parts would cost NCCL a copy
-            dist.all_gather_into_tensor(joined, x.contiguous())
-        return joined if dim == 0 else torch.cat(joined.chunk(world()), dim)
+        return _gathered(x, dim)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         # The losses of the other ranks depend on this rank's slice too.
         slices = grads[0] if ctx.dim == 0 else torch.cat(grads[0].chunk(world(), ctx.dim))
-        if exchange := _quicker(slices):
-            return exchange.gather(slices).sum(0).chunk(world())[rank()], None
+        if (exchange := _quicker(slices)) and slices.nbytes <= exchange.largest:
+            return exchange.scatter_sums(slices), None
         grad = slices.new_empty(len(slices) // world(), *slices.shape[1:])
         dist.reduce_scatter_tensor(grad, slices.contiguous())
         return grad, None
@@ -96,7 +105,10 @@ class _Gather(torch.autograd.Function):
 
 def gather(x: Tensor, dim: int = 0) -> Tensor:
     """Concatenate the ranks' ``x`` along ``dim`` in rank order; all have the same shape. Differentiable."""
-    return _Gather.apply(x, dim) if world() > 1 else x  # type: ignore[no-any-return]
+    if world() == 1:
+        return x
+    differentiable = torch.is_grad_enabled() and x.requires_grad
+    return _Gather.apply(x, dim) if differentiable else _gathered(x, dim)  # type: ignore[no-any-return]
 
 
 def global_mean(x: Tensor, dim: int = 0) -> Tensor:
@@ -109,17 +121,35 @@ def all_sum(x: Tensor) -> Tensor:
     if world() == 1:
         return x
     if exchange := _quicker(x):
-        return x.copy_(exchange.gather(x).sum(0))
-    dist.all_reduce(x)
+        exchange.sum([x])
+    else:
+        dist.all_reduce(x)
     return x
 
 
+def backward(loss: Tensor, network: nn.Module) -> None:
+    """Backward pass of ``loss``, and the average over the ranks of the gradients that it adds.
+
+    Args:
+        network: returned by :func:`parallel`; its parameters have had no gradients.
+    """
+    loss.backward()
+    if not isinstance(network, DistributedDataParallel):  # which averages in the backward pass
+        average_gradients(network)
+
+
 def average_gradients(module: nn.Module) -> None:
-    """Average the gradients of the parameters over the ranks in one collective, for a step without DDP."""
+    """Average the gradients of the parameters over the ranks, for a backward pass without DDP."""
     if world() == 1:
         return
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
-    flat = torch.cat([g.flatten() for g in gradients]).div_(world())
+    if not gradients:
+        return
+    torch._foreach_div_(gradients, world())
+    if exchange := _quicker(gradients[0]):
+        exchange.sum(gradients)
+        return
+    flat = torch.cat([g.flatten() for g in gradients])
     dist.all_reduce(flat)
     parts = flat.split([g.numel() for g in gradients])
     torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)])
@@ -149,8 +179,8 @@ def leave() -> None:
 
 
 def parallel(module: nn.Module, device: torch.device) -> nn.Module:
-    """``module`` with the gradients of its parameters averaged over the ranks; itself on one process."""
-    if world() == 1:
+    """``module`` for a forward pass before :func:`backward`: under DDP, unless the gradients are averaged without."""
+    if world() == 1 or (_exchange and device.type == "cpu"):
         return module
     # All ranks have the same weights, from the seed or a checkpoint, and batch statistics are either global already or
     # local on purpose. So DDP need not send anything before the training or in a forward pass.

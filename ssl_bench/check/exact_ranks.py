@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ssl_bench.check.bounds import UNITS, WRONG_RESULT, Difference, judged
 from ssl_bench.check.finding import Finding, Verdict
 from ssl_bench.config.compose import load
-from ssl_bench.distributed import all_sum, average_gradients, gather, leave, parallel
+from ssl_bench.distributed import all_sum, average_gradients, backward, gather, leave, parallel
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import local_device
 from ssl_bench.launch import ranks
@@ -61,7 +61,7 @@ def exchange(rank: int, world: int, device: torch.device) -> Answers:
         average_gradients(module)
         wrapped = _Weights(torch.zeros_like(numbers))
         network = parallel(wrapped, device)
-        network(here).backward()
+        backward(network(here), network)
         assert module.weight.grad is not None and wrapped.weight.grad is not None
         sent, arrived = numbers.flatten() + 1000 * rank, torch.empty(world * length, device=device)
         dist.all_to_all_single(arrived, sent)
@@ -72,7 +72,7 @@ def exchange(rank: int, world: int, device: torch.device) -> Answers:
             "all_reduce": (all_sum(here.clone()), numbers),
             "all_to_all": (arrived.view(world, length), numbers[rank] + 1000 * senders),
             "average of the gradients": (module.weight.grad, numbers / world),
-            "average of the gradients by DDP": (wrapped.weight.grad, numbers / world),
+            "average of the gradients in training": (wrapped.weight.grad, numbers / world),
         }
         for name, (result, expected) in results.items():
             errors = ((result - expected).abs() / expected).amax(1).nan_to_num(float("inf")).tolist()

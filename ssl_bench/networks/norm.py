@@ -103,18 +103,9 @@ class GroupedBatchNorm(nn.BatchNorm1d):
         normalise: Any = _Normalise.apply
         if torch.compiler.is_compiling():
             normalise = _traceable  # torch.compile cannot trace the kernels for statistics, and fuses this
-        elif x.is_cuda and self.joined:
-            normalise = _NormaliseOnGPUs.apply
+        elif self.joined:
+            normalise = (_NormaliseOnGPUs if x.is_cuda else _NormaliseOnCPUs).apply
         return normalise(x, self.weight, self.bias, self).to(input.dtype)  # type: ignore[no-any-return]
-
-    def over_ranks(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance [g, C] of the groups, from those of this rank's rows, [g, 2, C]. Differentiable."""
-        if not self.joined:
-            return statistics[:, 0], statistics[:, 1]
-        means, variances = gather(statistics).unbind(1)  # [W, C]
-        mean = means.mean(0, keepdim=True)
-        # Variance within the ranks plus variance between them: no difference of large squares.
-        return mean, variances.mean(0, keepdim=True) + (means - mean).square().mean(0, keepdim=True)
 
     @torch.no_grad()
     def move(self, mean: Tensor, var: Tensor, count: int) -> None:
@@ -132,14 +123,17 @@ class GroupedBatchNorm(nn.BatchNorm1d):
 
 
 class _Normalise(torch.autograd.Function):
-    """(x - mean) / sqrt(var + eps) * weight + bias, by one kernel per group for statistics and one for the rest."""
+    """(x - mean) / sqrt(var + eps) * weight + bias for groups of this rank.
+
+    One kernel per group computes statistics, and one kernel the rest of all groups.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: GroupedBatchNorm) -> Tensor:
         x = _dense(x, x)
         parts = x.unflatten(0, (norm.groups, -1))  # [g, b, C, ...]
         found = [torch.stack(torch.batch_norm_update_stats(part, None, None, 0.0)) for part in parts]
-        mean, var = norm.over_ranks(torch.stack(found))  # [g, C]
+        mean, var = torch.stack(found).unbind(1)  # [g, C]
         norm.move(mean, var, norm.count(x))
         invstd = torch.rsqrt(var + norm.eps)
         scale = invstd if weight is None else invstd * weight
@@ -153,20 +147,39 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, invstd = ctx.saved_tensors
-        groups, joined = ctx.norm.groups, ctx.norm.joined
+        groups = ctx.norm.groups
         parts, dy = x.unflatten(0, (groups, -1)), _dense(grads[0], x).unflatten(0, (groups, -1))
         # Of each group the sums of dy and of dy times the unit values: [g, 2, C].
         sums = torch.stack([_sums(*each, weight) for each in zip(dy, parts, mean, invstd, strict=True)])
-        dbias, dweight = sums.sum(0)  # of this rank: DistributedDataParallel averages them
-        sums = all_sum(sums.clone()) if joined else sums
-        mean_dy, mean_dot = (sums / ctx.norm.count(x)).unbind(1)  # [g, C]
-        # dx = scale (dy - mean_dy - mean_dot (x - mean) invstd), as a sum of multiples of dy and x.
-        scale = invstd if weight is None else invstd * weight
-        slope = -scale * invstd * mean_dot
-        offset = -scale * mean_dy - slope * mean
-        dx = torch.addcmul(_along(offset, parts), parts, _along(slope, parts)).addcmul_(dy, _along(scale, parts))
+        dbias, dweight = sums.sum(0)
+        factors = (_along(each, parts) for each in _factors(sums / ctx.norm.count(x), weight, mean, invstd))
         affine = (None, None) if weight is None else (dweight, dbias)
-        return dx.flatten(0, 1).to(x.dtype), *affine, None
+        return _input_gradient(parts, dy, *factors).flatten(0, 1).to(x.dtype), *affine, None
+
+
+class _NormaliseOnCPUs(torch.autograd.Function):
+    """The same for one group of all ranks on CPUs, in few operations: those of small networks take microseconds."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: GroupedBatchNorm) -> Tensor:
+        x = _dense(x, x)
+        mean, var = _over_ranks(torch.stack(torch.batch_norm_update_stats(x, None, None, 0.0)))  # [1, C]
+        norm.move(mean, var, norm.count(x))
+        ctx.save_for_backward(x, weight, mean, torch.rsqrt(var + norm.eps))
+        ctx.norm = norm
+        return torch.native_batch_norm(x, weight, bias, mean[0], var[0], False, 0.0, norm.eps)[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, invstd = ctx.saved_tensors
+        dy = _dense(grads[0], x)
+        sums = _sums(dy, x, mean[0], invstd[0], weight)  # [2, C]
+        means = gather(sums[None]).sum(0, keepdim=True) / ctx.norm.count(x)  # [1, 2, C]
+        shape = 1, -1, *[1] * (x.ndim - 2)
+        dx = _input_gradient(x, dy, *(each.view(shape) for each in _factors(means, weight, mean, invstd)))
+        # The gradients of weight and bias are of this rank: they are averaged with all others.
+        affine = (None, None) if weight is None else (sums[1], sums[0])
+        return dx, *affine, None
 
 
 class _NormaliseOnGPUs(torch.autograd.Function):
@@ -202,12 +215,21 @@ def _traceable(x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Grou
     parts = x.unflatten(0, (norm.groups, -1))
     parts = parts if x.dtype == torch.float64 else parts.float()
     var, mean = torch.var_mean(parts, [1, *range(3, parts.ndim)], correction=0)
-    mean, var = norm.over_ranks(torch.stack([mean, var], 1))
+    if norm.joined:
+        mean, var = _over_ranks(torch.cat([mean, var]))
     norm.move(mean.detach(), var.detach(), norm.count(x))
     scale = torch.rsqrt(var + norm.eps) if weight is None else torch.rsqrt(var + norm.eps) * weight
     y = (parts - _along(mean, parts)) * _along(scale, parts)
     y = y if bias is None else y + _along(bias[None], parts)
     return y.flatten(0, 1).to(x.dtype)
+
+
+def _over_ranks(statistics: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance [1, C] over the ranks' equally many rows, from those of this rank [2, C]. Differentiable."""
+    means, variances = gather(statistics[None]).unbind(1)  # [W, C]
+    # Variance within the ranks plus variance between them: no difference of large squares.
+    between, mean = torch.var_mean(means, 0, correction=0, keepdim=True)
+    return mean, variances.mean(0, keepdim=True) + between
 
 
 def _along(values: Tensor, parts: Tensor) -> Tensor:
@@ -229,3 +251,20 @@ def _sums(dy: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | 
         backward = torch.ops.aten.native_batch_norm_backward
         _, dweight, dbias = backward(dy, x, weight, None, None, mean, invstd, True, 0.0, [False, True, True])
     return torch.stack([dbias, dweight])
+
+
+def _factors(means: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``offset``, ``slope`` and ``scale`` [g, C] for the gradient dx = offset + slope x + scale dy of the input.
+
+    The gradient is scale (dy - mean_dy - mean_dot (x - mean) invstd), and ``means`` [g, 2, C] are mean_dy and mean_dot:
+    the means over a group of dy and of dy times the unit values.
+    """
+    mean_dy, mean_dot = means.unbind(1)
+    scale = invstd if weight is None else invstd * weight
+    minus_slope = scale * invstd * mean_dot
+    return minus_slope * mean - scale * mean_dy, -minus_slope, scale
+
+
+def _input_gradient(x: Tensor, dy: Tensor, offset: Tensor, slope: Tensor, scale: Tensor) -> Tensor:
+    """``offset + slope x + scale dy``."""
+    return torch.addcmul(offset, x, slope).addcmul_(dy, scale)
