@@ -1,8 +1,8 @@
 """Collectives over the ranks, each the identity on one process.
 
 Gradient convention: every rank computes the mean loss over its own anchors, a gathered tensor sums its gradient over
-the ranks in the backward pass, and the parameters' gradients are averaged. The parameters then have exactly the gradient
-of the mean over the global batch.
+the ranks in the backward pass, and the gradients of the parameters are averaged. The parameters then have exactly the
+gradient of the mean over the global batch.
 """
 
 import contextlib
