@@ -107,12 +107,14 @@ def unchosen(
     length, parts = views * width, []
     height = max(1, BLOCK // length)
     for block in range(start // height, -(-stop // height)):
-        source = np.random.PCG64([generator.initial_seed(), block])
-        drawn = source.random_raw(-(-height * length // 8)).view(np.uint8)[: height * length].reshape(height, length)
         first, last = max(start, block * height), min(stop, (block + 1) * height)
-        inside = slice(first - block * height, last - block * height)
+        begin, end = (first - block * height) * length, (last - block * height) * length  # bytes of the block
+        source = np.random.PCG64([generator.initial_seed(), block])
+        skipped, after = begin // 8, -(-end // 8)  # in steps of the source, of eight bytes each
+        drawn = source.advance(skipped).random_raw(after - skipped).view(np.uint8)[begin - 8 * skipped :]
+        seed = source.advance(-(-height * length // 8) - after).random_raw()
         columns = never[first - start : last - start].flatten(0, 1).numpy()
-        rest = _unchosen(drawn[inside].reshape(-1, width), k, columns, inside.start * length, source.random_raw())
+        rest = _unchosen(drawn[: end - begin].reshape(-1, width), k, columns, begin, seed)
         parts.append(rest.reshape(last - first, views, -1))
     return torch.from_numpy(np.concatenate(parts)).transpose(0, 1)
 
@@ -130,11 +132,12 @@ def _unchosen(numbers: Any, k: int, own: Any, place: int, seed: int) -> Any:
     largest = np.sort(numbers, axis=1, kind="stable")[:, k - 1 : k]  # a radix sort: faster than any selection
     chosen, equal = numbers < largest, numbers == largest
     equal[rows, own] = False
-    missing = k - chosen.sum(1)
+    missing = k - chosen.view(np.uint8).sum(1, dtype=np.uint32).astype(np.int64)  # of bytes: numpy adds them faster
     places = np.flatnonzero(equal)
     row = places // width
-    order = np.lexsort((_mixed(places.astype(np.uint64) + np.uint64(place), seed), row))
-    rank = np.arange(len(row)) - np.searchsorted(row, row)  # among the equal bytes of a row, which stand together
+    # The equal bytes of each row, which stand together, in a random order: the row and a random number in one integer.
+    order = np.argsort(row << 40 | (_mixed(places.astype(np.uint64) + np.uint64(place), seed) >> 24).astype(np.int64))
+    rank = np.arange(len(row)) - np.searchsorted(row, rows[:, 0])[row]  # among those of the same row
     chosen.reshape(-1)[places[order[rank < missing[row]]]] = True
     return np.packbits(~chosen, axis=1, bitorder="little")
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssl_bench.objective.bits import unpack
 from ssl_bench.precision import without_tf32
 
 PANEL = 2**21  # cosines per panel: 8 MB in float32, which stay in a CPU's cache
@@ -172,14 +173,8 @@ def _cosines(
     if image_ids is not None:
         cosines.masked_fill_(image_ids[0][rows, None] == image_ids[1], float("-inf"))
     if excluded is not None:
-        cosines.add_(_penalties(cosines)[excluded[rows].int()].flatten(1)[:, : len(keys)])
+        cosines.add_(unpack(excluded[rows], len(keys)).view(torch.uint8), alpha=PENALTY)
     return cosines
-
-
-def _penalties(like: Tensor) -> Tensor:
-    """[256, 8]: what is added to eight cosines, for each byte of packed booleans."""
-    bits = torch.arange(256, device=like.device)[:, None] >> torch.arange(8, device=like.device) & 1
-    return bits.to(like.dtype) * PENALTY
 
 
 def _logsumexp(logits: Tensor, excluded: Tensor | None, out: Tensor) -> None:
