@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from ssl_bench.objective import bits
 from ssl_bench.seeding import stream
 
-BLOCK = 2**20  # random bytes that are drawn at once
+BLOCK = 2**20  # random bytes of a sequence
+PIECE = 2**18  # of these, used at once: they and what is computed from them stay in a core's cache
 
 
 class StepGenerator(nn.Module):
@@ -107,16 +108,23 @@ def unchosen(
     length, parts = views * width, []
     height = max(1, BLOCK // length)
     for block in range(start // height, -(-stop // height)):
-        first, last = max(start, block * height), min(stop, (block + 1) * height)
-        begin, end = (first - block * height) * length, (last - block * height) * length  # bytes of the block
-        source = np.random.PCG64([generator.initial_seed(), block])
-        skipped, after = begin // 8, -(-end // 8)  # in steps of the source, of eight bytes each
-        drawn = source.advance(skipped).random_raw(after - skipped).view(np.uint8)[begin - 8 * skipped :]
-        seed = source.advance(-(-height * length // 8) - after).random_raw()
-        columns = never[first - start : last - start].flatten(0, 1).numpy()
-        rest = _unchosen(drawn[: end - begin].reshape(-1, width), k, columns, begin, seed)
-        parts.append(rest.reshape(last - first, views, -1))
+        key = [generator.initial_seed(), block]
+        seed = np.random.PCG64(key).advance(-(-height * length // 8)).random_raw()
+        until = min(stop, (block + 1) * height)
+        for first in range(max(start, block * height), until, max(1, PIECE // length)):
+            last = min(until, first + max(1, PIECE // length))
+            place = (first - block * height) * length
+            numbers = _random_bytes(key, place, (last - first) * length).reshape(-1, width)
+            columns = never[first - start : last - start].flatten(0, 1).numpy()
+            parts.append(_unchosen(numbers, k, columns, place, seed).reshape(last - first, views, -1))
     return torch.from_numpy(np.concatenate(parts)).transpose(0, 1)
+
+
+def _random_bytes(key: list[int], start: int, count: int) -> Any:
+    """``count`` random bytes of the sequence ``key``, from place ``start``."""
+    skipped = start // 8  # of the generator's steps, which give eight bytes each
+    drawn = np.random.PCG64(key).advance(skipped).random_raw(-(-(start + count) // 8) - skipped)
+    return drawn.view(np.uint8)[start - 8 * skipped :][:count]
 
 
 def _unchosen(numbers: Any, k: int, own: Any, place: int, seed: int) -> Any:
