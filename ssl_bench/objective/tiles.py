@@ -25,6 +25,7 @@ GPU_PANEL = 2**24
 # An excluded candidate has a logit of PENALTY / tau, which is raised to LOWEST below the largest: its share of the sum
 # is 1e-35, less than rounding in float64. An exponential that underflows would cost a CPU ten times as much.
 PENALTY, LOWEST = -1e20, -80.0
+MARKED = 64  # rows that are marked at once on a CPU, which copies bytes as floats before it adds them
 ROWS = 32  # fewest anchors per panel if it reads all candidates: with a million of them, reading is what costs
 # Reading a chosen key costs about as much as this many cosines of a matrix product (float32, D = 128, CPU).
 READ = 36
@@ -173,7 +174,9 @@ def _cosines(
     if image_ids is not None:
         cosines.masked_fill_(image_ids[0][rows, None] == image_ids[1], float("-inf"))
     if excluded is not None:
-        cosines.add_(unpack(excluded[rows], len(keys)).view(torch.uint8), alpha=PENALTY)
+        height = len(cosines) if cosines.is_cuda else MARKED
+        for part, packed in zip(cosines.split(height), excluded[rows].split(height), strict=True):
+            part.add_(unpack(packed, len(keys)).view(torch.uint8), alpha=PENALTY)
     return cosines
 
 
