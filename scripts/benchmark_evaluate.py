@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ssl_bench.evaluate.knn import knn_predict
 from ssl_bench.evaluate.linear import fit_linear
+from ssl_bench.hardware import local_device
 
 Data = tuple[Tensor, Tensor, Tensor]  # queries [Q, D], bank [N, D], labels [N]
 CLASSES, TEMPERATURE, SMALL = 10, 0.1, 500
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
+    local_device(0)  # as runs do: on Linux, freed memory stays with the process
     torch.set_num_threads(arguments.threads)
     print(environment(["numpy", "scikit-learn", "lightly", "faiss-cpu"]))
     size = f"{arguments.bank} x {arguments.width}"

@@ -15,6 +15,7 @@ Shapes: Q queries, N bank entries, D features, n queries and m bank entries of a
 import itertools
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,7 +28,8 @@ from ssl_bench.precision import products
 GROUP = 8  # G
 PARTS = 16  # a multiple of G that divides m
 LOW_HALF = 0xFFFFFFFF
-BLOCKS = {"cpu": (256, 20480), "cuda": (2048, 32768)}  # n, m
+# n, m. The cosines of a block on a CPU have 26 MB: glibc keeps freed memory of less than 32 MB for the next block.
+BLOCKS = {"cpu": (128, 51200), "cuda": (2048, 32768)}
 
 
 def knn_predict(
@@ -88,10 +90,10 @@ def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | Non
             cosines = cosines.view(groups, GROUP, len(some_queries))
             maxima = _keys(cosines.amax(1).T.contiguous(), torch.arange(groups, device=device))  # [n, groups]
             near = _most_above(maxima, some_best) if device.type == "cpu" else groups  # the host would wait for a GPU
-            chosen = maxima.topk(min(k, near), dim=1, sorted=False).indices.unsqueeze(2)  # [n, k or fewer, 1] groups
+            chosen = _index(_largest(maxima, min(k, near))).unsqueeze(2)  # [n, k or fewer, 1] groups
             members = cosines.permute(2, 0, 1).gather(1, chosen.expand(-1, -1, GROUP))  # [n, k, G] their cosines
             keys = _keys(members, start + chosen * GROUP + offsets).flatten(1)  # [n, k G]
-            some_best.copy_(torch.cat([some_best, keys], dim=1).topk(k, dim=1, sorted=False).values)
+            some_best.copy_(_largest(torch.cat([some_best, keys], dim=1), k))
     return best.sort(dim=1, descending=True).values
 
 
@@ -99,6 +101,18 @@ def _most_above(maxima: Tensor, best: Tensor) -> int:
     """The largest number of groups of a query, by their ``maxima`` [n, groups], that can change its ``best`` [n, k]."""
     farthest = best.amin(1, keepdim=True)  # [n, 1]
     return max(((maxima >> 32) >= (farthest >> 32)).sum(1).tolist(), default=0)
+
+
+def _largest(keys: Tensor, k: int) -> Tensor:
+    """The ``k`` largest of each row of ``keys`` [n, m], [n, k], in any order."""
+    if keys.device.type != "cpu":
+        return keys.topk(k, dim=1, sorted=False).values
+    if k in (0, keys.shape[1]):
+        return keys[:, :k]
+    rest = keys.shape[1] - k
+    return torch.from_numpy(
+        np.partition(keys.numpy(), rest, axis=1)[:, rest:]
+    )  # with vector instructions: torch has none
 
 
 def _products(entries: Tensor, queries: Tensor) -> Tensor:
@@ -126,7 +140,12 @@ def _keys(cosines: Tensor, index: Tensor) -> Tensor:
 
 def _unpacked(keys: Tensor) -> tuple[Tensor, Tensor]:
     """The cosines (float64) and indices that were packed into keys."""
-    return _flip_negative((keys >> 32).int()).view(torch.float32).double(), LOW_HALF - (keys & LOW_HALF)
+    return _flip_negative((keys >> 32).int()).view(torch.float32).double(), _index(keys)
+
+
+def _index(keys: Tensor) -> Tensor:
+    """The indices that were packed into keys."""
+    return LOW_HALF - (keys & LOW_HALF)
 
 
 def _flip_negative(bits: Tensor) -> Tensor:
