@@ -71,6 +71,11 @@ def gather_by(exchange: Exchange) -> None:
     _exchange = exchange
 
 
+def direct() -> bool:
+    """Whether tensors on CPUs go through the exchange of :func:`gather_by`."""
+    return _exchange is not None
+
+
 def _quicker(x: Tensor) -> Exchange | None:
     """The exchange, if there is one for ``x``."""
     return None if x.device.type != "cpu" or torch.compiler.is_compiling() else _exchange
@@ -180,7 +185,7 @@ def leave() -> None:
 
 def parallel(module: nn.Module, device: torch.device) -> nn.Module:
     """``module`` for a forward pass before :func:`backward`: under DDP, unless the gradients are averaged without."""
-    if world() == 1 or (_exchange and device.type == "cpu"):
+    if world() == 1 or (direct() and device.type == "cpu"):
         return module
     # All ranks have the same weights, from the seed or a checkpoint, and batch statistics are either global already or
     # local on purpose. So DDP need not send anything before the training or in a forward pass.

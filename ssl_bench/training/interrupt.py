@@ -9,16 +9,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ssl_bench.distributed import world
+from ssl_bench.distributed import direct, gather, world
 from ssl_bench.training.signals import Interrupted, none_ignored, stops
 
 
 class Interrupt:
     """Context manager that catches the signals that stop a run.
 
-    During training a signal takes effect after a step. The ranks vote after each step, and the votes of one step are
-    counted after the next one, so that no rank waits for them. Where ``at_once`` is set, a signal raises
-    :class:`Interrupted` immediately.
+    During training a signal takes effect after a step. The ranks vote after each step. On GPUs and on several machines
+    the votes of one step are counted after the next one, so that no rank waits for them. Where ``at_once`` is set, a
+    signal raises :class:`Interrupted` immediately.
 
     Args:
         timeout: seconds that a rank waits for the votes of the others.
@@ -26,9 +26,10 @@ class Interrupt:
 
     def __init__(self, timeout: float = 600) -> None:
         self.number, self.at_once = 0, False
-        # The votes have a process group of their own on the CPU: they must not queue behind the work of the GPUs.
-        limit = datetime.timedelta(seconds=timeout)
-        self._group: Any = dist.new_group(backend="gloo", timeout=limit) if world() > 1 else None
+        self._group: Any = None
+        if world() > 1 and not direct():
+            # The votes have a process group of their own on the CPU: they must not queue behind the work of the GPUs.
+            self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
         self._vote: tuple[Tensor, Any] | None = None
         self._former: dict[int, Any] = {}
         self._none_ignored = none_ignored()
@@ -54,7 +55,7 @@ class Interrupt:
     def agreed(self) -> int:
         """The signal for which all ranks stop after this step, or 0. Every rank calls it after every step."""
         if self._group is None:
-            return self.number
+            return int(gather(torch.tensor([self.number])).max())
         counted = 0
         if self._vote is not None:
             flag, work = self._vote
