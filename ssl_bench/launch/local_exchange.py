@@ -36,7 +36,7 @@ LONGEST_FOLDER = 90  # bytes. The name of a Unix socket has at most 103 on macOS
 
 
 def exchange_locally(timeout: float) -> None:
-    """Use this way for tensors on CPUs until the ranks, which all run on this machine, leave their group.
+    """Exchange tensors on CPUs in shared memory until the ranks, which all run on this machine, leave their group.
 
     Args:
         timeout: seconds to wait for another rank.
@@ -85,6 +85,7 @@ class LocalExchange:
             dist.barrier()  # every door is open
             for rank in range(self._rank):
                 self._peers[rank] = peer = socket.socket(socket.AF_UNIX)
+                peer.settimeout(self._timeout)
                 peer.connect(str(folder / str(rank)))
                 peer.sendall(self._rank.to_bytes(4, "little"))
             for _ in range(self._rank + 1, self._world):
@@ -101,7 +102,10 @@ class LocalExchange:
             for peer in self._peers.values():
                 socket.send_fds(peer, [b"m"], [file])
         else:
-            _, (file,), _, _ = socket.recv_fds(self._peers[0], 1, 1)
+            _, files, _, _ = socket.recv_fds(self._peers[0], 1, 1)
+            if not files:
+                raise ConnectionResetError("Connection closed by peer")
+            file = files[0]
         memory = mmap.mmap(file, size)
         os.close(file)
         for peer in self._peers.values():
@@ -206,7 +210,7 @@ def _packs(flat: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 def _anonymous_file() -> int:
     """A descriptor of an empty file without a name: in memory where the system has such files."""
-    if hasattr(os, "memfd_create"):
+    with contextlib.suppress(AttributeError, OSError):  # macOS has none, and a sandbox may refuse them
         return os.memfd_create("ssl-bench")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

@@ -5,14 +5,13 @@ import functools
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,6 +22,7 @@ from ssl_bench.check.finding import Finding, Level, Setting, Verdict, findings
 from ssl_bench.data import resample
 from ssl_bench.data.batch import Step
 from ssl_bench.launch import ranks
+from ssl_bench.launch.local_exchange import LocalExchange
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.objective import sampling
 from ssl_bench.objective.losses import DCL
@@ -380,12 +380,13 @@ def test_the_rank_that_sent_or_received_wrong_numbers_is_named() -> None:
 
 def _scaled(rank: int, world: int, device: torch.device) -> exact_ranks.Answers:
     """Rank 1 computes another mean: what it adds to a sum is a thousandth too large."""
-    all_reduce = dist.all_reduce
+    summed = LocalExchange.sum
 
-    def wrong(x: Tensor, *arguments: Any, **settings: Any) -> Any:
-        return all_reduce(x.mul_(1.001) if rank == 1 else x, *arguments, **settings)
+    def wrong(exchange: LocalExchange, tensors: Sequence[Tensor]) -> None:
+        torch._foreach_mul_(list(tensors), 1.001 if rank == 1 else 1)
+        summed(exchange, tensors)
 
-    dist.all_reduce = wrong  # type: ignore[assignment]  # in this process only
+    LocalExchange.sum = wrong  # type: ignore[assignment,method-assign]  # in this process only
     return exact_ranks.exchange(rank, world, device)
 
 
