@@ -5,6 +5,7 @@ import pty
 import select
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -271,6 +272,25 @@ def test_errors_outside_a_command_are_sentences(capfd: Capture, monkeypatch: pyt
         from ssl_bench import cli
 
         cli.main()
+
+
+def test_ctrl_c_in_a_destructor_stops_a_command(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupts:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def main(arguments: object) -> int:
+        Interrupts()
+        time.sleep(20)
+        return 0
+
+    monkeypatch.setattr(table, "main", main)
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        answer = enter("table", capfd)
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert (answer.code, answer.err) == (130, "interrupted; the same command does what is missing\n")
 
 
 @pytest.mark.slow
