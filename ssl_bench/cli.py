@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import gc
 import importlib
+import io
 import os
 import resource
 import signal
@@ -30,6 +31,11 @@ def main() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     atexit.register(_skip_last_collection)
     streams.open_missing()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 shows other characters as "?"
+            stream.reconfigure(errors="replace")
+    if not os.environ.get("COLUMNS", "1").strip("0"):  # a terminal that does not know its width
+        del os.environ["COLUMNS"]
     try:
         try:
             with none_ignored():

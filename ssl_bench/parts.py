@@ -2,10 +2,11 @@
 
 import copy
 import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from torch import nn
 
 from ssl_bench import files
-from ssl_bench.config import plugins
+from ssl_bench.config import plugins, schema
 from ssl_bench.config.build import build, find_target, has_argument
+from ssl_bench.config.identity import upgraded
 from ssl_bench.data.arrays import Dataset
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
@@ -116,6 +118,22 @@ class Parts:
         nodes = {name: node for name, node in self.config["evaluate"].items() if isinstance(node, dict)}
         return {name: build(node, f"evaluate.{name}") for name, node in nodes.items()}
 
+    def check_values(self) -> None:
+        """Refuse values that a constructor refuses, of all parts that need neither networks nor files.
+
+        Raises:
+            ConfigError: naming the key and what to set.
+        """
+        devices, size = self.config["devices"], self.config["batch_size"]["size"]
+        multiple = math.ceil(size / devices) * devices
+        remedy = f"a multiple of devices={devices}, such as {multiple}, or devices to a divisor of {size}"
+        require(size % devices == 0, "batch_size.size", size, remedy)
+        _ = self.dataset, self.views, self.recipe, self.evaluators
+        for group in OBJECTIVE:
+            node = self.config[group]
+            if node is not None and not has_argument(node, group, "instances"):
+                _check_once(group, json.dumps(node))
+
     def networks(self, trained: nn.Module, initial: nn.Module | None) -> Networks:
         """The trained network and the baselines of ``evaluate.baselines`` by suffix; None stands for raw pixels."""
         networks: dict[str, nn.Module | None] = {"": trained}
@@ -172,9 +190,7 @@ class Parts:
         """
         devices, size = self.config["devices"], self.config["batch_size"]["size"]
         check_devices(local_processes)
-        multiple = math.ceil(size / devices) * devices
-        remedy = f"a multiple of devices={devices}, such as {multiple}, or devices to a divisor of {size}"
-        require(size % devices == 0, "batch_size.size", size, remedy)
+        self.check_values()
         graph = self.config["graph"]
         require(graph is not True or torch.cuda.is_available(), "graph", graph, "auto or false: there is no GPU")
         precision = Precision.of(self.config["precision"], torch.cuda.is_available())
@@ -186,7 +202,6 @@ class Parts:
             method.facts(size)
         except InvalidValue as refusal:
             raise refusal.within("negatives" if isinstance(method, Contrastive) else "framework") from refusal
-        _ = self.views, self.recipe
         images = self.dataset.check()
         baselines = self.config["evaluate"]["baselines"]
         remedy = "[init]: images of many sizes have no raw pixels to compare"
@@ -194,6 +209,12 @@ class Parts:
         remedy = f"{images} or less, the images of {self.choices.get('dataset', 'dataset')}"
         require(size <= images, "batch_size.size", size, remedy)
         check_evaluators(self.evaluators, self.targets({"": method.encoder}, torch.device("cpu"), precision))
+
+
+@cache
+def _check_once(group: str, node: str) -> None:
+    """Build a node, written as JSON: a queue of negatives takes a tenth of a second, and a grid may have it often."""
+    build(json.loads(node), group)
 
 
 @dataclass(frozen=True)
@@ -215,17 +236,24 @@ class LoadedRun:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Configuration of the run in ``folder``.
+    """Configuration of the run in ``folder``, checked as that of a new run; one that nothing tracks.
 
     Raises:
         ConfigError: there is no run, its configuration is damaged, or a plugin of it cannot be used.
     """
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
-    config: Any = files.read_yaml(folder / "config.yaml")
-    if not isinstance(config, dict) or not isinstance(config.get("choices"), dict):
-        raise ConfigError(f"{folder}/config.yaml is damaged: start the training again, which writes it")
-    plugins.versions(config.get("plugins", {}))
+    path, again = folder / "config.yaml", "start the training again, which writes it"
+    config: Any = files.read_yaml(path)
+    choices = config.get("choices") if isinstance(config, dict) else None
+    if not isinstance(choices, dict) or not isinstance(choices.get("dataset"), str):
+        raise ConfigError(f"{path} is damaged: {again}")
+    plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
+    config = upgraded(config) | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
+    try:
+        schema.check(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path} is damaged ({error}): {again}") from error
     return config
 
 

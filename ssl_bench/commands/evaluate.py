@@ -53,7 +53,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, fl
     from ssl_bench.record import plots
 
     config = _configuration(read_config(folder), overrides)
-    Parts(config | {"devices": 1}).validate(1)
+    Parts(config | {"devices": 1, "graph": False}).validate(1)
     device = local_device(0)
     set_matmul_options(config["tf32"])  # as in the run
     run = load_run(folder, config, device)
@@ -84,5 +84,5 @@ def _configuration(config: dict[str, Any], overrides: Sequence[str]) -> dict[str
     changed = {"evaluate": composed["evaluate"]}
     if any(o.startswith("paths.data=") for o in overrides):
         changed["paths"] = composed["paths"]
-    schema.check(config | changed | {"tracking": composed["tracking"]})  # the run's may need another package
+    schema.check(config | changed)
     return config | changed

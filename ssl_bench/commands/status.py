@@ -90,6 +90,8 @@ def main(arguments: Sequence[str]) -> int:
         else:
             shown.update(named=True)
             print(*lines(options.outputs, shown.entries, shown.labels, shown.left), sep="\n")
+        for sentence in shown.refusals():
+            refuse(sentence)
         return 0
     except ConfigError as error:
         return refuse(error)
@@ -125,6 +127,10 @@ class Shown:
         self.entries: list[Entry] = []
         self.labels: list[str] = []
         self.left: float | None = None
+
+    def refusals(self) -> list[str]:
+        """What could not be read, as a sentence."""
+        return self._scan.refusals()
 
     @property
     def listed(self) -> bool:

@@ -1,23 +1,28 @@
 """Carry out a grid: start the runs that are not finished, then wait for those that other processes were training."""
 
-from collections.abc import Mapping
+import math
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra._internal.core_plugins import basic_sweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.core.plugins import Plugins
-from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from ssl_bench.config.compose import Composer
 from ssl_bench.config.identity import run_dir
+from ssl_bench.errors import ConfigError, require, unwritable
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import State
 from ssl_bench.record import results
 
+LARGEST = 100_000  # runs of a grid
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -30,16 +35,18 @@ class GridSweeper(Sweeper):
     """
 
     folder: ClassVar[Path | None] = None  # of the grid that this process has started
+    check: ClassVar[Callable[[dict[str, Any]], None]]  # raises ConfigError for a run that cannot be carried out
 
     def __init__(self, params: Mapping[str, str] | None, max_batch_size: int | None) -> None:
         self.params = dict(params or {})
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Read the grid's folder and make the launcher that the configuration names."""
+        _check_launcher(config.hydra)
         plugins: Any = Plugins.instance()
         self.loader = hydra_context.config_loader
         self.grid, self.primary = Path(config.hydra.sweep.dir), config.hydra.job.config_name
-        self.launcher: Launcher = plugins.instantiate_launcher(
+        self.launcher: Any = plugins.instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
 
@@ -47,15 +54,19 @@ class GridSweeper(Sweeper):
         """Write ``grid.json`` and launch the runs.
 
         Raises:
-            ConfigError: a run cannot be composed; none has started then.
+            ConfigError: the configuration of a run cannot be used; none has started then.
         """
         overrides = [*(f"{key}={values}" for key, values in self.params.items()), *arguments]
         parsed = OverridesParser.create(self.loader).parse_overrides(overrides)
+        _check_size(parsed)
         (batch,) = basic_sweeper.BasicSweeper.split_arguments(parsed, None)
         runs = [list(run) for run in dict.fromkeys(map(tuple, batch))]
+        finished = self._checked(runs)
         GridSweeper.folder = self.grid
-        finished = self._finished(runs)
-        grid.begin(self.grid, runs, finished)
+        try:
+            grid.begin(self.grid, runs, finished)
+        except OSError as error:
+            raise unwritable(error) from error
         if finished:
             print(f"{len(finished)} of {len(runs)} runs are done already", flush=True)
         left = [number for number in range(len(runs)) if number not in finished]
@@ -64,19 +75,56 @@ class GridSweeper(Sweeper):
         if State.INTERRUPTED not in states.values():
             self._launch([runs[number] for number, state in states.items() if state is State.HELD], len(left))
 
-    def _finished(self, runs: list[list[str]]) -> dict[int, Path]:
-        """The directories of the runs that have results, by number."""
+    def _checked(self, runs: list[list[str]]) -> dict[int, Path]:
+        """Check every run that has no results; the directories of the others, by number."""
         composer, finished = Composer(), dict[int, Path]()
         for number, run in enumerate(runs):
-            folder = run_dir(composer.load(run, self.primary))
+            config = composer.load(run, self.primary)
+            folder = run_dir(config)
             if results.finished(folder):
                 finished[number] = folder
+            else:
+                GridSweeper.check(config)
         return finished
 
     def _launch(self, runs: list[list[str]], launched: int) -> None:
         """Carry out runs after ``launched`` others."""
+        if hasattr(self.launcher, "joblib"):  # which would start processes that have no run
+            self.launcher.joblib["n_jobs"] = min(self.launcher.joblib["n_jobs"], max(1, len(runs)))
         for end in self.launcher.launch(runs, initial_job_idx=launched) if runs else ():
             _ = end.return_value  # raises what a run has raised
+
+
+def _check_launcher(settings: DictConfig) -> None:
+    """Refuse settings with which a launcher would fail or hang."""
+    kind = settings.launcher._target_.rpartition(".")[2]
+    if kind == "SlurmLauncher":
+        chosen = settings.runtime.choices["hydra/launcher"]
+        remedy = "local, or start the command on a machine that has Slurm: there is no srun"
+        require(shutil.which("srun") is not None, "hydra/launcher", chosen, remedy)
+    if kind == "JoblibLauncher":
+        jobs = settings.launcher.n_jobs
+        require(jobs >= 1, "hydra.launcher.n_jobs", jobs, "1 or more")
+        for override in settings.overrides.hydra:
+            if re.match(r"\+*hydra\.launcher\.(?!n_jobs=)", override):
+                raise ConfigError(f"{override}: leave it out: of this launcher only hydra.launcher.n_jobs can be set")
+
+
+def _check_size(overrides: Sequence[Override]) -> None:
+    """Refuse a grid without runs or with more than LARGEST, before they are listed."""
+    sizes = dict[str, int]()
+    for override in overrides:
+        key: str = override.get_key_element()
+        values: Any = override.value()
+        if isinstance(values, RangeSweep):
+            sizes[key] = math.ceil((values.stop - values.start) / values.step)
+        elif override.is_sweep_override() and override.is_discrete_sweep():
+            sizes[key] = len(list(override.sweep_string_iterator()))
+        if isinstance(values, IntervalSweep) or sizes.get(key, 1) < 1:
+            raise ConfigError(f"{override.input_line}: no values for a grid: write them, such as {key}=0,1,2")
+    count = math.prod(sizes.values())
+    if count > LARGEST:
+        raise ConfigError(f"{' '.join(sizes)}: the grid has {count:,} runs: start {LARGEST:,} or less at a time")
 
 
 def register() -> None:

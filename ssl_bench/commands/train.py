@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -25,7 +26,7 @@ from ssl_bench.commands.arguments import Parser, refuse
 from ssl_bench.commands.sweeper import GridSweeper
 from ssl_bench.config import compose, schema
 from ssl_bench.config.build import near
-from ssl_bench.errors import ConfigError, require, unwritable
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch import grid, processes
 from ssl_bench.launch.job import Check, Job, Work
 from ssl_bench.launch.outcome import Outcome, State
@@ -84,7 +85,7 @@ def main(
                 raise SystemExit(outcome.code)
             processes.pass_on(outcome.signal)
 
-    GridSweeper.folder = None
+    GridSweeper.folder, GridSweeper.check = None, _check_run if work is None else check
     experiments.register()
     sweeper.register()
     try:
@@ -96,13 +97,19 @@ def main(
     except KeyboardInterrupt:  # outside a training, which handles signals itself
         print("interrupted; the same command does what is missing", file=sys.stderr)
         return 128 + signal.SIGINT
-    except OSError as error:  # Hydra could not make the grid's folder
-        return refuse(unwritable(error))
     finally:
         sys.argv = shell_arguments
     if GridSweeper.folder is not None:
         return grid.summarise(GridSweeper.folder)
     return outcomes[0].code if outcomes else 0
+
+
+def _check_run(config: dict[str, Any]) -> None:
+    """Refuse a run of a grid whose values cannot be used, before the first one starts."""
+    from ssl_bench.parts import Parts  # imports torch: only if there is something to train
+
+    schema.check(config)
+    Parts(config).check_values()
 
 
 def _read(primary: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -52,7 +52,7 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
     for argument, value in arguments.items():
         if argument not in parameters or argument in extra:
             raise ConfigError(f"{key}.{argument}: {target.__name__} has no such argument{near(argument, parameters)}")
-        arguments[argument] = _converted(value, hints.get(argument, Any), f"{key}.{argument}")
+        arguments[argument] = converted(value, hints.get(argument, Any), f"{key}.{argument}")
     required = (p.name for p in parameters.values() if p.default is p.empty and p.name not in extra)
     for missing in (argument for argument in required if argument not in arguments):
         raise ConfigError(f"{key}.{missing} is missing: set {key}.{missing}")
@@ -129,7 +129,7 @@ def _signature(target: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any
     return parameters, hints
 
 
-def _converted(value: Any, hint: Any, key: str) -> Any:
+def converted(value: Any, hint: Any, key: str) -> Any:
     """``value`` in the annotated type: an int becomes a float where one is annotated, a list becomes a tuple."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -137,7 +137,7 @@ def _converted(value: Any, hint: Any, key: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         for option in inner:
             try:
-                return _converted(value, option, key)
+                return converted(value, option, key)
             except ConfigError:
                 continue
     elif origin is typing.Literal:
@@ -155,9 +155,9 @@ def _converted(value: Any, hint: Any, key: str) -> Any:
     elif origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         each = [inner[0]] * len(value) if inner[-1:] == (...,) else list(inner)
         if len(each) == len(value):
-            return tuple(_converted(v, h, key) for v, h in zip(value, each, strict=True))
+            return tuple(converted(v, h, key) for v, h in zip(value, each, strict=True))
     elif inspect.isclass(origin) and issubclass(origin, Iterable) and isinstance(value, list):
-        return [_converted(v, inner[0], key) for v in value]
+        return [converted(v, inner[0], key) for v in value]
     elif hint not in (int, float, str, bool) and origin is None:
         return value
     raise InvalidValue(key, value, _described(hint))

@@ -23,6 +23,7 @@ from ssl_bench.hardware import concurrent_runs
 
 ConfigStore.instance().store("schema", Config)
 guard.install()
+OmegaConf.register_new_resolver("oc.env", guard.read_environment, replace=True)
 OmegaConf.register_new_resolver("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
 OmegaConf.register_new_resolver("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_gpu}}
 
@@ -243,10 +244,14 @@ def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = 
         override = text.removeprefix("Error merging override ")
         reason = str(error.__cause__).splitlines()[0].replace("Integer", "an integer").replace("Float", "a number")
         return f"{override}: {reason[:1].lower()}{reason[1:]}"
-    text = " ".join(text.split("\nSee http")[0].split())
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: cannot be read: write key=value, with quotes around spaces, brackets or commas"
-    return text
+        key, _, value = error.override.partition("=")
+        quoted = f"'{key}=\"{value}\"'"
+        return f"{error.override}: cannot be read: write key=value, with quotes around other characters, as in {quoted}"
+    if isinstance(error, OmegaConfBaseException) and error.full_key:
+        reason = text.splitlines()[0].split("raised while resolving interpolation: ")[-1]
+        return f"{error.full_key}: {reason[:1].lower()}{reason[1:]}; set {error.full_key} to a value"
+    return " ".join(text.split("\nSee http")[0].split())
 
 
 def keys(overrides: Sequence[str], primary: str) -> list[str]:

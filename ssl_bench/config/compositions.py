@@ -130,7 +130,9 @@ def _compose(composer: Composer, request: Request) -> Composition | ConfigError:
 
 
 def _cache_path() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ssl_bench" / "compositions.jsonl"
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    known = os.path.isabs(folder)  # not so for a user without a home directory: then nothing is kept
+    return Path(folder, "ssl_bench", "compositions.jsonl") if known else Path(os.devnull)
 
 
 @cache

@@ -4,7 +4,6 @@ Hydra makes its callbacks, launcher, sweeper and log handlers of classes that th
 this package uses are left. Keys that nothing reads are refused, and secrets, since a configuration is written to disk.
 """
 
-import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +15,9 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.resolvers import oc
 
-from ssl_bench.config.build import KINDS, near
-from ssl_bench.config.schema import Config, directory
+from ssl_bench.config.schema import check_keys, directory, no_key
 from ssl_bench.errors import ConfigError
 
 TARGETS = {
@@ -32,26 +31,16 @@ TARGETS = {
 # Keys of Hydra that would run code or change the environment of a run, with what to use.
 REFUSED = {
     "hydra.callbacks": "there are none",
+    "hydra.job.env_copy": "a run has all environment variables",
     "hydra.job.env_set": "set environment variables in the shell",
     "hydra.searchpath": "use --config-dir",
 }
-LOGGING = ("hydra.job_logging", "hydra.hydra_logging")
+# The same for keys that Hydra would use, or fail at, before the configuration is composed.
+UNREAD = {"hydra.searchpath": "use --config-dir", "hydra.sweeper.params": "write values of a grid as key=0,1,2"}
+SILENT = {"version": 1, "root": None, "disable_existing_loggers": False}  # hydra/job_logging=none
 
-SECRET = re.compile(
-    r"(^|_)(secret|secrets|password|passwd|passphrase|credentials?|token|(api|access|private)_?key)(_|$)"
-)
-FORMS = (
-    r"[0-9a-f]{40}",  # W&B, until 2025
-    r"wandb_v\d+_\w+",
-    r"(gh[oprsu]|github_pat)_\w{30,}",
-    r"hf_[A-Za-z]{30,}",
-    r"sk-[\w-]{20,}",
-    r"A(KI|SI)A[0-9A-Z]{16}",
-    r"eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*",  # JSON web token
-    r"\w+://[^/\s:@]+:[^/\s@]+@.*",  # password in an address
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*",
-)
-VALUE = re.compile("|".join(FORMS), re.DOTALL)
+SECRET = re.compile(r"secret|passw|passphrase|credential|token|jwt|(^|_)pass$|_(pwd|pat|key)$|apikey|^pgpass")
+READABLE = re.compile(r"(SSL_BENCH|SLURM)_\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES")  # by ${oc.env:NAME}
 SHORTEST = 12  # characters of a secret of the environment
 
 
@@ -90,7 +79,7 @@ class GuardedLoader(ConfigLoaderImpl):
         return asked[1]
 
     def _compose(self, config_name: str | None, overrides: list[str], *settings: Any) -> DictConfig:
-        _check_search_path(overrides)
+        _check_unread(overrides)
         try:
             composed = super().load_configuration(config_name, overrides, *settings)
         except yaml.MarkedYAMLError as error:
@@ -112,11 +101,26 @@ def install() -> None:
     application.ConfigLoaderImpl = GuardedLoader  # type: ignore[misc]
 
 
-def _check_search_path(overrides: Sequence[str]) -> None:
-    """Refuse other sources of configurations, of which a package would be imported to search it."""
+def read_environment(name: str, *default: str | None) -> str | None:
+    """The value of ``${oc.env:NAME,default}``, of variables that a configuration may hold.
+
+    Raises:
+        ConfigError: another variable, or one that is not set and has no default.
+    """
+    if not READABLE.fullmatch(name) or SECRET.search(name.lower()):
+        raise ConfigError(f'the environment variable {name} is not read: write "${name}", which the shell replaces')
+    if not default and name not in os.environ:
+        raise ConfigError(f"the environment variable {name} is not set: set it, or write ${{oc.env:{name},default}}")
+    return oc.env(name, *default)
+
+
+def _check_unread(overrides: Sequence[str]) -> None:
+    """Refuse keys of Hydra of which a package would be imported, or which it cannot read."""
     for override in overrides:
-        if override.partition("=")[0].lstrip("+~").startswith("hydra.searchpath"):
-            raise ConfigError(f"{override}: leave it out: {REFUSED['hydra.searchpath']}")
+        key = override.partition("=")[0].lstrip("+~")
+        for start, remedy in UNREAD.items():
+            if key.startswith(start):
+                raise ConfigError(f"{override}: leave it out: {remedy}")
 
 
 def _check_hydra(config: Mapping[str, Any]) -> None:
@@ -127,10 +131,9 @@ def _check_hydra(config: Mapping[str, Any]) -> None:
             node = (node or {}).get(name)
         if node:
             raise ConfigError(f"{key} is set: leave it out: {remedy}")
-    for key in LOGGING:
-        node = config.get(key.removeprefix("hydra.")) or {}
-        if node.get("handlers") or node.get("formatters") or node.get("filters"):
-            raise ConfigError(f"{key} is set: leave it out: a run writes train.log")
+    for key in ("job_logging", "hydra_logging"):
+        if config.get(key, SILENT) != SILENT:
+            raise ConfigError(f"hydra.{key} is set: leave it out: a run writes train.log")
     for path, value in leaves({k: v for k, v in config.items() if k not in ("overrides", "runtime")}, "hydra"):
         group = path.removesuffix("._target_")
         if path.endswith("._target_") and value not in TARGETS.get(group, ()):
@@ -148,34 +151,13 @@ def refuse_unknown(config: Mapping[str, Any], primary: str) -> None:
         primary: the file that it was composed of.
     """
     if primary == "train":
-        _refuse_unknown(config, Config)
+        check_keys(config, types=False)
         return
     file = yaml.safe_load((directory() / f"{primary}.yaml").read_text())
-    groups = {name for entry in file["defaults"] if isinstance(entry, dict) for name in entry}
+    known = [*file, *(name for entry in file["defaults"] if isinstance(entry, dict) for name in entry)]
     for key in config:
-        if key not in {*file, *groups}:
-            raise _no_key(str(key), [*file, *groups])
-
-
-def _refuse_unknown(node: Mapping[str, Any], kind: type, prefix: str = "") -> None:
-    fields = {field.name: field.type for field in dataclasses.fields(kind)}
-    for key, value in node.items():
-        if key not in fields:
-            raise _no_key(f"{prefix}{key}", [f"{prefix}{name}" for name in fields])
-        inner = fields[key]
-        if dataclasses.is_dataclass(inner) and isinstance(inner, type) and isinstance(value, Mapping):
-            _refuse_unknown(value, inner, f"{prefix}{key}.")
-    for key in fields:
-        if key not in node and key != "choices":
-            raise ConfigError(f"{prefix}{key} is missing: set {prefix}{key}")
-    for key in KINDS if not prefix else ():
-        value = node[key]
-        if value is not None and not isinstance(value, Mapping):
-            raise ConfigError(f"{key}={value}: set {key} to one of its options, or {key}.<argument> to a value")
-
-
-def _no_key(key: str, known: Sequence[str]) -> ConfigError:
-    return ConfigError(f"there is no key {key}{near(key, known)}; `ssl-bench train --cfg job` prints them all")
+        if key not in known:
+            raise no_key(str(key), known)
 
 
 def refuse_secrets(config: Mapping[str, Any]) -> None:
@@ -193,8 +175,6 @@ def _check_secret(path: str, value: Any) -> None:
         known = len(secret) >= SHORTEST and SECRET.search(name.lower())
         if known and secret in value:
             raise ConfigError(f"{path} holds the value of the environment variable {name}, a secret: leave it out")
-    if VALUE.fullmatch(value.strip()):
-        raise ConfigError(f"{path} looks like a key or a password and is written to disk: use an environment variable")
 
 
 def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,15 +5,15 @@ Groups (``loss``, ``dataset`` ...) are open here: each is typed by the construct
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from ssl_bench.config.build import one_of
+from ssl_bench.config.build import KINDS, converted, near, one_of
 from ssl_bench.errors import ConfigError, require
 
 CHOICES = {
@@ -23,6 +23,10 @@ CHOICES = {
     "cosines": ("auto", "dense", "tiled"),
     "images_on": ("auto", "device", "host"),
 }
+OPTIONAL = ("loss", "negatives", "temperature")  # groups that a framework with an objective of its own leaves out
+# Types of keys that are Any below, since OmegaConf would convert their values: -1 to true.
+EXACT: dict[str, Any] = dict.fromkeys(("tf32", "compile", "compile_views", "npc_histogram"), bool)
+EXACT["graph"] = bool | Literal["auto"]
 WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
 LARGEST = 2**32 - 1  # of seeds, and far more than sensible of anything else
 
@@ -52,7 +56,7 @@ class BatchSize:
 
 @dataclass
 class Diagnostics:
-    npc_histogram: bool = MISSING
+    npc_histogram: Any = MISSING
     gradient_snr: float | None = MISSING
 
 
@@ -74,9 +78,9 @@ class Config:
     epochs: int = MISSING
     max_steps: int | None = MISSING
     precision: str = MISSING
-    tf32: bool = MISSING
-    compile: bool = MISSING
-    compile_views: bool = MISSING
+    tf32: Any = MISSING
+    compile: Any = MISSING
+    compile_views: Any = MISSING
     graph: Any = MISSING
     reduction: str = MISSING
     plugins: Any = MISSING
@@ -109,6 +113,7 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: naming the key and what to set.
     """
+    check_keys({"plugins": {}} | {key: value for key, value in config.items() if key != "choices"})
     _check_evaluate(config["evaluate"])
     least = {
         "batch_size.size": (config["batch_size"]["size"], 2),
@@ -128,8 +133,6 @@ def check(config: Mapping[str, Any]) -> None:
     for key, options in CHOICES.items():
         one_of(key, config[key], options)
     _check_tracking(config["tracking"])
-    graph = config["graph"]
-    require(graph == "auto" or isinstance(graph, bool), "graph", graph, "auto, true or false")
     decay = config["diagnostics"]["gradient_snr"]
     valid = decay is None or 0 < decay < 1
     require(valid, "diagnostics.gradient_snr", decay, "a decay between 0 and 1, such as 0.99, or null")
@@ -143,6 +146,40 @@ def check(config: Mapping[str, Any]) -> None:
     )
     for key, folder in config["paths"].items():
         require(bool(folder) and "\0" not in folder, f"paths.{key}", folder, "a folder")
+
+
+def check_keys(node: Mapping[str, Any], kind: type = Config, prefix: str = "", types: bool = True) -> None:
+    """Refuse keys that nothing reads and, in a resolved configuration, values of another type than the key's.
+
+    What stands in a group with a ``_target_`` is checked by its constructor.
+
+    Args:
+        types: False for a configuration whose interpolations are not resolved.
+
+    Raises:
+        ConfigError: a key is unknown or missing, or a value has another type.
+    """
+    kinds = {field.name: EXACT.get(field.name, field.type) for field in fields(kind)}
+    for key in node:
+        if key not in kinds:
+            raise no_key(f"{prefix}{key}", [f"{prefix}{name}" for name in kinds])
+    for key, hint in kinds.items():
+        path = f"{prefix}{key}"
+        if key not in node:
+            raise ConfigError(f"{path} is missing: set {path}")
+        value = node[key]
+        if path in KINDS and not (value is None and path in OPTIONAL):
+            require(isinstance(value, Mapping), path, value, f"one of its options, or {path}.<argument> to a value")
+        elif is_dataclass(hint):
+            require(isinstance(value, Mapping), path, value, f"a mapping, such as {path}.{fields(hint)[0].name}")
+            check_keys(value, hint, f"{path}.", types)  # type: ignore[arg-type]  # a class, not an instance
+        elif types:
+            converted(value, hint, path)
+
+
+def no_key(key: str, known: Sequence[str]) -> ConfigError:
+    """The refusal of a key that nothing reads."""
+    return ConfigError(f"there is no key {key}{near(key, known)}; `ssl-bench train --cfg job` prints them all")
 
 
 def _visible(folder: str) -> bool:

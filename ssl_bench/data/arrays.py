@@ -136,6 +136,8 @@ class Dataset(ABC):
     ) -> None:
         for name, value, least in (("size", size, 1), ("channels", channels, 1), ("num_classes", num_classes, 0)):
             require(value >= least, name, value, f"{least} or more")
+        for name, number in (("train_images", train_images), ("epochs", epochs), ("knn_k", knn_k)):
+            require(number is None or number >= 1, name, number, "1 or more, or null")
         require(len(mean) <= channels, "mean", mean, f"at most {channels} numbers, one per channel from the first on")
         require(len(std) == len(mean), "std", std, f"as many numbers as mean has ({len(mean)})")
         self.root, self.size, self.channels, self.num_classes = Path(root), size, channels, num_classes

@@ -111,6 +111,13 @@ def top_accuracies(logits: Tensor, labels: Tensor, num_classes: int, per_class: 
         yield f"top1_class{c}", hits[labels == c, 0].double().mean().item()
 
 
+def check_sgd(momentum: float, *decays: float) -> None:
+    """Refuse settings with which the SGD of a probe cannot converge."""
+    require(0 <= momentum < 1, "momentum", momentum, "a number from 0 to below 1")
+    valid = len(decays) > 0 and all(0 <= decay <= 1 for decay in decays)
+    require(valid, "weight_decay", decays[0] if len(decays) == 1 else decays, "one or more numbers from 0 to 1")
+
+
 class LinearProbe(Evaluator):
     """Test accuracy of a linear classifier on cached features.
 
@@ -142,7 +149,7 @@ class LinearProbe(Evaluator):
         self.lrs, self.epochs, self.batch_size = list(lrs), epochs, batch_size
         self.momentum = momentum
         self.decays = [weight_decay] if isinstance(weight_decay, float | int) else list(weight_decay)
-        require(min(self.decays, default=-1) >= 0, "weight_decay", weight_decay, "one or more numbers, 0 or more")
+        check_sgd(momentum, *self.decays)
         self.features, self.per_class = features, per_class
 
     def check(self, target: Target) -> None:

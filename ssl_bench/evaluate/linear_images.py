@@ -21,7 +21,7 @@ from ssl_bench.data.pixels import sizes
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
-from ssl_bench.evaluate.linear import top_accuracies
+from ssl_bench.evaluate.linear import check_sgd, top_accuracies
 from ssl_bench.evaluate.target import Evaluator, Target, captured_outputs, submodules
 
 # Principal components of the colours of ImageNet's pixels in [0, 1] (Krizhevsky et al., 2012, section 4.1), one in each
@@ -92,6 +92,8 @@ class LinearOnImages(Evaluator):
         require(epochs >= 1, "epochs", epochs, "1 or more")
         require(batch_size >= 1, "batch_size", batch_size, "1 or more")
         require(lr > 0, "lr", lr, "a positive number")
+        check_sgd(momentum, weight_decay)
+        require(momentum > 0 or not nesterov, "nesterov", nesterov, "false: momentum is 0")
         whole = all(len(window) == 2 and min(window) >= 1 for window in windows or ())
         fits = windows is None or (whole and len(windows) == len(layers or ()))
         require(fits, "windows", windows, "null, or [size,stride] for each of layers")

@@ -212,6 +212,9 @@ class Target:
         """Outputs for the images ``ids`` [n], in that order, each computed on one rank.
 
         ``make_views`` gets the rows of a batch in ``ids`` and its images, which threads read in advance.
+
+        Raises:
+            RunError: an output is not finite.
         """
         count = len(ids)
         ends = [count * r // world() for r in range(world() + 1)]  # shard sizes differ by at most one
@@ -227,7 +230,11 @@ class Target:
                 if name not in shard:
                     shard[name] = output.new_zeros(longest, output.shape[1])
                 shard[name][start : start + len(output)] = output
-        return {name: self._join(padded, ends) for name, padded in shard.items()}
+        joined = {name: self._join(padded, ends) for name, padded in shard.items()}
+        for name, output in joined.items():
+            if not output.isfinite().all():
+                raise RunError(f"outputs of the network ({name}) are not finite: a smaller optimizer.lr may help")
+        return joined
 
     @staticmethod
     def _raw(images: ImageBatch) -> Tensor:

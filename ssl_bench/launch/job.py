@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import OmegaConf
 
 from ssl_bench import files
 from ssl_bench.config import compose
@@ -19,7 +20,7 @@ from ssl_bench.config.identity import run_dir, run_id
 from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.launch import grid
 from ssl_bench.launch.claim import claimed, remove_claims
-from ssl_bench.launch.nodes import forget_result, nodes, restarted
+from ssl_bench.launch.nodes import check_interface, check_torchrun, forget_result, nodes, restarted
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.slots import Slot
 from ssl_bench.record.metrics import show_agent
@@ -44,7 +45,9 @@ class Job:
     def __init__(self, cfg: Any, settings: Any, check: Check, work: Work | None) -> None:
         self.cfg, self.check, self.work = cfg, check, work
         self.in_grid = settings.mode.name == "MULTIRUN"
-        self.overrides, self.choices = list(settings.overrides.task), dict(settings.runtime.choices)
+        written: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
+        self.overrides: list[str] = written
+        self.choices = dict(settings.runtime.choices)
         folders = [source.path for source in settings.runtime.config_sources if source.provider == "command-line"]
         flags = [word for folder in folders for word in ("--config-dir", folder)]
         self.command = shlex.join(["ssl-bench", settings.job.config_name, *flags, *self.overrides])
@@ -71,6 +74,9 @@ class Job:
             outcome = self._carried_out(config, folder, wait)
         except ConfigError as error:
             outcome = Outcome.failed(str(error), error.exit_code)
+        except OSError as error:  # of a file system, or of what the ranks share
+            where = error.filename or "what the processes share in /dev/shm or TMPDIR"
+            outcome = Outcome.failed(f"{where}: {error.strerror or error}; after fixing that, the same command resumes")
         outcome = replace(outcome, folder=str(folder) if folder else None)
         self._report(outcome)
         self._record(outcome)
@@ -84,6 +90,7 @@ class Job:
                 raise ConfigError(
                     "a grid cannot run under torchrun, where every rank would start it: use devices=N instead"
                 )
+            check_torchrun()
             config["devices"] = int(os.environ["WORLD_SIZE"])
         if self.in_grid and under_agent():
             raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
@@ -98,6 +105,8 @@ class Job:
         if not several_parents and finished(folder):
             return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
         if self.work is None:
+            if config["devices"] > 1:
+                check_interface()
             from ssl_bench.parts import Parts  # imports torch: only if there is something to train
 
             local = int(os.environ["LOCAL_WORLD_SIZE"]) if self.torchrun else nodes().share(config["devices"])
@@ -167,7 +176,8 @@ class Job:
         if outcome.state is State.INTERRUPTED:
             name = signal.Signals(outcome.signal).name
             print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
-        if outcome.state in (State.FAILED, State.HELD) and os.environ.get("RANK", "0") == "0":
+        first = not self.torchrun or os.environ.get("RANK", "0") == "0"
+        if outcome.state in (State.FAILED, State.HELD) and first:
             print(f"ssl-bench: {outcome.reason}", file=sys.stderr, flush=True)
 
     def _record(self, outcome: Outcome) -> None:

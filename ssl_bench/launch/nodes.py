@@ -4,9 +4,13 @@ submitit starts the job once on every machine; each process starts its share of 
 """
 
 import os
+import socket
 from dataclasses import dataclass
 
-from ssl_bench.errors import InvalidValue
+from ssl_bench.errors import ConfigError, InvalidValue, require
+
+SUBMITIT = ("SUBMITIT_FOLDER", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES")
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,8 @@ class Nodes:
 
 def nodes() -> Nodes:
     """The machines of this Slurm job; a single one outside Slurm."""
-    count = int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
-    if not _under_submitit() or count == 1:
+    count = int(os.environ["SLURM_JOB_NUM_NODES"]) if _under_submitit() else 1
+    if count == 1:
         return Nodes()
     from submitit import JobEnvironment
 
@@ -42,7 +46,22 @@ def nodes() -> Nodes:
 
 def restarted() -> bool:
     """Whether Slurm has started this job before. If its node failed, the claim that it had then is still there."""
-    return int(os.environ.get("SLURM_RESTART_COUNT", 0)) > 0
+    return os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+
+
+def check_torchrun() -> None:
+    """Refuse a variable of torchrun that is left over from another command."""
+    for name in TORCHRUN:
+        if not os.environ.get(name, "").isdecimal():
+            remedy = "start the command by torchrun, or unset TORCHELASTIC_RUN_ID"
+            raise ConfigError(f"TORCHELASTIC_RUN_ID is set, and {name} is no number: {remedy}")
+
+
+def check_interface() -> None:
+    """Refuse network interfaces that this machine does not have, by which its ranks are to meet."""
+    wanted, known = os.environ.get("GLOO_SOCKET_IFNAME", ""), {name for _, name in socket.if_nameindex()}
+    valid = not wanted or {*wanted.split(",")} <= known
+    require(valid, "GLOO_SOCKET_IFNAME", wanted, f"one of {', '.join(sorted(known))}, or unset it")
 
 
 def forget_result() -> None:
@@ -54,4 +73,5 @@ def forget_result() -> None:
 
 
 def _under_submitit() -> bool:
-    return os.environ.get("SUBMITIT_EXECUTOR") == "slurm"
+    """Whether submitit has started this process, which sets all of its variables."""
+    return os.environ.get("SUBMITIT_EXECUTOR") == "slurm" and {*SUBMITIT} <= {*os.environ}

@@ -73,6 +73,7 @@ class Siamese(Framework):
         self.views_forward, self.norm, self.groups, self.symmetric = views_forward, norm, groups, symmetric
         self.encoder = Encoder(backbone, head)
         self.target = None if momentum is None else copy.deepcopy(self.encoder).requires_grad_(False)
+        require(predictor is None or predictor >= 1, "predictor", predictor, "1 or more, or null")
         width = head.num_features
         self.predictor = None if predictor is None else MLP(width, 2, predictor, width, True, "none")
         self.gives = frozenset({"both_views"} if symmetric else {})

@@ -150,4 +150,4 @@ def _alignment(contrast: Contrast) -> Tensor:
 
 def _require_positive(**values: float) -> None:
     for name, value in values.items():
-        require(value > 0, name, value, "a positive number")
+        require(1e-6 <= value <= 1e6, name, value, "a positive number from 1e-6 to 1e6")

@@ -63,6 +63,10 @@ class Collector:
         self._files: dict[str, tuple[object, Files]] = {}  # by path, with the marks of the files
         self._papers: tuple[object, dict[str, Any]] | None = None  # with the finished runs they were made of
 
+    def refusals(self) -> list[str]:
+        """What could not be read, as a sentence."""
+        return self._scan.refusals()
+
     def collect(self, start: Path | None = None) -> dict[str, Any]:
         """The data of the report.
 

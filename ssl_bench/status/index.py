@@ -22,7 +22,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.launch.outcome import State
 from ssl_bench.status.configs import Configs
-from ssl_bench.status.entries import FILES, RunFolder
+from ssl_bench.status.entries import CONFIG, FILES, RESULTS, RunFolder
 from ssl_bench.status.follow import LARGEST, Mark, find_mark
 from ssl_bench.status.grids import SETTLED, GridFolder, Record, read_grid
 
@@ -129,6 +129,7 @@ class Index:
         self._stored_grids: list[Any] | None = None  # rows of the file, until they are needed
         self._configs = Configs()
         self._sweeps: list[str] = []  # folders of grids
+        self.unreadable: list[str] = []  # folders and files that this user may not read
         with no_collection(), contextlib.suppress(*DAMAGED):
             self._load()
         self._in_file = {*self._runs}
@@ -139,7 +140,7 @@ class Index:
         Args:
             now: in seconds of the epoch.
         """
-        found, self._sweeps = dict[str, RunFolder](), list[str]()
+        found, self._sweeps, self.unreadable = dict[str, RunFolder](), list[str](), list[str]()
         mark = find_mark(self._root)
         folders = [""] if mark and self._search("", mark, found, now) else []
         while folders:
@@ -148,7 +149,8 @@ class Index:
             try:
                 with os.scandir(f"{self._root}/{folder}") as inside:
                     entries = [entry for entry in inside if entry.is_dir(follow_symlinks=False)]
-            except OSError:
+            except OSError as error:
+                self.unreadable += [f"{self._root}/{folder}"] if isinstance(error, PermissionError) else []
                 continue
             for entry in entries:
                 path = start + entry.name
@@ -176,7 +178,12 @@ class Index:
     def _search(self, path: str, mark: Mark, found: dict[str, RunFolder], now: float) -> bool:
         """Add the run in a folder to ``found``, if there is one; return whether there may be runs inside the folder."""
         run = self._runs.get(path) or RunFolder(self._root, path)
-        if not run.update(self._configs, mark):
+        is_run = run.update(self._configs, mark)
+        for name in (CONFIG, RESULTS) if not (is_run and run.done) else ():
+            file = f"{run.folder}/{name}"
+            if run.marks.get(name) and not os.access(file, os.R_OK, effective_ids=True):
+                self.unreadable.append(file)
+        if not is_run:
             return True
         found[path] = run
         run.fixed = run.done and run.began is not None and now - mark[0] / 1e9 > SETTLED

@@ -16,6 +16,12 @@ class Scan:
         self.outputs = outputs
         self._index = Index(outputs)
 
+    def refusals(self) -> list[str]:
+        """A sentence on what this user may not read of the results folder, if there is any."""
+        paths = self._index.unreadable
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        return [f"{paths[0]}{more}: Permission denied; runs in there are missing or incomplete"] if paths else []
+
     def update(self, now: float) -> tuple[list[Entry], float | None]:
         """Return all entries and the seconds until all are done: None if they are not known or nothing is running.
 

@@ -60,8 +60,8 @@ class TrainingState:
         Its key ``judged`` is ``evaluated_step``; ``ranks`` has what differs between the ranks.
 
         Raises:
-            RunError: a loss since the last row of metrics was not finite; nothing is written. ``lr_at`` gives the
-                learning rate of that step.
+            RunError: a loss since the last row of metrics was not finite, or a weight is not; nothing is written.
+                ``lr_at`` gives the learning rate of that step.
         """
         self.method.collect()
         local = {"rng": rng_state(), "meter": list(self.meter.summary())}
@@ -72,6 +72,10 @@ class TrainingState:
         for _, _, bad_step, tau in (each["meter"] for each in ranks):
             if bad_step >= 0:
                 raise_bad_loss(int(bad_step), lr_at(int(bad_step)), tau)
+        if not torch.stack([weight.isfinite().all() for weight in self.method.parameters()]).all():
+            at = f"step {self.step} (lr {lr_at(self.step - 1):.6g})"
+            remedy = "a smaller optimizer.lr or optimizer.weight_decay, or a warm-up may help"
+            raise RunError(f"the weights are not finite after {at}: {remedy}")
         if rank() == 0:
             counters = {"run_id": run_id, "step": self.step, "judged": self.evaluated_step, "ranks": ranks}
             states = {name: part.state_dict() for name, part in self._stateful_parts().items()}

@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from ssl_bench import __version__
 from ssl_bench.commands import completion, table
+from ssl_bench.commands.sweeper import GridSweeper
 from tests.door.door import enter, refuses
 
 Capture = pytest.CaptureFixture[str]
@@ -84,6 +85,46 @@ REFUSED = {
     "mi epochs=3": "no key epochs ssl-bench mi --cfg job",
     "mi dcl": "dcl is no key=value did you mean loss=dcl?",
     "weight -x": f"unrecognized arguments: -x; {FLAGS} weight",
+    "train name=grün": "name=grün: cannot be read: write key=value, with quotes as in 'name=\"grün\"'",
+    "train 'name=${nowhere}'": "name: interpolation key 'nowhere' not found; set name to a value",
+    "train 'epochs=${epochs}'": "epochs: recursive interpolation detected; set epochs to a value",
+    "train 'loss=dclw' 'loss.sigma=${foo:1}'": "loss.sigma: unsupported interpolation type foo; set loss.sigma",
+    "train 'epochs=${add:a,b}'": "epochs: unsupported operand; set epochs to a value",
+    "train 'epochs=${loss}'": "epochs: while dereferencing interpolation ${loss} set epochs to a value",
+    "train 'name=${oc.env:SSL_BENCH_NOPE}'": "name: the environment variable SSL_BENCH_NOPE is not set: set it",
+    # values that were accepted, or named another key
+    "train diagnostics.npc_histogram=-1": "diagnostics.npc_histogram=-1: set diagnostics.npc_histogram to true",
+    "train compile=3": "compile=3: set compile to true or false",
+    "train dataset.train_images=-1": "dataset.train_images=-1: set dataset.train_images to 1 or more, or null",
+    "train dataset.epochs=-1 epochs=1": "dataset.epochs=-1: set dataset.epochs to 1 or more, or null",
+    "train evaluate.linear.momentum=-1": "evaluate.linear.momentum=-1.0: set evaluate.linear.momentum to a number",
+    "train evaluate.linear.momentum=99999999999": "evaluate.linear.momentum=99999999999.0: a number from 0 to below 1",
+    "train evaluate.linear.weight_decay=99999999999": "evaluate.linear.weight_decay=99999999999.0: numbers from 0 to 1",
+    "train evaluate.linear.weight_decay=[0,2]": "evaluate.linear.weight_decay=[0.0,2.0]: numbers from 0 to 1",
+    "train evaluate=linear_moco evaluate.linear_moco.momentum=1": "evaluate.linear_moco.momentum=1.0: a number",
+    "train framework=byol framework.predictor=-1": "framework.predictor=-1: 1 or more, or null",
+    "train temperature.tau=1e-300": "temperature.tau=1e-300: a positive number from 1e-6 to 1e6",
+    "train temperature.tau=100000000000": "temperature.tau=100000000000.0: a positive number from 1e-6 to 1e6",
+    # grids, which are checked whole before the first run starts
+    "train -m name=a,../b": "name=../b: set name to a folder name",
+    "train -m max_steps=1,null,0": "max_steps=0: set max_steps to 1 or more",
+    "train -m temperature.tau=0.1,-1": "temperature.tau=-1.0: a positive number",
+    "train -m batch_size.size=64,63 devices=2": "batch_size.size=63: a multiple of devices=2",
+    "train -m evaluate.knn.temperature=1,0": "evaluate.knn.temperature=0.0: set evaluate.knn.temperature",
+    "mi -m information=2,0": "information=0: set information to a positive number",
+    "train -m 'seed=range(0,1000000000)'": "seed: the grid has 1,000,000,000 runs: start 100,000 or less at a time",
+    "train -m 'seed=shuffle(range(0,1000000000))'": "seed: the grid has 1,000,000,000 runs: start 100,000 or less",
+    "train -m 'seed=range(0,400)' 'max_steps=range(1,400)'": "seed max_steps: the grid has 159,600 runs",
+    "train -m 'seed=glob(*)'": "seed=glob(*): no values for a grid: write them, such as seed=0,1,2",
+    "train -m 'seed=range(3,3)'": "seed=range(3,3): no values for a grid: write them, such as seed=0,1,2",
+    "train -m 'seed=interval(0,1)'": "seed=interval(0,1): no values for a grid: write them, such as seed=0,1,2",
+    # Hydra's own settings
+    "train -m seed=0,1 hydra/launcher=local hydra.launcher.n_jobs=0": "n_jobs=0: to 1 or more",
+    "train -m seed=0,1 hydra/launcher=local hydra.launcher.timeout=0.001": "hydra.launcher.timeout=0.001: leave it out",
+    "train +hydra.job_logging.root.handlers=[x]": "hydra.job_logging is set: leave it out: a run writes train.log",
+    "train -m +hydra.sweeper.params.loss=dcl": "+hydra.sweeper.params.loss=dcl: leave it out: grid as key=0,1,2",
+    "train -m 'hydra.sweeper.params={a: 1}'": "hydra.sweeper.params={a: 1}: leave it out: grid as key=0,1,2",
+    "train hydra.job.env_copy=[PATH]": "hydra.job.env_copy is set: leave it out",
     # experiments
     "train experiment=nope": "experiment=nope: no such option; set experiment to one of dcl/<table>, eqco/<table>",
     "train -m experiment=nope": "experiment=nope: no such option; set experiment to one of dcl/<table>",
@@ -299,6 +340,26 @@ def test_too_little_address_space_is_one_sentence() -> None:
     done = subprocess.run(["bash", "-c", run], capture_output=True, text=True)
     line = "ssl-bench: the address space is too small to load torch: set ulimit -v to unlimited\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
+
+
+def test_the_launcher_of_slurm_needs_slurm(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    refuses(
+        "train -m hydra/launcher=slurm seed=0,1", "hydra/launcher=slurm: set hydra/launcher to local, no srun", capfd
+    )
+
+
+def test_a_launcher_starts_no_more_processes_than_runs() -> None:
+    class Launcher:
+        joblib: ClassVar[dict[str, int]] = {"n_jobs": 500}
+
+        def launch(self, runs: list[list[str]], initial_job_idx: int) -> list[Any]:
+            return []
+
+    grid = GridSweeper(None, None)
+    grid.launcher = Launcher()
+    grid._launch([["seed=0"], ["seed=1"]], 0)
+    assert grid.launcher.joblib["n_jobs"] == 2
 
 
 # ---- completion

@@ -8,6 +8,7 @@ import torch
 import yaml
 
 from ssl_bench.config.build import KINDS, find_target
+from ssl_bench.config.compose import load
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 from tests.door.door import enter, refuses
@@ -87,19 +88,10 @@ ATTACKS = {
     "train +tracking.api_key=abc": "tracking.api_key secret",
     "train +loss.token=abc": "loss.token secret",
     "train +evaluate.password=abc": "evaluate.password secret",
+    "train +evaluate.db_pass=abc": "evaluate.db_pass secret",
     "train '+dataset={aws_secret_access_key: abc}'": "dataset",
     "train +dataset.aws_secret_access_key=abc": "dataset.aws_secret_access_key secret",
     "train -m seed=0,1 +hf-token=abc": "hf-token secret",
-    f"train tracking.entity={'0af1' * 10}": "tracking.entity key",
-    f"train tracking.tags=[a,{'0af1' * 10}]": "tracking.tags key",
-    f"train name=wandb_v1_{'Ab0' * 10}": "name key",
-    f"train name=ghp_{'Ab0' * 12}": "name key",
-    f"train name=hf_{'AbCd' * 9}": "name key",
-    "train name=AKIA0123456789ABCDEF": "name key",
-    f"train name=sk-{'Ab0' * 10}": "name key",
-    "train 'tracking.project=https://me:hunter2@host/x'": "tracking.project key",
-    f"train -m seed=0,1 name={'0af1' * 10}": "name key",
-    f"mi name={'0af1' * 10}": "name key",
     "train +hydra.job.api_key=abc": "hydra.job",
     # a plugin that nobody allowed
     "train plugins=[antigravity]": "plugins=[antigravity] SSL_BENCH_PLUGINS=antigravity",
@@ -131,13 +123,13 @@ def test_a_configuration_that_would_run_code_or_write_a_secret_is_refused(
         ("loss/mine.yaml: '# @package _global_\nnew: 1'", "no key new"),
         ("loss/mine.yaml: '# @package _global_\nplugins: [antigravity]'", "SSL_BENCH_PLUGINS=antigravity"),
         ("loss/mine.yaml: '!!python/object/apply:os.system [touch X]'", "loss/mine.yaml"),
-        ("loss/mine.yaml: '_target_: ${oc.env:HOSTILE_TARGET}'", "loss._target_=os.system Loss"),
+        ("loss/mine.yaml: '_target_: ${oc.env:SSL_BENCH_TARGET}'", "loss._target_=os.system Loss"),
     ],
 )
 def test_a_file_of_another_folder_is_checked_as_the_command_line(
     file: str, says: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOSTILE_TARGET", "os.system")
+    monkeypatch.setenv("SSL_BENCH_TARGET", "os.system")
     path, _, text = file.partition(": ")
     (Path("conf") / path).parent.mkdir(parents=True)
     (Path("conf") / path).write_text(text.strip("'"))
@@ -145,12 +137,32 @@ def test_a_file_of_another_folder_is_checked_as_the_command_line(
     assert not Path("X").exists()
 
 
-def test_a_secret_of_the_environment_is_not_written(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+UNREAD = ["PGPASSWORD", "DB_PASS", "MYSQL_PWD", "GITHUB_PAT", "OPENAI_KEY", "AWS_SECRET_ACCESS_KEY", "SLURM_JWT"]
+
+
+@pytest.mark.parametrize("variable", [*UNREAD, "SSL_BENCH_PASSWORD", "PATH", "SSL_BENCHMARK", "XHOME"])
+def test_a_variable_of_the_environment_that_is_not_ours_is_not_read(
+    variable: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "an-ordinary-looking-word")
-    for command in ("train 'name=${oc.env:AWS_SECRET_ACCESS_KEY}'", "train name=x-an-ordinary-looking-word"):
-        refuses(command, "name AWS_SECRET_ACCESS_KEY", capfd)
+    monkeypatch.setenv(variable, "an-ordinary-looking-word")
+    for command in (f"train 'name=${{oc.env:{variable}}}'", f"train 'name=${{oc.env:{variable},none}}' seed=1"):
+        refuses(command, f'name: variable {variable} is not read: write "${variable}", which the shell replaces', capfd)
+
+
+@pytest.mark.parametrize("variable", ["SSL_BENCH_X", "SLURM_JOB_ID", "HOME", "USER", "TMPDIR", "CUDA_VISIBLE_DEVICES"])
+def test_a_variable_that_is_ours_is_read(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "some/place")
+    assert load([f"name=${{oc.env:{variable}}}"])["name"] == "some/place"
+    monkeypatch.delenv(variable)
+    assert load([f"name=${{oc.env:{variable},other}}"])["name"] == "other"
+
+
+@pytest.mark.parametrize("variable", UNREAD)
+def test_a_secret_of_the_environment_is_not_written(
+    variable: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "an-ordinary-looking-word")
+    refuses("train name=x-an-ordinary-looking-word", f"name {variable}, a secret", capfd)
     assert "ordinary" not in enter("train name=x-an-ordinary-looking-word", capfd).err
 
 

@@ -1,0 +1,141 @@
+"""Commands in an environment that is odd: its variables, its encoding, its permissions."""
+
+import io
+import os
+import pwd
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ssl_bench.config.compositions import compositions
+from ssl_bench.launch import ranks
+from ssl_bench.launch.nodes import Nodes, nodes, restarted
+from tests.door.door import enter, refuses
+
+Capture = pytest.CaptureFixture[str]
+Train = Callable[..., tuple[int, str]]
+
+# Variables and a command, with the sentence of its refusal.
+REFUSED = [
+    ("RANK=1", "train seed=-1", "seed=-1: set seed to 0 or more"),
+    ("TORCHELASTIC_RUN_ID=x", "train", "TORCHELASTIC_RUN_ID is set, and RANK is no number: torchrun, or unset"),
+    ("TORCHELASTIC_RUN_ID=x RANK=0 LOCAL_RANK=0 WORLD_SIZE=two", "train", "WORLD_SIZE is no number"),
+    ("GLOO_SOCKET_IFNAME=no0", "train devices=2", "GLOO_SOCKET_IFNAME=no0: set GLOO_SOCKET_IFNAME to one of lo"),
+]
+
+
+@pytest.mark.parametrize(("variables", "command", "says"), REFUSED)
+def test_a_variable_of_another_command_is_refused(
+    variables: str, command: str, says: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in variables.split():
+        monkeypatch.setenv(*variable.split("="))
+    refuses(command, says, capfd)
+
+
+def test_the_interface_of_this_machine_is_accepted(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", ",".join(name for _, name in socket.if_nameindex()))
+    refuses("train devices=2 batch_size.size=63", "batch_size.size=63: a multiple of devices=2", capfd)
+
+
+@pytest.mark.parametrize(
+    "variable", ["SUBMITIT_EXECUTOR=slurm", "SLURM_JOB_NUM_NODES=abc", "SLURM_JOB_NUM_NODES=2", "SLURM_RESTART_COUNT="]
+)
+def test_a_variable_of_slurm_alone_is_no_job_of_slurm(
+    variable: str, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*variable.split("="))
+    assert (nodes(), restarted()) == (Nodes(), False)
+    code, printed = train("max_steps=1")
+    assert code == 0, printed
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_utf8_shows_a_table(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = io.BytesIO()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding))
+        patched.setattr(sys, "argv", ["ssl-bench", "table", "--claims"])
+        from ssl_bench import cli
+
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    assert end.value.code == 0 and b"?" in printed.getvalue()
+
+
+@pytest.mark.parametrize("command", ["table dcl/fig3", "table --claims"])
+def test_a_terminal_that_does_not_know_its_width(command: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    answer = enter(command, capfd)
+    assert (answer.code, answer.err) == (0, "") and answer.out
+
+
+def test_a_user_without_a_home_directory_keeps_no_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    ((config,),) = [compositions([("train", ("loss=dcl",))]).values()]
+    assert config.config(3)["seed"] == 3
+    assert not list(Path().iterdir())
+
+
+def test_a_read_only_memory_of_processes_is_not_taken_for_the_results_folder(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(30, "Read-only file system")  # what a semaphore in /dev/shm raises, without a name
+
+    monkeypatch.setattr(ranks, "launch", fails)
+    code, printed = train("max_steps=1")
+    line = (
+        "ssl-bench: what the processes share in /dev/shm or TMPDIR: Read-only file system; after fixing that, the same"
+    )
+    assert (code, printed.splitlines()[-1]) == (1, f"{line} command resumes")
+
+
+# ---- the files of other users
+
+
+@pytest.fixture
+def stranger() -> Iterator[Callable[[], None]]:
+    """Function that makes this process another user's, if it is the administrator's."""
+    user = os.geteuid()
+
+    def become() -> None:
+        if user == 0:
+            os.seteuid(65534)
+
+    yield become
+    os.seteuid(user)
+
+
+@pytest.mark.parametrize("hidden", ["", "config.yaml", "results.json"])
+def test_what_may_not_be_read_is_named(
+    hidden: str, train: Train, capfd: Capture, stranger: Callable[[], None], tmp_path: Path
+) -> None:
+    assert train("max_steps=1")[0] == 0
+    (run,) = Path("outputs/default").iterdir()
+    for name in ("config.yaml", "results.json"):
+        if hidden == "config.yaml" and name == "results.json":
+            (run / name).unlink()
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(folder.stat().st_mode | 0o755)
+    (run / hidden).chmod(0)
+    stranger()
+    says = f"{run / hidden}: Permission denied; runs in there are missing or incomplete"
+    answer = enter("status", capfd)
+    assert answer.code == 0 and answer.err == f"ssl-bench: {says}\n"
+
+
+@pytest.mark.parametrize("change", ["optimizer.lr=99999999999", "optimizer.weight_decay=99999999999"])
+def test_weights_that_the_last_step_breaks_are_named(change: str, train: Train) -> None:
+    code, printed = train("max_steps=2", "optimizer.warmup_epochs=0", change, "evaluate=[knn]")
+    assert code == 1 and "Traceback" not in printed
+    last = printed.splitlines()[-1]
+    assert last.startswith("ssl-bench: the ") and "not finite" in last and "a smaller optimizer.lr" in last, printed

@@ -1,0 +1,112 @@
+"""The configuration of a run on disk goes through the same checks as one of the command line."""
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ssl_bench.config.build import build, find_target
+from ssl_bench.config.compose import load
+from ssl_bench.config.identity import ADDED, MOVED, upgraded
+from ssl_bench.parts import Parts, read_config
+from tests.door.door import refuses
+
+RELEASED = Path(__file__).parents[1] / "config" / "released"
+RUN = Path("outputs/default/0123456789")
+DAMAGED = f"{RUN}/config.yaml is damaged"
+AGAIN = "start the training again, which writes it"
+
+# A key and a value in its place, ``...`` for none, with the key of the refusal.
+VARIANTS: list[tuple[str, Any, str]] = [
+    ("choices", ..., ""),
+    ("choices", [], ""),
+    ("choices.dataset", ..., ""),
+    ("choices.dataset", None, ""),
+    *[(key, ..., f"({key} is missing: set {key})") for key in ("paths", "precision", "dataset", "batch_size", "seed")],
+    *[(key, ..., f"({key} is missing: set {key})") for key in ("evaluate", "optimizer", "paths.data", "log_every")],
+    ("seed", "text", "(seed=text: set seed to an integer)"),
+    ("seed", None, "(seed=null: set seed to an integer)"),
+    ("seed", -1, "(seed=-1: set seed to 0 or more)"),
+    ("epochs", 1.5, "(epochs=1.5: set epochs to an integer)"),
+    ("tf32", -1, "(tf32=-1: set tf32 to true or false)"),
+    ("graph", 3, "(graph=3: set graph to true or false or auto)"),
+    ("diagnostics", "text", "(diagnostics=text: set diagnostics to a mapping"),
+    ("diagnostics.npc_histogram", "yes", "(diagnostics.npc_histogram=yes: set diagnostics.npc_histogram to true"),
+    ("paths", "text", "(paths=text: set paths to a mapping"),
+    ("paths.data", 3, "(paths.data=3: set paths.data to a name)"),
+    ("batch_size", 64, "(batch_size=64: set batch_size to a mapping"),
+    ("augment", None, "(augment=null: set augment to one of its options"),
+    ("evaluate", None, "(evaluate=null: set evaluate to one of its options"),
+    ("loss", "text", "(loss=text: set loss to one of its options"),
+    ("new", 3, "(there is no key new"),
+    ("name", "../up", "(name=../up: set name to a folder name"),
+]
+
+
+def written(change: str = "", value: Any = ...) -> Path:
+    """A run directory whose configuration has another value of a key, or no such key."""
+    config = load(["tracking=off"])
+    *groups, key = change.split(".")
+    node = config
+    for group in groups:
+        node = node[group]
+    node[key] = value
+    if value is ...:
+        del node[key]
+    RUN.mkdir(parents=True)
+    (RUN / "config.yaml").write_text(yaml.safe_dump(config))
+    return RUN
+
+
+@pytest.mark.parametrize(("key", "value", "says"), VARIANTS, ids=[f"{key}={value}" for key, value, _ in VARIANTS])
+def test_a_damaged_configuration_is_refused_by_its_key(
+    key: str, value: Any, says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refuses(f"evaluate {written(key, value)}", f"{DAMAGED} {says} {AGAIN}", capfd)
+
+
+@pytest.mark.parametrize("key", ["tracking", "compile_views", "graph"])
+def test_a_key_that_is_new_or_not_used_may_be_missing(key: str) -> None:
+    config = read_config(written(key))
+    assert config["tracking"]["mode"] == "off" and config["graph"] in (False, "auto")
+
+
+def test_a_plugin_that_is_allowed_but_not_listed_is_not_run(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("my_losses.py").write_text("raise SystemExit('the code of the plugin ran')\n")
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "my_losses")
+    run = written("loss", {"_target_": "my_losses.Evil"})
+    refuses(f"evaluate {run}", "loss._target_=my_losses.Evil: set plugins=[my_losses] too", capfd)
+    assert "my_losses" not in sys.modules
+
+
+@pytest.mark.parametrize("version", [path.stem for path in sorted(RELEASED.glob("*.yaml"))])
+def test_the_configuration_of_every_released_version_is_read(version: str) -> None:
+    RUN.mkdir(parents=True)
+    (RUN / "config.yaml").write_text((RELEASED / f"{version}.yaml").read_text())
+    Parts(read_config(RUN)).validate(1)
+
+
+def test_keys_that_are_new_get_the_value_of_what_runs_did_before() -> None:
+    former = yaml.safe_load((RELEASED / "0.1.0.yaml").read_text())
+    config = upgraded(copy.deepcopy(former))
+    assert (config["graph"], config["compile_views"]) == (False, False) and "graph" not in former
+    assert config["framework"]["_target_"] == "ssl_bench.methods.siamese.Siamese"
+    assert former["framework"]["_target_"] == "ssl_bench.models.siamese.Siamese"
+    method = Parts(config).method
+    assert method.groups == ADDED["0.2.0"]["framework.groups"]
+    assert build(config["optimizer"], "optimizer").decay_norms == ADDED["0.2.0"]["optimizer.decay_norms"]
+
+
+def test_every_class_that_has_moved_is_found() -> None:
+    names = ["models.backbones.DigitsResNet", "models.heads.MLP", "models.siamese.Siamese", "optim.SGD"]
+    groups = ["backbone", "head", "framework", "optimizer"]
+    for group, name, (former, now) in zip(groups, names, MOVED["0.2.0"].items(), strict=True):
+        node = {group: {"_target_": f"ssl_bench.{name}"}}
+        assert f"ssl_bench.{name}".startswith(former)
+        assert find_target(upgraded(node)[group], group).__module__.startswith(now.rstrip("."))
