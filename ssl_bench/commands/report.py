@@ -60,9 +60,9 @@ def _write(collector: Collector, path: Path, shown: bool) -> int:
     require(path.suffix == ".html", "--out", path, "an .html file")
     require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
     data = collector.collect(path.parent.absolute())
-    files.write_text(path, page.render(data))
     for sentence in collector.refusals():
         refuse(sentence)
+    files.write_text(path, page.render(data))
     print(f"{path}: {len(data['runs'])} runs, {path.stat().st_size / 1e6:.1f} MB")
     if shown:
         webbrowser.open(path.absolute().as_uri())

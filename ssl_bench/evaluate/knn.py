@@ -208,7 +208,7 @@ class KNN(Evaluator):
         self.temperature = [temperature] if isinstance(temperature, float | int) else list(temperature)
         self.per_class = per_class
         require(bool(self.k), "k", self.k, "one or more numbers of neighbours")
-        require(bool(self.temperature), "temperature", self.temperature, "one or more positive numbers")
+        require(min(self.temperature, default=0) > 0, "temperature", temperature, "one or more positive numbers")
 
     def check(self, target: Target) -> None:
         bank_labels, _ = target.labels("train"), target.labels("test")

@@ -89,7 +89,7 @@ REFUSED = {
     "train 'name=${nowhere}'": "name: interpolation key 'nowhere' not found; set name to a value",
     "train 'epochs=${epochs}'": "epochs: recursive interpolation detected; set epochs to a value",
     "train 'loss=dclw' 'loss.sigma=${foo:1}'": "loss.sigma: unsupported interpolation type foo; set loss.sigma",
-    "train 'epochs=${add:a,b}'": "epochs: unsupported operand; set epochs to a value",
+    "train 'epochs=${add:a,b}'": "epochs: unsupported operand set epochs to a value",
     "train 'epochs=${loss}'": "epochs: while dereferencing interpolation ${loss} set epochs to a value",
     "train 'name=${oc.env:SSL_BENCH_NOPE}'": "name: the environment variable SSL_BENCH_NOPE is not set: set it",
     # values that were accepted, or named another key

@@ -1,5 +1,6 @@
 """Commands in an environment that is odd: its variables, its encoding, its permissions."""
 
+import contextlib
 import io
 import os
 import pwd
@@ -57,7 +58,8 @@ def test_a_variable_of_slurm_alone_is_no_job_of_slurm(
 def test_a_terminal_without_utf8_shows_a_table(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = io.BytesIO()
     with monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding))
+        stream = io.TextIOWrapper(printed, encoding)
+        patched.setattr(sys, "stdout", stream)
         patched.setattr(sys, "argv", ["ssl-bench", "table", "--claims"])
         from ssl_bench import cli
 
@@ -102,40 +104,46 @@ def test_a_read_only_memory_of_processes_is_not_taken_for_the_results_folder(
 # ---- the files of other users
 
 
-@pytest.fixture
-def stranger() -> Iterator[Callable[[], None]]:
-    """Function that makes this process another user's, if it is the administrator's."""
+@contextlib.contextmanager
+def another_user() -> Iterator[None]:
+    """Make this process another user's, if it is the administrator's, who may read everything."""
     user = os.geteuid()
-
-    def become() -> None:
-        if user == 0:
-            os.seteuid(65534)
-
-    yield become
-    os.seteuid(user)
+    try:
+        os.seteuid(65534 if user == 0 else user)
+        yield
+    finally:
+        os.seteuid(user)
 
 
 @pytest.mark.parametrize("hidden", ["", "config.yaml", "results.json"])
-def test_what_may_not_be_read_is_named(
-    hidden: str, train: Train, capfd: Capture, stranger: Callable[[], None], tmp_path: Path
-) -> None:
+def test_what_may_not_be_read_is_named(hidden: str, train: Train, capfd: Capture, tmp_path: Path) -> None:
     assert train("max_steps=1")[0] == 0
     (run,) = Path("outputs/default").iterdir()
-    for name in ("config.yaml", "results.json"):
-        if hidden == "config.yaml" and name == "results.json":
-            (run / name).unlink()
+    if hidden == "config.yaml":
+        (run / "results.json").unlink()
     for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(folder.stat().st_mode | 0o755)
+        folder.chmod(0o755)
+    enter("status", capfd), enter("report", capfd)  # import what another user may not import
     (run / hidden).chmod(0)
-    stranger()
-    says = f"{run / hidden}: Permission denied; runs in there are missing or incomplete"
-    answer = enter("status", capfd)
-    assert answer.code == 0 and answer.err == f"ssl-bench: {says}\n"
+    with another_user():
+        status, report = enter("status", capfd), enter("report", capfd)
+    (run / hidden).chmod(0o755)
+    says = f"ssl-bench: {run / hidden}: Permission denied; runs in there are missing or incomplete\n"
+    assert (status.code, status.err) == (0, says)
+    assert report.err.startswith(says)
 
 
-@pytest.mark.parametrize("change", ["optimizer.lr=99999999999", "optimizer.weight_decay=99999999999"])
-def test_weights_that_the_last_step_breaks_are_named(change: str, train: Train) -> None:
-    code, printed = train("max_steps=2", "optimizer.warmup_epochs=0", change, "evaluate=[knn]")
+OUTPUTS = "outputs of the network ({}) are not finite: a smaller optimizer.lr may help"
+# What the last update of a run breaks, after its loss was computed.
+BROKEN = {
+    "optimizer.lr=99999999999": OUTPUTS.format("projection"),
+    "optimizer.weight_decay=99999999999": OUTPUTS.format("backbone"),
+    "optimizer.lr=1e39 max_steps=1": "the weights are not finite after step 1 (lr 2.5e+38): a smaller optimizer.lr or",
+}
+
+
+@pytest.mark.parametrize("change", BROKEN)
+def test_a_network_that_the_last_step_breaks_is_named(change: str, train: Train) -> None:
+    code, printed = train("max_steps=2", "optimizer.warmup_epochs=0", "evaluate=[knn]", *change.split())
     assert code == 1 and "Traceback" not in printed
-    last = printed.splitlines()[-1]
-    assert last.startswith("ssl-bench: the ") and "not finite" in last and "a smaller optimizer.lr" in last, printed
+    assert printed.splitlines()[-1].startswith(f"ssl-bench: {BROKEN[change]}"), printed
