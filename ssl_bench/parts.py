@@ -247,7 +247,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     config: Any = files.read_yaml(path)
     choices = config.get("choices") if isinstance(config, dict) else None
     if not isinstance(choices, dict) or not isinstance(choices.get("dataset"), str):
-        raise ConfigError(f"{path} is damaged: {again}")
+        raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
     plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
     config = upgraded(config) | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
     try:

@@ -117,7 +117,7 @@ def _check_size(overrides: Sequence[Override]) -> None:
         key: str = override.get_key_element()
         values: Any = override.value()
         if isinstance(values, RangeSweep):
-            sizes[key] = math.ceil((values.stop - values.start) / values.step)
+            sizes[key] = math.ceil((values.stop - values.start) / values.step)  # type: ignore[operator]  # all are set
         elif override.is_sweep_override() and override.is_discrete_sweep():
             sizes[key] = len(list(override.sweep_string_iterator()))
         if isinstance(values, IntervalSweep) or sizes.get(key, 1) < 1:

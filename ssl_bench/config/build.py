@@ -62,12 +62,10 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
         raise refusal.within(key) from refusal
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error
-    except (MemoryError, OverflowError) as error:
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in TOO_LARGE):
+            raise
         raise ConfigError(f"{key} does not fit in memory: set its arguments to smaller numbers") from error
-    except RuntimeError as error:
-        if any(sign in str(error) for sign in TOO_LARGE):
-            raise ConfigError(f"{key} does not fit in memory: set its arguments to smaller numbers") from error
-        raise
 
 
 def has_argument(node: Any, key: str, argument: str) -> bool:

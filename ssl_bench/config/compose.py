@@ -4,6 +4,7 @@ import contextlib
 import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -79,7 +80,6 @@ class Composer:
 
     def __init__(self) -> None:
         self._bases: dict[tuple[str, tuple[str, ...]], tuple[bytes, Mapping[str, Any]]] = {}
-        self._parsed: dict[str, Override] = {}
         self._groups: frozenset[str] | None = None
 
     def load(self, overrides: Sequence[str], primary: str = "train") -> dict[str, Any]:
@@ -94,45 +94,37 @@ class Composer:
         except (HydraException, OmegaConfBaseException, ValueError):
             return load(overrides, primary)  # for anything unusual, and for Hydra's own error
 
-    def split(self, overrides: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The overrides that Hydra has to compose, and those that set a value.
-
-        Raises:
-            ValueError: an override adds, removes or moves something.
-        """
+    def _with_values(self, overrides: Sequence[str], primary: str) -> dict[str, Any]:
         if self._groups is None:
             with _hydra():
                 self._groups = frozenset(GlobalHydra.instance().config_loader().list_groups(""))
-        groups, values = list[str](), list[str]()
+        chosen, values = list[str](), list[str]()  # what Hydra has to compose, and what sets a value
         for override in overrides:
             key = override.partition("=")[0]
-            if not re.fullmatch(r"[\w./]+", key):
+            if not re.fullmatch(r"[\w./]+", key):  # it adds, removes or moves something
                 raise ValueError(override)
-            part = groups if key in self._groups or "/" in key or key.startswith("hydra.") else values
+            part = chosen if key in self._groups or "/" in key or key.startswith("hydra.") else values
             part.append(override)
-        return tuple(groups), tuple(values)
-
-    def _with_values(self, overrides: Sequence[str], primary: str) -> dict[str, Any]:
-        groups, values = self.split(overrides)
+        groups = tuple(chosen)
         if (primary, groups) not in self._bases:
             cfg = compose(primary, list(groups), return_hydra_config=True)
-            chosen = dict(cfg.hydra.runtime.choices)
+            options = dict(cfg.hydra.runtime.choices)
             with open_dict(cfg):
                 del cfg["hydra"]
-            self._bases[primary, groups] = pickle.dumps(cfg), chosen
+            self._bases[primary, groups] = pickle.dumps(cfg), options
         pickled, choices = self._bases[primary, groups]
         cfg = pickle.loads(pickled)  # ten times faster than a deep copy
-        for value in map(self._parse, values):
+        for value in map(_parse, values):
             OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
         return resolve(cfg, choices)
 
-    def _parse(self, override: str) -> Override:
-        if override not in self._parsed:
-            parsed = OverridesParser.create().parse_override(override)
-            if parsed.is_sweep_override():
-                raise ValueError(override)
-            self._parsed[override] = parsed
-        return self._parsed[override]
+
+@cache
+def _parse(override: str) -> Override:
+    parsed = OverridesParser.create().parse_override(override)
+    if parsed.is_sweep_override():
+        raise ValueError(override)
+    return parsed
 
 
 def _hydra() -> contextlib.AbstractContextManager[Any]:
@@ -140,6 +132,12 @@ def _hydra() -> contextlib.AbstractContextManager[Any]:
     if GlobalHydra.instance().is_initialized():
         return contextlib.nullcontext()
     return initialize_config_dir(str(directory()), version_base="1.3")
+
+
+def as_written(overrides: Any) -> list[str]:
+    """Hydra's list of overrides as texts, without resolving interpolations in them."""
+    texts: Any = OmegaConf.to_container(overrides, resolve=False)
+    return list(texts)
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
@@ -249,7 +247,7 @@ def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = 
         quoted = f"'{key}=\"{value}\"'"
         return f"{error.override}: cannot be read: write key=value, with quotes around other characters, as in {quoted}"
     if isinstance(error, OmegaConfBaseException) and error.full_key:
-        reason = text.splitlines()[0].split("raised while resolving interpolation: ")[-1]
+        reason = text.splitlines()[0].split("raised while resolving interpolation: ")[-1].strip('"')
         return f"{error.full_key}: {reason[:1].lower()}{reason[1:]}; set {error.full_key} to a value"
     return " ".join(text.split("\nSee http")[0].split())
 

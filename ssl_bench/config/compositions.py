@@ -5,30 +5,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import multiprocessing
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
-from ssl_bench.config.identity import RUN_ID_DIGITS, canonical
+from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
-from ssl_bench.hardware import available_cores
 
 if TYPE_CHECKING:
     from ssl_bench.config.compose import Composer
 
 SEED = 907_340_511  # stands for the seed until one is chosen
 LARGEST = 2**25  # bytes of the cache; a configuration takes about 4 kB
-PARALLEL = 16  # combinations of groups for which starting other processes pays
-PROCESSES = 4  # each takes about 70 MB
 
 Request = tuple[str, tuple[str, ...]]  # the command's configuration, such as "train", and overrides without the seed
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -51,26 +46,13 @@ class Composition:
 
     def run_ids(self, seeds: Iterable[int]) -> dict[int, str]:
         """The run_id of each seed."""
-        start, rest = self._hashed
-        ids = {}
-        for seed in seeds:
-            digest = start.copy()
-            digest.update(str(seed).join(rest).encode())
-            ids[seed] = digest.hexdigest()[:RUN_ID_DIGITS]
-        return ids
-
-    @cached_property
-    def _hashed(self) -> tuple[Any, list[str]]:
-        """The hash of everything before the first seed, and the parts of the text around the seeds."""
-        first, *rest = canonical(json.loads(self.text)).split(str(SEED))
-        return hashlib.sha256(first.encode()), ["", *rest]
+        return {seed: run_id(self.config(seed)) for seed in seeds}
 
 
 def compositions(requests: Iterable[Request], progress: Progress = lambda each, count: each) -> dict[Request, Any]:
     """Compose each request: a :class:`Composition`, or the ConfigError that says why there is none.
 
-    Configurations are kept in the user's cache folder, as long as the files that they are made of do not change. Many
-    new ones are composed by several processes.
+    Configurations are kept in the user's cache folder, as long as the files that they are made of do not change.
 
     Args:
         progress: iterates over the new configurations, of which there are ``count``.
@@ -79,35 +61,12 @@ def compositions(requests: Iterable[Request], progress: Progress = lambda each, 
     cached = _read_cache(inputs)
     wanted = dict.fromkeys(requests)
     new = [request for request in wanted if request not in cached]
-    composed: dict[Request, Any] = dict(progress(_composed(new, inputs), len(new))) if new else {}
+    composed = {request: _compose(_composer(inputs), request) for request in progress(new, len(new))}
     made = {request: result for request, result in composed.items() if isinstance(result, Composition)}
     cached |= made
     # The version of a plugin, which is part of the configuration, may change at any time.
     _add_to_cache(inputs, {request: each for request, each in made.items() if '"plugins": {' not in each.text})
     return {request: cached.get(request) or composed[request] for request in wanted}
-
-
-def _composed(requests: Sequence[Request], inputs: str) -> Iterator[tuple[Request, Any]]:
-    """Compose requests, those with the same groups in the same process."""
-    composer = _composer(inputs)
-    by_groups: dict[Request, list[Request]] = {}
-    for primary, overrides in requests:
-        try:
-            groups = composer.split(overrides)[0]
-        except ValueError:
-            groups = overrides
-        by_groups.setdefault((primary, groups), []).append((primary, overrides))
-    processes = min(available_cores(), PROCESSES, len(by_groups) // PARALLEL)
-    if processes < 2:
-        yield from ((request, _compose(composer, request)) for request in requests)
-        return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        for group, results in zip(by_groups.values(), pool.map(_compose_all, by_groups.values()), strict=True):
-            yield from zip(group, results, strict=True)
-
-
-def _compose_all(requests: Sequence[Request]) -> list[Any]:
-    return [_compose(_composer(""), request) for request in requests]
 
 
 @cache

@@ -105,12 +105,11 @@ def read_environment(name: str, *default: str | None) -> str | None:
     """The value of ``${oc.env:NAME,default}``, of variables that a configuration may hold.
 
     Raises:
-        ConfigError: another variable, or one that is not set and has no default.
+        ConfigError: it is another variable.
+        KeyError: it is not set, and there is no default.
     """
     if not READABLE.fullmatch(name) or SECRET.search(name.lower()):
         raise ConfigError(f'the environment variable {name} is not read: write "${name}", which the shell replaces')
-    if not default and name not in os.environ:
-        raise ConfigError(f"the environment variable {name} is not set: set it, or write ${{oc.env:{name},default}}")
     return oc.env(name, *default)
 
 

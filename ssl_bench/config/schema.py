@@ -190,7 +190,6 @@ def _visible(folder: str) -> bool:
 
 def _check_evaluate(node: Any) -> None:
     """Refuse settings that are those of no evaluator: ``every`` and ``baselines``."""
-    require(isinstance(node, Mapping), "evaluate", node, "[] or a list of evaluators")
     every, baselines = node.get("every"), node.get("baselines")
     require(type(every) is int, "evaluate.every", every, "a number of epochs, or 0")
     require(isinstance(baselines, list), "evaluate.baselines", baselines, "a list: [], [init], [raw] or [init,raw]")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
 from ssl_bench import files
 from ssl_bench.config import compose
@@ -20,7 +19,7 @@ from ssl_bench.config.identity import run_dir, run_id
 from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.launch import grid
 from ssl_bench.launch.claim import claimed, remove_claims
-from ssl_bench.launch.nodes import check_interface, check_torchrun, forget_result, nodes, restarted
+from ssl_bench.launch.nodes import check_torchrun, forget_result, nodes, restarted
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.slots import Slot
 from ssl_bench.record.metrics import show_agent
@@ -45,9 +44,7 @@ class Job:
     def __init__(self, cfg: Any, settings: Any, check: Check, work: Work | None) -> None:
         self.cfg, self.check, self.work = cfg, check, work
         self.in_grid = settings.mode.name == "MULTIRUN"
-        written: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
-        self.overrides: list[str] = written
-        self.choices = dict(settings.runtime.choices)
+        self.overrides, self.choices = compose.as_written(settings.overrides.task), dict(settings.runtime.choices)
         folders = [source.path for source in settings.runtime.config_sources if source.provider == "command-line"]
         flags = [word for folder in folders for word in ("--config-dir", folder)]
         self.command = shlex.join(["ssl-bench", settings.job.config_name, *flags, *self.overrides])
@@ -105,8 +102,6 @@ class Job:
         if not several_parents and finished(folder):
             return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
         if self.work is None:
-            if config["devices"] > 1:
-                check_interface()
             from ssl_bench.parts import Parts  # imports torch: only if there is something to train
 
             local = int(os.environ["LOCAL_WORLD_SIZE"]) if self.torchrun else nodes().share(config["devices"])

@@ -4,10 +4,9 @@ submitit starts the job once on every machine; each process starts its share of 
 """
 
 import os
-import socket
 from dataclasses import dataclass
 
-from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.errors import ConfigError, InvalidValue
 
 SUBMITIT = ("SUBMITIT_FOLDER", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES")
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -55,13 +54,6 @@ def check_torchrun() -> None:
         if not os.environ.get(name, "").isdecimal():
             remedy = "start the command by torchrun, or unset TORCHELASTIC_RUN_ID"
             raise ConfigError(f"TORCHELASTIC_RUN_ID is set, and {name} is no number: {remedy}")
-
-
-def check_interface() -> None:
-    """Refuse network interfaces that this machine does not have, by which its ranks are to meet."""
-    wanted, known = os.environ.get("GLOO_SOCKET_IFNAME", ""), {name for _, name in socket.if_nameindex()}
-    valid = not wanted or {*wanted.split(",")} <= known
-    require(valid, "GLOO_SOCKET_IFNAME", wanted, f"one of {', '.join(sorted(known))}, or unset it")
 
 
 def forget_result() -> None:

@@ -28,12 +28,9 @@ def check_exportable(form: str, config: Mapping[str, Any]) -> None:
         config: resolved configuration of the run.
 
     Raises:
-        ConfigError: the run has no backbone, or not one of timm's.
+        ConfigError: the backbone is none of timm's.
     """
-    node = config.get("backbone")
-    if not isinstance(node, Mapping):
-        raise ConfigError(f"--format {form}: this run has no backbone: export a run of `ssl-bench train`")
-    target: str = node["_target_"]
+    target: str = config["backbone"]["_target_"]
     if target.rpartition(".")[2] != timm_backbone.__name__:  # the module's path may have changed since the run
         name = config["choices"].get("backbone", target)
         others = "such as backbone=resnet18_cifar, or any with backbone=timm backbone.name=NAME"

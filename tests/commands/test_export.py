@@ -173,7 +173,8 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path, caps
         ("digits", "--format", "torchvision"): f"--format torchvision: {digits}",
         ("digits", "--format", "card"): f"--format card: {digits}",
         ("digits", "export=timm"): "export=timm: export takes --flags only, see ssl-bench export --help",
-        ("mi",): "--format timm: this run has no backbone: export a run of `ssl-bench train`",
+        ("mi",): f"{tmp_path}/mi/config.yaml is damaged, or not that of `ssl-bench train`: start the training again, "
+        "which writes it",
         ("none",): f"{tmp_path}/none is no run directory: `ssl-bench status` lists them",
     }.items():
         assert main([str(tmp_path / arguments[0]), *arguments[1:]]) == 2

@@ -18,7 +18,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssl_bench.config import compose, compositions
 from ssl_bench.config.compose import Composer
-from ssl_bench.config.compositions import Composition
 from ssl_bench.config.guard import GuardedLoader
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import directory
@@ -210,18 +209,3 @@ def test_a_changed_source_makes_the_cache_invalid(cache: Path, monkeypatch: pyte
 
 def test_errors_are_not_kept(cache: Path) -> None:
     assert isinstance(composed("loss=dlc"), ConfigError) and not cache.exists()
-
-
-@pytest.mark.slow
-def test_several_processes_give_the_same_compositions(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = [("train", (f"loss={loss}", f"epochs={n}")) for loss in ("dcl", "infonce", "dlc") for n in (1, 2)]
-    one = compositions.compositions(requests)
-    compositions._read_cache.cache_clear()
-    cache.unlink()
-    monkeypatch.setattr(compositions, "PARALLEL", 1)
-    monkeypatch.setattr(compositions, "available_cores", lambda: 2)
-    several = compositions.compositions(requests)
-    assert (
-        list(several) == requests and [isinstance(e, Composition) for e in several.values()] == [True] * 4 + [False] * 2
-    )
-    assert {r: str(e) for r, e in several.items()} == {r: str(e) for r, e in one.items()}

@@ -91,7 +91,7 @@ REFUSED = {
     "train 'loss=dclw' 'loss.sigma=${foo:1}'": "loss.sigma: unsupported interpolation type foo; set loss.sigma",
     "train 'epochs=${add:a,b}'": "epochs: unsupported operand set epochs to a value",
     "train 'epochs=${loss}'": "epochs: while dereferencing interpolation ${loss} set epochs to a value",
-    "train 'name=${oc.env:SSL_BENCH_NOPE}'": "name: the environment variable SSL_BENCH_NOPE is not set: set it",
+    "train 'name=${oc.env:SSL_BENCH_NOPE}'": "name: environment variable 'SSL_BENCH_NOPE' not found; set name",
     # values that were accepted, or named another key
     "train diagnostics.npc_histogram=-1": "diagnostics.npc_histogram=-1: set diagnostics.npc_histogram to true",
     "train compile=3": "compile=3: set compile to true or false",

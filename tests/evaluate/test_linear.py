@@ -174,7 +174,7 @@ def test_unlabelled_images_and_invalid_settings_are_refused() -> None:
         "epochs=0: set epochs to 1 or more": lambda: LinearProbe(epochs=0),
         "batch_size=0: set batch_size to 1 or more": lambda: LinearOnImages(4, batch_size=0),
         r"lr=0\.0: set lr to a positive number": lambda: LinearOnImages(4, lr=0.0),
-        "weight_decay=-1: set weight_decay to one or more numbers, 0 or more": lambda: LinearProbe(weight_decay=-1),
+        "weight_decay=-1: set weight_decay to one or more numbers from 0 to 1": lambda: LinearProbe(weight_decay=-1),
     }
     for message, make in refused.items():
         with pytest.raises(InvalidValue, match=f"^{message}"):
@@ -241,7 +241,7 @@ def test_weight_decays_are_chosen_together_with_the_rates() -> None:
         alone = fit(x, y, [0.1], weight_decay=decay)
         torch.testing.assert_close(weight[i], alone[0][0], rtol=0, atol=1e-10)
     metrics = dict(
-        LinearProbe(lrs=[0.1], weight_decay=[100.0, 0.0], epochs=5).run(raw(blobs(400, 1.0, 0), blobs(200, 1.0, 1)))
+        LinearProbe(lrs=[0.1], weight_decay=[1.0, 0.0], epochs=5).run(raw(blobs(400, 1.0, 0), blobs(200, 1.0, 1)))
     )
     assert metrics["weight_decay"] == 0.0 and metrics["lr"] == 0.1
 
