@@ -74,7 +74,7 @@ def environment_of(cell: Cell, interpreter: str, cache: Path) -> Path:
     if not python.exists():
         subprocess.run([interpreter, "-m", "venv", python.parents[1]], check=True)
     torch = "torch" if cell.torch == "newest" else f"torch=={cell.torch}.*"
-    install = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--upgrade"]
+    install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--upgrade"]
     subprocess.run([*install, torch, "torchvision", "--editable", f"{ROOT}[dev]"], check=True)
     return python
 
