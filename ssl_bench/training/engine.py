@@ -25,7 +25,7 @@ from ssl_bench.precision import Precision, set_matmul_options
 from ssl_bench.record import plots
 from ssl_bench.record.environment import environment, peak_memory
 from ssl_bench.record.metrics import Tracker
-from ssl_bench.record.progress import Progress, clock
+from ssl_bench.record.progress import Progress
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training import graph
 from ssl_bench.training.estimate import memory_advice
@@ -101,7 +101,7 @@ class Training:
         step = self.stepper()
         state.method.train()
         self._evaluate_if_due(tracker)  # due here if a signal came before it
-        since, before, rows = time.monotonic(), state.step, 0
+        since, before = time.monotonic(), state.step
         shown = schedule.last_step, state.step, schedule.steps_per_epoch, self.config["epochs"], rank() == 0
         with Progress(*shown) as progress:
             while state.step < schedule.last_step:
@@ -110,13 +110,11 @@ class Training:
                 if logging_now:
                     row = self._row(diagnostics)
                     now = time.monotonic()
-                    rate = (state.step - before) * self.loader.batch_size / (now - since)
-                    since, before, rows = now, state.step, rows + 1
-                    if rows == 2:  # the steps before the first row were slower
-                        seconds = (schedule.last_step - state.step) * self.loader.batch_size / rate
-                        log.info("about %s to go", clock(seconds))
+                    steps, seconds = state.step - before, now - since
+                    since, before = now, state.step
+                    rate = steps * self.loader.batch_size / seconds
                     row |= {"images_per_second": rate, "seconds": state.seconds()}
-                    progress.show(state.step, row)
+                    progress.show(state.step, row, steps, seconds)
                     if tracker is not None:
                         tracker.row(state.step, row)
                 else:
