@@ -208,9 +208,13 @@ class Training:
     # ---- announcements
 
     def announce_resume(self) -> None:
-        """Log at which step the run resumes."""
-        step, schedule = self.state.step, self.schedule
+        """Log at which step the run resumes, and what has changed that its bits depend on."""
+        step, schedule, former = self.state.step, self.schedule, self.state.former_conditions
         log.info("resuming at step %d of %d (epoch %d)", step, schedule.last_step, step // schedule.steps_per_epoch)
+        pairs = [(name, now, former.get(name, now)) for name, now in self.state.conditions.items()]
+        changes = "; ".join(f"{name} {now} (before: {then})" for name, now, then in pairs if now != then)
+        if changes:
+            log.warning("resumed with %s: the bits can differ from those of an undisturbed run", changes)
 
     def announce(self) -> dict[str, Any]:
         """Log a summary of the run before its first step; return its facts."""

@@ -296,6 +296,42 @@ def test_a_run_with_a_damaged_checkpoint_resumes_from_the_previous_one(train: Tr
     assert identical(whole, checkpoint_tensors(Path("outputs")))
 
 
+def test_a_run_resumed_under_other_conditions_says_so(train: Train, cli: Callable[..., Any]) -> None:
+    run = [*SHORT, "epochs=2", "checkpoint.every=1"]
+    assert train(*run)[0] == 0
+    folder = only_run()
+
+    def interrupt() -> Path:
+        (folder / "results.json").unlink()
+        (folder / "checkpoints" / "last.pt").unlink()
+        return folder / "checkpoints" / "previous.pt"
+
+    interrupt()
+    code, printed = train(*run)
+    assert code == 0 and "resuming at step 10 of 20" in printed and "resumed with" not in printed
+    before = json.loads((folder / "results.json").read_text())["environment"]
+    assert before["threads"] == 1
+
+    interrupt()
+    limits = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": ""}
+    done = cli("train", *SMALL, *run, OMP_NUM_THREADS="2", **limits)
+    assert done.returncode == 0, done.stderr
+    changes = (
+        f"instructions DEFAULT, ONEDNN_MAX_CPU_ISA=SSE41 (before: {before['instructions']}); threads 2 (before: 1)"
+    )
+    sentence = f"resumed with {changes}: the bits can differ from those of an undisturbed run"
+    assert done.stdout.splitlines().count(sentence) == 1
+    after = json.loads((folder / "results.json").read_text())["environment"]
+    assert (after["instructions"], after["threads"]) == ("DEFAULT, ONEDNN_MAX_CPU_ISA=SSE41", 2)
+
+    previous = interrupt()  # an older version did not record them
+    state = torch.load(previous, weights_only=True)
+    del state["ranks"][0]["conditions"]
+    torch.save(state, previous)
+    code, printed = train(*run)
+    assert code == 0 and "resuming at step 10 of 20" in printed and "resumed with" not in printed
+
+
 @pytest.mark.slow
 def test_the_checkpoint_of_another_run_is_refused_by_name(train: Train) -> None:
     assert train("max_steps=2", "paths.outputs=a")[0] == 0
