@@ -21,7 +21,7 @@ from ssl_bench.errors import RunError
 from ssl_bench.evaluate.run import Results, run_evaluators
 from ssl_bench.hardware import move
 from ssl_bench.parts import Parts
-from ssl_bench.precision import Precision, set_matmul_options
+from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
 from ssl_bench.record import plots
 from ssl_bench.record.environment import environment, peak_memory
 from ssl_bench.record.metrics import Tracker
@@ -239,6 +239,8 @@ class Training:
         if recipe.warmup_epochs >= self.config["epochs"]:
             log.warning("the warm-up lasts the whole training: optimizer.warmup_epochs is not less than epochs")
         log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
+        if self.precision.name == "bf16" and self.device.type == "cpu" and bf16_is_slow():
+            log.warning("precision=bf16 takes many times as long as fp32: this processor has no instructions for it")
         log.info("%d steps to go, %d an epoch", schedule.last_step - self.state.step, schedule.steps_per_epoch)
         return facts
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 
+from ssl_bench.precision import bf16_is_slow
 from tests.conftest import SMALL, only_run
 from tests.ranks import Command, start_two_ranks, train_on_two_ranks
 
@@ -270,6 +271,13 @@ def test_an_unexpected_error_is_printed_once_with_its_traceback(devices: int) ->
     assert command.code == 1
     assert printed.count("Traceback") == 1 and "RuntimeError" in printed.splitlines()[-1]
     assert "Output size is too small" in json.loads((only_run() / "failed.json").read_text())["reason"]
+
+
+def test_a_run_in_slow_bf16_says_so(train: Train, cli: Callable[..., Any]) -> None:
+    sentence = "precision=bf16 takes many times as long as fp32: this processor has no instructions for it"
+    assert train("precision=bf16", "max_steps=1")[1].count(sentence) == bf16_is_slow()
+    done = cli("train", *SMALL, "precision=bf16", "max_steps=1", "seed=1", ONEDNN_MAX_CPU_ISA="AVX")
+    assert done.returncode == 0 and done.stdout.splitlines().count(sentence) == 1
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(train: Train) -> None:
