@@ -114,7 +114,7 @@ class TrainingState:
         if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
             raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")
         ranks = state["ranks"]
-        self.former_conditions = dict(ranks[0]["conditions"])
+        self.former_conditions = dict(ranks[0].get("conditions", {}))
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])
             total, count, bad_step, bad_tau = map(float, ranks[rank()]["meter"])
