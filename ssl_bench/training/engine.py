@@ -23,7 +23,7 @@ from ssl_bench.hardware import move
 from ssl_bench.parts import Parts
 from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
 from ssl_bench.record import plots
-from ssl_bench.record.environment import environment, peak_memory
+from ssl_bench.record.environment import conditions, environment, peak_memory
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
 from ssl_bench.seeding import rng_state, set_rng_state
@@ -211,7 +211,7 @@ class Training:
         """Log at which step the run resumes, and what has changed that its bits depend on."""
         step, schedule, former = self.state.step, self.schedule, self.state.former_conditions
         log.info("resuming at step %d of %d (epoch %d)", step, schedule.last_step, step // schedule.steps_per_epoch)
-        pairs = [(name, now, former.get(name, now)) for name, now in self.state.conditions.items()]
+        pairs = [(name, now, former.get(name, now)) for name, now in conditions(self.device).items()]
         changes = "; ".join(f"{name} {now} (before: {then})" for name, now, then in pairs if now != then)
         if changes:
             log.warning("resumed with %s: the bits can differ from those of an undisturbed run", changes)

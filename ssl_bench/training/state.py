@@ -33,8 +33,7 @@ class TrainingState:
         snr: moments of the gradients, if they are recorded.
         step: optimiser steps done.
         evaluated_step: step of the last evaluation before the end.
-        conditions: those of this process, by name.
-        former_conditions: those of the process that wrote the checkpoint; empty if it did not record them.
+        former_conditions: conditions of the process that wrote the checkpoint; empty if it did not record them.
     """
 
     def __init__(self, parts: Parts, precision: Precision, device: torch.device) -> None:
@@ -52,7 +51,7 @@ class TrainingState:
         self.snr = GradientSNR(self.method.parameters(), decay) if decay is not None else None
         self.meter = Meter(device, precision.weights)
         self.step, self.evaluated_step = 0, 0
-        self.conditions, self.former_conditions = conditions(device), dict[str, Any]()
+        self.device, self.former_conditions = device, dict[str, Any]()
 
     def seconds(self) -> float:
         """Seconds that the run has taken so far, in all its processes together."""
@@ -68,7 +67,7 @@ class TrainingState:
                 learning rate of that step.
         """
         self.method.collect()
-        local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": self.conditions}
+        local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": conditions(self.device)}
         ranks: list[Any] = [local]
         if world() > 1:
             ranks = [None] * world()

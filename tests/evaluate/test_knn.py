@@ -97,16 +97,6 @@ def test_extreme_temperature_and_zero_features_give_a_ranking() -> None:
     assert torch.equal(ranking.sort(1).values, torch.arange(CLASSES).expand(4, -1))
 
 
-def test_features_that_are_not_finite_count_as_zeros() -> None:
-    queries, bank, labels = exact(100, 0), exact(1000, 1), labels_of(1000, 2)
-    rankings = []
-    for value in (0, math.nan, math.inf):
-        queries[7, :], bank[77, :] = value, value
-        rankings.append(knn_predict(queries, bank, labels, k=200, temperature=0.1, num_classes=CLASSES))
-    assert torch.equal(rankings[0], rankings[1])
-    assert torch.equal(rankings[0], rankings[2])
-
-
 def test_no_queries_give_an_empty_ranking() -> None:
     bank, labels = exact(1000, 1), labels_of(1000, 2)
     for blocks in (None, (7, 64)):
