@@ -1,13 +1,13 @@
 """Carry out a grid: start the runs that are not finished, then wait for those that other processes were training."""
 
 import math
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra._internal.core_plugins import basic_sweeper
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.core.plugins import Plugins
@@ -91,40 +91,48 @@ class GridSweeper(Sweeper):
         """Carry out runs after ``launched`` others."""
         if hasattr(self.launcher, "joblib"):  # which would start processes that have no run
             self.launcher.joblib["n_jobs"] = min(self.launcher.joblib["n_jobs"], max(1, len(runs)))
-        for end in self.launcher.launch(runs, initial_job_idx=launched) if runs else ():
-            _ = end.return_value  # raises what a run has raised
+        try:
+            for end in self.launcher.launch(runs, initial_job_idx=launched) if runs else ():
+                _ = end.return_value  # raises what a run has raised
+        except RuntimeError as error:
+            reason = str(error).strip().rpartition("\n")[2]
+            if not reason.startswith("sbatch: "):
+                raise
+            remedy = "set hydra.launcher.<key> to what this cluster has, or hydra/launcher to local"
+            raise ConfigError(f"hydra/launcher=slurm: {reason}: {remedy}") from error
 
 
 def _check_launcher(settings: DictConfig) -> None:
     """Refuse settings with which a launcher would fail or hang."""
-    kind = settings.launcher._target_.rpartition(".")[2]
+    launcher, chosen = settings.launcher, settings.runtime.choices["hydra/launcher"]
+    kind = launcher._target_.rpartition(".")[2]
     if kind == "SlurmLauncher":
-        chosen = settings.runtime.choices["hydra/launcher"]
         remedy = "local, or start the command on a machine that has Slurm: there is no srun"
         require(shutil.which("srun") is not None, "hydra/launcher", chosen, remedy)
     if kind == "JoblibLauncher":
-        jobs = settings.launcher.n_jobs
-        require(jobs >= 1, "hydra.launcher.n_jobs", jobs, "1 or more")
-        for override in settings.overrides.hydra:
-            if re.match(r"\+*hydra\.launcher\.(?!n_jobs=)", override):
-                raise ConfigError(f"{override}: leave it out: of this launcher only hydra.launcher.n_jobs can be set")
+        require(launcher.n_jobs >= 1, "hydra.launcher.n_jobs", launcher.n_jobs, "1 or more")
+        known = {**ConfigStore.instance().load("hydra/launcher/joblib.yaml").node, "batch_size": "1"}
+        for key, value in launcher.items():
+            if key != "n_jobs" and value != known.get(key, ...):
+                raise ConfigError(f"hydra.launcher.{key}={value}: leave it out: only hydra.launcher.n_jobs can be set")
 
 
 def _check_size(overrides: Sequence[Override]) -> None:
     """Refuse a grid without runs or with more than LARGEST, before they are listed."""
-    sizes = dict[str, int]()
+    sizes = dict[str, float]()
     for override in overrides:
         key: str = override.get_key_element()
         values: Any = override.value()
         if isinstance(values, RangeSweep):
-            sizes[key] = math.ceil((values.stop - values.start) / values.step)  # type: ignore[operator]  # all are set
+            start, stop, step = map(float, (values.start, values.stop, values.step))  # type: ignore[arg-type]  # are set
+            sizes[key] = (stop - start) / step if step else 0
         elif override.is_sweep_override() and override.is_discrete_sweep():
             sizes[key] = len(list(override.sweep_string_iterator()))
-        if isinstance(values, IntervalSweep) or sizes.get(key, 1) < 1:
+        if isinstance(values, IntervalSweep) or not sizes.get(key, 1) > 0:
             raise ConfigError(f"{override.input_line}: no values for a grid: write them, such as {key}=0,1,2")
     count = math.prod(sizes.values())
     if count > LARGEST:
-        raise ConfigError(f"{' '.join(sizes)}: the grid has {count:,} runs: start {LARGEST:,} or less at a time")
+        raise ConfigError(f"{' '.join(sizes)}: the grid has {count:,.0f} runs: start {LARGEST:,} or less at a time")
 
 
 def register() -> None:

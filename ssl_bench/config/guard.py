@@ -117,6 +117,8 @@ def _check_unread(overrides: Sequence[str]) -> None:
     """Refuse keys of Hydra of which a package would be imported, or which it cannot read."""
     for override in overrides:
         key = override.partition("=")[0].lstrip("+~")
+        if key in ("hydra", "hydra.launcher", "hydra.sweeper"):
+            raise ConfigError(f"{override}: leave it out: set keys in it, such as hydra.launcher.n_jobs=2")
         for start, remedy in UNREAD.items():
             if key.startswith(start):
                 raise ConfigError(f"{override}: leave it out: {remedy}")

@@ -117,10 +117,15 @@ REFUSED = {
     "train -m 'seed=range(0,400)' 'max_steps=range(1,400)'": "seed max_steps: the grid has 159,600 runs",
     "train -m 'seed=glob(*)'": "seed=glob(*): no values for a grid: write them, such as seed=0,1,2",
     "train -m 'seed=range(3,3)'": "seed=range(3,3): no values for a grid: write them, such as seed=0,1,2",
+    "train -m 'seed=range(0,1,0)'": "seed=range(0,1,0): no values for a grid: write them, such as seed=0,1,2",
+    "train -m 'seed=range(0,1e300,1e-300)'": "seed: the grid has inf runs: start 100,000 or less at a time",
     "train -m 'seed=interval(0,1)'": "seed=interval(0,1): no values for a grid: write them, such as seed=0,1,2",
     # Hydra's own settings
     "train -m seed=0,1 hydra/launcher=local hydra.launcher.n_jobs=0": "n_jobs=0: to 1 or more",
     "train -m seed=0,1 hydra/launcher=local hydra.launcher.timeout=0.001": "hydra.launcher.timeout=0.001: leave it out",
+    "train -m seed=0,1 'hydra.launcher={timeout: 0.001}'": "hydra.launcher={timeout: 0.001}: leave it out: set keys in",
+    "train -m seed=0,1 hydra.sweeper=null": "hydra.sweeper=null: leave it out: set keys in it",
+    "train hydra=null": "hydra=null: leave it out: set keys in it",
     "train +hydra.job_logging.root.handlers=[x]": "hydra.job_logging is set: leave it out: a run writes train.log",
     "train -m +hydra.sweeper.params.loss=dcl": "+hydra.sweeper.params.loss=dcl: leave it out: grid as key=0,1,2",
     "train -m 'hydra.sweeper.params={a: 1}'": "hydra.sweeper.params={a: 1}: leave it out: grid as key=0,1,2",
@@ -347,6 +352,18 @@ def test_the_launcher_of_slurm_needs_slurm(capfd: Capture, monkeypatch: pytest.M
     refuses(
         "train -m hydra/launcher=slurm seed=0,1", "hydra/launcher=slurm: set hydra/launcher to local, no srun", capfd
     )
+
+
+def test_a_job_that_slurm_refuses_is_one_sentence(
+    capfd: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("srun", "sbatch"):
+        (tmp_path / name).write_text("#!/bin/sh\necho sbatch: error: invalid partition: nope >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    answer = enter("train -m hydra/launcher=slurm hydra.launcher.partition=nope seed=0,1", capfd)
+    reason = "ssl-bench: hydra/launcher=slurm: sbatch: error: invalid partition: nope: set hydra.launcher.<key> to "
+    assert answer.code == 2 and answer.err.splitlines()[-1].startswith(reason), answer
 
 
 def test_a_launcher_starts_no_more_processes_than_runs() -> None:

@@ -241,9 +241,9 @@ def test_weight_decays_are_chosen_together_with_the_rates() -> None:
         alone = fit(x, y, [0.1], weight_decay=decay)
         torch.testing.assert_close(weight[i], alone[0][0], rtol=0, atol=1e-10)
     metrics = dict(
-        LinearProbe(lrs=[0.1], weight_decay=[1.0, 0.0], epochs=5).run(raw(blobs(400, 1.0, 0), blobs(200, 1.0, 1)))
+        LinearProbe(lrs=[1.0], weight_decay=[1.0, 0.0], epochs=5).run(raw(blobs(400, 1.0, 0), blobs(200, 1.0, 1)))
     )
-    assert metrics["weight_decay"] == 0.0 and metrics["lr"] == 0.1
+    assert metrics["weight_decay"] == 0.0 and metrics["lr"] == 1.0
 
 
 def test_the_accuracy_of_each_class() -> None:
