@@ -22,7 +22,7 @@ from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import State
 from ssl_bench.record import results
 
-LARGEST = 100_000  # runs of a grid
+LARGEST = 10_000  # runs of a grid; checking them takes three minutes
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
