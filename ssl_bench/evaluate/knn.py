@@ -4,10 +4,9 @@
     neighbours = the k largest cosines of every row         [Q, k], updated after every block
     score(c)   = sum of exp(cosine / temperature) over the neighbours of class c; the highest score wins
 
-To find the k largest of the m cosines of a block, cut its entries into groups of 8 and take the maximum of each group.
-The k nearest entries all lie in the k groups with the largest maxima: for an entry of any other group, those maxima are
-k entries that are nearer. So a top-k of m / 8 maxima and a top-k of the 8 k entries of those groups are enough. After
-the first block, groups whose maximum is below the k-th cosine so far are left out too.
+The k largest cosines of a block are found without sorting it. Its entries are cut into groups of 8. The k-th largest
+maximum of k or more groups is a floor: k entries are as near, so none below it can be a neighbour. The k-th cosine of
+the blocks before is another one. Few groups have a maximum at or above both, and only their entries are looked at.
 
 Shapes: Q queries, N bank entries, D features, n queries and m bank entries of a block, G entries of a group.
 """
@@ -15,7 +14,6 @@ Shapes: Q queries, N bank entries, D features, n queries and m bank entries of a
 import itertools
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -28,6 +26,7 @@ from ssl_bench.precision import products
 GROUP = 8  # G
 PARTS = 16  # a multiple of G that divides m
 LOW_HALF = 0xFFFFFFFF
+NEXT = 1 << 32  # from a key to one with the next larger cosine
 # n, m. The cosines of a block on a CPU have 26 MB: glibc keeps freed memory of less than 32 MB for the next block.
 BLOCKS = {"cpu": (128, 51200), "cuda": (2048, 32768)}
 
@@ -69,58 +68,74 @@ def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | Non
     A key holds a cosine and an index: :func:`rank_classes` reads it.
 
     Args:
-        queries: [Q, D], of any length.
-        bank: [N, D], of any length, on the same device.
+        queries: [Q, D], of any length. A row with NaN or infinity counts as zeros.
+        bank: [N, D], likewise, on the same device.
         k: 1 to N.
         blocks: queries and bank entries whose cosines are computed at once; None: those for the device.
     """
     query_block, bank_block = blocks or BLOCKS.get(queries.device.type, BLOCKS["cpu"])
-    device, offsets = bank.device, torch.arange(GROUP, device=bank.device)
-    best = torch.full((len(queries), k), torch.iinfo(torch.int64).min, device=device)  # below every key
+    best = _keys(torch.full((len(queries), k), -torch.inf, device=bank.device), LOW_HALF)
     bank_block = -(-len(bank) // -(-len(bank) // bank_block))  # blocks of equal size
     for start in range(0, len(bank), bank_block):
         count = min(bank_block, len(bank) - start)
-        groups = -(-count // PARTS) * PARTS // GROUP
-        entries = torch.empty(groups * GROUP, bank.shape[1], device=device)  # [m, D], padded to whole parts
+        entries = torch.empty(-(-count // PARTS) * PARTS, bank.shape[1], device=bank.device)  # [m, D], whole parts
         entries[:count], entries[count:] = bank[start : start + count], 0
-        entries /= entries.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        entries.div_(entries.norm(dim=1, keepdim=True).clamp_min(1e-12)).nan_to_num_(0)
         for some_queries, some_best in zip(queries.split(query_block), best.split(query_block), strict=True):
-            cosines = _products(entries, F.normalize(some_queries.float(), dim=1))  # [m, n]
+            cosines = _products(entries, F.normalize(some_queries.float(), dim=1).nan_to_num(0))  # [m, n]
             cosines[count:] = -torch.inf  # the padding
-            cosines = cosines.view(groups, GROUP, len(some_queries))
-            maxima = _keys(cosines.amax(1).T.contiguous(), torch.arange(groups, device=device))  # [n, groups]
-            near = _most_above(maxima, some_best) if device.type == "cpu" else groups  # the host would wait for a GPU
-            chosen = _index(_largest(maxima, min(k, near))).unsqueeze(2)  # [n, k or fewer, 1] groups
-            members = cosines.permute(2, 0, 1).gather(1, chosen.expand(-1, -1, GROUP))  # [n, k, G] their cosines
-            keys = _keys(members, start + chosen * GROUP + offsets).flatten(1)  # [n, k G]
-            some_best.copy_(_largest(torch.cat([some_best, keys], dim=1), k))
+            _update(some_best, cosines.unflatten(0, (-1, GROUP)), start)
     return best.sort(dim=1, descending=True).values
 
 
-def _most_above(maxima: Tensor, best: Tensor) -> int:
-    """The largest number of groups of a query, by their ``maxima`` [n, groups], that can change its ``best`` [n, k]."""
-    farthest = best.amin(1, keepdim=True)  # [n, 1]
-    return max(((maxima >> 32) >= (farthest >> 32)).sum(1).tolist(), default=0)
+def _update(best: Tensor, cosines: Tensor, start: int) -> None:
+    """Put the keys of nearer entries into ``best`` [n, k].
+
+    Args:
+        cosines: [m / G, G, n], of the bank entries from index ``start`` on.
+    """
+    (groups, _, n), k = cosines.shape, best.shape[1]
+    maxima = cosines.amax(1)  # [m / G, n]
+    if cosines.is_cuda:
+        return _update_by_groups(best, cosines, maxima, start)
+    floor = _unpacked(best.amin(1) + NEXT)[0].float()  # [n]; an equal cosine is not nearer: its index is higher
+    if groups >= k:
+        joined = max(1, groups // (4 * k))  # maxima of 4 k or more larger groups: topk of all of them would be slow
+        larger = maxima[: groups // joined * joined].unflatten(0, (joined, -1)).amax(0)
+        floor = torch.maximum(floor, larger.T.topk(k, sorted=False).values.amin(1))
+    query, group = (maxima >= floor).T.nonzero(as_tuple=True)  # sorted by query
+    if len(query) > 4 * n * k:  # many equal cosines: those of the first half are a floor for the second one
+        _update(best, cosines[: groups // 2], start)
+        return _update(best, cosines[groups // 2 :], start + groups // 2 * GROUP)
+    members = cosines[group, :, query]  # [groups found, G]
+    found, member = (members >= floor[query, None]).nonzero(as_tuple=True)
+    query, index = query[found], start + group[found] * GROUP + member
+    counts = query.bincount(minlength=n)
+    column = k + torch.arange(len(query), device=query.device) - (counts.cumsum(0) - counts)[query]  # k, k + 1, ...
+    keys = F.pad(best, (0, max(counts.tolist(), default=0)), value=torch.iinfo(torch.int64).min)  # below every key
+    keys[query, column] = _keys(members[found, member], index)
+    best.copy_(keys.topk(k, dim=1, sorted=False).values)
 
 
-def _largest(keys: Tensor, k: int) -> Tensor:
-    """The ``k`` largest of each row of ``keys`` [n, m], [n, k], in any order."""
-    if keys.device.type != "cpu":
-        return keys.topk(k, dim=1, sorted=False).values
-    if k in (0, keys.shape[1]):
-        return keys[:, :k]
-    rest = keys.shape[1] - k
-    return torch.from_numpy(
-        np.partition(keys.numpy(), rest, axis=1)[:, rest:]
-    )  # with vector instructions: torch has none
+def _update_by_groups(best: Tensor, cosines: Tensor, maxima: Tensor, start: int) -> None:
+    """Do the same without waiting for a GPU to say how much it found: look at the k groups with the largest maxima.
+
+    An entry of another group is no neighbour: those maxima are k entries that are nearer.
+    """
+    groups, device = len(cosines), cosines.device
+    keys = _keys(maxima.T.contiguous(), torch.arange(groups, device=device))  # among equal maxima, the first groups
+    group = _index(keys.topk(min(best.shape[1], groups), dim=1, sorted=False).values).unsqueeze(2)  # [n, k, 1]
+    members = cosines.permute(2, 0, 1).gather(1, group.expand(-1, -1, GROUP))  # [n, k, G]
+    keys = _keys(members, start + group * GROUP + torch.arange(GROUP, device=device)).flatten(1)
+    best.copy_(torch.cat([best, keys], dim=1).topk(best.shape[1], dim=1, sorted=False).values)
 
 
 def _products(entries: Tensor, queries: Tensor) -> Tensor:
     """entries @ queries.T, [m, n], contiguous and in full float32, even where the run allows TF32.
 
-    On CPUs it is a 1 x 1 convolution, which oneDNN computes with AVX-512 if the processor has it. The matrix product of
-    MKL stays at AVX2 on AMD processors and takes 1.6 to 2.4 times as long. The entries are 16 images: torch leaves a
-    convolution of fewer to MKL if there is one thread.
+    On CPUs it is a 1 x 1 convolution. On AMD processors oneDNN computes that 1.2 to 1.4 times as fast as MKL the matrix
+    product, both with AVX-512 and with AVX2. The entries are 16 images: torch leaves a convolution of fewer to MKL if
+    there is one thread.
     """
     if entries.device.type == "cpu" and torch.backends.mkldnn.is_available() and len(queries):
         pixels = entries.view(PARTS, 1, -1, entries.shape[1]).permute(0, 3, 1, 2)  # [16, D, 1, m / 16], channels last
@@ -129,7 +144,7 @@ def _products(entries: Tensor, queries: Tensor) -> Tensor:
     return products(entries, queries)
 
 
-def _keys(cosines: Tensor, index: Tensor) -> Tensor:
+def _keys(cosines: Tensor, index: Tensor | int) -> Tensor:
     """Pack each cosine and its index into an int64, so that one sort orders by cosine, and ties by lower index.
 
     The high half is the cosine, the low half is 2^32 - 1 - index.

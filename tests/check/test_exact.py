@@ -203,9 +203,12 @@ def test_draws_are_equal_on_every_device_and_in_every_format() -> None:
 
 def test_frameworks_that_cluster_are_compared_in_single_precision_only() -> None:
     names = [check.name for check in exact_steps.step_checks(CPU, Level.DEFAULT)]
-    assert names[:4] == ["step simclr fp32", "step simclr bf16", "step moco_v2 fp32", "step moco_v2 bf16"]
+    precisions = ["fp32"] if bf16_is_slow() else ["fp32", "bf16"]
+    assert names[: 2 * len(precisions)] == [
+        f"step {name} {each}" for name in ("simclr", "moco_v2") for each in precisions
+    ]
     assert "step npid_cld fp32" in names and "step npid_cld bf16" not in names
-    assert len(list(exact_steps.step_checks(CPU, Level.QUICK))) == 6
+    assert len(list(exact_steps.step_checks(CPU, Level.QUICK))) == 3 * len(precisions)
 
 
 @pytest.mark.exhaustive
@@ -455,7 +458,7 @@ def setting(folder: Path, devices: int = 1) -> Setting:
 def test_the_section_names_every_check_once_and_begins_with_kernels(tmp_path: Path) -> None:
     checks = list(exact.section(setting(tmp_path)))
     names = [check.name for check in checks]
-    assert names[0] == "matrix product" and len(set(names)) == len(names) == 23
+    assert names[0] == "matrix product" and len(set(names)) == len(names) == (20 if bf16_is_slow() else 23)
     found = {
         check.name: check.run() for check in checks if check.name in ("collectives", "ranks", "graph", "fp16 scaling")
     }

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.arrays import Images
 from ssl_bench.errors import InvalidValue
-from ssl_bench.evaluate.knn import BLOCKS, KNN, _products, knn_predict
+from ssl_bench.evaluate import knn
+from ssl_bench.evaluate.knn import BLOCKS, GROUP, KNN, _products, knn_predict
 from ssl_bench.evaluate.target import Target
 
 CLASSES = 7
@@ -95,6 +96,26 @@ def test_extreme_temperature_and_zero_features_give_a_ranking() -> None:
     queries, bank = torch.cat([torch.zeros(1, 16), exact(3, 0)]), torch.cat([torch.zeros(1, 16), exact(50, 1)])
     ranking = knn_predict(queries, bank, labels_of(51, 0), k=51, temperature=1e-4, num_classes=CLASSES)
     assert torch.equal(ranking.sort(1).values, torch.arange(CLASSES).expand(4, -1))
+
+
+@pytest.mark.parametrize("k", [1, 7, 30])
+def test_a_gpu_finds_the_same_neighbours_by_groups(k: int) -> None:
+    cosines = (exact(512, 1) @ exact(60, 0).T / 16).unflatten(0, (-1, GROUP))
+    best = [knn._keys(torch.full((60, k), -torch.inf), knn.LOW_HALF) for _ in range(2)]
+    for start in (0, 512):
+        knn._update(best[0], cosines, start)
+        knn._update_by_groups(best[1], cosines, cosines.amax(1), start)
+    assert torch.equal(best[0].sort().values, best[1].sort().values)
+
+
+def test_features_that_are_not_finite_count_as_zeros() -> None:
+    queries, bank, labels = exact(100, 0), exact(1000, 1), labels_of(1000, 2)
+    rankings = []
+    for value in (0, math.nan, math.inf):
+        queries[7, :], bank[77, :] = value, value
+        rankings.append(knn_predict(queries, bank, labels, k=200, temperature=0.1, num_classes=CLASSES))
+    assert torch.equal(rankings[0], rankings[1])
+    assert torch.equal(rankings[0], rankings[2])
 
 
 def test_no_queries_give_an_empty_ranking() -> None:
