@@ -1,6 +1,7 @@
 """The settings in which the runs of a report differ, and those that they share."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ def compare(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]]) -> Key
         if len({repr(known[name]) for known in facts if name in known}) > 1:  # unfinished runs have none
             for settings, known in zip(of_runs, facts, strict=True):
                 if isinstance(known.get(name), int | float):
-                    settings.setdefault(name, known[name])
+                    settings.setdefault(name, _value(json.dumps(known[name])))
     requested, options = _requested(entries), dict[str, None]()
     for number in differing.values():
         options |= {_name(path): None for path in number if path[0] == "choices"}
@@ -81,9 +82,10 @@ def _name(path: Path) -> str:
 
 
 def _value(text: str) -> Value:
-    """A value that is JSON: a number, a truth value or a text as it is, anything else as an override writes it."""
+    """A value that is JSON: a finite number, a truth value or a text as it is, others as an override writes them."""
     value = json.loads(text)
-    return value if isinstance(value, str | int | float | bool | None) else as_override(text)
+    plain = math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int | None)
+    return value if plain else as_override(text)
 
 
 def _parsed(text: str) -> Value:
