@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.status.configs import SEED, varying
-from ssl_bench.status.entries import Entry, words
+from ssl_bench.status.entries import Entry
 from ssl_bench.status.labels import as_override
+from ssl_bench.status.runs import SEED, varying, words
 
 PLACES = ("paths", "tracking", "plugins")  # settings that say where files go
 FACTS = ("negatives_per_anchor", "steps", "lr", "parameters", "train_images")  # of results.json, that a plot may need
@@ -56,13 +56,13 @@ def compare(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]]) -> Key
     vary.sort(key=lambda name: (name not in requested, name not in options, name.count("."), name == "seed"))
     shown = [name for name in vary if name in requested] or [name for name in vary if name in options or name == "seed"]
     some = next(iter(configs.values()), None)
-    whole = dict(_named(some.pool.settings[number] for number in some.numbers)) if some else {}
+    whole = dict(_named(some.settings.items())) if some else {}
     first = of_runs[0] if of_runs else {}
     common = {name: value for name, value in (whole | first).items() if name not in vary}
     return Keys(vary, shown, [[settings.get(name) for name in vary] for settings in of_runs], common)
 
 
-def _settings(entry: Entry, differing: Mapping[int, Mapping[Path, str]]) -> dict[str, Value]:
+def _settings(entry: Entry, differing: Mapping[str, Mapping[Path, str]]) -> dict[str, Value]:
     """The settings of an entry that are not common to all configurations; its overrides if it has no run yet."""
     if entry.run is None:
         pairs = (override.lstrip("+").partition("=") for override in entry.overrides or ())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -61,7 +62,6 @@ class GridFolder:
             read; else 0.
         at_work: whether the grid will start the runs that are left.
         left: seconds until it is done, if that is known.
-        unsaved: number of its files that were read and are not in the index.
     """
 
     def __init__(self, outputs: str, path: str, content: Any) -> None:
@@ -79,7 +79,7 @@ class GridFolder:
         self._start = path.rpartition(".sweeps/")[0]  # of the paths of its runs
         self.at_work = False
         self.left: float | None = None
-        self.settled, self.unsaved = 0, 1
+        self.settled = 0
 
     @property
     def folder(self) -> Path:
@@ -97,11 +97,6 @@ class GridFolder:
         """The overrides that all its runs have."""
         return frozenset(self.runs[0]).intersection(*self.runs) if self.runs else frozenset()
 
-    def restore(self, records: Mapping[int, Record], settled: int) -> None:
-        """Set what an earlier process read."""
-        self.records = self._before | self._of_this_grid(records)
-        self.settled, self.unsaved = settled, 0
-
     def update(self, now: float) -> None:
         """Read the records that have changed; ``now`` is in seconds of the epoch."""
         folder = f"{self._outputs}/{self.path}/jobs"
@@ -118,7 +113,6 @@ class GridFolder:
             record = self.records.get(number)
             if mark and (record is None or record.mark != mark):
                 record = Record.read(f"{folder}/{number}.json", mark)
-                self.unsaved += 1
             if mark and record:
                 found[number] = record
         self.records = self._before | self._of_this_grid(found)
@@ -161,6 +155,29 @@ class GridFolder:
         if self.host == socket.gethostname():
             return _alive(self.pid, self.started) or (busy and self.slurm)
         return busy or now - max([self.started, *(record.when for record in self.records.values())]) < RECENT
+
+
+class Grids:
+    """Finds the grids; a ``grid.json`` or a record that has not changed since the last time is not read again."""
+
+    def __init__(self, outputs: Path) -> None:
+        self._outputs = str(outputs)
+        self._grids: dict[str, tuple[Mark | None, GridFolder | None]] = {}  # with the mark of grid.json
+
+    def find(self, sweeps: Sequence[str], now: float) -> list[GridFolder]:
+        """The grids in these folders, sorted by start; ``now`` is in seconds of the epoch."""
+        found = dict[str, tuple[Mark | None, GridFolder | None]]()
+        for folder in sweeps:
+            with contextlib.suppress(OSError):
+                for path in (f"{folder}/{start}" for start in os.listdir(f"{self._outputs}/{folder}")):
+                    mark, known = find_mark(f"{self._outputs}/{path}/grid.json"), self._grids.get(path)
+                    same = known is not None and known[0] == mark
+                    found[path] = known if known and same else (mark, read_grid(self._outputs, path))
+        self._grids = found
+        grids = [grid for _, grid in found.values() if grid is not None]
+        for grid in grids:
+            grid.update(now)
+        return sorted(grids, key=lambda grid: grid.started)
 
 
 def read_grid(outputs: str, path: str) -> GridFolder | None:
