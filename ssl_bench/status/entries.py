@@ -74,7 +74,11 @@ class Entry:
             return ""
         if self.run and self.run.failure is not None:
             return self.run.failure
-        return one_line(self.grid.records[self.index].reason) if self.grid and self.index in self.grid.records else ""
+        return (
+            one_line(self.grid.records[self.index].outcome.reason)
+            if self.grid and self.index in self.grid.records
+            else ""
+        )
 
 
 def estimate(entries: Sequence[Entry], now: float) -> float | None:

@@ -1,8 +1,7 @@
 """The runs below a results folder, from their files, and ``<outputs>/.runs.jsonl``, which spares reading them again.
 
-Each line of that file is either the configuration of some runs without their seed, or what was read of one run. A run
-is read again when the time of change, the size or the inode of one of its files is another one. The file is only a
-cache: it may be deleted, a line that is damaged counts as missing, and in a folder that cannot be written there is none.
+Each line of that cache is either the configuration of some runs without their seed, or what was read of one run. A run
+is read again when the time of change, the size or the inode of one of its files is another one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,18 +22,23 @@ from ssl_bench import files
 from ssl_bench.launch import claim
 from ssl_bench.launch.claim import Owner
 from ssl_bench.record.results import complete, is_number
-from ssl_bench.status.follow import Metrics, accuracies, find_mark, finite, quantity, read_metrics
+from ssl_bench.status import cache
+from ssl_bench.status.cache import as_json
+from ssl_bench.status.follow import QUANTITY, Metrics, accuracies, find_mark, finite, quantity, read_metrics
 
 NAME = ".runs.jsonl"
-LARGEST = 2**30  # bytes of the cache: a million runs have fewer
-FEW, SHARE = 64, 0.01  # the cache is not written for fewer changes, nor for a smaller share of the runs
-CONFIG, COMMAND, RESULTS, FAILURE, METRICS = FILES = (
-    *("config.yaml", "command.txt", "results.json", "failed.json", "metrics.jsonl"),
-)
+FILES = "config.yaml", "command.txt", "results.json", "failed.json", "metrics.jsonl"
+CONFIG, COMMAND, RESULTS, FAILURE, METRICS = FILES
 LONGEST_COMMAND = 2**18  # bytes: shlex needs a second for a million
 SEED = ""  # instead of the JSON of a value that is the run's seed
 _PLACE = "\0the run's seed"
 _PLAIN = re.compile(r"[\w@%+=:,./-]+( [\w@%+=:,./-]+)*", re.ASCII).fullmatch  # a command that needs no quotes
+_TEXT, _NUMBER = (str, type(None)), (int, float, type(None))
+_LINE = (  # types of a run's line: path, marks, key of its configuration, [seed]; command, failure, run_id; numbers
+    *((str,), (str,), (str,), (list, type(None)), _TEXT, _TEXT, _TEXT),
+    *(_NUMBER,) * 5,  # seconds; step, epoch, seconds and speed of the last row
+    *((dict,), (dict,)),  # results, best accuracies
+)
 
 
 class Config:
@@ -45,12 +49,12 @@ class Config:
     """
 
     def __init__(self, text: str) -> None:
-        self.text, self.key = text, hashlib.sha1(text.encode(errors="surrogatepass")).hexdigest()[:16]
+        self.text, self.key = text, hashlib.sha1(text.encode()).hexdigest()[:16]
 
     @cached_property
     def content(self) -> Mapping[str, Any]:
         """The configuration with null instead of the seed."""
-        content: dict[str, Any] = json.loads(self.text.replace(_json(_PLACE), "null"))
+        content: dict[str, Any] = json.loads(self.text, object_hook=_seedless)
         return content
 
     @cached_property
@@ -71,7 +75,7 @@ def _settings(node: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterable[t
         if isinstance(value, dict) and value:
             yield from _settings(value, (*path, key))
         else:
-            yield (*path, key), SEED if value == _PLACE else _json(value)
+            yield (*path, key), SEED if value == _PLACE else as_json(value)
 
 
 def _without_seed(node: Mapping[str, Any], seed: str) -> dict[str, Any]:
@@ -80,14 +84,14 @@ def _without_seed(node: Mapping[str, Any], seed: str) -> dict[str, Any]:
         key: _without_seed(value, seed)
         if isinstance(value, dict)
         else _PLACE
-        if key == "seed" and _json(value) == seed
+        if key == "seed" and as_json(value) == seed
         else value
         for key, value in node.items()
     }
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), default=str)
+def _seedless(node: dict[str, Any]) -> dict[str, Any]:
+    return {key: None if value == _PLACE else value for key, value in node.items()}
 
 
 @dataclass(eq=False)
@@ -99,12 +103,12 @@ class Run:
         path: of the directory, relative to it.
         marks: time of change, size and inode of each of FILES, as text.
         config, seed: the configuration without its seed, and the seed as JSON; None: it has none.
-        began: time of change of ``config.yaml``, in seconds of the epoch; None: there is only ``results.json``.
         command: the command that trains it, if it was recorded.
         failure: why it failed, in one line; None: it has not failed.
-        run_id, results, seconds: of ``results.json``: the run_id, the metrics and the time that the whole run took;
-            the run_id is None if there are no whole results.
+        run_id, seconds, results: of ``results.json``: the run_id, the time that the whole run took and the metrics; the
+            run_id is None if there are no whole results.
         metrics: rows of ``metrics.jsonl``.
+        began: time of change of ``config.yaml``, in seconds of the epoch; None: there is only ``results.json``.
         owner: the process that carries it out.
     """
 
@@ -113,13 +117,13 @@ class Run:
     marks: str
     config: Config
     seed: str | None
-    began: float | None
     command: str | None
     failure: str | None
     run_id: str | None
-    results: dict[str, float]
     seconds: float | None
+    results: dict[str, float]
     metrics: Metrics
+    began: float | None = field(default=None, init=False)
     owner: Owner | None = field(default=None, init=False)
 
     @property
@@ -175,13 +179,13 @@ class Runs:
         self._configs: dict[str, Config] = {}  # by their key
         self._runs: dict[str, Run] = {}
         self._unsaved = 0
-        with contextlib.suppress(OSError):
-            self._load()
+        self.sweeps: list[str] = []  # folders of grids
+        self._load()
 
     def find(self) -> list[Run]:
         """The runs, sorted by parent directory, then by start; also directories with ``results.json`` only."""
         found, folders = dict[str, Run](), [""]
-        self.sweeps: list[str] = []  # folders of grids
+        self.sweeps = []
         while folders:
             path = folders.pop()
             run = self._run(path)
@@ -199,7 +203,9 @@ class Runs:
             folders += [start + name for name in names if name[0] != "." and name != "wandb"]
         self._unsaved += len(self._runs.keys() - found.keys())
         self._runs = found
-        self._save()
+        settled = [run for run in found.values() if run.owner is None]
+        if cache.save(self._file, self._lines(settled), self._unsaved, len(settled)):
+            self._unsaved = 0
         return sorted(found.values(), key=lambda run: (run.parent.split("/"), run.began or 0.0, run.path))
 
     def _run(self, path: str) -> Run | None:
@@ -210,105 +216,80 @@ class Runs:
             return None
         run, now = self._runs.get(path), repr(marks)
         if run is None or run.marks != now or run.owner:
-            run = self._read(path, start, now, marks[0] and marks[0][0] / 1e9)
+            run = self._read(path, start, now, marks[0] is not None)
             self._unsaved += run is not None
         if run is not None:
+            run.began = marks[0] and marks[0][0] / 1e9
             run.owner = None if run.done else claim.owner(run.folder)
             if run.owner and not run.metrics.window:
                 run.metrics = self._metrics(run.config.content, start)
         return run
 
-    def _read(self, path: str, start: str, marks: str, began: float | None) -> Run | None:
+    def _read(self, path: str, start: str, marks: str, begun: bool) -> Run | None:
         """Read a run from its files. JSON is read in a twentieth of the time of YAML."""
         results: Any = files.read_json(Path(start + RESULTS))
         done = complete(results)
         config = results["config"] if done else None
-        if began and not (config and isinstance(config.get("choices"), dict)):
+        if begun and not (config and isinstance(config.get("choices"), dict)):
             config = _read_config(start + CONFIG) or config
         if config is None:
             return None
-        seed = _json(config["seed"]) if "seed" in config else None
-        shared = Config(_json(config if seed is None else _without_seed(config, seed)))
-        ended = (results["run_id"], results["metrics"], quantity(results, "seconds")) if done else (None, {}, None)
+        seed = as_json(config["seed"]) if "seed" in config else None
+        shared = Config(as_json(config if seed is None else _without_seed(config, seed)))
         return Run(
-            *(self._outputs, path, marks, self._configs.setdefault(shared.key, shared), seed, began),
-            *(_read_command(start + COMMAND), None if done else _read_failure(start + FAILURE), *ended),
-            self._metrics(config, start, last_only=done),
+            *(self._outputs, path, marks, self._configs.setdefault(shared.key, shared), seed),
+            command=_read_command(start + COMMAND),
+            failure=None if done else _read_failure(start + FAILURE),
+            run_id=results["run_id"] if done else None,
+            seconds=quantity(results, "seconds") if done else None,
+            results=results["metrics"] if done else {},
+            metrics=self._metrics(config, start, last_only=done),
         )
 
     def _metrics(self, config: Mapping[str, Any], start: str, last_only: bool = False) -> Metrics:
         return read_metrics(start + METRICS, quantity(config.get("evaluate"), "every") or 0.0, last_only)
 
     def _load(self) -> None:
-        """Read the cache.
-
-        Raises:
-            OSError: there is none.
-        """
-        if self._file.is_symlink() or self._file.stat().st_size > LARGEST:
-            return
-        for line in files.read_lines(self._file):
-            try:
-                content = files.parse_json(line)
-                if isinstance(content, dict):
-                    config = Config(line.decode().strip())
-                    if isinstance(content.get("choices", {}), dict):
-                        self._configs[config.key] = config
-                else:
-                    run = self._restored(*content)
+        """Read the cache: lines of configurations, each before those of its runs."""
+        for content in cache.load(self._file):
+            with contextlib.suppress(LookupError, ValueError):
+                if not isinstance(content, dict):
+                    run = self._restored(content)
                     self._runs[run.path] = run
-            except (LookupError, TypeError, ValueError):
-                continue
+                elif isinstance(content.get("choices", {}), dict):
+                    config = Config(as_json(content))
+                    self._configs[config.key] = config
 
-    def _restored(
-        self,
-        path: str,
-        marks: str,
-        config: str,
-        seed: Any,
-        texts: list[str | None],
-        results: dict[str, float],
-        numbers: list[float | None],
-        best: dict[str, float],
-    ) -> Run:
-        """The run of a line of the cache, with checks of whatever other code relies on.
+    def _restored(self, content: Any) -> Run:
+        """The run of a line of the cache.
 
         Raises:
-            LookupError, TypeError, ValueError: the line is damaged, or the one of its configuration.
+            LookupError, ValueError: the line is damaged, or that of its configuration.
         """
-        command, failure, run_id = texts
-        good = all(quantity({"": number}, "") is not None for number in numbers if number is not None)
-        good = good and all(map(is_number, results.values())) and all(finite(best, name) is not None for name in best)
-        if not good or type(marks) is not str:
-            raise ValueError(f"{self._file} is damaged")
-        "".join([path, *(text or "" for text in texts)]).encode(errors="surrogateescape")
-        began, seconds, *last = numbers
-        seed = None if seed is None else _json(seed[0])
-        return Run(
-            *(self._outputs, path, marks, self._configs[config], seed, began, command, failure),
-            *(run_id, results, seconds, Metrics(*last, best)),
-        )
+        kinds = [*map(type, content)] if isinstance(content, list) else []
+        if len(kinds) != len(_LINE) or not all(kind in known for kind, known in zip(kinds, _LINE, strict=True)):
+            raise ValueError("other types")
+        path, marks, config, seed, command, failure, run_id, *numbers, results, best = content
+        good = all(0 <= number <= QUANTITY for number in numbers if number is not None)
+        if not (
+            good and all(map(is_number, results.values())) and all(finite(best, name) is not None for name in best)
+        ):
+            raise ValueError("other numbers")
+        seconds, step, epoch, elapsed, speed = numbers
+        metrics = Metrics(step, epoch, elapsed, speed, best)
+        seed = None if seed is None else as_json(seed[0])
+        shared = self._configs[config]
+        return Run(self._outputs, path, marks, shared, seed, command, failure, run_id, seconds, results, metrics)
 
-    def _save(self) -> None:
-        """Write the cache, if enough changed to make that worth it."""
-        runs = [run for run in self._runs.values() if run.owner is None]
-        if self._unsaved <= max(FEW, SHARE * len(runs)):
-            return
-        lines = [config.text for config in {run.config.key: run.config for run in runs}.values()]
+    def _lines(self, runs: Sequence[Run]) -> Iterable[Any]:
+        yield from {run.config.key: json.loads(run.config.text) for run in runs}.values()
         for run in runs:
             last = run.metrics
-            lines.append(
-                _json(
-                    [
-                        *(run.path, run.marks, run.config.key, None if run.seed is None else [json.loads(run.seed)]),
-                        *([run.command, run.failure, run.run_id], run.results),
-                        *([run.began, run.seconds, last.step, last.epoch, last.seconds, last.speed], last.best),
-                    ]
-                )
+            yield (
+                *(run.path, run.marks, run.config.key, None if run.seed is None else [json.loads(run.seed)]),
+                *(run.command, run.failure, run.run_id, run.seconds, last.step, last.epoch, last.seconds, last.speed),
+                *(run.results, last.best),
             )
-        with contextlib.suppress(OSError):  # a folder that cannot be written
-            files.write_text(self._file, "\n".join(lines) + "\n")
-        self._unsaved = 0
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class Scan:
             now: in seconds of the epoch.
         """
         runs = {run.path: run for run in self._runs.find() if run.began is not None}
-        grids = self._grids.find(self._runs.sweeps, now)
+        grids = self._grids.find(self._runs.sweeps)
         entries = _entries(runs, grids, now)
         active = {entry.group for entry in entries if entry.state in (Status.RUNNING, Status.WAITING)}
         groups: dict[object, list[Entry]] = {group: [] for group in active}
@@ -84,7 +84,7 @@ def _status(run: Run | None, grid: GridFolder | None, index: int) -> Status | No
     if run is not None and run.done:
         return Status.DONE
     record = grid.records.get(index) if grid else None
-    recorded = record.state if record else None
+    recorded = record.outcome.state if record else None
     # Each start of a run writes config.yaml again, after the grid has recorded the start.
     begun = run is not None and (run.began or 0.0) >= (record.when if record else 0.0)
     to_start = recorded in (None, State.HELD) or (recorded is State.RUNNING and not begun)

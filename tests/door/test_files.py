@@ -22,7 +22,7 @@ from ssl_bench.record import checkpoint, results
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.summary import one_line, print_grid, print_run
 from ssl_bench.status.grids import GridFolder
-from ssl_bench.status.index import finished
+from ssl_bench.status.runs import finished
 from ssl_bench.status.scan import Scan
 from tests.conftest import SMALL, only_run
 from tests.door.door import Answer, enter
