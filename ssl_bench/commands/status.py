@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.commands.arguments import Parser, refuse
 from ssl_bench.errors import ConfigError, printable
+from ssl_bench.status.cache import no_collection
 from ssl_bench.status.entries import Entry, Status
 from ssl_bench.status.groups import summaries
 from ssl_bench.status.labels import labels
@@ -130,6 +131,7 @@ class Shown:
         """Whether the runs are listed on a terminal."""
         return self._always or len(self.entries) <= LISTED
 
+    @no_collection()
     def update(self, named: bool = False) -> None:
         """Look at the files again; the runs have labels if they are ``named`` or listed.
 

@@ -13,6 +13,7 @@ from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record import results as finished_run
 from ssl_bench.report import curves, keys, pictures, results
+from ssl_bench.status.cache import no_collection
 from ssl_bench.status.entries import Entry
 from ssl_bench.status.follow import find_mark, finite
 from ssl_bench.status.grids import GridFolder
@@ -63,6 +64,7 @@ class Collector:
         self._files: dict[str, tuple[object, Files]] = {}  # by path, with the marks of the files
         self._papers: tuple[object, dict[str, Any]] | None = None  # with the finished runs they were made of
 
+    @no_collection()
     def collect(self, start: Path | None = None) -> dict[str, Any]:
         """The data of the report.
 

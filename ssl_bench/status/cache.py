@@ -4,6 +4,7 @@ A cache may be deleted at any time. A damaged line counts as missing, like a fil
 """
 
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -44,6 +45,18 @@ def save(path: Path, values: Iterable[Any], changes: int, count: int) -> bool:
         finally:
             temporary.unlink(missing_ok=True)
     return True
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Stop the garbage collector, which would look at all new objects several times, and find nothing to free."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def as_json(value: Any) -> str:

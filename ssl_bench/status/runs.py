@@ -23,12 +23,13 @@ from ssl_bench.launch import claim
 from ssl_bench.launch.claim import Owner
 from ssl_bench.record.results import complete, is_number
 from ssl_bench.status import cache
-from ssl_bench.status.cache import as_json
-from ssl_bench.status.follow import QUANTITY, Metrics, accuracies, find_mark, finite, quantity, read_metrics
+from ssl_bench.status.cache import as_json, no_collection
+from ssl_bench.status.follow import QUANTITY, Mark, Metrics, accuracies, find_mark, finite, quantity, read_metrics
 
 NAME = ".runs.jsonl"
-FILES = "config.yaml", "command.txt", "results.json", "failed.json", "metrics.jsonl"
-CONFIG, COMMAND, RESULTS, FAILURE, METRICS = FILES
+FILES = "config.yaml", "results.json", "command.txt", "failed.json", "metrics.jsonl"
+CONFIG, RESULTS, COMMAND, FAILURE, METRICS = FILES
+FINAL = FILES[:2]  # the files that may change what is shown of a finished run
 LONGEST_COMMAND = 2**18  # bytes: shlex needs a second for a million
 SEED = ""  # instead of the JSON of a value that is the run's seed
 _PLACE = "\0the run's seed"
@@ -101,7 +102,7 @@ class Run:
     Attributes:
         outputs: the results folder.
         path: of the directory, relative to it.
-        marks: time of change, size and inode of each of FILES, as text.
+        marks: time of change, size and inode of each of FILES, or of a finished run of each of FINAL, as text.
         config, seed: the configuration without its seed, and the seed as JSON; None: it has none.
         command: the command that trains it, if it was recorded.
         failure: why it failed, in one line; None: it has not failed.
@@ -211,12 +212,12 @@ class Runs:
     def _run(self, path: str) -> Run | None:
         """The run in a folder; None if there is none."""
         start = f"{self._outputs}/{path}/" if path else f"{self._outputs}/"
-        marks = [find_mark(start + name) for name in FILES]
-        if marks[0] is None and marks[2] is None:
+        run = self._runs.get(path)
+        marks = [find_mark(start + name) for name in (FINAL if run is not None and run.done else FILES)]
+        if not any(marks[: len(FINAL)]):
             return None
-        run, now = self._runs.get(path), repr(marks)
-        if run is None or run.marks != now or run.owner:
-            run = self._read(path, start, now, marks[0] is not None)
+        if run is None or run.marks != str(marks) or run.owner:
+            run = self._read(path, start, marks)
             self._unsaved += run is not None
         if run is not None:
             run.began = marks[0] and marks[0][0] / 1e9
@@ -225,19 +226,20 @@ class Runs:
                 run.metrics = self._metrics(run.config.content, start)
         return run
 
-    def _read(self, path: str, start: str, marks: str, begun: bool) -> Run | None:
+    def _read(self, path: str, start: str, marks: Sequence[Mark | None]) -> Run | None:
         """Read a run from its files. JSON is read in a twentieth of the time of YAML."""
         results: Any = files.read_json(Path(start + RESULTS))
         done = complete(results)
         config = results["config"] if done else None
-        if begun and not (config and isinstance(config.get("choices"), dict)):
+        if marks[0] and not (config and isinstance(config.get("choices"), dict)):
             config = _read_config(start + CONFIG) or config
         if config is None:
             return None
         seed = as_json(config["seed"]) if "seed" in config else None
         shared = Config(as_json(config if seed is None else _without_seed(config, seed)))
         return Run(
-            *(self._outputs, path, marks, self._configs.setdefault(shared.key, shared), seed),
+            *(self._outputs, path, str(marks[: len(FINAL)] if done else marks)),
+            *(self._configs.setdefault(shared.key, shared), seed),
             command=_read_command(start + COMMAND),
             failure=None if done else _read_failure(start + FAILURE),
             run_id=results["run_id"] if done else None,
@@ -330,6 +332,7 @@ class Finished:
         return self._run.results
 
 
+@no_collection()
 def finished(outputs: Path) -> list[Finished]:
     """Every run with a ``results.json`` below a folder, each run_id once, sorted by directory.
 
