@@ -79,6 +79,12 @@ def _settings(node: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterable[t
             yield (*path, key), SEED if value == _PLACE else as_json(value)
 
 
+def without_seed(config: Mapping[str, Any]) -> tuple[Config, str | None]:
+    """A configuration without its seed, and the seed as JSON; None if there is none."""
+    seed = as_json(config["seed"]) if "seed" in config else None
+    return Config(as_json(config if seed is None else _without_seed(config, seed))), seed
+
+
 def _without_seed(node: Mapping[str, Any], seed: str) -> dict[str, Any]:
     """``node`` with a placeholder for each value under a key ``seed`` whose JSON is ``seed``."""
     return {
@@ -204,8 +210,7 @@ class Runs:
             folders += [start + name for name in names if name[0] != "." and name != "wandb"]
         self._unsaved += len(self._runs.keys() - found.keys())
         self._runs = found
-        settled = [run for run in found.values() if run.owner is None]
-        if cache.save(self._file, self._lines(settled), self._unsaved, len(settled)):
+        if cache.save(self._file, self._lines(), self._unsaved, len(found)):
             self._unsaved = 0
         return sorted(found.values(), key=lambda run: (run.parent.split("/"), run.began or 0.0, run.path))
 
@@ -216,13 +221,13 @@ class Runs:
         marks = [find_mark(start + name) for name in (FINAL if run is not None and run.done else FILES)]
         if not any(marks[: len(FINAL)]):
             return None
-        if run is None or run.marks != str(marks) or run.owner:
+        if run is None or run.marks != str(marks):
             run = self._read(path, start, marks)
             self._unsaved += run is not None
         if run is not None:
             run.began = marks[0] and marks[0][0] / 1e9
             run.owner = None if run.done else claim.owner(run.folder)
-            if run.owner and not run.metrics.window:
+            if run.owner and not run.metrics.window:  # which is not in the cache
                 run.metrics = self._metrics(run.config.content, start)
         return run
 
@@ -235,8 +240,7 @@ class Runs:
             config = _read_config(start + CONFIG) or config
         if config is None:
             return None
-        seed = as_json(config["seed"]) if "seed" in config else None
-        shared = Config(as_json(config if seed is None else _without_seed(config, seed)))
+        shared, seed = without_seed(config)
         return Run(
             *(self._outputs, path, str(marks[: len(FINAL)] if done else marks)),
             *(self._configs.setdefault(shared.key, shared), seed),
@@ -283,9 +287,9 @@ class Runs:
         shared = self._configs[config]
         return Run(self._outputs, path, marks, shared, seed, command, failure, run_id, seconds, results, metrics)
 
-    def _lines(self, runs: Sequence[Run]) -> Iterable[Any]:
-        yield from {run.config.key: json.loads(run.config.text) for run in runs}.values()
-        for run in runs:
+    def _lines(self) -> Iterable[Any]:
+        yield from {run.config.key: json.loads(run.config.text) for run in self._runs.values()}.values()
+        for run in self._runs.values():
             last = run.metrics
             yield (
                 *(run.path, run.marks, run.config.key, None if run.seed is None else [json.loads(run.seed)]),
