@@ -248,7 +248,10 @@ def test_a_damaged_line_counts_as_missing(damage: str, uncached: Uncached, read:
 
 def test_values_of_any_type_stop_no_command() -> None:
     make_many()
-    shown()
+    grids = [one["grid"] for one in shown()]
+    for path in (CACHE, RECORDS):
+        path.write_bytes(odd_values(path.read_bytes()))
+    assert [one["grid"] for one in shown()] == grids
     for path in (CACHE, RECORDS):
         path.write_bytes(odd_values(path.read_bytes()))
     entries, left = Scan(OUTPUTS).update(NOW)
