@@ -7,7 +7,7 @@ from typing import Any
 
 from ssl_bench.config.identity import VOLATILE
 from ssl_bench.status.entries import Entry
-from ssl_bench.status.runs import SEED, Config, Run, varying, words
+from ssl_bench.status.runs import SEED, Run, SharedConfig, varying, words
 
 MAIN_GROUPS = ("dataset", "framework", "loss", "negatives", "temperature", "batch_size")  # groups that are named first
 
@@ -40,7 +40,7 @@ def labels(entries: Sequence[Entry]) -> list[str]:
     return [by_path[e.run.path] if e.run else by_overrides(e.overrides or []) for e in entries]
 
 
-def _described(runs: Sequence[tuple[Config, str | None]], requested: Collection[str]) -> list[str]:
+def _described(runs: Sequence[tuple[SharedConfig, str | None]], requested: Collection[str]) -> list[str]:
     """Describe each configuration, with its seed, by what distinguishes it: options of groups, then keys.
 
     A value that follows from another one, as the number of epochs from the dataset, is hidden unless it was
@@ -88,7 +88,7 @@ def _named(settings: Mapping[tuple[str, ...], str]) -> dict[Name, str]:
     return named
 
 
-def _main_groups(config: Config) -> Iterable[str]:
+def _main_groups(config: SharedConfig) -> Iterable[str]:
     choices = config.content.get("choices", {})
     return (str(choices[group]) for group in MAIN_GROUPS if group in choices)
 

@@ -42,7 +42,7 @@ _LINE = (  # types of a run's line: path, marks, key of its configuration, [seed
 )
 
 
-class Config:
+class SharedConfig:
     """A configuration without its seed, which runs share that differ in nothing else.
 
     Args:
@@ -64,7 +64,7 @@ class Config:
         return dict(_settings(json.loads(self.text)))
 
 
-def varying(configs: Collection[Config]) -> list[dict[tuple[str, ...], str]]:
+def varying(configs: Collection[SharedConfig]) -> list[dict[tuple[str, ...], str]]:
     """The settings of each configuration that are not common to all, and those whose value is the seed."""
     every = [config.settings.items() for config in configs]
     common = set[Any]().union(*every[:1]).intersection(*every)
@@ -79,10 +79,10 @@ def _settings(node: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterable[t
             yield (*path, key), SEED if value == _PLACE else as_json(value)
 
 
-def without_seed(config: Mapping[str, Any]) -> tuple[Config, str | None]:
+def without_seed(config: Mapping[str, Any]) -> tuple[SharedConfig, str | None]:
     """A configuration without its seed, and the seed as JSON; None if there is none."""
     seed = as_json(config["seed"]) if "seed" in config else None
-    return Config(as_json(config if seed is None else _without_seed(config, seed))), seed
+    return SharedConfig(as_json(config if seed is None else _without_seed(config, seed))), seed
 
 
 def _without_seed(node: Mapping[str, Any], seed: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Run:
     outputs: str
     path: str
     marks: str
-    config: Config
+    config: SharedConfig
     seed: str | None
     command: str | None
     failure: str | None
@@ -183,7 +183,7 @@ class Runs:
 
     def __init__(self, outputs: Path) -> None:
         self._outputs, self._file = str(outputs), outputs / NAME
-        self._configs: dict[str, Config] = {}  # by their key
+        self._configs: dict[str, SharedConfig] = {}  # by their key
         self._runs: dict[str, Run] = {}
         self._unsaved = 0
         self.sweeps: list[str] = []  # folders of grids
@@ -263,7 +263,7 @@ class Runs:
                     run = self._restored(content)
                     self._runs[run.path] = run
                 elif isinstance(content.get("choices", {}), dict):
-                    config = Config(as_json(content))
+                    config = SharedConfig(as_json(content))
                     self._configs[config.key] = config
 
     def _restored(self, content: Any) -> Run:

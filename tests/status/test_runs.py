@@ -211,7 +211,7 @@ def test_few_changes_do_not_write_the_file(monkeypatch: pytest.MonkeyPatch) -> N
 
 def odd_values(content: bytes) -> bytes:
     """Each line of a cache once for each of its values, which is replaced by one of another type, or another number."""
-    made = []
+    made: list[Any] = []
     for line in map(json.loads, content.splitlines()):
         for place in range(len(line)) if isinstance(line, list) else ():
             for odd in (None, True, 0, -1, 10**30, float("nan"), "x", "\ud800", [], ["x"], {}, {"a": "b"}, {"a": []}):
@@ -280,7 +280,7 @@ def test_a_cache_that_cannot_be_used_is_left_out(
         elif place == "unwritable":
             monkeypatch.setattr(runs, "NAME", "no/such/folder/cache")
         else:
-            targets = {"link to itself": path.name, "link to a file": Path("victim").absolute()}
+            targets: dict[str, str | Path] = {"link to itself": path.name, "link to a file": Path("victim").absolute()}
             path.symlink_to(targets.get(place, "/dev/zero"))
     before = {*OUTPUTS.rglob(".*")}
     assert shown() == expected and shown() == expected
