@@ -211,6 +211,7 @@ def test_few_changes_do_not_write_the_file(monkeypatch: pytest.MonkeyPatch) -> N
 
 def odd_values(content: bytes) -> bytes:
     """Each line of a cache once for each of its values, which is replaced by one of another type, or another number."""
+    odd: Any
     made: list[Any] = []
     for line in map(json.loads, content.splitlines()):
         for place in range(len(line)) if isinstance(line, list) else ():
