@@ -47,8 +47,9 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A folder of each process: by locks in it, runs wait for the cores that other runs of the user have."""
+    """Folders of each process: by locks in the second one, runs wait for the cores that the user's other runs have."""
     os.environ["TMPDIR"] = tempfile.tempdir = str(tmp_path_factory.mktemp("temporary"))
+    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
 
 
 @pytest.fixture(autouse=True)

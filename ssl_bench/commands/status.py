@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.commands.arguments import Parser, refuse
 from ssl_bench.errors import ConfigError, printable
+from ssl_bench.status.cache import no_collection
 from ssl_bench.status.entries import Entry, Status
 from ssl_bench.status.groups import summaries
-from ssl_bench.status.index import no_collection
 from ssl_bench.status.labels import labels
 from ssl_bench.status.scan import Scan
 from ssl_bench.status.select import RunFilter
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.json or options.csv:
             shown.update(named=True)
             records = [_record(entry, label) for entry, label in zip(shown.entries, shown.labels, strict=True)]
-            _print_csv(records) if options.csv else _print_json(records)
+            _print_csv(records) if options.csv else print(json.dumps(records, indent=2))
         elif options.failed:
             shown.update()
             _print_commands(options.outputs, [entry for entry in shown.entries if entry.state is Status.FAILED])
@@ -137,16 +137,13 @@ class Shown:
         """Whether the runs are listed on a terminal."""
         return self._always or len(self.entries) <= LISTED
 
+    @no_collection()
     def update(self, named: bool = False) -> None:
         """Look at the files again; the runs have labels if they are ``named`` or listed.
 
         Raises:
             ConfigError: no run has a key of the selection.
         """
-        with no_collection():
-            self._update(named)
-
-    def _update(self, named: bool) -> None:
         entries, left = self._scan.update(time.time())
         few = len(entries) <= LISTED
         names = labels(entries) if named or few or self._always or self._selection.conditions else [""] * len(entries)
@@ -191,27 +188,6 @@ def _record(entry: Entry, label: str) -> dict[str, Any]:
         "pid": owner.pid if owner else None,
         "reason": entry.reason,
     }
-
-
-def _print_json(records: Sequence[dict[str, Any]]) -> None:
-    """Print as ``json.dumps`` does with an indent of 2, in a tenth of the time."""
-    nested = ("overrides", "best")
-    objects = []
-    for record in records:
-        text = _inner(record | dict.fromkeys(nested))[1:-1]
-        for name in nested:
-            if record[name]:
-                value = _inner(record[name], "  ")
-                value = f"{value[0]}\n      {value[1:-1]}\n    {value[-1]}"
-            else:
-                value = json.dumps(record[name])
-            text = text.replace(f'"{name}": null', f'"{name}": {value}', 1)
-        objects.append(f"  {{\n    {text}\n  }}")
-    print("[\n" + ",\n".join(objects) + "\n]" if objects else "[]")
-
-
-def _inner(value: Any, deeper: str = "") -> str:
-    return json.dumps(value, separators=(f",\n    {deeper}", ": "))
 
 
 def _print_csv(records: Sequence[dict[str, Any]]) -> None:

@@ -188,8 +188,9 @@ class ArrayDataset(Dataset):
 
     Args:
         name: the folder.
-        torchvision: the class of ``torchvision.datasets`` from which ``ssl-bench prepare`` makes the arrays, or
-            ``ImageFolder``: it makes them from a folder of photos, shrunk to ``size`` x ``size``.
+        torchvision: the class of torchvision from which ``ssl-bench prepare`` makes the arrays, one of those that
+            ``data/prepare.py`` lists, or ``ImageFolder``: it makes them from a folder of photos, shrunk to ``size`` x
+            ``size``.
         pretrain: the splits to pre-train on.
     """
 

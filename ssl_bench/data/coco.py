@@ -17,7 +17,8 @@ from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
 from ssl_bench import files
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.data.photos import read_photo
+from ssl_bench.errors import ConfigError
 
 LARGEST = 2**31  # bytes: COCO's instances_train2017.json has 470 MB
 BACKGROUND, CROWD = 0, -1
@@ -125,14 +126,7 @@ class Boxes:
             RunError: the photo cannot be read.
         """
         photo, boxes, labels = self.entries[index]
-        path = self.folder / photo.file_name
-        try:
-            with Image.open(path) as opened:
-                image = opened.convert("RGB")
-        except (OSError, SyntaxError, ValueError) as error:
-            raise RunError(
-                f"{path}: {getattr(error, 'strerror', None) or 'it is no photo that can be read'}"
-            ) from error
+        image = read_photo(self.folder / photo.file_name)
         if mirrored:
             image = ImageOps.mirror(image)
             x1, y1, x2, y2 = boxes.unbind(1)

@@ -5,7 +5,6 @@ ImageNet comes from a folder: ``dataset=imagenet64`` shrinks it to arrays, and `
 packs it into one file per split.
 """
 
-import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,9 @@ from ssl_bench.data.folder import FolderDataset
 from ssl_bench.data.packed import pack
 from ssl_bench.data.shrink import shrink
 from ssl_bench.errors import ConfigError, require
+
+BY_TRAIN = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")  # classes with an argument ``train``
+BY_SPLIT = ("STL10", "SVHN")  # and with an argument ``split``
 
 Progress = Callable[[str, Iterable[list[int]]], Iterable[list[int]]]  # (split, chunks) -> the same chunks
 
@@ -88,16 +90,15 @@ def _shrink(dataset: ArrayDataset, source: Path, progress: Progress) -> None:
 def _convert(dataset: ArrayDataset, source: Path | None) -> None:
     """Make the arrays of all splits with torchvision, which downloads the dataset if there is no ``source``.
 
-    torchvision's classes differ in three ways, which are read from the class and its data: the argument for the split
-    (``split`` or ``train``), the axis of the channels (the second, the last or none) and the name of the labels
-    (``targets`` or ``labels``).
+    torchvision's classes differ in three ways: the argument for the split (``split`` or ``train``), the axis of the
+    channels (the second, the last or none) and the name of the labels (``targets`` or ``labels``).
     """
     from torchvision import datasets
 
     name, folder = dataset.torchvision, source or dataset.root / "torchvision"
-    require(hasattr(datasets, name), "dataset.torchvision", name, "a class of torchvision.datasets")
-    make = getattr(datasets, name)
-    by_name = "split" in inspect.signature(make).parameters
+    known = f"one of {', '.join(sorted((*BY_TRAIN, *BY_SPLIT)))} and ImageFolder"
+    require(name in (*BY_TRAIN, *BY_SPLIT), "dataset.torchvision", name, known)
+    make, by_name = getattr(datasets, name), name in BY_SPLIT
     has_splits = by_name or set(dataset.splits) == {"train", "test"}
     require(has_splits, "dataset.pretrain", dataset.pretrain_splits, f"train or test: {name} has no other splits")
     for split in dataset.splits:
@@ -107,9 +108,12 @@ def _convert(dataset: ArrayDataset, source: Path | None) -> None:
         except RuntimeError as error:  # a missing or damaged file, or a failed download
             if source is None:
                 raise OSError(
-                    f"torchvision could not download {name}: {error}; get its files elsewhere and give --source"
+                    f"torchvision could not download or read {name}: {error}; get its files elsewhere and give --source"
                 ) from error
             raise ConfigError(f"{folder} does not have torchvision's {name} ({error})") from error
+        except (ValueError, IndexError, EOFError) as error:
+            remedy = "remove them, and get them again"
+            raise ConfigError(f"{folder} has damaged files of torchvision's {name} ({error}): {remedy}") from error
         images = np.asarray(content.data, dtype=np.uint8)
         if images.ndim == 3:
             images = images[..., None]

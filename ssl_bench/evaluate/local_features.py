@@ -23,12 +23,13 @@ from torchvision.transforms.functional import rgb_to_grayscale
 
 from ssl_bench.data import coco
 from ssl_bench.data.evalview import EvalView
+from ssl_bench.data.photos import read_photo
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.artifacts import Artifact, Regions
 from ssl_bench.evaluate.target import Evaluator, Target, captured_outputs, frozen, submodules
 
-PHOTOS = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
+PHOTOS = {".jpg", ".jpeg", ".png", ".webp"}
 MAX_CLUSTERS = 16  # the number of colours of a picture
 
 
@@ -172,8 +173,7 @@ class LocalFeatures(Evaluator):
 
     def _open(self, path: Path) -> Tensor:
         """Read a photo as uint8 [1, 3, S, S]."""
-        with Image.open(path) as image:
-            resized = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BICUBIC)
+        resized = read_photo(path).resize((self.size, self.size), Image.Resampling.BICUBIC)
         return torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None]
 
     def _reference(self, device: torch.device) -> tuple[nn.Module, EvalView] | None:

@@ -1,17 +1,22 @@
 """Slots: GPUs, or a share of the cores, for one run among others on this machine.
 
-A slot is a set of file locks in a folder of the machine. The kernel releases them when the process ends, however it
-ends.
+A slot is a set of file locks in a folder of the user. The kernel releases them when the process ends, however it ends.
 """
 
+import contextlib
 import fcntl
 import os
+import socket
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from urllib.parse import quote
 
+from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import visible_gpus
+
+WRITABLE_BY_OTHERS = 0o022
 
 
 class Slot:
@@ -28,7 +33,7 @@ class Slot:
 
     def __init__(self, devices: int, runs_per_gpu: int, concurrent: int) -> None:
         self.devices, self.runs_per_gpu, self.concurrent = devices, runs_per_gpu, concurrent
-        self._locks: list[TextIO] = []
+        self._locks: list[int] = []
 
     def __enter__(self) -> "Slot":
         self._former_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -50,7 +55,7 @@ class Slot:
         else:
             os.environ["CUDA_VISIBLE_DEVICES"] = self._former_gpus
         for lock in self._locks:
-            lock.close()
+            os.close(lock)
 
     def _reserve(self, kind: str, names: list[str], per_name: int, count: int) -> list[str]:
         """Lock ``count`` different names, each of which ``per_name`` runs may share.
@@ -58,35 +63,70 @@ class Slot:
         All are locked at once or none, so that two runs never wait for each other.
         """
         while True:
-            with open(_folder() / "all", "w") as everything:
+            everything = _open("all")
+            try:
                 fcntl.flock(everything, fcntl.LOCK_EX)
-                locks: dict[str, TextIO] = {}
+                locks: dict[str, int] = {}
                 for place in range(per_name):  # the first place of every GPU before the second place of any
                     for name in names:
                         if name not in locks and len(locks) < count:
-                            lock = _try_lock(_folder() / f"{kind}-{name}.{place}")
+                            lock = _try_lock(f"{kind}-{name}.{place}")
                             locks |= {} if lock is None else {name: lock}
                 if len(locks) == count:
                     self._locks = list(locks.values())
                     return list(locks)
                 for lock in locks.values():
-                    lock.close()
+                    os.close(lock)
+            finally:
+                os.close(everything)
             time.sleep(0.5)
 
 
-def _folder() -> Path:
-    """Folder of the locks: one per user and, because Slurm numbers the GPUs of every job from 0, per Slurm job."""
-    folder = Path(tempfile.gettempdir()) / f"ssl-bench-{os.getuid()}" / os.environ.get("SLURM_JOB_ID", "machine")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _try_lock(path: Path) -> TextIO | None:
+def _try_lock(name: str) -> int | None:
     """The open and locked file; None if another process has locked it."""
-    file = open(path, "w")  # noqa: SIM115 - it stays open as long as the slot is reserved
+    file = _open(name)  # it stays open as long as the slot is reserved
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        file.close()
+        os.close(file)
         return None
     return file
+
+
+def _open(name: str) -> int:
+    """Open a lock file of this user: a link is refused, and nothing is written.
+
+    Slurm numbers the GPUs of every job from 0, and several machines may share a home, so the file's name has both.
+    """
+    name = f"{socket.gethostname()}-{os.environ.get('SLURM_JOB_ID', 'machine')}-{name}"
+    folder = _folder()
+    try:
+        return os.open(quote(name, safe=""), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _folder() -> int:
+    """Open the folder of the locks: the first one that is this user's, and that no other user can write.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for path in _places():
+        with contextlib.suppress(OSError):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            status = os.fstat(folder)
+            if status.st_uid == os.getuid() and not status.st_mode & WRITABLE_BY_OTHERS and os.access(path, os.W_OK):
+                return folder
+            os.close(folder)
+    raise ConfigError("XDG_RUNTIME_DIR: set it to a folder of yours that no other user can write, for locks of GPUs")
+
+
+def _places() -> Iterator[Path]:
+    """Folders that may hold the locks, the best one first."""
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime, "ssl_bench")
+    with contextlib.suppress(RuntimeError):  # no home is known
+        yield Path.home() / ".cache" / "ssl_bench" / "locks"
+    yield Path(tempfile.gettempdir(), f"ssl-bench-{os.getuid()}")

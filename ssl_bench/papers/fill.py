@@ -17,7 +17,7 @@ from typing import Any
 from ssl_bench.papers import measurements
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.papers.runs import Results, value
-from ssl_bench.status.index import Finished
+from ssl_bench.status.runs import Finished
 
 SOURCES = {  # of a paper's number, in words
     "code": "from a public repository, not from the text",

@@ -15,7 +15,7 @@ from ssl_bench.papers import cost, runs, smoke
 from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.overrides import merge
 from ssl_bench.papers.selection import Selection
-from ssl_bench.status.index import finished
+from ssl_bench.status.runs import finished
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.record.results import is_number
 from ssl_bench.status.follow import Mark, find_mark, finite
-from ssl_bench.status.index import Finished, finished
+from ssl_bench.status.runs import Finished, finished
 
 FEW = 200  # configurations; with more it is faster to compose every cell than to look which can have a run
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
@@ -88,7 +88,7 @@ class Results:
     """
 
     def __init__(self, outputs: Path, cells: Iterable[Cell], progress: Progress = lambda each, count: each) -> None:
-        by_config: dict[int, list[Finished]] = {}  # apart from the seed
+        by_config: dict[str, list[Finished]] = {}  # apart from the seed
         for run in finished(outputs):
             by_config.setdefault(run.config_key, []).append(run)
         scales = {key: str(runs[0].config.get("scale", "full")) for key, runs in by_config.items()}
@@ -99,7 +99,7 @@ class Results:
         self._families = {runs[0].run_id: runs for runs in families if runs}
         self._first_seeds = sorted({runs[0].seed for runs in self._families.values() if runs[0].seed is not None})
         self._reduced = {key: runs for key, runs in by_config.items() if scales[key] == "reduced"}
-        self._agreeing: dict[tuple[str, str], set[int]] = {}
+        self._agreeing: dict[tuple[str, str], set[str]] = {}
         chosen = [cell for cell in cells if cell.available and self._by_id]
         if len(shown) <= FEW:
             seen = cache(lambda key, wanted: any(_agrees(runs[0].config, key, wanted) for runs in shown))
@@ -136,7 +136,7 @@ class Results:
             families.values(), key=lambda family: (finite(family[0].config, "epochs") or 0, len(family)), default=[]
         )
 
-    def _with_setting(self, key: str, wanted: str) -> set[int]:
+    def _with_setting(self, key: str, wanted: str) -> set[str]:
         """The reduced runs' configurations in which a setting has this value."""
         if (key, wanted) not in self._agreeing:
             self._agreeing[key, wanted] = {

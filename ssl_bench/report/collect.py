@@ -13,11 +13,12 @@ from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record import results as finished_run
 from ssl_bench.report import curves, keys, pictures, results
-from ssl_bench.status.entries import METRICS, RESULTS, Entry, RunFolder
+from ssl_bench.status.cache import no_collection
+from ssl_bench.status.entries import Entry
 from ssl_bench.status.follow import find_mark, finite
 from ssl_bench.status.grids import GridFolder
-from ssl_bench.status.index import no_collection
 from ssl_bench.status.labels import labels
+from ssl_bench.status.runs import METRICS, RESULTS, Run
 from ssl_bench.status.scan import Scan
 
 LOG = "train.log"
@@ -67,6 +68,7 @@ class Collector:
         """What could not be read, as a sentence."""
         return self._scan.refusals()
 
+    @no_collection()
     def collect(self, start: Path | None = None) -> dict[str, Any]:
         """The data of the report.
 
@@ -78,32 +80,31 @@ class Collector:
             ConfigError: there is no run of a name.
         """
         now = time.time()
-        with no_collection():
-            entries, left = self._scan.update(now)
-            entries = self._select(entries) if self._names else entries
-            most = max(FEWEST, min(MOST, POINTS // max(1, len(entries))))
-            read = [self._read(entry.run, most) if entry.run else NO_FILES for entry in entries]
-            settings = keys.compare(entries, [each.facts for each in read])
-            groups, places = _groups(entries)
-            runs = [
-                _run(entry, each, {"label": label, "group": place, "values": values})
-                for entry, each, label, place, values in zip(
-                    entries, read, labels(entries), places, settings.values, strict=True
-                )
-            ]
-            self._add_pictures(entries, read, runs, start)
-            return {
-                "outputs": printable(str(self.outputs)),
-                "made": round(now),
-                "left": left,
-                "keys": settings.names,
-                "shown": settings.shown,
-                "common": settings.common,
-                "groups": groups,
-                "runs": runs,
-                "curves": [each.curves for each in read],
-                **self._results(entries),
-            }
+        entries, left = self._scan.update(now)
+        entries = self._select(entries) if self._names else entries
+        most = max(FEWEST, min(MOST, POINTS // max(1, len(entries))))
+        read = [self._read(entry.run, most) if entry.run else NO_FILES for entry in entries]
+        settings = keys.compare(entries, [each.facts for each in read])
+        groups, places = _groups(entries)
+        runs = [
+            _run(entry, each, {"label": label, "group": place, "values": values})
+            for entry, each, label, place, values in zip(
+                entries, read, labels(entries), places, settings.values, strict=True
+            )
+        ]
+        self._add_pictures(entries, read, runs, start)
+        return {
+            "outputs": printable(str(self.outputs)),
+            "made": round(now),
+            "left": left,
+            "keys": settings.names,
+            "shown": settings.shown,
+            "common": settings.common,
+            "groups": groups,
+            "runs": runs,
+            "curves": [each.curves for each in read],
+            **self._results(entries),
+        }
 
     def _select(self, entries: Sequence[Entry]) -> list[Entry]:
         """The entries of the names.
@@ -124,7 +125,7 @@ class Collector:
             found |= its
         return [entries[n] for n in sorted(found)]
 
-    def _read(self, run: RunFolder, most: int) -> Files:
+    def _read(self, run: Run, most: int) -> Files:
         """The files of a run, from an earlier call if they have not changed."""
         marks = most, [find_mark(str(run.folder / name)) for name in (RESULTS, METRICS, LOG, pictures.FOLDER)]
         known = self._files.get(run.path)
@@ -158,7 +159,7 @@ class Collector:
 
     def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:
         """The papers' tables and claims; of the whole results folder, and made again when a run has finished."""
-        done = [(entry.run.path, entry.run.mark) for entry in entries if entry.run and entry.run.done]
+        done = [(entry.run.path, entry.run.marks) for entry in entries if entry.run and entry.run.done]
         if not done:
             return {"tables": [], "claims": []}
         if self._papers is None or self._papers[0] != done:

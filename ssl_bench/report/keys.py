@@ -1,13 +1,14 @@
 """The settings in which the runs of a report differ, and those that they share."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.status.configs import SEED, varying
-from ssl_bench.status.entries import Entry, words
+from ssl_bench.status.entries import Entry
 from ssl_bench.status.labels import as_override
+from ssl_bench.status.runs import SEED, varying, words
 
 PLACES = ("paths", "tracking", "plugins")  # settings that say where files go
 FACTS = ("negatives_per_anchor", "steps", "lr", "parameters", "train_images")  # of results.json, that a plot may need
@@ -46,7 +47,7 @@ def compare(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]]) -> Key
         if len({repr(known[name]) for known in facts if name in known}) > 1:  # unfinished runs have none
             for settings, known in zip(of_runs, facts, strict=True):
                 if isinstance(known.get(name), int | float):
-                    settings.setdefault(name, known[name])
+                    settings.setdefault(name, _value(json.dumps(known[name])))
     requested, options = _requested(entries), dict[str, None]()
     for number in differing.values():
         options |= {_name(path): None for path in number if path[0] == "choices"}
@@ -55,13 +56,13 @@ def compare(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]]) -> Key
     vary.sort(key=lambda name: (name not in requested, name not in options, name.count("."), name == "seed"))
     shown = [name for name in vary if name in requested] or [name for name in vary if name in options or name == "seed"]
     some = next(iter(configs.values()), None)
-    whole = dict(_named(some.pool.settings[number] for number in some.numbers)) if some else {}
+    whole = dict(_named(some.settings.items())) if some else {}
     first = of_runs[0] if of_runs else {}
     common = {name: value for name, value in (whole | first).items() if name not in vary}
     return Keys(vary, shown, [[settings.get(name) for name in vary] for settings in of_runs], common)
 
 
-def _settings(entry: Entry, differing: Mapping[int, Mapping[Path, str]]) -> dict[str, Value]:
+def _settings(entry: Entry, differing: Mapping[str, Mapping[Path, str]]) -> dict[str, Value]:
     """The settings of an entry that are not common to all configurations; its overrides if it has no run yet."""
     if entry.run is None:
         pairs = (override.lstrip("+").partition("=") for override in entry.overrides or ())
@@ -81,9 +82,10 @@ def _name(path: Path) -> str:
 
 
 def _value(text: str) -> Value:
-    """A value that is JSON: a number, a truth value or a text as it is, anything else as an override writes it."""
+    """A value that is JSON: a finite number, a truth value or a text as it is, others as an override writes them."""
     value = json.loads(text)
-    return value if isinstance(value, str | int | float | bool | None) else as_override(text)
+    plain = math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int | None)
+    return value if plain else as_override(text)
 
 
 def _parsed(text: str) -> Value:

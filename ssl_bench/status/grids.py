@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -13,10 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 from ssl_bench import files
 from ssl_bench.launch import claim
 from ssl_bench.launch.outcome import FINISHED, Outcome, State
+from ssl_bench.status.cache import load, save
 from ssl_bench.status.follow import Mark, find_mark
 
 RECENT = 600.0  # seconds; a grid whose process cannot be seen is at work if its last record is younger
-SETTLED = 10.0  # seconds; a folder that changed longer ago gets a different time when it changes again
 ENDED = (*FINISHED, State.FAILED)
 
 Run = TypeVar("Run")
@@ -26,16 +27,7 @@ class Record(NamedTuple):
     """The recorded outcome of a run of a grid; ``mark`` is that of the file."""
 
     mark: Mark
-    state: State
-    code: int
-    reason: str
-    folder: str | None
-
-    @classmethod
-    def read(cls, path: str, mark: Mark) -> Record | None:
-        """The record in a file; None if the file holds anything else."""
-        outcome = Outcome.read(files.read_json(Path(path)))
-        return cls(mark, outcome.state, outcome.code, outcome.reason, outcome.folder) if outcome else None
+    outcome: Outcome
 
     @property
     def when(self) -> float:
@@ -57,11 +49,8 @@ class GridFolder:
     Attributes:
         runs: overrides of each run.
         records: by the run's index, its last recorded outcome.
-        settled: time of change of the folder of the records in ns, if it had not changed for some time when it was
-            read; else 0.
         at_work: whether the grid will start the runs that are left.
         left: seconds until it is done, if that is known.
-        unsaved: number of its files that were read and are not in the index.
     """
 
     def __init__(self, outputs: str, path: str, content: Any) -> None:
@@ -70,16 +59,23 @@ class GridFolder:
         if not (0 < self.pid <= claim.LAST_PID and 0 <= self.started <= claim.LAST_SECOND):
             raise ValueError(f"a process {self.pid} started at {self.started}")
         self.runs = [[str(override) for override in run] for run in content["runs"]]
-        self.records = self._before = self._of_this_grid(
+        self._before = self._of_this_grid(
             {
-                int(number): Record((round(self.started * 1e9), 0, 0), State.DONE_BEFORE, 0, "", str(folder))
+                int(number): Record((round(self.started * 1e9), 0, 0), Outcome(State.DONE_BEFORE, folder=str(folder)))
                 for number, folder in (content.get("finished") or {}).items()
             }
         )
+        self.records = dict(self._before)
         self._start = path.rpartition(".sweeps/")[0]  # of the paths of its runs
         self.at_work = False
         self.left: float | None = None
-        self.settled, self.unsaved = 0, 1
+        self._cache = self.folder / ".records.jsonl"
+        self._unsaved = 0
+        for line in load(self._cache):
+            with contextlib.suppress(TypeError, ValueError):
+                index, mark, content = line
+                if outcome := Outcome.read(content):
+                    self.records[index] = Record(tuple(mark), outcome)
 
     @property
     def folder(self) -> Path:
@@ -97,39 +93,34 @@ class GridFolder:
         """The overrides that all its runs have."""
         return frozenset(self.runs[0]).intersection(*self.runs) if self.runs else frozenset()
 
-    def restore(self, records: Mapping[int, Record], settled: int) -> None:
-        """Set what an earlier process read."""
-        self.records = self._before | self._of_this_grid(records)
-        self.settled, self.unsaved = settled, 0
-
-    def update(self, now: float) -> None:
-        """Read the records that have changed; ``now`` is in seconds of the epoch."""
+    def update(self) -> None:
+        """Read the records that have changed."""
         folder = f"{self._outputs}/{self.path}/jobs"
         try:
-            changed = os.stat(folder).st_mtime_ns
-            if changed == self.settled:  # a record is written by renaming, which changes the folder
-                return
             names = os.listdir(folder)
         except OSError:
             return
         found: dict[int, Record] = {}
-        for number in (int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal()):
-            mark = find_mark(f"{folder}/{number}.json")
-            record = self.records.get(number)
+        for index in (int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal()):
+            path = f"{folder}/{index}.json"
+            mark, record = find_mark(path), self.records.get(index)
             if mark and (record is None or record.mark != mark):
-                record = Record.read(f"{folder}/{number}.json", mark)
-                self.unsaved += 1
+                outcome = Outcome.read(files.read_json(Path(path)))
+                record = Record(mark, outcome) if outcome else None
+                self._unsaved += 1
             if mark and record:
-                found[number] = record
+                found[index] = record
+        lines = ([index, record.mark, record.outcome.record()] for index, record in found.items())
+        if save(self._cache, lines, self._unsaved, len(found)):
+            self._unsaved = 0
         self.records = self._before | self._of_this_grid(found)
-        self.settled = changed if now - changed / 1e9 > SETTLED else 0
 
     def _of_this_grid(self, records: Mapping[int, Record]) -> dict[int, Record]:
         return {n: record for n, record in records.items() if 0 <= n < len(self.runs)}
 
     def state(self, index: int) -> State | None:
         """Last recorded state of a run; None if the run was never started."""
-        return self.records[index].state if index in self.records else None
+        return self.records[index].outcome.state if index in self.records else None
 
     @property
     def slurm(self) -> bool:
@@ -141,7 +132,7 @@ class GridFolder:
 
         The recorded path may be absolute, or relative to where the grid started: its end counts.
         """
-        recorded = self.records[index].folder if index in self.records else None
+        recorded = self.records[index].outcome.folder if index in self.records else None
         parts = str(recorded or "").split("/")
         near = runs.get(self._start + "/".join(parts[-2:]))  # it is nearly always this one
         if near is not None and len(parts) > 1:
@@ -156,11 +147,34 @@ class GridFolder:
         A grid of this machine will if its process is alive or, under Slurm, if one of its runs is running (``busy``). A
         grid of another machine will if one of its runs is running or its last record is recent.
         """
-        if len(self.records) == len(self.runs) and all(one.state in ENDED for one in self.records.values()):
+        if len(self.records) == len(self.runs) and all(one.outcome.state in ENDED for one in self.records.values()):
             return False
         if self.host == socket.gethostname():
             return _alive(self.pid, self.started) or (busy and self.slurm)
         return busy or now - max([self.started, *(record.when for record in self.records.values())]) < RECENT
+
+
+class Grids:
+    """Finds the grids; a ``grid.json`` or a record that has not changed since the last time is not read again."""
+
+    def __init__(self, outputs: Path) -> None:
+        self._outputs = str(outputs)
+        self._grids: dict[str, tuple[Mark | None, GridFolder | None]] = {}  # with the mark of grid.json
+
+    def find(self, sweeps: Sequence[str]) -> list[GridFolder]:
+        """The grids in these folders, sorted by start."""
+        found = dict[str, tuple[Mark | None, GridFolder | None]]()
+        for folder in sweeps:
+            with contextlib.suppress(OSError):
+                for path in (f"{folder}/{start}" for start in os.listdir(f"{self._outputs}/{folder}")):
+                    mark, known = find_mark(f"{self._outputs}/{path}/grid.json"), self._grids.get(path)
+                    same = known is not None and known[0] == mark
+                    found[path] = known if known and same else (mark, read_grid(self._outputs, path))
+        self._grids = found
+        grids = [grid for _, grid in found.values() if grid is not None]
+        for grid in grids:
+            grid.update()
+        return sorted(grids, key=lambda grid: grid.started)
 
 
 def read_grid(outputs: str, path: str) -> GridFolder | None:

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from ssl_bench.config.identity import VOLATILE
-from ssl_bench.status.configs import SEED, Configs, SharedConfig, varying
-from ssl_bench.status.entries import Entry, RunFolder, words
+from ssl_bench.status.entries import Entry
+from ssl_bench.status.runs import SEED, Run, SharedConfig, varying, words
 
 MAIN_GROUPS = ("dataset", "framework", "loss", "negatives", "temperature", "batch_size")  # groups that are named first
 
@@ -20,7 +20,7 @@ def labels(entries: Sequence[Entry]) -> list[str]:
     A run is distinguished from the other runs of its parent directory. A run that a grid has still to make is
     described by the overrides that are not common to all such grids.
     """
-    parents: dict[str, list[RunFolder]] = {}
+    parents: dict[str, list[Run]] = {}
     given: dict[str, set[str]] = {}  # words of the commands of a parent directory
     for entry in entries:
         if entry.run:
@@ -40,18 +40,12 @@ def labels(entries: Sequence[Entry]) -> list[str]:
     return [by_path[e.run.path] if e.run else by_overrides(e.overrides or []) for e in entries]
 
 
-def differences(configs: Sequence[dict[str, Any]], requested: Collection[str] = ()) -> list[str]:
-    """Describe each configuration by what distinguishes it from the others: options of groups, then keys.
+def _described(runs: Sequence[tuple[SharedConfig, str | None]], requested: Collection[str]) -> list[str]:
+    """Describe each configuration, with its seed, by what distinguishes it: options of groups, then keys.
 
     A value that follows from another one, as the number of epochs from the dataset, is hidden unless it was
     ``requested``, or two configurations would have the same description without it.
     """
-    pool = Configs()
-    return _described([pool.add(config) for config in configs], requested)
-
-
-def _described(runs: Sequence[tuple[SharedConfig, str | None]], requested: Collection[str]) -> list[str]:
-    """Describe configurations, each with its seed, as :func:`differences` does."""
     distinct = {config.key: config for config, _ in runs}
     settings_of = varying(distinct.values())
     values = {key: _named(settings) for key, settings in zip(distinct, settings_of, strict=True)}
@@ -95,7 +89,7 @@ def _named(settings: Mapping[tuple[str, ...], str]) -> dict[Name, str]:
 
 
 def _main_groups(config: SharedConfig) -> Iterable[str]:
-    choices = config.seedless.get("choices", {})
+    choices = config.content.get("choices", {})
     return (str(choices[group]) for group in MAIN_GROUPS if group in choices)
 
 

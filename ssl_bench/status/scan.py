@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ssl_bench.launch.outcome import State
-from ssl_bench.status.entries import Entry, RunFolder, Status, estimate
-from ssl_bench.status.grids import GridFolder
-from ssl_bench.status.index import Index
+from ssl_bench.status.entries import Entry, Status, estimate
+from ssl_bench.status.grids import GridFolder, Grids
+from ssl_bench.status.runs import Run, Runs
 
 
 class Scan:
@@ -14,11 +14,11 @@ class Scan:
 
     def __init__(self, outputs: Path) -> None:
         self.outputs = outputs
-        self._index = Index(outputs)
+        self._runs, self._grids = Runs(outputs), Grids(outputs)
 
     def refusals(self) -> list[str]:
         """A sentence on what this user may not read of the results folder, if there is any."""
-        paths = self._index.unreadable
+        paths = self._runs.unreadable
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         return [f"{paths[0]}{more}: Permission denied; runs in there are missing or incomplete"] if paths else []
 
@@ -28,9 +28,8 @@ class Scan:
         Args:
             now: in seconds of the epoch.
         """
-        runs = {run.path: run for run in self._index.runs(now) if run.began is not None}
-        grids = self._index.grids(now)
-        self._index.save(now)
+        runs = {run.path: run for run in self._runs.find() if run.began is not None}
+        grids = self._grids.find(self._runs.sweeps)
         entries = _entries(runs, grids, now)
         active = {entry.group for entry in entries if entry.state in (Status.RUNNING, Status.WAITING)}
         groups: dict[object, list[Entry]] = {group: [] for group in active}
@@ -43,19 +42,19 @@ class Scan:
         return entries, max((seconds for seconds in left.values() if seconds is not None), default=None)
 
 
-def _entries(runs: Mapping[str, RunFolder], grids: Sequence[GridFolder], now: float) -> list[Entry]:
+def _entries(runs: Mapping[str, Run], grids: Sequence[GridFolder], now: float) -> list[Entry]:
     """Make one entry for each run, then one for each command of a grid that has no run and is waiting or failed.
 
     An entry belongs to the newest grid at work that has its run or command, else to the newest grid that has it. If a
     grid has no record of a run, the run's directory is that of an earlier one with the same command.
     """
-    recorded: dict[GridFolder, dict[int, RunFolder]] = {}
+    recorded: dict[GridFolder, dict[int, Run]] = {}
     for grid in grids:
         found = ((n, grid.recorded_run(n, runs)) for n in grid.records)
         recorded[grid] = {n: run for n, run in found if run is not None}
         busy = any(run.owner is not None and grid.state(n) is State.RUNNING for n, run in recorded[grid].items())
         grid.at_work = grid.will_continue(busy, now)
-    by_command: dict[str, RunFolder] | None = None  # made if it is needed
+    by_command: dict[str, Run] | None = None  # made if it is needed
     made: dict[str, tuple[GridFolder, int]] = {}  # by path of the run
     not_made: dict[str, tuple[GridFolder, int]] = {}  # by command
     for grid in sorted(grids, key=lambda grid: grid.at_work):
@@ -78,9 +77,7 @@ def _entries(runs: Mapping[str, RunFolder], grids: Sequence[GridFolder], now: fl
     return entries + [Entry(None, grid, n, state) for grid, n, state in others if state is not None]
 
 
-def _by_command(
-    runs: Mapping[str, RunFolder], recorded: Mapping[GridFolder, Mapping[int, RunFolder]]
-) -> dict[str, RunFolder]:
+def _by_command(runs: Mapping[str, Run], recorded: Mapping[GridFolder, Mapping[int, Run]]) -> dict[str, Run]:
     """The run of each command; what a grid recorded comes before a run's own record."""
     found = {run.command: run for run in runs.values() if run.command}
     for grid, of_grid in recorded.items():
@@ -88,12 +85,12 @@ def _by_command(
     return found
 
 
-def _status(run: RunFolder | None, grid: GridFolder | None, index: int) -> Status | None:
+def _status(run: Run | None, grid: GridFolder | None, index: int) -> Status | None:
     """State of an entry; None if it is not shown: there is no run, and it is neither waiting nor failed."""
     if run is not None and run.done:
         return Status.DONE
     record = grid.records.get(index) if grid else None
-    recorded = record.state if record else None
+    recorded = record.outcome.state if record else None
     # Each start of a run writes config.yaml again, after the grid has recorded the start.
     begun = run is not None and (run.began or 0.0) >= (record.when if record else 0.0)
     to_start = recorded in (None, State.HELD) or (recorded is State.RUNNING and not begun)

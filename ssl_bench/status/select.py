@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ssl_bench.errors import ConfigError
-from ssl_bench.status.configs import SEED
 from ssl_bench.status.entries import URGENT, Entry
 from ssl_bench.status.labels import as_override
+from ssl_bench.status.runs import SEED
 
 Value = str | float | None
 Read = Callable[[Entry, str], Value]  # the value of a key in an entry with a label; None if it has none
@@ -76,18 +76,17 @@ def _reader(flag: str, key: str, entries: Sequence[Entry]) -> Read:
     if key in metrics:
         return lambda entry, label: entry.best.get(key)
     configs = {entry.run.config.key: entry.run.config for entry in entries if entry.run}
-    names: dict[int, str] = {}  # of each setting: the option of a group comes before a key of the same name
-    values: dict[int, str] = {}
-    for number, (path, value) in enumerate(next(iter(configs.values())).pool.settings if configs else ()):
-        names[number] = path[1] if path[0] == "choices" and len(path) == 2 else ".".join(path)
-        values[number] = value
-    wanted = {number for number, name in names.items() if name == key}
-    found = {k: values[n] for k, config in configs.items() for n in reversed(config.numbers) if n in wanted}
+    names, found = set[str](), dict[str, str]()  # the option of a group comes before a key of the same name
+    for config_key, config in configs.items():
+        for path, value in sorted(config.settings.items(), key=lambda setting: setting[0][0] == "choices"):
+            name = path[1] if path[0] == "choices" and len(path) == 2 else ".".join(path)
+            names.add(name)
+            found |= {config_key: value} if name == key else {}
     overrides = {o.lstrip("+").partition("=")[0] for entry in entries if not entry.run for o in entry.overrides or ()}
     if not found and key not in overrides:
         from ssl_bench.config.build import near
 
-        known = [*FIELDS, *metrics, *names.values(), *overrides]
+        known = [*FIELDS, *metrics, *names, *overrides]
         raise ConfigError(
             f"{flag} {key}: no run has this key{near(key, known)}; set it to a field, a metric, a group or a key"
         )

@@ -94,9 +94,13 @@ def test_a_dataset_without_files_needs_no_preparation(capsys: pytest.CaptureFixt
     [
         (["dataset=cifar10"], "source does not have torchvision's CIFAR10 ("),
         (["dataset=stl10"], "source does not have torchvision's STL10 ("),
-        (
-            ["dataset=mnist", "dataset.torchvision=MNISD"],
-            "dataset.torchvision=MNISD: set dataset.torchvision to a class of torchvision.datasets",
+        *(
+            (
+                ["dataset=mnist", f"dataset.torchvision={name}"],
+                f"dataset.torchvision={name}: set dataset.torchvision to one of CIFAR10, CIFAR100, FashionMNIST, "
+                "KMNIST, MNIST, STL10, SVHN, USPS and ImageFolder",
+            )
+            for name in ["MNISD", "mnist", "utils", "folder", "__name__", "FakeData", "LSUN", "VisionDataset", "EMNIST"]
         ),
         (
             ["dataset=mnist", "dataset.pretrain=[train,unlabeled]"],
@@ -115,11 +119,27 @@ def test_a_refusal_is_one_sentence_and_code_2(
     assert not Path("data").exists()
 
 
+@pytest.mark.parametrize("length", [0, 10])
+def test_files_that_are_cut_are_refused(length: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """torchvision looks only at the names of MNIST's files, also at those of a download that was cut."""
+    write_mnist(Path("data/torchvision"))
+    for path in Path("data/torchvision/MNIST/raw").iterdir():
+        path.write_bytes(path.read_bytes()[:length])
+    for source in ([], ["--source", "data/torchvision"]):
+        assert main(["dataset=mnist", "paths.data=data", *source]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("ssl-bench: data/torchvision has damaged files of torchvision's MNIST (")
+        assert error.endswith("): remove them, and get them again\n") and error.count("\n") == 1
+    assert not Path("data/mnist").exists()
+
+
 def test_a_failed_download_is_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(_: object) -> None:
         raise RuntimeError("Error downloading train-images-idx3-ubyte.gz")
 
     monkeypatch.setattr(torchvision.datasets.MNIST, "download", fail)
     assert main(["dataset=mnist", "paths.data=data"]) == 1
-    expected = "ssl-bench: torchvision could not download MNIST: Error downloading train-images-idx3-ubyte.gz; get its"
+    expected = (
+        "ssl-bench: torchvision could not download or read MNIST: Error downloading train-images-idx3-ubyte.gz; get"
+    )
     assert capsys.readouterr().err.startswith(expected)

@@ -4,7 +4,9 @@ import json
 import os
 import pickle
 import random
+import struct
 import warnings
+import zlib
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -14,9 +16,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms.v2.functional import center_crop, resize
 
 from ssl_bench.data import coco, photos
 from ssl_bench.data.arrays import ArrayDataset
+from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.folder import Folder
 from ssl_bench.data.packed import Packed, pack
 from ssl_bench.errors import ConfigError, RunError
@@ -230,6 +234,80 @@ def test_a_class_without_a_good_photo_fails_the_run(monkeypatch: pytest.MonkeyPa
     split = photo_folder({"0.jpg": b"", "1.jpg": DEFECT})
     with pytest.raises(RunError, match=r"0\.jpg cannot be decoded, and no other image of its class can: replace them"):
         split.take(torch.tensor([0]))
+
+
+def claiming(kind: str, side: int) -> bytes:
+    """A photo of 24 x 20 pixels whose header says ``side`` x ``side``."""
+    content, endian = bytearray(photo(kind)), ">" if kind in ("JPEG", "PNG") else "<"
+    place = {"JPEG": content.find(b"\xff\xc0") + 5, "PNG": 16, "GIF": 6, "WEBP": 26}[kind]
+    content[place : place + (8 if kind == "PNG" else 4)] = struct.pack(
+        f"{endian}2{'I' if kind == 'PNG' else 'H'}", side, side
+    )
+    if kind == "PNG":
+        content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    return bytes(content)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP"])
+@pytest.mark.parametrize("side", [10_000, 20_000, 65_500])
+def test_a_photo_that_claims_to_be_huge_is_replaced_and_named(
+    kind: str, side: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(photos, "MAX_DAMAGED", 0.5)
+    split = photo_folder({"0.jpg": claiming(kind, side), **{f"{i}.jpg": photo("JPEG") for i in range(1, 4)}})
+    photos._quiet_pillow.cache_clear()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        first, second = split.take(torch.tensor([0, 1]))
+    assert torch.equal(first, second) and not warned
+    (line,) = caplog.messages
+    assert line.startswith("photos/a/0.jpg is damaged and replaced by the next image of its class: ")
+    assert "pixels) exceeds limit of" in line or kind == "WEBP"  # libwebp itself does not believe the header
+
+
+def test_a_jpeg_with_bytes_that_fill_is_decoded() -> None:
+    content = photo("JPEG")
+    filled = content[:2] + b"\xff\xff" + content[2:]
+    plain, odd = (photos.decode(torch.tensor(list(each), dtype=torch.uint8)) for each in (content, filled))
+    assert torch.equal(plain, odd)
+
+
+def test_no_photo_starts_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Path("programs/gs")
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {Path.cwd()}/called\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent.absolute()}:{os.environ['PATH']}")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # it is looked for again
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n"
+    Path("a.png").write_bytes(script)
+    Path("b.png").write_bytes(photo("TIFF"))
+    for name in ("a.png", "b.png"):
+        with pytest.raises(OSError, match="cannot identify image file"):
+            photos.decode(torch.tensor(list(Path(name).read_bytes()), dtype=torch.uint8))
+        with pytest.raises(RunError, match=f"^{name}: it is no photo that can be read$"):
+            photos.read_photo(Path(name))
+    assert not Path("called").exists()
+
+
+def test_a_palette_that_is_partly_transparent_gives_no_warning() -> None:
+    file = BytesIO()
+    Image.linear_gradient("L").quantize().save(file, "PNG", transparency=bytes([0, 128]))
+    assert photos.decode(torch.tensor(list(file.getvalue()), dtype=torch.uint8)).shape == (3, 256, 256)
+
+
+@pytest.mark.parametrize("long", [400, 401])
+@pytest.mark.parametrize("upright", [False, True])
+def test_only_the_middle_of_a_long_picture_is_resized(long: int, upright: bool) -> None:
+    view = EvalView(resize=32, size=24)
+    image = torch.linspace(0, 255, long).round().byte().expand(3, 20, -1)
+    huge = torch.zeros(3, 2, 400_000, dtype=torch.uint8)  # resized as a whole it would have 79 GB
+    if upright:
+        image, huge = image.mT, huge.mT
+    whole = resize(image, [32], antialias=True)
+    expected = center_crop(whole, [24, 24]) / 255
+    assert float((view([image])[0] - expected).abs().max()) < 2 / 255
+    assert view([huge]).shape == (1, 3, 24, 24)
 
 
 DEFECT = photo("JPEG")[:100]

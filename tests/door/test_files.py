@@ -22,8 +22,10 @@ from ssl_bench.record import checkpoint, results
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.summary import one_line, print_grid, print_run
 from ssl_bench.status.grids import GridFolder
-from ssl_bench.status.index import finished
+from ssl_bench.status.labels import labels
+from ssl_bench.status.runs import finished
 from ssl_bench.status.scan import Scan
+from ssl_bench.status.view import lines
 from tests.conftest import SMALL, only_run
 from tests.door.door import Answer, enter
 from tests.ranks import train_on_two_ranks
@@ -84,8 +86,7 @@ def fuzzed(path: Path, read: Callable[[], object], extra: list[Variant] | None =
 
 
 def scan() -> tuple[Any, ...]:
-    """All that ``status`` and ``table`` read, without the index of an earlier scan."""
-    (OUTPUTS / ".index.sqlite").unlink(missing_ok=True)
+    """All that ``status`` and ``table`` read; the runs are too few for a cache."""
     entries, left = Scan(OUTPUTS).update(time.time())
     seen = [(entry.best, entry.command, entry.reason, entry.left, entry.run and entry.run.share) for entry in entries]
     done = [(run.seed, dict(run.config), value(run, "knn/top1"), value(run, "loss@2")) for run in finished(OUTPUTS)]
@@ -171,6 +172,21 @@ def test_other_files_of_any_content_are_scanned(run: Path, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", [".runs.jsonl", ".sweeps/1/.records.jsonl"])
+def test_a_cache_of_any_content_stops_no_table(run: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ssl_bench.status.cache.FEW", 0)
+    monkeypatch.setattr("ssl_bench.status.cache.SHARE", 0.0)
+    assert scan() and (OUTPUTS / name).is_file()
+
+    def read() -> bool:
+        entries, left = Scan(OUTPUTS).update(time.time())
+        list(lines(OUTPUTS, entries, labels(entries), left))
+        return finished(OUTPUTS)[0].run_id == "1"
+
+    assert fuzzed(OUTPUTS / name, read) == 2 * VARIANTS + len(ODD)
+
+
+@pytest.mark.slow
 def test_a_grid_and_its_records_of_any_content_are_scanned(run: Path) -> None:
     grid = OUTPUTS / ".sweeps/1"
     for path in (grid / "grid.json", grid / "jobs/0.json"):
@@ -251,7 +267,8 @@ def test_what_is_no_file_is_not_read(run: Path, kind: str, capfd: pytest.Capture
         no_file(OUTPUTS / "a/3" / name, kind)
     no_file(run / "results.json", kind)
     no_file(OUTPUTS / ".sweeps/1/jobs/0.json", kind)
-    no_file(OUTPUTS / ".index.sqlite", kind)
+    no_file(OUTPUTS / ".runs.jsonl", kind)
+    no_file(OUTPUTS / ".sweeps/1/.records.jsonl", kind)
     entries, _ = Scan(OUTPUTS).update(time.time())
     assert [(entry.run.path, entry.state) for entry in entries if entry.run] == [("a/1", "partial"), ("a/2", "partial")]
     for command in COMMANDS[:2]:

@@ -2,12 +2,18 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from ssl_bench.errors import ConfigError
+from ssl_bench.launch.slots import Slot
 
 # Takes a slot and prints its GPUs and cores.
 HOLDER = """
@@ -36,7 +42,7 @@ def visible_gpus(holder: "subprocess.Popen[str]") -> str:
 def test_slots_on_gpus_are_shared_out_and_freed_by_a_kill(
     visible: str, settings: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     command = [sys.executable, "-c", HOLDER, *settings.split()]
     holders = []
@@ -58,7 +64,7 @@ def test_slots_on_gpus_are_shared_out_and_freed_by_a_kill(
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be shared")
 @pytest.mark.slow
 def test_slots_on_a_machine_without_gpus_divide_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     cores = sorted(os.sched_getaffinity(0))
     command = [sys.executable, "-c", HOLDER, "1", "1", "2"]
     with (
@@ -70,3 +76,84 @@ def test_slots_on_a_machine_without_gpus_divide_the_cores(tmp_path: Path, monkey
         one.kill()
         two.kill()
     assert [len(share) for share in shares] == [len(cores) // 2] * 2 and not set(shares[0]) & set(shares[1])
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Where locks may lie, in their order, below folders of this test; the host's name is that in the locks' names."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return [
+        tmp_path / place for place in ("run/ssl_bench", "home/.cache/ssl_bench/locks", f"tmp/ssl-bench-{os.getuid()}")
+    ]
+
+
+def holders(places: list[Path]) -> list[Path]:
+    """The folders that have locks after a slot was reserved."""
+    with Slot(1, 1, 1):
+        pass
+    host = socket.gethostname()
+    found = [place for place in places if (place / f"{host}-machine-all").exists()]
+    assert all((place / f"{host}-machine-gpu-0.0").stat().st_mode & 0o777 == 0o600 for place in found)
+    return found
+
+
+def test_locks_lie_in_a_folder_of_the_user(places: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert holders(places) == places[:1] and places[0].stat().st_mode & 0o777 == 0o700
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert holders(places)[1:] == places[1:2]
+
+
+def test_locks_need_no_home(places: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    assert holders(places) == places[2:]
+
+
+def link(path: Path) -> None:
+    path.with_name("elsewhere").mkdir()
+    path.symlink_to("elsewhere", target_is_directory=True)
+
+
+def writable(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o777)
+
+
+def foreign(path: Path) -> None:
+    path.mkdir(mode=0o777)
+    os.chown(path, 65534, 65534)
+
+
+@pytest.mark.parametrize("prepare", [link, writable, foreign, Path.touch])
+def test_a_folder_that_another_user_may_have_prepared_is_not_used(
+    prepare: Callable[[Path], None], places: list[Path]
+) -> None:
+    if prepare is foreign and os.getuid():
+        pytest.skip("only root can make a folder of another user")
+    for place in places:
+        place.parent.mkdir(parents=True)
+    prepare(places[0])
+    assert holders(places) == places[1:2]
+    prepare(places[2])
+    (places[1] / f"{socket.gethostname()}-machine-all").unlink()
+    places[1].chmod(0o777)
+    with pytest.raises(ConfigError, match="XDG_RUNTIME_DIR: set it to a folder of yours"):
+        holders(places)
+
+
+def test_a_link_in_the_place_of_a_lock_empties_no_file(places: list[Path]) -> None:
+    places[0].mkdir(parents=True)
+    victim = Path("victim")
+    victim.write_text("content")
+    lock = places[0] / f"{socket.gethostname()}-machine-all"
+    lock.symlink_to(victim.absolute())
+    with pytest.raises(OSError, match="symbolic link"):
+        holders(places)
+    lock.unlink()
+    lock.write_text("content")
+    assert holders(places) == places[:1]
+    assert victim.read_text() == lock.read_text() == "content"

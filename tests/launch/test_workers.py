@@ -155,7 +155,7 @@ def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cores = sorted(os.sched_getaffinity(0))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(sys, "argv", ["ssl-bench train", "seed=3"])
     rest = [str(tmp_path), ["ssl-bench train", "seed=3"]]

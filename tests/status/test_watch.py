@@ -5,7 +5,7 @@ from rich.console import Console
 
 from ssl_bench.commands.status import Shown
 from ssl_bench.launch.claim import Claim
-from ssl_bench.status.follow import LOSSES, MetricsFile, find_mark
+from ssl_bench.status.follow import LOSSES, read_metrics
 from ssl_bench.status.select import RunFilter
 from ssl_bench.status.sparkline import sparkline
 from tests.status.folders import OUTPUTS, finish, make, rows
@@ -48,9 +48,7 @@ def falling(epochs: int) -> list[dict[str, float]]:
 def test_the_last_losses_are_kept() -> None:
     strange = [{"step": 1, "epoch": 0.1, "seconds": 1.0, "loss": value} for value in ("x", 1e300, None)]
     folder = make("a/x", [*strange, *({**row, "loss": float(k)} for k, row in enumerate(rows(LOSSES + 5)))])
-    path = str(folder / "metrics.jsonl")
-    metrics = MetricsFile(span=1.0)
-    metrics.update(path, find_mark(path))
+    metrics = read_metrics(str(folder / "metrics.jsonl"), span=1.0)
     assert list(metrics.losses) == [float(k) for k in range(5, LOSSES + 5)] and metrics.latest == {}
 
 

@@ -1,39 +1,38 @@
-"""The index of a results folder: it changes how long ``ssl-bench status`` takes, and never what it shows."""
+"""The caches of a results folder: they change how long ``ssl-bench status`` takes, and never what it shows."""
 
-import contextlib
 import json
+import os
 import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import time
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ssl_bench import files
 from ssl_bench.launch.claim import Claim
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.status import index
-from ssl_bench.status.configs import Configs
-from ssl_bench.status.entries import RunFolder
-from ssl_bench.status.index import Index, finished
+from ssl_bench.status import cache, runs
+from ssl_bench.status.follow import Mark
 from ssl_bench.status.labels import labels
+from ssl_bench.status.runs import SEED, Run, Runs, finished, without_seed
 from ssl_bench.status.scan import Scan
+from ssl_bench.status.view import lines
 from tests.status.folders import OUTPUTS, claim_elsewhere, configuration, make, make_grid, rows, touch
 
-INDEX = OUTPUTS / ".index.sqlite"
+CACHE, RECORDS = OUTPUTS / ".runs.jsonl", OUTPUTS / ".sweeps/1/.records.jsonl"
 NOW = time.time()
 
 
 @pytest.fixture(autouse=True)
 def written_for_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "FEW", 0)
-    monkeypatch.setattr(index, "SHARE", 0.0)
+    monkeypatch.setattr(cache, "FEW", 0)
+    monkeypatch.setattr(cache, "SHARE", 0.0)
 
 
 def results(run_id: str, config: dict[str, Any], **metrics: float) -> str:
@@ -98,19 +97,20 @@ def shown() -> list[dict[str, Any]]:
         if run:
             of_metrics = (run.metrics.step, run.metrics.epoch, run.metrics.seconds, run.metrics.speed)
             one |= {"path": run.path, "metrics": of_metrics, "end": run.end, "share": run.share, "owner": run.owner}
-            one |= {"began": run.began, "config": run.config.with_seed(run.seed), "seconds": run.seconds}
+            one |= {"began": run.began, "config": run.config.text, "seed": run.seed, "seconds": run.seconds}
             one |= {"run_id": run.run_id, "results": run.results}
         found.append(one)
     return found
 
 
 @pytest.fixture
-def without_index(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]:
-    """Function that scans without the index."""
+def uncached(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]:
+    """Function that scans without caches."""
 
     def scan() -> list[dict[str, Any]]:
         with monkeypatch.context() as patch:
-            patch.setattr(index, "NAME", "no/such/folder")
+            patch.setattr(cache, "LARGEST", -1)
+            patch.setattr(cache, "FEW", 10**6)
             return shown()
 
     return scan
@@ -118,35 +118,41 @@ def without_index(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of the runs whose configuration is read, from now on."""
+    """The paths of the runs, and of the records of grids, that are read from now on."""
     paths: list[str] = []
-    unchanged = RunFolder._read
+    read_run, read_json = Runs._read, files.read_json
 
-    def counted(run: RunFolder, configs: Configs, start: str) -> bool:
-        paths.append(run.path)
-        return unchanged(run, configs, start)
+    def run(self: Runs, path: str, start: str, marks: Sequence[Mark | None]) -> Run | None:
+        paths.append(path)
+        return read_run(self, path, start, marks)
 
-    monkeypatch.setattr(RunFolder, "_read", counted)
+    def record_of_grid(path: Path) -> Any:
+        if path.parent.name == "jobs":
+            paths.append(str(path.relative_to(OUTPUTS)))
+        return read_json(path)
+
+    monkeypatch.setattr(Runs, "_read", run)
+    monkeypatch.setattr(files, "read_json", record_of_grid)
     return paths
 
 
-Plain = Callable[[], list[dict[str, Any]]]
+Uncached = Callable[[], list[dict[str, Any]]]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_index_gives_what_a_scan_without_it_gives(seed: int, without_index: Plain, read: list[str]) -> None:
+def test_a_scan_with_caches_gives_what_one_without_them_gives(seed: int, uncached: Uncached, read: list[str]) -> None:
     make_many(seed)
-    expected = without_index()
+    expected = uncached()
     assert {str(one["state"].value) for one in expected} == {"done", "running", "partial", "failed", "waiting"}
-    assert len(read) > 24 and not INDEX.exists()
-    assert shown() == expected and INDEX.is_file()
+    assert len(read) > 24 and not CACHE.exists() and not RECORDS.exists()
+    assert shown() == expected and CACHE.is_file() and RECORDS.is_file()
     read.clear()
-    written = INDEX.stat().st_ino
-    assert shown() == expected and INDEX.stat().st_ino == written
+    written = CACHE.stat().st_ino, RECORDS.stat().st_ino
+    assert shown() == expected and (CACHE.stat().st_ino, RECORDS.stat().st_ino) == written
     assert read == ["c"]  # it has a config.yaml that is none of ours
 
 
-def test_whatever_changes_is_read_again(without_index: Plain, read: list[str]) -> None:
+def test_whatever_changes_is_read_again(uncached: Uncached, read: list[str]) -> None:
     make_many()
     first = {one["path"]: one for one in shown() if "path" in one}
     by_state = {one["state"].value: OUTPUTS / path for path, one in first.items()}
@@ -156,7 +162,7 @@ def test_whatever_changes_is_read_again(without_index: Plain, read: list[str]) -
         read.clear()
         now = shown()
         assert {*read} <= {"c", *(str(folder.relative_to(OUTPUTS)) for folder in folders)}
-        assert now == without_index()
+        assert now == uncached()
         return {one["path"]: one for one in now if "path" in one}
 
     new = make_done("a/new", 0.9, seed=9)
@@ -179,37 +185,23 @@ def test_whatever_changes_is_read_again(without_index: Plain, read: list[str]) -
     (done / "new").replace(done / "results.json")
     assert changed(partial, new, failed, done)[str(done.relative_to(OUTPUTS))]["best"] == {"knn/top1": 0.125}
     record(OUTPUTS / ".sweeps/1", 7, ["seed=7"], Outcome.failed("late"))
-    changed(partial, new, failed, done)
+    changed(partial, new, failed, done, OUTPUTS / ".sweeps/1/jobs/7.json")
     shutil.rmtree(done)
     assert str(done.relative_to(OUTPUTS)) not in changed(partial, new, failed)
-    age()
     shutil.rmtree(OUTPUTS / "b")
-    assert not [path for path in changed(*OUTPUTS.glob("a/*")) if path.startswith("b")]
+    assert not [path for path in changed() if path.startswith("b")]
     shutil.rmtree(OUTPUTS / ".sweeps")
-    assert all(one["grid"] is None for one in changed(*OUTPUTS.glob("a/*")).values())
-
-
-def test_a_young_folder_is_not_trusted(read: list[str]) -> None:
-    age(make_done("a/old").parent)
-    make_done("a/young")
-    touch(OUTPUTS / "a/young", NOW - 5)
-    for _ in range(2):
-        read.clear()
-        assert len(Index(OUTPUTS).runs(NOW)) == 2
-        found = Index(OUTPUTS)
-        found.runs(NOW)
-        found.save(NOW)
-    assert read == ["a/young", "a/young"]
+    assert all(one["grid"] is None for one in changed().values())
 
 
 def test_few_changes_do_not_write_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "FEW", 2)
-    monkeypatch.setattr(index, "SHARE", 0.4)
+    monkeypatch.setattr(cache, "FEW", 2)
+    monkeypatch.setattr(cache, "SHARE", 0.4)
 
     def inode_after(number: int) -> int | None:
-        age(make_done(f"a/{number}"))
+        make_done(f"a/{number}")
         shown()
-        return INDEX.stat().st_ino if INDEX.exists() else None
+        return CACHE.stat().st_ino if CACHE.exists() else None
 
     assert [inode_after(number) for number in range(2)] == [None, None]
     third = inode_after(2)
@@ -217,131 +209,131 @@ def test_few_changes_do_not_write_the_file(monkeypatch: pytest.MonkeyPatch) -> N
     assert inode_after(5) not in (None, third)
 
 
-def sealed(content: bytes) -> bytes:
-    return content[: index.SEAL.start] + index._seal(content) + content[index.SEAL.stop :]
-
-
-def after(*statements: str) -> Callable[[bytes], bytes]:
-    """An index whose content was changed by SQL, with the right checksum."""
-
-    def change(content: bytes) -> bytes:
-        path = Path("changed.sqlite")
-        path.write_bytes(content)
-        with contextlib.closing(sqlite3.connect(path)) as file, file:
-            for statement in statements:
-                file.execute(statement)
-        return sealed(path.read_bytes())
-
-    return change
+def odd_values(content: bytes) -> bytes:
+    """Each line of a cache once for each of its values, which is replaced by one of another type, or another number."""
+    odd: Any
+    made: list[Any] = []
+    for line in map(json.loads, content.splitlines()):
+        for place in range(len(line)) if isinstance(line, list) else ():
+            for odd in (None, True, 0, -1, 10**30, float("nan"), "x", "\ud800", [], ["x"], {}, {"a": "b"}, {"a": []}):
+                made.append([*line[:place], odd, *line[place + 1 :]])
+        made += [line] if isinstance(line, dict) else [line[:-1], [*line, None]]
+    return "\n".join(map(json.dumps, [*made, {"choices": 3}, 3, None, "text", []])).encode()
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
     "cut": lambda content: content[: len(content) // 2],
-    "cut by one": lambda content: content[:-1],
-    "changed": lambda content: content.replace(b"knn/top1", b"knn/top5", 1),
     "garbage": lambda content: random.Random(0).randbytes(len(content)),
-    "another version": lambda content: (
-        content[:60] + zlib.crc32(content[100:], index.VERSION + 1).to_bytes(4, "big") + content[64:]
-    ),
-    "sealed nonsense": lambda content: sealed(content[:100] + random.Random(0).randbytes(len(content) - 100)),
-    "no database": lambda content: sealed(bytes(5000)),
-    "no tables": after(*(f"drop table {table}" for table in index.TABLES)),
-    "wrong types": after("update runs set path = 7"),
-    "wrong values": after("update runs set done = 'yes'"),
-    "no such configuration": after("update runs set config = 999"),
-    "no JSON": after("update grids set content = '{'"),
-    "no column": after("alter table runs drop column final_json"),
-    "wrong grid": after("""update grids set content = replace(content, '"runs"', '"walks"')"""),
+    "one line": lambda content: content.replace(b"\n", b" "),
+    "an enormous line": lambda content: b"[" * (2**22) + b"\n" + content,
+    "nested": lambda content: b"\n".join([b"[" * 900 + b"]" * 900, b'{"a":' * 900 + b"1" + b"}" * 900]),
+    "another order": lambda content: b"\n".join(reversed(content.splitlines())),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_index_is_made_again(damage: str, without_index: Plain, read: list[str]) -> None:
+def test_a_damaged_line_counts_as_missing(damage: str, uncached: Uncached, read: list[str]) -> None:
     make_many()
-    expected = without_index()
+    expected = uncached()
     shown()
-    good = INDEX.read_bytes()
-    INDEX.write_bytes(DAMAGE[damage](good))
-    assert INDEX.read_bytes() != good
-    assert shown() == expected
+    for path in (CACHE, RECORDS):
+        path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    for _ in range(2):
+        found = shown()
+        assert [one | {"config": ""} for one in found] == [one | {"config": ""} for one in expected]
+        assert [run.config["epochs"] for run in finished(OUTPUTS)]
     read.clear()
-    assert shown() == expected and read == ["c"]
+    assert shown() == found and read == ["c"]
 
 
-@pytest.mark.parametrize("place", ["folder", "unreadable", "unwritable", "deleted"])
-def test_an_index_that_cannot_be_used_is_left_out(
-    place: str, without_index: Plain, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_values_of_any_type_stop_no_command() -> None:
+    make_many()
+    grids = [one["grid"] for one in shown()]
+    for path in (CACHE, RECORDS):
+        path.write_bytes(odd_values(path.read_bytes()))
+    assert [one["grid"] for one in shown()] == grids
+    for path in (CACHE, RECORDS):
+        path.write_bytes(odd_values(path.read_bytes()))
+    entries, left = Scan(OUTPUTS).update(NOW)
+    assert len(list(lines(OUTPUTS, entries, labels(entries), left))) > 24
+    assert {type(run.run_id) for run in finished(OUTPUTS)} == {str}
+
+
+PLACES = ("folder", "link to itself", "link to a file", "device", "pipe", "too large", "unwritable")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_cache_that_cannot_be_used_is_left_out(
+    place: str, uncached: Uncached, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_many()
-    expected = without_index()
-    shown()
-    INDEX.unlink()
-    if place == "folder":
-        (INDEX / "inside").mkdir(parents=True)
-    elif place == "unreadable":
-        INDEX.symlink_to(INDEX.name)  # a chain of links without an end
-    elif place == "unwritable":
-        monkeypatch.setattr(index, "NAME", "no/such/folder/index")
-    before = sorted(OUTPUTS.glob(".*"))
+    expected = uncached()
+    Path("victim").write_text("text\n")
+    for path in (CACHE, RECORDS):
+        if place == "folder":
+            (path / "inside").mkdir(parents=True)
+        elif place == "pipe":
+            os.mkfifo(path)
+        elif place == "too large":
+            with open(path, "wb") as file:
+                file.truncate(2**40)  # a file with a hole
+        elif place == "unwritable":
+            monkeypatch.setattr(runs, "NAME", "no/such/folder/cache")
+        else:
+            targets: dict[str, str | Path] = {"link to itself": path.name, "link to a file": Path("victim").absolute()}
+            path.symlink_to(targets.get(place, "/dev/zero"))
+    before = {*OUTPUTS.rglob(".*")}
     assert shown() == expected and shown() == expected
-    assert capfd.readouterr() == ("", "")
-    assert {*OUTPUTS.glob(".*")} - {*before} <= {INDEX}
+    assert capfd.readouterr() == ("", "") and Path("victim").read_text() == "text\n"
+    assert {*OUTPUTS.rglob(".*")} - before <= {CACHE, RECORDS, OUTPUTS / ".sweeps/2/.records.jsonl"}
+    assert place in ("folder", "unwritable") or (CACHE.is_file() and not CACHE.is_symlink())
 
 
 def test_processes_that_write_and_read_at_once() -> None:
     for number in range(100):
         make_done(f"a/{number:03d}", number / 100, seed=number)
-    age()
-    code = f"""
-import time, zlib
+    code = """
 from pathlib import Path
-from ssl_bench.status import index
-index.FEW, index.SHARE = -1, -1.0
+from ssl_bench.status import cache
+from ssl_bench.status.runs import Runs
+cache.FEW, cache.SHARE = -1, -1.0
 for _ in range(15):
-    found = index.Index(Path("outputs"))
-    runs = found.runs({NOW})
-    found.save({NOW})
-    assert sorted(run.final["knn/top1"] for run in runs) == [n / 100 for n in range(100)]
-    content = Path("outputs/.index.sqlite").read_bytes()
-    assert content[60:64] == zlib.crc32(content[100:], index.VERSION).to_bytes(4, "big")
+    runs = Runs(Path("outputs")).find()
+    assert sorted(run.results["knn/top1"] for run in runs) == [n / 100 for n in range(100)]
+    assert len([*cache.load(Path("outputs/.runs.jsonl"))]) == 101
 """
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
-    assert [path.name for path in OUTPUTS.glob(".*")] == [".index.sqlite"]
-    with contextlib.closing(sqlite3.connect(INDEX)) as file:
-        assert file.execute("pragma integrity_check").fetchall() == [("ok",)]
+    assert [path.name for path in OUTPUTS.glob(".*")] == [".runs.jsonl"]
 
 
 # ---- configurations
 
 
-def test_configurations_are_restored_exactly() -> None:
+def test_runs_that_differ_in_their_seed_only_share_a_configuration() -> None:
     nested = {"dataset": {"seed": 3, "deeper": {"seed": 3, "x": [1, {"seed": 3}]}, "empty": {}, "none": None}}
-    configs: list[dict[str, Any]] = [
-        {"seed": 3, **nested},
+    first, seed = without_seed({"seed": 3, **nested})
+    assert seed == "3" and first.content["seed"] is None
+    assert first.content["dataset"] == {
+        **{"seed": None, "deeper": {"seed": None, "x": [1, {"seed": 3}]}, "empty": {}, "none": None},
+    }
+    assert first.settings["seed",] == first.settings["dataset", "deeper", "seed"] == SEED
+    odd = "\"\0the run's seed"
+    assert without_seed({"seed": 3, odd: odd})[0].content == {"seed": None, odd: odd}
+    assert first.settings["dataset", "empty"] == "{}" and first.settings["dataset", "deeper", "x"] == '[1,{"seed":3}]'
+    also = {"dataset": {"seed": 4, "deeper": {"seed": 4, "x": [1, {"seed": 3}]}, "empty": {}, "none": None}}
+    assert without_seed({"seed": 4, **also})[0].key == first.key
+    others: list[dict[str, Any]] = [
         {"seed": 4, **nested},
-        {"seed": 4, "dataset": {"seed": 4, "deeper": {"seed": 4, "x": [1, {"seed": 3}]}, "empty": {}, "none": None}},
         {"seed": 3, "dataset": {"seed": None}},
         {"seed": 3, "dataset": {"seed": 3.0}},
         {"seed": 1, "dataset": {"seed": True}},
-        {"seed": None, "dataset": {"seed": None, "b": 1, "a": 2}},
-        {"seed": [1, 2], "dataset": {"seed": [1, 2]}},
         {"dataset": {"seed": 3}},
-        {"seed": "x", "lr": 0.1, "wide": 1e300, "text": 'é "\n', "yes": True},
         {},
     ]
-    pool = Configs()
-    added = [pool.add(config) for config in configs]
-    settings = json.loads(json.dumps(pool.settings))
-    again = Configs([(tuple(path), value) for path, value in settings], [config.text for config in pool.known])
-    for config, (shared, seed) in zip(configs, added, strict=True):
-        for restored in (shared.with_seed(seed), again.known[shared.key].with_seed(seed)):
-            assert json.dumps(restored) == json.dumps(config)  # the order of the keys too
-    assert [shared.key for shared, _ in added] == [0, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert added[0][0].seedless["seed"] is None and added[0][0].seedless["dataset"]["deeper"]["seed"] is None
-    assert added[3][0].seedless == {"seed": None, "dataset": {"seed": None}}
-    assert again.add(configs[2])[0] is again.known[0]
+    assert len({without_seed(config)[0].key for config in others} - {first.key}) == 6
+    assert [without_seed(config)[1] for config in others] == ["4", "3", "3", "1", None, None]
 
 
 # ---- finished runs
@@ -360,10 +352,8 @@ def test_finished_runs_are_those_with_results_at_any_depth() -> None:
     for name, text in {"list": "[]", "old": '{"metrics": {}}', "cut": "{", "number": '{"run_id": 1}'}.items():
         (OUTPUTS / "d" / name).mkdir(parents=True)
         (OUTPUTS / "d" / name / "results.json").write_text(text)
-    age()
     for attempt in range(2):
         runs = finished(OUTPUTS)
-        assert INDEX.is_file()
         assert [str(run.folder.relative_to(OUTPUTS)) for run in runs] == [
             *("a/0", "a/1", "a/2", "b/other", "c/bare", "c/bare/inside"),
         ], attempt
