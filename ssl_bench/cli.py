@@ -14,6 +14,7 @@ import sys
 from ssl_bench import __version__
 from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import refuse
+from ssl_bench.hardware import python
 from ssl_bench.record import streams
 from ssl_bench.training.signals import none_ignored
 
@@ -101,6 +102,5 @@ def _enough_address_space() -> bool:
     """Whether torch can be loaded: tried in a process of its own, without the many messages of its libraries."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         return True
-    code = "import torch, torchvision, timm, sklearn.linear_model"
-    silent = subprocess.DEVNULL
-    return subprocess.run([sys.executable, "-c", code], stdout=silent, stderr=silent, check=False).returncode == 0
+    command, silent = python("import torch, torchvision, timm, sklearn.linear_model"), subprocess.DEVNULL
+    return subprocess.run(command, stdout=silent, stderr=silent, check=False).returncode == 0

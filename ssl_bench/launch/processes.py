@@ -1,4 +1,4 @@
-"""Signals between a process and its parent: Hydra's launchers, an elastic agent, Slurm."""
+"""Signals between a process and its parent: Hydra's launchers, torchrun, Slurm."""
 
 import ctypes
 import multiprocessing
