@@ -9,7 +9,6 @@ import importlib
 import os
 
 from ssl_bench.launch.processes import die_with
-from ssl_bench.record import streams
 
 PRELOADED = (
     "ssl_bench.launch.ranks",
@@ -22,7 +21,6 @@ PRELOADED = (
 )
 
 die_with(os.getppid())
-streams.outlive_reader()
 for module in PRELOADED:
     with contextlib.suppress(Exception):  # the run that needs the module reports it
         importlib.import_module(module)

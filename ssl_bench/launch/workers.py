@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from ssl_bench.training.signals import STOPPED, held_in_children, release, stops
 
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
 PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
+LONGEST_FOLDER = 70  # bytes of the folder for the server's socket, whose name has at most 107
 LOST = "has lost the others"  # in the reason of a worker that failed because another one did
 
 
@@ -170,7 +172,9 @@ def _start_server(workers: int) -> None:
         return
     several = ["torch._dynamo"] if workers > 1 else []  # DDP imports it
     multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded", *several])
-    here = os.getcwd()
+    here, temporary = os.getcwd(), tempfile.tempdir
+    if len(tempfile.gettempdir().encode()) > LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
     os.chdir("/")  # both of these import from the working directory first, where a user may have a types.py
     try:
         resource_tracker.ensure_running()  # releases signals that are held
@@ -178,6 +182,7 @@ def _start_server(workers: int) -> None:
             forkserver.ensure_running()
     finally:
         os.chdir(here)
+        tempfile.tempdir = temporary
 
 
 # ---- in a worker

@@ -70,7 +70,10 @@ def listeners(processes: list[psutil.Process]) -> set[str]:
 
 @pytest.mark.slow
 def test_no_other_machine_can_connect_to_the_ranks() -> None:
-    command = Command("train", *SMALL, "epochs=400", "devices=2", environment={"GLOO_SOCKET_IFNAME": "not-here0"})
+    others = [name for name in psutil.net_if_addrs() if name != "lo"]  # which are for ranks of several machines
+    command = Command(
+        "train", *SMALL, "epochs=400", "devices=2", environment={"GLOO_SOCKET_IFNAME": [*others, "lo"][0]}
+    )
     wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
     found = listeners([psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)])
     command.send_signal(15)
@@ -97,14 +100,17 @@ def test_the_store_of_several_machines_listens_at_one_address(monkeypatch: pytes
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [["devices=2"], ["-m", "seed=0,1", "hydra/launcher=local"]], ids=["ranks", "grid"])
-def test_modules_in_the_working_directory_are_not_imported(launcher: list[str]) -> None:
+def test_modules_in_the_working_directory_are_not_imported(launcher: list[str], tmp_path: Path) -> None:
+    """The temporary folder has a long name, in which no socket could lie."""
+    temporary = tmp_path / ("long" * 25)
+    temporary.mkdir()
     for name in ("types", "token", "queue", "socket", "random", "multiprocessing", "torch", "wandb"):
         Path(f"{name}.py").write_text("raise SystemExit('imported from the working directory')")
     program = shutil.which("ssl-bench", path=str(Path(sys.executable).parent))
     assert program is not None
-    done = subprocess.run(
-        [program, "train", *SMALL, "max_steps=2", *launcher], capture_output=True, text=True, timeout=150
-    )
+    command = [program, "train", *SMALL, "max_steps=2", *launcher]
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
