@@ -178,24 +178,25 @@ def _lost_a_rank(error: Exception) -> bool:
 
 def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
     """Join the process group as the rank that the environment names."""
-    ranks = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-    local, beside = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    device, timeout = local_device(local), config["timeout"]
+    number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device, beside = local_device(int(os.environ["LOCAL_RANK"])), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     torch.set_num_threads(max(1, available_cores() // beside))
+    timeout = config["timeout"]
     if config["devices"] == 1:
         return device
     if isinstance(meeting, Path):
-        join_local(meeting, *ranks.values(), device, timeout)
+        join_local(meeting, number, count, device, timeout)
     elif meeting is not None:
-        distributed.join(device, timeout, store=_store(meeting, **ranks, timeout=timeout), **ranks)
+        store = _store(meeting, number, count, timeout)
+        distributed.join(device, timeout, store=store, rank=number, world_size=count)
     else:
-        if beside == ranks["world_size"]:
+        if beside == count:
             distributed.stay_on_this_machine()
         distributed.join(device, timeout)
     return device
 
 
-def _store(address: str, rank: int, world_size: int, timeout: float) -> dist.Store:
+def _store(address: str, rank: int, ranks: int, timeout: float) -> dist.Store:
     """The store at ``address``, which rank 0 keeps and which only that address's network can reach."""
     host, _, port = address.rpartition(":")
     listening = None
@@ -204,7 +205,7 @@ def _store(address: str, rank: int, world_size: int, timeout: float) -> dist.Sto
         # A machine whose own name leads to its loopback address cannot tell by which one the others reach it.
         listening = socket.create_server(("" if found.startswith("127.") else found, int(port))).detach()
     limit = datetime.timedelta(seconds=timeout)
-    return dist.TCPStore(host, int(port), world_size, rank == 0, limit, master_listen_fd=listening)
+    return dist.TCPStore(host, int(port), ranks, rank == 0, limit, master_listen_fd=listening)
 
 
 # ---- ranks that are started here

@@ -33,6 +33,8 @@ multiprocessing.set_forkserver_preload(PRELOADED)
 CONFIG = {"devices": 2, "timeout": 60}
 NOT_REACHED = 77
 CONF = Path(__file__).parents[2] / "conf"
+GRID = ["-m", "seed=0,1", "hydra/launcher=local"]
+SAFE_PATH = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
 
 # ---- what the ranks are
 
@@ -70,10 +72,9 @@ def listeners(processes: list[psutil.Process]) -> set[str]:
 
 @pytest.mark.slow
 def test_no_other_machine_can_connect_to_the_ranks() -> None:
-    others = [name for name in psutil.net_if_addrs() if name != "lo"]  # which are for ranks of several machines
-    command = Command(
-        "train", *SMALL, "epochs=400", "devices=2", environment={"GLOO_SOCKET_IFNAME": [*others, "lo"][0]}
-    )
+    # What a user sets for ranks of several machines.
+    interface = next((name for name in psutil.net_if_addrs() if name != "lo"), "lo")
+    command = Command("train", *SMALL, "epochs=400", "devices=2", environment={"GLOO_SOCKET_IFNAME": interface})
     wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
     found = listeners([psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)])
     command.send_signal(15)
@@ -99,7 +100,7 @@ def test_the_store_of_several_machines_listens_at_one_address(monkeypatch: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [["devices=2"], ["-m", "seed=0,1", "hydra/launcher=local"]], ids=["ranks", "grid"])
+@pytest.mark.parametrize("launcher", [["devices=2"], pytest.param(GRID, marks=SAFE_PATH)], ids=["ranks", "grid"])
 def test_modules_in_the_working_directory_are_not_imported(launcher: list[str], tmp_path: Path) -> None:
     """The temporary folder has a long name, in which no socket could lie."""
     temporary = tmp_path / ("long" * 25)
