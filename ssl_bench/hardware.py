@@ -73,7 +73,9 @@ def check_devices(devices: int) -> None:
     if not torch.cuda.is_available():
         cores = available_cores()
         if devices > cores:
-            raise InvalidValue("devices", devices, f"{cores} or less: there is no GPU and {cores} CPU cores")
+            raise InvalidValue(
+                "devices", devices, f"{cores} or less: there is no GPU and {cores} CPU core{'s' * (cores > 1)}"
+            )
         return
     count = torch.cuda.device_count()
     if devices > count:

@@ -44,6 +44,11 @@ class Precision:
         return cls(name, torch.float64 if name == "fp64" else torch.float32, autocast, name == "fp16")
 
 
+def bf16_is_slow() -> bool:
+    """Whether torch computes bf16 on this processor in plain loops, many times slower than fp32."""
+    return not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def set_matmul_options(tf32: bool) -> None:
     """Allow or forbid TF32 in matrix products and convolutions, and let cuDNN choose the fastest algorithms."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32

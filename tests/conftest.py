@@ -1,8 +1,9 @@
-"""Settings and fixtures of all tests: one thread per process, and a working directory of its own for each test."""
+"""Settings and fixtures of all tests: one thread per process unless OMP_NUM_THREADS is set, and a folder per test."""
 
 import os
 
-os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "WANDB_MODE": "offline"}
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import contextlib
 import gc
@@ -18,7 +19,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-torch.set_num_threads(1)
+THREADS = int(os.environ["OMP_NUM_THREADS"])
+torch.set_num_threads(THREADS)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background jobs of a shell and their children
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
@@ -27,10 +29,6 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
 # A very small network on scattered digits at batch size 64: a run of a few steps takes a second.
 SMALL = ["backbone.width=4", "head.out=16", "optimizer=sgd", "optimizer.lr=0.3"]
 SMALL += ["tracking=off", "log_every=1", "evaluate=[]", "evaluate.baselines=[]"]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.option.loadscopereorder = False  # pytest-xdist keeps the order below
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,8 +7,8 @@ types of the method's tensors and a SHA-256 of their bytes. The run_id and the p
 The comparison depends on the machine (:func:`strictness`):
 
 ``bits``
-    The machine equals the recorded one (:func:`machine`: torch, Python, processor, instruction set): every bit must be
-    equal.
+    The machine equals the recorded one (:func:`machine`: torch, Python, processor, instruction set, threads): every bit
+    must be equal.
 ``rounding``
     Other processors and other versions of torch round differently. The numbers in the rows of an fp64 run must agree to
     1e-8, the loss of an fp32 run to 2e-2 and that of the default run, which is long, to 2e-1, relative or absolute.
@@ -18,7 +18,8 @@ The comparison depends on the machine (:func:`strictness`):
     The initial weights, random numbers in fp32, are rounded differently too (processors without AVX2): fp64 runs are
     compared like fp32 ones.
 
-All runs are on the CPU with one thread and two visible cores: a rank takes its share of the cores for its threads.
+All runs are on the CPU with one thread (or ``OMP_NUM_THREADS``) and two visible cores: a rank takes its share of the
+cores for its threads.
 
     python -m tests.golden             compare, and print a line for each run
     python -m tests.golden --record    write golden.json
@@ -41,7 +42,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
-from tests.conftest import SMALL, no_pictures, only_run  # which says how many threads before torch is loaded
+from tests.conftest import SMALL, THREADS, no_pictures, only_run  # which says how many threads before torch is loaded
 
 # isort: split
 import torch
@@ -107,15 +108,18 @@ def machine() -> dict[str, str]:
         "torch": str(torch.__version__),
         "python": ".".join(platform.python_version_tuple()[:2]),
         "processor": " ".join(each[1] for each in found if each) or platform.processor(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
+        "capability": " ".join(
+            [torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA", "")]
+        ).strip(),
+        "threads": str(THREADS),
         "weights": hashlib.sha256(normal.numpy().tobytes()).hexdigest()[:16],
     }
 
 
 def command(*arguments: str) -> tuple[int, str]:
     """Run ``python -m ssl_bench`` in this process, on the CPU; return its exit code and output, of all ranks."""
-    torch.set_num_threads(1)
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    torch.set_num_threads(THREADS)
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "100"}
     with contextlib.ExitStack() as around:
         around.enter_context(patch.dict(os.environ, hidden))  # restores variables that the command sets, too
         around.enter_context(patch("torch.cuda.is_available", lambda: False))

@@ -30,7 +30,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("docs")
 def test_the_pages_of_losses_have_their_formulas_and_the_identities(site: Path) -> None:
     formulas = {
         "dcl": "L = -s / tau + log sum_k exp(s_k / tau) = u",
@@ -47,7 +46,6 @@ def test_the_pages_of_losses_have_their_formulas_and_the_identities(site: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("docs")
 def test_methods_of_torch_and_rooms_that_are_no_interface_have_no_place(site: Path) -> None:
     page = Page((site / "ssl_bench/objective/losses/dcl.html").read_text())
     assert {"DCL", "DCL.forward"} <= page.ids

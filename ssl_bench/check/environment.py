@@ -19,6 +19,7 @@ from ssl_bench.check import gpus
 from ssl_bench.check.finding import Check, Finding, Level, Setting, Verdict
 from ssl_bench.files import write_text
 from ssl_bench.hardware import available_cores
+from ssl_bench.precision import bf16_is_slow
 from ssl_bench.record.environment import processor
 
 GIB, MIB = 2**30, 2**20
@@ -171,6 +172,7 @@ def instructions(found: set[str], capability: str) -> Finding:
     """
     vectors = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16") if name in found]
     figure = f"{processor()}, {' '.join(vectors) or 'instructions unknown'}; torch uses {capability}"
+    figure += "; precision=bf16 is many times slower than fp32" if bf16_is_slow() else ""
     values: dict[str, Any] = {"processor": processor(), "instructions": vectors, "capability": capability}
     if "avx2" in found and capability == "DEFAULT":
         reason = "the processor has avx2, but torch does not use it"

@@ -28,11 +28,14 @@ from ssl_bench.launch.processes import die_with
 from ssl_bench.training.signals import held_in_children, release
 
 # The module of each section. A module is imported in the process of its section only.
-SECTIONS = {name: f"ssl_bench.check.{name}" for name in ("environment", "exact", "speed", "input", "accuracy", "plan")}
+SECTIONS = {
+    name: f"ssl_bench.check.{name}"
+    for name in ("environment", "networks", "exact", "speed", "input", "accuracy", "plan")
+}
 SHARES = {"exact": 0.3, "speed": 0.4, "input": 0.1, "accuracy": 0.4}  # of the time of all sections
 # At every level, and far more than they take: imports can be slow, and the first plan composes 826 configurations: 25 s
 # on two cores.
-SECONDS = {"environment": 20.0, "plan": 180.0}
+SECONDS = {"environment": 20.0, "networks": 30.0, "plan": 180.0}
 OVERRUN, START = 1.5, 60.0  # a process may take OVERRUN times the section's time, and START seconds for its start
 LEAVE = 5.0  # seconds between SIGTERM and SIGKILL
 LONGEST = 400  # characters of a reason

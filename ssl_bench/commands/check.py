@@ -104,7 +104,9 @@ def _devices(asked: str | None) -> tuple[int, int]:
     if asked is None:
         return gpus or min(2, cores), gpus
     if not asked.isdecimal() or not 1 <= int(asked) <= most:
-        found = f"this machine shows {gpus} GPUs" if gpus else f"there is no GPU and {cores} CPU cores"
+        found = (
+            f"this machine shows {gpus} GPUs" if gpus else f"there is no GPU and {cores} CPU core{'s' * (cores > 1)}"
+        )
         raise InvalidValue("devices", asked, f"an integer from 1 to {most}: {found}")
     return int(asked), int(asked) if gpus else 0
 

@@ -101,7 +101,7 @@ def _choices(command: str, before: Sequence[str], word: str) -> Iterator[str]:
     elif before and before[-1] in ("--cfg", "-c"):
         yield from ("job", "hydra", "all")
     elif before and before[-1] == "--only":
-        yield from ("environment", "exact", "speed", "input", "accuracy", "plan")
+        yield from ("environment", "networks", "exact", "speed", "input", "accuracy", "plan")
     elif command == "completion":
         yield from ("bash", "zsh")
     elif "=" in word:

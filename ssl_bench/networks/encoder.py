@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.networks.narrow import replace_narrow
+
 
 class Encoder(nn.Module):
     """A backbone followed by a projection head; evaluators use the outputs of both."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
         super().__init__()
-        self.backbone, self.head = backbone, head
+        self.backbone, self.head = replace_narrow(backbone), head
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """[B, channels, H, W] -> ``backbone`` [B, F] and ``projection`` [B, D], neither normalised."""

@@ -1,7 +1,7 @@
 """Checkpoint files: the whole state of a run in one file, replaced atomically, with the previous one kept.
 
-``last.pt`` holds everything that the next step depends on: a run that was killed and started again ends with the same
-bits as one that was not. ``previous.pt`` is used if ``last.pt`` cannot be read.
+``last.pt`` holds everything that the next step depends on: a run that was killed and started again under the same
+conditions ends with the same bits as one that was not. ``previous.pt`` is used if ``last.pt`` cannot be read.
 """
 
 import io

@@ -1,5 +1,6 @@
 """Versions, commit, hardware and memory that a run is recorded with."""
 
+import os
 import platform
 import resource
 import subprocess
@@ -14,6 +15,7 @@ import ssl_bench
 from ssl_bench.distributed import world
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "scikit-learn", "hydra-core", "wandb")
+LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")  # for oneDNN and MKL, which choose on their own
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -24,13 +26,20 @@ def environment(device: torch.device) -> dict[str, Any]:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[package] = None
-    found |= {"git": commit(), "platform": platform.platform(), "ranks": world(), "threads": torch.get_num_threads()}
-    cuda = device.type == "cuda"
-    found |= {
-        "device": torch.cuda.get_device_name(device) if cuda else processor(),
-        "cuda": torch.version.cuda if cuda else None,
+    found |= {"git": commit(), "platform": platform.platform(), **conditions(device)}
+    return found | {"cuda": torch.version.cuda if device.type == "cuda" else None}
+
+
+def conditions(device: torch.device) -> dict[str, Any]:
+    """What the bits of a result depend on beside the configuration and this package."""
+    limits = [f"{name}={os.environ[name]}" for name in LIMITS if os.environ.get(name)]
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
+        "instructions": ", ".join([torch.backends.cpu.get_cpu_capability(), *limits]),
+        "threads": torch.get_num_threads(),
+        "ranks": world(),
+        "torch": metadata.version("torch"),
     }
-    return found
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:

@@ -21,11 +21,11 @@ from ssl_bench.errors import RunError
 from ssl_bench.evaluate.run import Results, run_evaluators
 from ssl_bench.hardware import move
 from ssl_bench.parts import Parts
-from ssl_bench.precision import Precision, set_matmul_options
+from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
 from ssl_bench.record import plots
-from ssl_bench.record.environment import environment, peak_memory
+from ssl_bench.record.environment import conditions, environment, peak_memory
 from ssl_bench.record.metrics import Tracker
-from ssl_bench.record.progress import Progress, clock
+from ssl_bench.record.progress import Progress
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training import graph
 from ssl_bench.training.estimate import memory_advice
@@ -101,7 +101,7 @@ class Training:
         step = self.stepper()
         state.method.train()
         self._evaluate_if_due(tracker)  # due here if a signal came before it
-        since, before, rows = time.monotonic(), state.step, 0
+        since, before = time.monotonic(), state.step
         shown = schedule.last_step, state.step, schedule.steps_per_epoch, self.config["epochs"], rank() == 0
         with Progress(*shown) as progress:
             while state.step < schedule.last_step:
@@ -110,13 +110,11 @@ class Training:
                 if logging_now:
                     row = self._row(diagnostics)
                     now = time.monotonic()
-                    rate = (state.step - before) * self.loader.batch_size / (now - since)
-                    since, before, rows = now, state.step, rows + 1
-                    if rows == 2:  # the steps before the first row were slower
-                        seconds = (schedule.last_step - state.step) * self.loader.batch_size / rate
-                        log.info("about %s to go", clock(seconds))
+                    steps, seconds = state.step - before, now - since
+                    since, before = now, state.step
+                    rate = steps * self.loader.batch_size / seconds
                     row |= {"images_per_second": rate, "seconds": state.seconds()}
-                    progress.show(state.step, row)
+                    progress.show(state.step, row, steps, seconds)
                     if tracker is not None:
                         tracker.row(state.step, row)
                 else:
@@ -210,9 +208,13 @@ class Training:
     # ---- announcements
 
     def announce_resume(self) -> None:
-        """Log at which step the run resumes."""
-        step, schedule = self.state.step, self.schedule
+        """Log at which step the run resumes, and what has changed that its bits depend on."""
+        step, schedule, former = self.state.step, self.schedule, self.state.former_conditions
         log.info("resuming at step %d of %d (epoch %d)", step, schedule.last_step, step // schedule.steps_per_epoch)
+        pairs = [(name, now, former.get(name, now)) for name, now in conditions(self.device).items()]
+        changes = "; ".join(f"{name} {now} (before: {then})" for name, now, then in pairs if now != then)
+        if changes:
+            log.warning("resumed with %s: the bits can differ from those of an undisturbed run", changes)
 
     def announce(self) -> dict[str, Any]:
         """Log a summary of the run before its first step; return its facts."""
@@ -237,6 +239,8 @@ class Training:
         if recipe.warmup_epochs >= self.config["epochs"]:
             log.warning("the warm-up lasts the whole training: optimizer.warmup_epochs is not less than epochs")
         log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
+        if self.precision.name == "bf16" and self.device.type == "cpu" and bf16_is_slow():
+            log.warning("precision=bf16 takes many times as long as fp32: this processor has no instructions for it")
         log.info("%d steps to go, %d an epoch", schedule.last_step - self.state.step, schedule.steps_per_epoch)
         return facts
 

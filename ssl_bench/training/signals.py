@@ -65,7 +65,7 @@ def none_ignored() -> Iterator[None]:
         number = _signal_of(ignored.exc_value)
         if number is None:
             return former(ignored)
-        timer = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, number))
+        timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, number))
         timer.daemon = True
         return timer.start()
 

@@ -18,6 +18,7 @@ from ssl_bench.networks.norm import group_statistics
 from ssl_bench.parts import Parts
 from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint
+from ssl_bench.record.environment import conditions
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
 from ssl_bench.training.meter import Meter, raise_bad_loss
 from ssl_bench.training.snr import GradientSNR
@@ -32,6 +33,7 @@ class TrainingState:
         snr: moments of the gradients, if they are recorded.
         step: optimiser steps done.
         evaluated_step: step of the last evaluation before the end.
+        former_conditions: conditions of the process that wrote the checkpoint; empty if it did not record them.
     """
 
     def __init__(self, parts: Parts, precision: Precision, device: torch.device) -> None:
@@ -49,6 +51,7 @@ class TrainingState:
         self.snr = GradientSNR(self.method.parameters(), decay) if decay is not None else None
         self.meter = Meter(device, precision.weights)
         self.step, self.evaluated_step = 0, 0
+        self.device, self.former_conditions = device, dict[str, Any]()
 
     def seconds(self) -> float:
         """Seconds that the run has taken so far, in all its processes together."""
@@ -64,7 +67,7 @@ class TrainingState:
                 learning rate of that step.
         """
         self.method.collect()
-        local = {"rng": rng_state(), "meter": list(self.meter.summary())}
+        local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": conditions(self.device)}
         ranks: list[Any] = [local]
         if world() > 1:
             ranks = [None] * world()
@@ -110,6 +113,7 @@ class TrainingState:
         if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
             raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")
         ranks = state["ranks"]
+        self.former_conditions = dict(ranks[0].get("conditions", {}))
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])
             total, count, bad_step, bad_tau = map(float, ranks[rank()]["meter"])

@@ -26,6 +26,7 @@ from ssl_bench.launch import ranks
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.objective import sampling
 from ssl_bench.objective.losses import DCL
+from ssl_bench.precision import bf16_is_slow
 from ssl_bench.training.state import TrainingState
 from tests.operations import Operations
 from tests.ranks import PRELOADED, free_port
@@ -90,8 +91,9 @@ def test_a_difference_names_the_element_that_is_furthest_beyond_its_bound() -> N
 
 def test_formats_hold_their_numbers_exactly(tf32: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    fp32, bf16 = formats(CPU)
-    assert (fp32.name, bf16.name, bf16.dtype) == ("fp32", "bf16", torch.bfloat16)
+    fp32, *more = formats(CPU)
+    assert fp32.name == "fp32"
+    assert [(form.name, form.dtype) for form in more] == [("bf16", torch.bfloat16)] * (not bf16_is_slow())
     rounded = NumberFormat("tf32", fp32.precision).rounded(x)
     assert 2**-12 < ((x - rounded) / x).abs().max() <= 2**-10 and rounded.mul(2**20).frac().abs().max() < 2**-20 * 2**20
     exact = (rounded[:500, None].double() * rounded[None, 500:].double()).float()
@@ -151,7 +153,7 @@ def compared(loss: str, form: NumberFormat) -> Finding:
 
 
 def test_a_step_is_within_its_bound_in_every_format() -> None:
-    for form, most in zip(formats(CPU), (1e-4, 0.4), strict=True):
+    for form, most in zip(formats(CPU), (1e-4, 0.4), strict=False):  # bf16 not on every processor
         differences = simclr("dcl").compare(form, CPU)
         assert {"dcl, the loss", "dcl, the gradient of framework.encoder.backbone.layers.0.weight"} <= {
             d.name for d in differences

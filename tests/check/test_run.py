@@ -133,8 +133,8 @@ def test_the_command_writes_both_files_and_its_code_says_if_something_is_wrong(
 
 
 WRONG = {
-    "--only nothing": "--only=nothing: set --only to one of environment, exact, speed, input, accuracy, plan",
-    "--only plan,sped": "--only=sped: set --only to one of environment, exact, speed, input, accuracy, plan (did you m",
+    "--only nothing": "--only=nothing: set --only to one of environment, networks, exact, speed, input, accuracy, plan",
+    "--only plan,sped": "--only=sped: set --only to one of environment, networks, exact, speed, input, accuracy, plan",
     "devices=0": "devices=0: set devices to an integer from 1 to ",
     "devices=99999": "devices=99999: set devices to an integer from 1 to ",
     "devices=two": "devices=two: set devices to an integer from 1 to ",
@@ -160,7 +160,7 @@ def test_quick_and_full_exclude_each_other(capsys: pytest.CaptureFixture[str]) -
 
 def test_sections_and_their_times() -> None:
     names = tuple(run.SECTIONS)
-    assert names == ("environment", "exact", "speed", "input", "accuracy", "plan")
+    assert names == ("environment", "networks", "exact", "speed", "input", "accuracy", "plan")
     shared = ("exact", "speed", "input")
     assert [round(run.section_seconds(name, Level.QUICK)) for name in shared] == [36, 48, 12]
     assert [round(run.section_seconds(name, Level.DEFAULT)) for name in shared] == [180, 240, 60]

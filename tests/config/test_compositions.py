@@ -117,7 +117,6 @@ def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.xdist_group("cells")
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("files_read_once")
 def test_every_cell_of_every_paper_equals_hydras_own_configuration() -> None:

@@ -21,7 +21,6 @@ import kill_runs
 from kill_runs import CHECKPOINT, DISK, EVALUATION, INT, KILL, RESULTS, START, STOP, TERM, TRAINING, End, Hit
 
 multiprocessing.set_forkserver_preload(ranks.PRELOADED)
-pytestmark = pytest.mark.xdist_group("kills")  # one reference for all
 TINY = ["backbone.width=4", "head.out=16", "optimizer=sgd", "tracking=off", "log_every=1", "epochs=1", "max_steps=8"]
 TINY += ["batch_size.size=32", "evaluate=knn", "evaluate.baselines=[]"]
 

@@ -170,7 +170,6 @@ def test_some_random_values(drawn: tuple[str, str, Any]) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.xdist_group("values")
 @pytest.mark.timeout(900)
 def test_random_values_of_every_option() -> None:
     @seed(SEED)
@@ -185,7 +184,6 @@ def test_random_values_of_every_option() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.xdist_group("values")
 def test_every_option_without_a_dataset_takes_part() -> None:
     chosen = {option.partition("=")[0] for option in options()}
     assert chosen >= {*KINDS, "batch_size"} - {"backbone"} and len(options()) > 50

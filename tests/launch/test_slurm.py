@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.slurm,
     pytest.mark.exhaustive,
     pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing()),
-    pytest.mark.xdist_group("slurm"),  # one cluster
     pytest.mark.timeout(300),
 ]
 COMMAND = [sys.executable, "-m", "ssl_bench", "train"]

@@ -22,7 +22,7 @@ from tests.conftest import SMALL
 from tests.launch.test_grid import LOCAL, losses, results, training_processes, wait_for
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
-pytestmark = [linux, pytest.mark.slow, pytest.mark.xdist_group("workers")]  # one server for all, which imports torch
+pytestmark = [linux, pytest.mark.slow]
 
 
 def in_worker(function: Callable[..., Outcome], *arguments: Any) -> Outcome:

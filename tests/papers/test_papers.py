@@ -221,11 +221,9 @@ def test_every_option_that_a_cell_names_exists() -> None:
             assert (folder / group / f"{each}.yaml").is_file(), override
 
 
-# Beside the test that compares every cell with Hydra, in whose process every cell is composed once for both.
-EVERY = pytest.param(True, marks=[pytest.mark.exhaustive, pytest.mark.xdist_group("cells")])
-
-
-@pytest.mark.parametrize("every", [pytest.param(False, marks=pytest.mark.slow), EVERY])
+@pytest.mark.parametrize(
+    "every", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.exhaustive)]
+)
 def test_cells_compose_and_are_different_runs(every: bool) -> None:
     """Of each table the first cell that can be filled, or all."""
     for table in TABLES.values():

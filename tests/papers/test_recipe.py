@@ -59,19 +59,11 @@ def rendered(paper: str) -> str:
 def facts() -> list[Any]:
     """A parameter for each fact: the paper, the line of the recipe that it is about, and the fact."""
     every = [(paper, line, fact) for paper in PAPERS for line, each in written(paper)["facts"].items() for fact in each]
-    return [
-        pytest.param(paper, line, fact, id=f"{paper}, {line}: {worded(fact)}", marks=group(paper))
-        for paper, line, fact in every
-    ]
+    return [pytest.param(paper, line, fact, id=f"{paper}, {line}: {worded(fact)}") for paper, line, fact in every]
 
 
 def worded(fact: dict[str, Any]) -> str:
     return f"lacks {fact['lacks']}" if "lacks" in fact else str(fact["says"])
-
-
-def group(paper: str) -> pytest.MarkDecorator:
-    """Give one process all tests that compose the cells of a paper."""
-    return pytest.mark.xdist_group(f"recipe_{paper}")
 
 
 def unmet(paper: str, line: str, fact: dict[str, Any]) -> list[str]:
@@ -92,7 +84,7 @@ def test_a_recipe_states_the_facts_of_its_sources(paper: str, line: str, fact: d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("paper", [pytest.param(paper, marks=group(paper)) for paper in PAPERS])
+@pytest.mark.parametrize("paper", PAPERS)
 def test_recipes_are_as_recorded(paper: str) -> None:
     recorded = (RECIPES / f"{paper}.txt").read_text()
     assert len(configs(paper)) == 10

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 
+from ssl_bench.precision import bf16_is_slow
 from tests.conftest import SMALL, only_run
 from tests.ranks import Command, start_two_ranks, train_on_two_ranks
 
@@ -270,6 +271,13 @@ def test_an_unexpected_error_is_printed_once_with_its_traceback(devices: int) ->
     assert "Output size is too small" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
 
+def test_a_run_in_slow_bf16_says_so(train: Train, cli: Callable[..., Any]) -> None:
+    sentence = "precision=bf16 takes many times as long as fp32: this processor has no instructions for it"
+    assert train("precision=bf16", "max_steps=1")[1].count(sentence) == bf16_is_slow()
+    done = cli("train", *SMALL, "precision=bf16", "max_steps=1", "seed=1", ONEDNN_MAX_CPU_ISA="AVX")
+    assert done.returncode == 0 and done.stdout.splitlines().count(sentence) == 1
+
+
 def test_a_loss_that_is_not_finite_stops_the_run(train: Train) -> None:
     code, printed = train("optimizer.lr=1e38", "log_every=4", "max_steps=20")
     assert code == 1
@@ -292,6 +300,42 @@ def test_a_run_with_a_damaged_checkpoint_resumes_from_the_previous_one(train: Tr
     assert code == 0
     assert "last.pt cannot be read" in printed and "resuming from" in printed and "resuming at step 20 of 30" in printed
     assert identical(whole, checkpoint_tensors(Path("outputs")))
+
+
+def test_a_run_resumed_under_other_conditions_says_so(train: Train, cli: Callable[..., Any]) -> None:
+    run = [*SHORT, "epochs=2", "checkpoint.every=1"]
+    assert train(*run)[0] == 0
+    folder = only_run()
+
+    def interrupt() -> Path:
+        (folder / "results.json").unlink()
+        (folder / "checkpoints" / "last.pt").unlink()
+        return folder / "checkpoints" / "previous.pt"
+
+    interrupt()
+    code, printed = train(*run)
+    assert code == 0 and "resuming at step 10 of 20" in printed and "resumed with" not in printed
+    before = json.loads((folder / "results.json").read_text())["environment"]
+    assert before["threads"] == 1
+
+    interrupt()
+    limits = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": ""}
+    done = cli("train", *SMALL, *run, OMP_NUM_THREADS="2", **limits)
+    assert done.returncode == 0, done.stderr
+    changes = (
+        f"instructions DEFAULT, ONEDNN_MAX_CPU_ISA=SSE41 (before: {before['instructions']}); threads 2 (before: 1)"
+    )
+    sentence = f"resumed with {changes}: the bits can differ from those of an undisturbed run"
+    assert done.stdout.splitlines().count(sentence) == 1
+    after = json.loads((folder / "results.json").read_text())["environment"]
+    assert (after["instructions"], after["threads"]) == ("DEFAULT, ONEDNN_MAX_CPU_ISA=SSE41", 2)
+
+    previous = interrupt()  # an older version did not record them
+    state = torch.load(previous, weights_only=True)
+    del state["ranks"][0]["conditions"]
+    torch.save(state, previous)
+    code, printed = train(*run)
+    assert code == 0 and "resuming at step 10 of 20" in printed and "resumed with" not in printed
 
 
 @pytest.mark.slow
