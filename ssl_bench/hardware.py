@@ -1,16 +1,11 @@
-"""The cores, GPUs and memory of this machine, and how Python is started on it.
-
-torch is imported only where a GPU or a tensor is involved.
-"""
+"""The cores, GPUs and memory of this machine. torch is imported only where a GPU or a tensor is involved."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import os
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ssl_bench.errors import ConfigError, InvalidValue
@@ -20,25 +15,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 CUDA_12 = 'pip install "torch<2.15" torchvision --index-url <PyTorch\'s wheel index>/cu126'
-
-
-def python(code: str) -> list[str]:
-    """A command that runs ``code`` in a new Python, with the modules of this one and none of the working directory."""
-    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"]
-
-
-@contextlib.contextmanager
-def shielded() -> Iterator[None]:
-    """A Python that a library starts in the block imports nothing from the working directory (3.11 and later)."""
-    former = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if former is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = former
 
 
 def available_cores() -> int:

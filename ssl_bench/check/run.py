@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ssl_bench.check.finding import Check, Finding, Level, Setting, Verdict, findings
-from ssl_bench.hardware import shielded
 from ssl_bench.launch.processes import die_with
 from ssl_bench.training.signals import held_in_children, release
 
@@ -121,7 +120,7 @@ def _run_section(
     end = started + OVERRUN * seconds + START
     checking, failure, over = "", "", False
     try:
-        with held_in_children(), shielded():
+        with held_in_children():
             process.start()
         theirs.close()
         while not over:

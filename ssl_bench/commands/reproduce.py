@@ -12,6 +12,7 @@ import importlib
 import shutil
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -131,7 +132,7 @@ def _train_at_once(request: Request, todo: Sequence[PlannedRuns]) -> list[int]:
         if received:
             return 128 + received[0]
         print(f"{'; '.join(runs.cells)}\n{runs.line()}", flush=True)
-        command = [*hardware.python("from ssl_bench.cli import main; main()"), runs.command, *runs.arguments()]
+        command = [sys.executable, "-m", "ssl_bench", runs.command, *runs.arguments()]
         with subprocess.Popen(command) as process:
             running.append(process)
             if received:  # while the process was being started

@@ -1,6 +1,5 @@
 """Carry out a grid: start the runs that are not finished, then wait for those that other processes were training."""
 
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +14,6 @@ from omegaconf import DictConfig
 
 from ssl_bench.config.compose import Composer
 from ssl_bench.config.identity import run_dir
-from ssl_bench.hardware import shielded
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import State
 from ssl_bench.record import results
@@ -41,7 +39,6 @@ class GridSweeper(Sweeper):
         plugins: Any = Plugins.instance()
         self.loader = hydra_context.config_loader
         self.grid, self.primary = Path(config.hydra.sweep.dir), config.hydra.job.config_name
-        self.shielded = config.hydra.runtime.choices["hydra/launcher"] == "local"  # which starts processes here
         self.launcher: Launcher = plugins.instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
@@ -78,9 +75,8 @@ class GridSweeper(Sweeper):
 
     def _launch(self, runs: list[list[str]], launched: int) -> None:
         """Carry out runs after ``launched`` others."""
-        with shielded() if self.shielded else contextlib.nullcontext():
-            for end in self.launcher.launch(runs, initial_job_idx=launched) if runs else ():
-                _ = end.return_value  # raises what a run has raised
+        for end in self.launcher.launch(runs, initial_job_idx=launched) if runs else ():
+            _ = end.return_value  # raises what a run has raised
 
 
 def register() -> None:

@@ -20,7 +20,7 @@ from ssl_bench import files
 from ssl_bench.config.identity import RUN_ID_DIGITS, canonical
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
-from ssl_bench.hardware import available_cores, shielded
+from ssl_bench.hardware import available_cores
 
 if TYPE_CHECKING:
     from ssl_bench.config.compose import Composer
@@ -101,7 +101,7 @@ def _composed(requests: Sequence[Request], inputs: str) -> Iterator[tuple[Reques
     if processes < 2:
         yield from ((request, _compose(composer, request)) for request in requests)
         return
-    with shielded(), ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         for group, results in zip(by_groups.values(), pool.map(_compose_all, by_groups.values()), strict=True):
             yield from zip(group, results, strict=True)
 

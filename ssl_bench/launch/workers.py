@@ -172,16 +172,14 @@ def _start_server(workers: int) -> None:
         return
     several = ["torch._dynamo"] if workers > 1 else []  # DDP imports it
     multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded", *several])
-    here, temporary = os.getcwd(), tempfile.tempdir
+    temporary = tempfile.tempdir
     if len(tempfile.gettempdir().encode()) > LONGEST_FOLDER:
         tempfile.tempdir = "/tmp"
-    os.chdir("/")  # both of these import from the working directory first, where a user may have a types.py
     try:
         resource_tracker.ensure_running()  # releases signals that are held
         with held_in_children():
             forkserver.ensure_running()
     finally:
-        os.chdir(here)
         tempfile.tempdir = temporary
 
 
