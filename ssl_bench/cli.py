@@ -10,12 +10,11 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any
 
 from ssl_bench import __version__
 from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import refuse
+from ssl_bench.launch import processes
 from ssl_bench.record import streams
 from ssl_bench.training.signals import none_ignored
 
@@ -81,8 +80,9 @@ def _run(command: str, *arguments: str) -> int:
             if any("\udc80" <= letter <= "\udcff" for letter in argument):  # bytes that Python could not decode
                 return refuse(f"{argument!a}: write the argument in UTF-8")
     try:
-        if sys.path[0] not in ("", os.getcwd()):  # python -m ssl_bench
-            _start_safely()
+        if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
+            os.environ["PYTHONSAFEPATH"] = "1"
+            processes.heed_safe_path()
     except FileNotFoundError:
         return refuse("the working directory was deleted: change to a folder that exists")
     if command not in READERS:
@@ -91,27 +91,6 @@ def _run(command: str, *arguments: str) -> int:
             return refuse("the address space is too small to load torch: set ulimit -v to unlimited", 1)
     code: int = importlib.import_module(f"ssl_bench.commands.{command}").main(arguments)
     return code
-
-
-def _start_safely() -> None:
-    """Let no Python that this process or a library starts import from the working directory, as this one does not."""
-    os.environ["PYTHONSAFEPATH"] = "1"
-    if sys.version_info >= (3, 11):
-        return
-    import _posixsubprocess  # Python 3.10 does not know the variable
-
-    start = _posixsubprocess.fork_exec
-
-    def fork_exec(command: Sequence[str], *others: Any) -> Any:
-        words = [os.fsdecode(word) for word in command]
-        option = next((number for number, word in enumerate(words) if word in ("-c", "-m")), 0)
-        if option and words[0] == sys.executable and words[1].startswith("-"):
-            run = f"import runpy; runpy.run_module({words[option + 1]!r}, run_name='__main__', alter_sys=True)"
-            code = words[option + 1] if words[option] == "-c" else run
-            words[option : option + 2] = ["-c", f"import sys; sys.path.pop(0); {code}"]
-        return start(words, *others)
-
-    _posixsubprocess.fork_exec = fork_exec
 
 
 def _no_command(word: str) -> str:

@@ -3,9 +3,7 @@
 import atexit
 import multiprocessing
 import os
-import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -33,8 +31,6 @@ multiprocessing.set_forkserver_preload(PRELOADED)
 CONFIG = {"devices": 2, "timeout": 60}
 NOT_REACHED = 77
 CONF = Path(__file__).parents[2] / "conf"
-GRID = ["-m", "seed=0,1", "hydra/launcher=local"]
-SAFE_PATH = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
 
 # ---- what the ranks are
 
@@ -97,22 +93,6 @@ def test_the_store_of_several_machines_listens_at_one_address(monkeypatch: pytes
     monkeypatch.setattr(socket, "gethostbyname", lambda host: "198.18.0.1")
     monkeypatch.setattr(socket, "create_server", lambda at: create(("127.0.0.2", at[1])) if at[0] else pytest.fail())
     assert kept_by(0, free_port()) == {"127.0.0.2"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", [["devices=2"], pytest.param(GRID, marks=SAFE_PATH)], ids=["ranks", "grid"])
-def test_modules_in_the_working_directory_are_not_imported(launcher: list[str], tmp_path: Path) -> None:
-    """The temporary folder has a long name, in which no socket could lie."""
-    temporary = tmp_path / ("long" * 25)
-    temporary.mkdir()
-    for name in ("types", "token", "queue", "socket", "random", "multiprocessing", "torch", "wandb"):
-        Path(f"{name}.py").write_text("raise SystemExit('imported from the working directory')")
-    program = shutil.which("ssl-bench", path=str(Path(sys.executable).parent))
-    assert program is not None
-    command = [program, "train", *SMALL, "max_steps=2", *launcher]
-    environment = os.environ | {"TMPDIR": str(temporary)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # ---- the ends of ranks whose group hangs once one of them has failed, as NCCL's does; gloo stands in for it
