@@ -38,7 +38,7 @@ def heed_safe_path() -> None:
             words[option : option + 2] = ["-c", f"import sys; sys.path.pop(0); {code}"]
         return start(words, *others)
 
-    _posixsubprocess.fork_exec = fork_exec
+    _posixsubprocess.fork_exec = fork_exec  # type: ignore[assignment]
 
 
 def prepare(launcher: str) -> None:
