@@ -92,9 +92,8 @@ class Run:
         return found
 
     def ranks(self) -> list[int]:
-        """PIDs of the ranks that are processes of their own."""
-        commands = {pid: _command_line(pid) for pid in self.processes() if pid != self.pid}
-        return [pid for pid, command in commands.items() if "spawn_main" in command]
+        """PIDs of the ranks that are processes of their own: the children of the run's server."""
+        return [pid for pid in self.processes() if pid != self.pid and _parent(pid) not in (self.pid, 0)]
 
     def join(self) -> None:
         """Wait for the end of the first process."""
@@ -164,10 +163,11 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def _command_line(pid: int) -> str:
+def _parent(pid: int) -> int:
+    """The PID of the parent of a process; 0 if that has ended."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    return ""
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 def _train(arguments: Sequence[str], printed: str) -> None:

@@ -15,6 +15,7 @@ import sys
 from ssl_bench import __version__
 from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import refuse
+from ssl_bench.launch import processes
 from ssl_bench.record import streams
 from ssl_bench.training.signals import none_ignored
 
@@ -85,7 +86,9 @@ def _run(command: str, *arguments: str) -> int:
             if any("\udc80" <= letter <= "\udcff" for letter in argument):  # bytes that Python could not decode
                 return refuse(f"{argument!a}: write the argument in UTF-8")
     try:
-        os.getcwd()
+        if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
+            os.environ["PYTHONSAFEPATH"] = "1"
+            processes.heed_safe_path()
     except FileNotFoundError:
         return refuse("the working directory was deleted: change to a folder that exists")
     if command not in READERS:

@@ -6,37 +6,21 @@ gradient of the mean over the global batch.
 """
 
 import contextlib
+import datetime
 import inspect
+import os
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-
-class Exchange(Protocol):
-    """A quicker way than the process group's for tensors on CPUs."""
-
-    largest: int  # bytes of a tensor that the first two methods take
-
-    def gather(self, x: Tensor) -> Tensor:
-        """The ranks' ``x`` [...] as [W, ...]."""
-
-    def scatter_sums(self, x: Tensor) -> Tensor:
-        """This rank's part [B / W, ...] of the sum of the ranks' ``x`` [B, ...]."""
-
-    def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Replace ``tensors`` of one type by their sums over the ranks."""
-
-    def close(self) -> None:
-        """End the connections."""
-
-
 _alone = False
-_exchange: Exchange | None = None
 
 
 @contextlib.contextmanager
@@ -55,6 +39,29 @@ def active() -> bool:
     return not _alone and dist.is_available() and dist.is_initialized()
 
 
+def join_local(meeting: Path, rank: int, ranks: int, device: torch.device, timeout: float) -> None:
+    """Join the group of the ranks of this machine, to which no other machine can connect.
+
+    Args:
+        meeting: a file that does not exist before, in a folder of this user only.
+        timeout: seconds that a collective may take.
+    """
+    stay_on_this_machine()
+    join(device, timeout, store=dist.FileStore(str(meeting), ranks), rank=rank, world_size=ranks)
+
+
+def stay_on_this_machine() -> None:
+    """Let the sockets of this process's groups listen on the loopback interface only."""
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    os.environ |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
+
+
+def join(device: torch.device, timeout: float, **meeting: Any) -> None:
+    """Join the group of all ranks; ``meeting`` says where, as torch's ``init_process_group`` has it."""
+    backend, gpu = ("nccl", device) if device.type == "cuda" else ("gloo", None)
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout), device_id=gpu, **meeting)
+
+
 def rank() -> int:
     """Number of this process among all ranks; 0 on one process."""
     return dist.get_rank() if active() else 0
@@ -65,29 +72,10 @@ def world() -> int:
     return dist.get_world_size() if active() else 1
 
 
-def gather_by(exchange: Exchange) -> None:
-    """Until :func:`leave`, use ``exchange`` for tensors on CPUs; all ranks do."""
-    global _exchange
-    _exchange = exchange
-
-
-def direct() -> bool:
-    """Whether tensors on CPUs go through the exchange of :func:`gather_by`."""
-    return _exchange is not None
-
-
-def _quicker(x: Tensor) -> Exchange | None:
-    """The exchange, if there is one for ``x``."""
-    return None if x.device.type != "cpu" or torch.compiler.is_compiling() else _exchange
-
-
 def _gathered(x: Tensor, dim: int) -> Tensor:
     """The ranks' ``x`` along ``dim``, without gradient."""
-    if (exchange := _quicker(x)) and x.nbytes <= exchange.largest:
-        joined = exchange.gather(x).flatten(0, 1)
-    else:
-        joined = x.new_empty(world() * len(x), *x.shape[1:])  # one buffer: a list of parts would cost NCCL a copy
-        dist.all_gather_into_tensor(joined, x.contiguous())
+    joined = x.new_empty(world() * len(x), *x.shape[1:])  # one buffer: a list of parts would cost NCCL a copy
+    dist.all_gather_into_tensor(joined, x.contiguous())
     return joined if dim == 0 else torch.cat(joined.chunk(world()), dim)
 
 
@@ -101,8 +89,6 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         # The losses of the other ranks depend on this rank's slice too.
         slices = grads[0] if ctx.dim == 0 else torch.cat(grads[0].chunk(world(), ctx.dim))
-        if (exchange := _quicker(slices)) and slices.nbytes <= exchange.largest:
-            return exchange.scatter_sums(slices), None
         grad = slices.new_empty(len(slices) // world(), *slices.shape[1:])
         dist.reduce_scatter_tensor(grad, slices.contiguous())
         return grad, None
@@ -123,24 +109,9 @@ def global_mean(x: Tensor, dim: int = 0) -> Tensor:
 
 def all_sum(x: Tensor) -> Tensor:
     """Sum the ranks' ``x`` in place, without gradient."""
-    if world() == 1:
-        return x
-    if exchange := _quicker(x):
-        exchange.sum([x])
-    else:
+    if world() > 1:
         dist.all_reduce(x)
     return x
-
-
-def backward(loss: Tensor, network: nn.Module) -> None:
-    """Backward pass of ``loss``, and the average over the ranks of the gradients that it adds.
-
-    Args:
-        network: returned by :func:`parallel`; its parameters have had no gradients.
-    """
-    loss.backward()
-    if not isinstance(network, DistributedDataParallel):  # which averages in the backward pass
-        average_gradients(network)
 
 
 def average_gradients(module: nn.Module) -> None:
@@ -151,32 +122,26 @@ def average_gradients(module: nn.Module) -> None:
     if not gradients:
         return
     torch._foreach_div_(gradients, world())
-    if exchange := _quicker(gradients[0]):
-        exchange.sum(gradients)
-        return
     flat = torch.cat([g.flatten() for g in gradients])
     dist.all_reduce(flat)
     parts = flat.split([g.numel() for g in gradients])
     torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)])
 
 
-def broadcast_object(value: Any) -> Any:
-    """Rank 0's ``value`` on every rank."""
+def broadcast(value: float) -> float:
+    """Rank 0's number on every rank. Objects are not sent: who receives one unpickles it, which runs code."""
     if world() == 1:
         return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    number = torch.tensor(value, dtype=torch.float64, device=device)
+    dist.broadcast(number, src=0)
+    return number.item()
 
 
 def leave() -> None:
     """Leave the process group, if this process has joined one."""
-    global _exchange
     if not active():
         return
-    if _exchange:
-        _exchange.close()
-        _exchange = None
     # In torch 2.6 the group's destructor holds the interpreter's lock while it waits for gloo's threads, and these need
     # the lock to free their last tensors.
     time.sleep(0.1)
@@ -184,8 +149,8 @@ def leave() -> None:
 
 
 def parallel(module: nn.Module, device: torch.device) -> nn.Module:
-    """``module`` for a forward pass before :func:`backward`: under DDP, unless the gradients are averaged without."""
-    if world() == 1 or (direct() and device.type == "cpu"):
+    """``module`` under DDP, which averages the gradients in the backward pass; unchanged on one process."""
+    if world() == 1:
         return module
     # All ranks have the same weights, from the seed or a checkpoint, and batch statistics are either global already or
     # local on purpose. So DDP need not send anything before the training or in a forward pass.

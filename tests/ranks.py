@@ -11,24 +11,25 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from ssl_bench import cli
-from ssl_bench.distributed import leave
+from ssl_bench.distributed import join_local, leave
 from ssl_bench.hardware import available_cores
 from tests.conftest import no_pictures
 
 T = TypeVar("T")
 # Some tests need scipy. Nothing here may start a thread.
 PRELOADED = ["tests.conftest", "ssl_bench.launch.ranks", "ssl_bench.networks.backbones", "scipy.stats"]
-PRELOADED += ["ssl_bench.train", "sklearn.datasets", "matplotlib.figure", "wandb", "wandb.sdk.launch"]
+PRELOADED += ["torch._dynamo", "ssl_bench.train", "sklearn.datasets", "matplotlib.figure", "wandb", "wandb.sdk.launch"]
 multiprocessing.set_forkserver_preload(PRELOADED)
 
 
@@ -45,18 +46,25 @@ def on_two_ranks(function: Callable[[int], T]) -> list[T]:
 
 def on_ranks(function: Callable[[int], T], ranks: int) -> list[T]:
     """Results of ``function(rank)`` on some ranks, connected by gloo; the function must be importable."""
-    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(_enter, (function, ranks, folder, port), nprocs=ranks, start_method="forkserver")
+        mp.start_processes(_enter, (function, ranks, folder), nprocs=ranks, start_method="forkserver")
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
-def _enter(rank: int, function: Callable[[int], T], ranks: int, folder: str, port: int) -> None:
+def _enter(rank: int, function: Callable[[int], T], ranks: int, folder: str) -> None:
     torch.set_num_threads(1)
     gc.freeze()
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+    join_local(Path(folder) / "store", rank, ranks, torch.device("cpu"), 1800)
     torch.save(function(rank), Path(folder) / f"{rank}.pt")
     leave()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 90) -> None:
+    """Wait until a condition is true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 class Command:
@@ -93,6 +101,11 @@ class Command:
             self.send_signal(signal.SIGKILL)
             raise TimeoutError(f"no end after {timeout} s:\n{self.printed()}")
         return self.printed()
+
+    def ranks(self) -> list[psutil.Process]:
+        """The ranks that the command has started: the children of the server that it forks them from."""
+        mine = psutil.Process(self.pid)
+        return [process for process in mine.children(recursive=True) if process.ppid() != self.pid]
 
     def printed(self) -> str:
         return Path(self._output).read_text()

@@ -4,7 +4,6 @@ In the collectives every rank sends numbers of its own, so that a wrong result n
 """
 
 import contextlib
-import datetime
 import io
 import time
 from collections.abc import Callable, Mapping
@@ -19,11 +18,10 @@ from torch import Tensor, nn
 from ssl_bench.check.bounds import UNITS, WRONG_RESULT, Difference, judged
 from ssl_bench.check.finding import Finding, Verdict
 from ssl_bench.config.compose import load
-from ssl_bench.distributed import all_sum, average_gradients, backward, gather, leave, parallel
+from ssl_bench.distributed import all_sum, average_gradients, gather, join_local, leave, parallel
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import local_device
 from ssl_bench.launch import ranks
-from ssl_bench.launch.local_exchange import exchange_locally
 from ssl_bench.launch.outcome import Outcome
 from ssl_bench.record import checkpoint
 from ssl_bench.training.engine import Training
@@ -61,7 +59,7 @@ def exchange(rank: int, world: int, device: torch.device) -> Answers:
         average_gradients(module)
         wrapped = _Weights(torch.zeros_like(numbers))
         network = parallel(wrapped, device)
-        backward(network(here), network)
+        network(here).backward()
         assert module.weight.grad is not None and wrapped.weight.grad is not None
         sent, arrived = numbers.flatten() + 1000 * rank, torch.empty(world * length, device=device)
         dist.all_to_all_single(arrived, sent)
@@ -95,11 +93,7 @@ def enter(rank: int, world: int, folder: Path, work: Callable[[int, int, torch.d
     """Entry point of a rank: join the others, carry out ``work`` and write its answers."""
     device = local_device(rank)
     torch.set_num_threads(1)
-    backend, limit = "nccl" if device.type == "cuda" else "gloo", datetime.timedelta(seconds=SECONDS)
-    meeting = f"file://{folder / 'meeting'}"
-    dist.init_process_group(backend, meeting, limit, world, rank, device_id=device if device.type == "cuda" else None)
-    if device.type == "cpu":
-        exchange_locally(SECONDS)  # as runs do
+    join_local(folder / "meeting", rank, world, device, SECONDS)
     torch.save(work(rank, world, device), folder / f"{rank}.pt")
     leave()
 

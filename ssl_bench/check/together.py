@@ -1,6 +1,5 @@
 """Several processes at once: ranks that train one run together, and runs that share a device."""
 
-import datetime
 import json
 import os
 import statistics
@@ -10,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from ssl_bench.check.finding import Finding, Verdict
 from ssl_bench.check.steps import Workload, warm_up
 from ssl_bench.check.timing import seconds_of_calls, seconds_per_call, synchronize
-from ssl_bench.distributed import all_sum, broadcast_object, leave
+from ssl_bench.distributed import all_sum, broadcast, join_local, leave
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import available_cores, local_device
-from ssl_bench.launch.local_exchange import exchange_locally
 from ssl_bench.launch.processes import die_with
 
 # Least speed of the slowest rank, of the median of the others. Ranks of a CPU share it with every other program.
@@ -97,18 +94,8 @@ def train_as_rank(
         step()
     barrier.wait(TIMEOUT)
     alone = seconds_per_call(step, device, 0)
-    backend = "nccl" if kind == "cuda" else "gloo"
-    dist.init_process_group(
-        backend,
-        init_method=f"file://{folder}/store",
-        rank=number,
-        world_size=count,
-        timeout=datetime.timedelta(seconds=TIMEOUT),
-        device_id=device if kind == "cuda" else None,
-    )
-    if kind == "cpu":
-        exchange_locally(TIMEOUT)  # as runs do
-    calls = broadcast_object(max(2, int(1 / alone)))
+    join_local(folder / "store", number, count, device, TIMEOUT)
+    calls = int(broadcast(max(2, int(1 / alone))))
     training = Workload(network, share * count, precision, devices=count).training(folder, device)
     gradients = torch.zeros(
         sum(p.numel() for p in training.state.method.parameters() if p.requires_grad), device=device

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssl_bench.distributed import all_sum, broadcast_object, rank, world
+from ssl_bench.distributed import all_sum, broadcast, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.artifacts import Artifact, Distribution
 from ssl_bench.evaluate.target import Evaluator, Target
@@ -91,7 +91,7 @@ class Geometry(Evaluator):
             features, labels = features[chosen], labels[chosen]
         if not 1 < len(labels.unique()) < len(labels):
             return None
-        score = None
+        score = 0.0
         if rank() == 0:  # it runs on the CPU, and other ranks would only repeat it
             from sklearn import config_context
             from sklearn.metrics import silhouette_score
@@ -99,7 +99,7 @@ class Geometry(Evaluator):
             with config_context(working_memory=64):  # MB, for a block of distances
                 unit = F.normalize(features, dim=1).cpu().numpy()
                 score = float(silhouette_score(unit, labels.cpu().numpy()))
-        return broadcast_object(score)  # type: ignore[no-any-return]
+        return broadcast(score)
 
     def _alignment(self, target: Target) -> Iterator[tuple[str, float]]:
         generator = torch.Generator().manual_seed(stream("alignment", target.seed))

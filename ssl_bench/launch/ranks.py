@@ -3,40 +3,33 @@
 import atexit
 import contextlib
 import datetime
-import gc
-import logging
-import multiprocessing
 import os
-import signal
+import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ssl_bench import files
-from ssl_bench.distributed import broadcast_object, leave, rank, world
+from ssl_bench import distributed, files
+from ssl_bench.distributed import broadcast, join_local, leave, rank, world
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, local_device, release_memory
-from ssl_bench.launch.local_exchange import exchange_locally
 from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with
-from ssl_bench.launch.workers import in_worker
-from ssl_bench.record import streams
+from ssl_bench.launch.workers import LOST, carry_out
 from ssl_bench.record.environment import environment
 from ssl_bench.record.log import logging_to
 from ssl_bench.record.results import finished
 from ssl_bench.training.engine import train
-from ssl_bench.training.signals import STOPPED, STOPS, Interrupted, held_in_children, release, stops
-
-REPORTED = "ssl-bench: "  # before the reason of a failed rank, in the file that torch's elastic agent reads
-LOST = "has lost the others"
+from ssl_bench.training.signals import Interrupted
 
 
 def launch(
@@ -58,12 +51,13 @@ def launch(
     if work is not None:
         return compute(work, config, run_id, folder)
     if torchrun:
+        die_with(os.getppid())
         return join(config, run_id, folder)
     if config["devices"] == 1 and not separate:
         return _train(config, run_id, folder, local_device(0))
-    if config["devices"] == 1 and sys.platform == "linux":  # elsewhere a process with torch cannot be forked safely
-        return in_worker(_alone, config, run_id, folder)
-    return _elastic(config, run_id, folder, separate)
+    if config["devices"] == 1:
+        return carry_out(_alone, {"the process of the run": (config, run_id, folder)})
+    return _start(config, run_id, folder, separate)
 
 
 def compute(
@@ -79,30 +73,26 @@ def compute(
     return attempt.outcome
 
 
-def join(config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False) -> Outcome:
-    """Carry out a run as one of its ranks. Rank 0 tells the others if it is done already."""
-    die_with(os.getppid())
-    device = _enter(config, int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+def join(
+    config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False, meeting: Path | str | None = None
+) -> Outcome:
+    """Carry out a run as the rank that ``RANK`` and ``WORLD_SIZE`` name. Rank 0 tells the others if it is done already.
+
+    Args:
+        meeting: where the ranks meet: the file for ranks of one machine, or the address of rank 0; None: as torchrun
+            has told this process.
+    """
+    device = _enter(config, meeting)
     try:
-        done = broadcast_object(finished(folder) if rank() == 0 else None)
+        done = broadcast(rank() == 0 and finished(folder))
         outcome = Outcome(State.DONE_BEFORE) if done else _train(config, run_id, folder, device, quiet)
     except BaseException:
         _leave_after(1, device)
         raise
-    if outcome.state is State.FAILED:
-        _tell_agent(outcome)
+    if meeting is None and rank() > 0 and outcome.state is State.FAILED and LOST not in outcome.reason:
+        print(f"ssl-bench: rank {rank()}: {outcome.reason}", file=sys.stderr, flush=True)  # rank 0 does not know it
     _leave_after(outcome.code if outcome.state is State.FAILED else 0, device)
     return outcome
-
-
-def _tell_agent(outcome: Outcome) -> None:
-    """Write why this rank failed into the file that the elastic agent that started it reads."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    later = 3600 if LOST in outcome.reason else 0  # the agent takes the earliest report: of the rank that was lost
-    if path:
-        with contextlib.suppress(OSError):
-            report = {"message": REPORTED + outcome.reason, "timestamp": int(time.time()) + later}
-            files.write_json(Path(path), report)
 
 
 def _leave_after(code: int, device: torch.device) -> None:
@@ -186,94 +176,56 @@ def _lost_a_rank(error: Exception) -> bool:
     return isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)
 
 
-def _enter(config: dict[str, Any], local_rank: int, local_world: int) -> torch.device:
-    """Join the process group as a rank of this machine."""
-    device = local_device(local_rank)
-    torch.set_num_threads(max(1, available_cores() // local_world))
+def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
+    """Join the process group as the rank that the environment names."""
+    number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device, beside = local_device(int(os.environ["LOCAL_RANK"])), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    torch.set_num_threads(max(1, available_cores() // beside))
+    timeout = config["timeout"]
     if config["devices"] == 1:
         return device
-    timeout = datetime.timedelta(seconds=config["timeout"])
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timeout, device_id=device if device.type == "cuda" else None)
-    if device.type == "cpu" and local_world == world():
-        exchange_locally(config["timeout"])
+    if isinstance(meeting, Path):
+        join_local(meeting, number, count, device, timeout)
+    elif meeting is not None:
+        store = _store(meeting, number, count, timeout)
+        distributed.join(device, timeout, store=store, rank=number, world_size=count)
+    else:
+        if beside == count:
+            distributed.stay_on_this_machine()
+        distributed.join(device, timeout)
     return device
+
+
+def _store(address: str, rank: int, ranks: int, timeout: float) -> dist.Store:
+    """The store at ``address``, which rank 0 keeps and which only that address's network can reach."""
+    host, _, port = address.rpartition(":")
+    listening = None
+    if rank == 0:
+        found = socket.gethostbyname(host)
+        # A machine whose own name leads to its loopback address cannot tell by which one the others reach it.
+        listening = socket.create_server(("" if found.startswith("127.") else found, int(port))).detach()
+    limit = datetime.timedelta(seconds=timeout)
+    return dist.TCPStore(host, int(port), ranks, rank == 0, limit, master_listen_fd=listening)
 
 
 # ---- ranks that are started here
 
 
-def _elastic(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> Outcome:
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    for name in logging.root.manager.loggerDict:  # each has a level of its own
-        if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # the outcome reports a failure once
-    multiprocessing.set_start_method("spawn", force=True)  # joblib's workers set a method that the ranks do not know
+def _start(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> Outcome:
+    """Start the ranks of this machine and wait for them."""
     team = nodes()
-    handled: dict[str, Any] = {}
-    if any(field.name == "signals_to_handle" for field in fields(LaunchConfig)):  # torch 2.9 and later
-        handled["signals_to_handle"] = ",".join(number.name for number in (*stops(), signal.SIGQUIT))
-    settings = LaunchConfig(
-        min_nodes=team.count,
-        max_nodes=team.count,
-        nproc_per_node=team.share(config["devices"]),
-        run_id=run_id,
-        rdzv_backend="c10d" if team.count == 1 else "static",  # static keeps the order of the nodes
-        rdzv_endpoint=team.rendezvous,
-        rdzv_configs={"rank": team.index, "timeout": config["timeout"]},
-        max_restarts=0,
-        monitor_interval=0.1,
-        start_method="spawn",
-        **handled,
-    )
-    former = {number: signal.getsignal(number) for number in (*STOPS, signal.SIGQUIT)}
-    signal.signal(signal.SIGUSR2, _raise_signal)
-    try:
-        with held_in_children():
-            outcomes = elastic_launch(settings, _rank)(config, run_id, folder, quiet, os.getpid())
-        return next(iter(outcomes.values()))  # type: ignore[no-any-return]  # the keys are ranks of all machines
-    except SignalException as stop:
-        return Outcome.interrupted(int(stop.sigval))
-    except ChildFailedError as error:
-        number, failure = error.get_first_failure()
-        if failure.exitcode in STOPPED:  # another process stopped the ranks, not this one
-            return Outcome.interrupted(int(STOPPED[failure.exitcode]))
-        report: Any = failure.message  # a sentence, or a dict with a traceback
-        if isinstance(report, str) and report.startswith(REPORTED):
-            return Outcome.failed(report.removeprefix(REPORTED), failure.exitcode)
-        message = str(report["extraInfo"]["py_callstack"] if isinstance(report, dict) else report).strip()
-        return Outcome.failed(f"rank {number} failed: {message.splitlines()[-1]}", detail=message)
-    finally:
-        gc.collect()  # or a timer of elastic, part of a cycle, is freed by its own thread, which it cannot join
-        for known, handler in former.items():  # elastic leaves its own
-            if handler is not None:
-                signal.signal(known, handler)
+    beside = team.share(config["devices"])
+    with tempfile.TemporaryDirectory(prefix="ssl-bench-", ignore_cleanup_errors=True) as private:  # of this user only
+        meeting = Path(private) / "store" if team.count == 1 else team.rendezvous
+        calls = {}
+        for local in range(beside):
+            place = {"RANK": team.index * beside + local, "WORLD_SIZE": config["devices"]}
+            place |= {"LOCAL_RANK": local, "LOCAL_WORLD_SIZE": beside}
+            calls[f"rank {place['RANK']}"] = place, config, run_id, folder, quiet, meeting
+        return carry_out(_rank, calls)
 
 
-def _raise_signal(number: int, frame: Any) -> None:
-    """Do for SIGUSR2 what elastic does for the other signals: the ranks receive it too and have time to save."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-
-    raise SignalException(signal.Signals(number).name, signal.Signals(number))
-
-
-def _rank(config: dict[str, Any], run_id: str, folder: Path, quiet: bool, parent: int) -> Outcome:
+def _rank(place: dict[str, int], *arguments: Any) -> Outcome:
     """Entry point of a rank that is started here."""
-    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
-    release()
-    die_with(parent)
-    streams.outlive_reader()
-    try:
-        outcome = join(config, run_id, folder, quiet)
-    except Exception as error:
-        get_error_handler().record_exception(error)  # with its traceback, where elastic looks for it
-        _end_at_once(1)
-    # A rank that returned would wait until its result is fetched, which an interrupted parent never does. Nor may one
-    # that failed return: the others may wait for it in a collective, and on a CPU do not notice that it has ended.
-    if not outcome.finished:
-        _end_at_once(outcome.code)
-    return outcome
+    os.environ |= {name: str(number) for name, number in place.items()}
+    return join(*arguments)

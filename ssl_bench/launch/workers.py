@@ -1,140 +1,161 @@
-"""Workers: a process of its own for each run of a grid, forked in milliseconds from a server that has imported torch.
+"""Workers: the processes in which a run is carried out, one for each rank.
 
-Every process that carries out runs, one at a time, has its own server. The server ends with that process and a worker
-with the server, so that nothing is left behind however a grid ends. The server never uses a GPU and has no thread that
-a worker would miss. It does not react to the signals that stop a run: a terminal sends them to all processes.
+On Linux they are forked in milliseconds from a server that has imported torch (``preloaded.py``). The server ends with
+the process that started it, and its workers end with the server: nothing is left behind however a run ends. Neither
+the server nor a worker that is still starting reacts to the signals that stop a run; a terminal sends them to all.
 """
 
 import atexit
 import contextlib
-import gc
-import importlib
 import multiprocessing
 import os
-import pickle
 import signal
-import subprocess
 import sys
+import tempfile
+import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
-from multiprocessing.connection import Connection
-from typing import Any, BinaryIO, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from typing import Any, NoReturn
 
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.processes import die_with
+from ssl_bench.launch.processes import die_with, heed_safe_path
 from ssl_bench.record import streams
-from ssl_bench.training.signals import STOPPED, STOPS, stops
+from ssl_bench.training.signals import STOPPED, held_in_children, release, stops
 
-# What a run imports, imported by the server once for all runs. Nothing here may start a thread or ask CUDA for GPUs,
-# after which a fork could not use them.
-PRELOADED = (
-    "ssl_bench.launch.ranks",
-    *(["torch._dynamo"] if os.path.exists("/dev/nvidiactl") else []),  # runs on GPUs compile their views
-    "wandb",
-    "wandb.sdk.launch",  # wandb.init imports it
-    "matplotlib.style",  # and the next two for the learning curves
-    "matplotlib.figure",
-    "matplotlib.backends.backend_agg",
-)
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
+PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
+LONGEST_FOLDER = 70  # bytes of the folder for the server's socket, whose name has at most 107
+LOST = "has lost the others"  # in the reason of a worker that failed because another one did
 
 
-@dataclass(frozen=True)
-class Task:
-    """A call of a function, with the surroundings that its process needs.
-
-    Attributes:
-        cores: CPU affinity.
-        folder: working directory.
-        command: ``sys.argv``.
-    """
-
-    function: Callable[..., Outcome]
-    arguments: Sequence[Any]
-    environment: dict[str, str]
-    cores: set[int]
-    folder: str
-    command: list[str]
-
-    def carry_out(self) -> Outcome:
-        os.environ.clear()
-        os.environ.update(self.environment)
-        os.sched_setaffinity(0, self.cores)
-        os.chdir(self.folder)
-        sys.argv = self.command
-        return self.function(*self.arguments)
+# ---- in the process that waits for a run
 
 
-# ---- in the process that carries out runs
+def carry_out(function: Callable[..., Outcome], calls: Mapping[str, Sequence[Any]]) -> Outcome:
+    """Call ``function`` in several processes at once, and wait for all.
 
-
-def in_worker(function: Callable[..., Outcome], *arguments: Any) -> Outcome:
-    """Call ``function`` in a process of its own and wait for it. Linux only.
-
-    The process has the environment, CPU affinity and working directory of this one, and is passed its signals.
+    They have the environment, CPU affinity and working directory of this one, and are passed its signals.
 
     Args:
         function: importable by its name.
-        arguments: anything that can be pickled.
+        calls: the arguments of each call, which can be pickled, by the name of its process in sentences.
 
     Returns:
-        What the function returned; ``FAILED`` if it raised an exception or its process crashed; ``INTERRUPTED`` if a
-        signal that stops a run ended the process.
+        What the first call returned if all succeed, otherwise why the first process failed or which signal stopped it.
     """
-    surroundings = dict(os.environ), os.sched_getaffinity(0), os.getcwd(), sys.argv
-    task = pickle.dumps(Task(function, arguments, *surroundings))
     with _signals_to() as (pass_to, received):
-        outcome = _outcome(task, pass_to)
-    if received and outcome.state is not State.INTERRUPTED:
+        try:
+            _start_server(len(calls))
+            with held_in_children():
+                workers = [Worker(name, function, arguments) for name, arguments in calls.items()]
+        except (EOFError, ConnectionError):
+            return Outcome.failed("the process that starts the ranks was killed; the same command resumes")
+        pass_to(workers)
+        outcome = _joint(_ended(workers))
+    if received and not outcome.finished:
+        return Outcome.interrupted(received[0])
+    if received:
         signal.raise_signal(received[0])  # it came when the run had ended, and is meant for this process too
     return outcome
 
 
-def _outcome(task: bytes, started: Callable[[int], None]) -> Outcome:
-    """Have the server carry out a task; ``started`` is called with the PID of the worker."""
-    try:
-        server = _server()
-        server.send_bytes(task)
-        started(server.recv())
-        code, report = server.recv()
-    except (EOFError, ConnectionError):
-        _server.cache_clear()
-        return Outcome.failed("the process that starts the runs was killed; the same command resumes")
-    if report:
-        outcome: Outcome = pickle.loads(report)
-        return outcome
-    if code in STOPPED:
-        return Outcome.interrupted(int(STOPPED[code]))
-    how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
-    why = " (is the memory full?)" if code == -signal.SIGKILL else ""
-    return Outcome.failed(f"the process of the run {how}{why}; the same command resumes")
+class Worker:
+    """A process that carries out a call.
+
+    Attributes:
+        outcome: what it has reported; None if it ended without.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Outcome], arguments: Sequence[Any]) -> None:
+        context: Any = multiprocessing.get_context(METHOD)
+        self.name, self.outcome = name, None
+        self._report, theirs = context.Pipe(duplex=False)
+        cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+        self.process = context.Process(target=_work, args=(theirs, dict(os.environ), cores, name, function, arguments))
+        self.process.start()
+        theirs.close()
+
+    def channels(self) -> list[Any]:
+        """What becomes ready when the process reports, and when it ends."""
+        return [self.process.sentinel, *([] if self._report.closed else [self._report])]
+
+    def over(self) -> bool:
+        """Whether the process has ended; its report is read."""
+        ended = bool(wait([self.process.sentinel], 0))
+        if not self._report.closed and self._report.poll():
+            with contextlib.suppress(EOFError), self._report:
+                self.outcome = self._report.recv()
+        return ended
+
+    def send(self, number: int) -> None:
+        """Send the process a signal, unless it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+
+    @property
+    def verdict(self) -> Outcome:
+        """How the process, which has ended, carried out its call."""
+        code = self.process.exitcode
+        if self.outcome is not None:
+            return self.outcome
+        if code in STOPPED:
+            return Outcome.interrupted(int(STOPPED[code]))
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        why = " (is the memory full?)" if code == -signal.SIGKILL else ""
+        return Outcome.failed(f"{self.name} {how}{why}; the same command resumes")
+
+
+def _ended(workers: Sequence[Worker]) -> list[Outcome]:
+    """Wait for all workers; return how they ended, in that order. Once one has failed, the others are stopped."""
+    running, verdicts, end = list(workers), list[Outcome](), None
+    while running:
+        left = None if end is None else max(0.0, end - time.monotonic())
+        if not wait([channel for worker in running for channel in worker.channels()], left):
+            for worker in running:
+                worker.process.kill()
+                worker.process.join()
+            break
+        for worker in [each for each in running if each.over()]:
+            running.remove(worker)
+            verdicts.append(worker.verdict)
+            if end is None and not verdicts[-1].finished:
+                end = time.monotonic() + PATIENCE
+                for other in running:
+                    other.send(signal.SIGTERM)
+    return verdicts
+
+
+def _joint(verdicts: Sequence[Outcome]) -> Outcome:
+    """How a run ended whose workers ended so: the first to fail tells why, unless it only lost another one."""
+    first = next((verdict for verdict in verdicts if not verdict.finished), verdicts[0])
+    causes = [verdict for verdict in verdicts if verdict.state is State.FAILED and LOST not in verdict.reason]
+    return causes[0] if LOST in first.reason and causes else first
 
 
 @contextlib.contextmanager
-def _signals_to() -> Iterator[tuple[Callable[[int], None], list[int]]]:
-    """Receive the signals that stop a run, and pass them on to a process once it is known.
+def _signals_to() -> Iterator[tuple[Callable[[Sequence[Worker]], None], list[int]]]:
+    """Receive the signals that stop a run, and pass them on to the workers once they are known.
+
+    From the third signal on, the workers are killed.
 
     Yields:
-        A function to call with the PID of the process, and the list of all signals received.
+        A function to call with the workers, and the list of all signals received.
     """
     received: list[int] = []
-    kept: list[int] = []
-    process: list[int] = []
-
-    def pass_on() -> None:
-        while process and kept:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process[0], kept.pop(0))
+    team: list[Worker] = []
 
     def handle(number: int, frame: Any) -> None:
         received.append(number)
-        kept.append(number)
-        pass_on()
+        for worker in team:
+            worker.send(number if len(received) < 3 else signal.SIGKILL)
 
-    def pass_to(pid: int) -> None:
-        process.append(pid)
-        pass_on()
+    def pass_to(workers: Sequence[Worker]) -> None:
+        team.extend(workers)
+        for worker in team:
+            for number in received:
+                worker.send(number)
 
     former = {number: signal.signal(number, handle) for number in stops()}
     try:
@@ -144,70 +165,58 @@ def _signals_to() -> Iterator[tuple[Callable[[int], None], list[int]]]:
             signal.signal(number, handler)
 
 
-@cache
-def _server() -> Connection:
-    """Connection to the server of this process, which is started by the first call."""
-    ours, theirs = multiprocessing.Pipe()
-    code = f"import sys; sys.path[:] = {sys.path!r}; from ssl_bench.launch.workers import serve; "
-    code += f"serve({theirs.fileno()}, {os.getpid()})"
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    os.set_inheritable(theirs.fileno(), True)
-    os.posix_spawn(sys.executable, [sys.executable, *flags, "-c", code], os.environ, setsigmask=STOPS)
-    theirs.close()
-    return ours
+def _start_server(workers: int) -> None:
+    """Start the server of this process, unless it runs already."""
+    multiprocessing.set_start_method(METHOD, force=True)  # joblib's workers set a method that ours do not know
+    if METHOD != "forkserver":
+        return
+    several = ["torch._dynamo"] if workers > 1 else []  # DDP imports it
+    multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded", *several])
+    temporary = tempfile.tempdir
+    if len(tempfile.gettempdir().encode()) > LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
+    try:
+        resource_tracker.ensure_running()  # releases signals that are held
+        with held_in_children():
+            forkserver.ensure_running()
+    finally:
+        tempfile.tempdir = temporary
 
 
-# ---- in the server
+# ---- in a worker
 
 
-def serve(descriptor: int, parent: int) -> NoReturn:
-    """Fork a worker for each task that arrives, one at a time, until the parent ends.
-
-    Args:
-        descriptor: of the connection to the parent.
-        parent: its PID.
-    """
-    die_with(parent)
+def _work(
+    report: Connection,
+    environment: Mapping[str, str],
+    cores: set[int] | None,
+    name: str,
+    function: Callable[..., Outcome],
+    arguments: Sequence[Any],
+) -> NoReturn:
+    """Carry out a call, report its outcome and exit."""
+    die_with(os.getppid())
+    parent = multiprocessing.parent_process()
+    if parent is None or not parent.is_alive():  # it ended before the server, or this process, could end with it
+        os._exit(1)
+    os.environ.clear()
+    os.environ.update(environment)
+    heed_safe_path()
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
     streams.outlive_reader()
-    os.set_inheritable(descriptor, False)
-    for module in PRELOADED:
-        with contextlib.suppress(Exception):  # the run that needs the module reports it
-            importlib.import_module(module)
-    gc.freeze()  # the workers' garbage collection passes over the imported modules, whose pages stay shared
-    with Connection(descriptor) as connection:
-        while True:
-            try:
-                task = connection.recv_bytes()
-            except EOFError:
-                os._exit(0)  # without the destructors of all modules
-            with open(os.memfd_create("report"), "w+b") as report:
-                server, pid = os.getpid(), os.fork()
-                if pid == 0:
-                    connection.close()
-                    _work(task, report, server)
-                connection.send(pid)
-                _, status = os.waitpid(pid, 0)
-                report.seek(0)
-                connection.send((os.waitstatus_to_exitcode(status), report.read()))
-
-
-def _work(task: bytes, report: BinaryIO, server: int) -> NoReturn:
-    """Carry out a task in a process that was just forked, and exit."""
+    release()
     code = 1
     try:
-        die_with(server)
-        for number in stops():
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         try:
-            outcome = pickle.loads(task).carry_out()
+            outcome = function(*arguments)
         except Exception as error:
-            outcome = Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
-        report.write(pickle.dumps(outcome))
-        report.flush()
+            reason = f"{name} failed: {type(error).__name__}: {error}"
+            outcome = Outcome.failed(reason, detail=traceback.format_exc())
+        report.send(outcome)
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         code = outcome.code
     finally:
-        os._exit(code)
+        os._exit(code)  # at once: other ranks may wait for this one in a collective

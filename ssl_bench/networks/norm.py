@@ -100,11 +100,9 @@ class GroupedBatchNorm(nn.BatchNorm1d):
             return batch_norm(input, *averages, self.weight, self.bias, True, self.momentum, self.eps)
         # No statistics in half precision; the kernels for GPUs see to it themselves.
         x = input if input.is_cuda or input.dtype == torch.float64 else input.float()
-        normalise: Any = _Normalise.apply
-        if torch.compiler.is_compiling():
+        normalise: Any = (_NormaliseOnGPUs if self.joined else _Normalise).apply
+        if torch.compiler.is_compiling() or (self.joined and not x.is_cuda):
             normalise = _traceable  # torch.compile cannot trace the kernels for statistics, and fuses this
-        elif self.joined:
-            normalise = (_NormaliseOnGPUs if x.is_cuda else _NormaliseOnCPUs).apply
         return normalise(x, self.weight, self.bias, self).to(input.dtype)  # type: ignore[no-any-return]
 
     @torch.no_grad()
@@ -157,33 +155,8 @@ class _Normalise(torch.autograd.Function):
         return _input_gradient(parts, dy, *factors).flatten(0, 1).to(x.dtype), *affine, None
 
 
-class _NormaliseOnCPUs(torch.autograd.Function):
-    """The same for one group of all ranks on CPUs, in few operations: those of small networks take microseconds."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: GroupedBatchNorm) -> Tensor:
-        x = _dense(x, x)
-        mean, var = _over_ranks(torch.stack(torch.batch_norm_update_stats(x, None, None, 0.0)))  # [1, C]
-        norm.move(mean, var, norm.count(x))
-        ctx.save_for_backward(x, weight, mean, torch.rsqrt(var + norm.eps))
-        ctx.norm = norm
-        return torch.native_batch_norm(x, weight, bias, mean[0], var[0], False, 0.0, norm.eps)[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, invstd = ctx.saved_tensors
-        dy = _dense(grads[0], x)
-        sums = _sums(dy, x, mean[0], invstd[0], weight)  # [2, C]
-        means = gather(sums[None]).sum(0, keepdim=True) / ctx.norm.count(x)  # [1, 2, C]
-        shape = 1, -1, *[1] * (x.ndim - 2)
-        dx = _input_gradient(x, dy, *(each.view(shape) for each in _factors(means, weight, mean, invstd)))
-        # The gradients of weight and bias are of this rank: they are averaged with all others.
-        affine = (None, None) if weight is None else (sums[1], sums[0])
-        return dx, *affine, None
-
-
 class _NormaliseOnGPUs(torch.autograd.Function):
-    """The same for one group of all ranks, by the kernels of torch's SyncBatchNorm.
+    """The same for one group of all ranks on GPUs, by the kernels of torch's SyncBatchNorm.
 
     That one drops ranks without rows, and therefore waits for the device in every layer. Here ranks have equally many.
     """
@@ -211,7 +184,7 @@ class _NormaliseOnGPUs(torch.autograd.Function):
 
 
 def _traceable(x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: GroupedBatchNorm) -> Tensor:
-    """The same in operations that torch.compile can trace and differentiate."""
+    """The same in operations that torch.compile can trace and differentiate; on CPUs for one group of all ranks too."""
     parts = x.unflatten(0, (norm.groups, -1))
     parts = parts if x.dtype == torch.float64 else parts.float()
     var, mean = torch.var_mean(parts, [1, *range(3, parts.ndim)], correction=0)

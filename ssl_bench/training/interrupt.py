@@ -9,15 +9,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ssl_bench.distributed import direct, gather, world
+from ssl_bench.distributed import world
 from ssl_bench.training.signals import Interrupted, none_ignored, stops
 
 
 class Interrupt:
     """Context manager that catches the signals that stop a run.
 
-    During training a signal takes effect after a step. The ranks vote after each step. On GPUs and on several machines
-    the votes of one step are counted after the next one, so that no rank waits for them. Where ``at_once`` is set, a
+    During training a signal takes effect after a step. The ranks vote after each step. The votes of one step are
+    counted after the next one, so that no rank waits for them. Where ``at_once`` is set, a
     signal raises :class:`Interrupted` immediately.
 
     Args:
@@ -27,7 +27,7 @@ class Interrupt:
     def __init__(self, timeout: float = 600) -> None:
         self.number, self.at_once = 0, False
         self._group: Any = None
-        if world() > 1 and not direct():
+        if world() > 1:
             # The votes have a process group of their own on the CPU: they must not queue behind the work of the GPUs.
             self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
         self._vote: tuple[Tensor, Any] | None = None
@@ -55,7 +55,7 @@ class Interrupt:
     def agreed(self) -> int:
         """The signal for which all ranks stop after this step, or 0. Every rank calls it after every step."""
         if self._group is None:
-            return int(gather(torch.tensor([self.number])).max())
+            return self.number
         counted = 0
         if self._vote is not None:
             flag, work = self._vote

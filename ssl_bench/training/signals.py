@@ -80,6 +80,4 @@ def _signal_of(error: BaseException | None) -> int | None:
     """The signal whose handler raised the error, None for other errors."""
     if isinstance(error, KeyboardInterrupt):
         return signal.SIGINT
-    if isinstance(error, Interrupted):
-        return error.number
-    return getattr(error, "sigval", None)  # an error of torch's elastic agent
+    return error.number if isinstance(error, Interrupted) else None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.batch import Step
-from ssl_bench.distributed import average_gradients, backward
+from ssl_bench.distributed import average_gradients
 from ssl_bench.methods.base import StepResult
 from ssl_bench.objective.temperature import Progress
 from ssl_bench.precision import Precision
@@ -83,7 +83,7 @@ class Stepper:
         if self.chunk is None:
             with self._autocast():
                 result: StepResult = self.network(images.batch(), progress, diagnostics)
-            backward(scale(result.loss), self.network)
+            scale(result.loss).backward()
             return result
         method, share = self.state.method, len(images.ids)
         result = chunked.backward(method, images.batch, share, self.chunk, progress, diagnostics, self._autocast, scale)

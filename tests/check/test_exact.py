@@ -5,13 +5,14 @@ import functools
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,7 +23,6 @@ from ssl_bench.check.finding import Finding, Level, Setting, Verdict, findings
 from ssl_bench.data import resample
 from ssl_bench.data.batch import Step
 from ssl_bench.launch import ranks
-from ssl_bench.launch.local_exchange import LocalExchange
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.objective import sampling
 from ssl_bench.objective.losses import DCL
@@ -385,14 +385,13 @@ def test_the_rank_that_sent_or_received_wrong_numbers_is_named() -> None:
 
 def _scaled(rank: int, world: int, device: torch.device) -> exact_ranks.Answers:
     """Rank 1 computes another mean: what it adds to a sum is a thousandth too large."""
-    summed = LocalExchange.sum
+    reduce = dist.all_reduce
 
-    def wrong(exchange: LocalExchange, tensors: Sequence[Tensor]) -> None:
-        torch._foreach_mul_(list(tensors), 1.001 if rank == 1 else 1)
-        summed(exchange, tensors)
+    def wrong(x: Tensor, *options: Any) -> None:
+        reduce(x.mul_(1.001 if rank == 1 else 1), *options)
 
-    LocalExchange.sum = wrong  # type: ignore[assignment,method-assign]  # in this process only
-    return exact_ranks.exchange(rank, world, device)
+    with patch.object(dist, "all_reduce", wrong):
+        return exact_ranks.exchange(rank, world, device)
 
 
 def _silent(rank: int, world: int, device: torch.device) -> exact_ranks.Answers:

@@ -1,6 +1,10 @@
 """No configuration runs code that was not asked for, or writes a secret to disk."""
 
 import os
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from ssl_bench.config.build import KINDS, find_target
 from ssl_bench.config.compose import load
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
+from tests.conftest import SMALL
 from tests.door.door import enter, refuses
 
 RUN = "torch.utils.collect_env.run"  # runs its argument in a shell
@@ -200,3 +205,31 @@ def test_a_pickled_configuration_is_not_read(capfd: pytest.CaptureFixture[str]) 
     torch.save(Evil(), "config.pickle")
     refuses("train --experimental-rerun config.pickle", "--experimental-rerun", capfd)
     assert not Path("X").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"train {shlex.join(SMALL)} max_steps=2 devices=2",
+        f"train -m {shlex.join(SMALL)} max_steps=2 seed=0,1 hydra/launcher=local hydra.launcher.n_jobs=2",
+        "check --quick --only environment",
+        "reproduce eqco/table9 'row=MI 2 NCE' col=64 seed=0 steps=2 evaluations=2 hydra/launcher=local",
+    ],
+    ids=["ranks", "grid", "check", "reproduce"],
+)
+def test_modules_in_the_working_directory_are_not_imported(command: str, tmp_path: Path) -> None:
+    """With a limit of the address space, torch is loaded in a process of its own first.
+
+    The temporary folder has a long name, in which no socket could lie.
+    """
+    temporary = tmp_path / ("long" * 25)
+    temporary.mkdir()
+    for name in ("types", "token", "queue", "socket", "random", "multiprocessing", "torch", "wandb"):
+        Path(f"{name}.py").write_text("raise SystemExit('imported from the working directory')")
+    program = shutil.which("ssl-bench", path=str(Path(sys.executable).parent))
+    assert program is not None
+    shell = ["bash", "-c", f"ulimit -v {10**8}; exec {shlex.quote(program)} {command}"]
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=150, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr

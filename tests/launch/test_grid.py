@@ -217,8 +217,8 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
 
 def training_processes(grid: int) -> list[int]:
     """The processes in which a grid trains its runs."""
-    servers = [pid for pid, command in descendants(grid) if "launch.workers import serve" in command]
-    return [worker for server in servers for worker, command in descendants(server) if "serve" in command]
+    servers = [pid for pid, command in descendants(grid) if "launch.preloaded" in command]
+    return [worker for server in servers for worker, command in descendants(server)]
 
 
 def descendants(pid: int) -> list[tuple[int, str]]:

@@ -1,26 +1,101 @@
-"""The ends of ranks whose group hangs once one of them has failed, as NCCL's does; gloo stands in for it."""
+"""The ranks of a run: they are DDP's, no other machine can connect to them, and one that fails ends all of them."""
 
 import atexit
-import json
 import multiprocessing
 import os
+import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
+from ssl_bench.check.exact_ranks import run_of
+from ssl_bench.config.compose import load
 from ssl_bench.errors import RunError
 from ssl_bench.launch import ranks
-from tests.ranks import PRELOADED, free_port
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.workers import carry_out
+from ssl_bench.training.step import Stepper
+from tests.conftest import SMALL
+from tests.ranks import PRELOADED, Command, free_port, on_two_ranks, wait_for
 
 multiprocessing.set_forkserver_preload(PRELOADED)
 CONFIG = {"devices": 2, "timeout": 60}
 NOT_REACHED = 77
+CONF = Path(__file__).parents[2] / "conf"
+
+# ---- what the ranks are
+
+
+def networks(rank: int) -> dict[str, set[type]]:
+    """The types of what the loop trains with each framework, for two steps."""
+    seen: set[type] = set()
+
+    class Watched(Stepper):
+        def compute(self, *arguments: Any) -> Any:
+            seen.add(type(self.network))
+            return super().compute(*arguments)
+
+    found = {}
+    for name in sorted(path.stem for path in (CONF / "framework").glob("*.yaml")):
+        config = load(
+            [*SMALL, f"framework={name}", "max_steps=2", "batch_size.size=32", "dataset.size=12", "devices=2"]
+        )
+        with patch("ssl_bench.training.engine.Stepper", Watched):
+            run_of(config, Path(f"{name}-{rank}"), torch.device("cpu"))
+        found[name], seen = seen, set()
+    return found
+
+
+@pytest.mark.slow
+def test_every_framework_trains_under_torchs_ddp() -> None:
+    for found in on_two_ranks(networks):
+        assert len(found) > 12 and set(map(frozenset, found.values())) == {frozenset({DistributedDataParallel})}, found
+
+
+def listeners(processes: list[psutil.Process]) -> set[str]:
+    """The addresses at which the processes wait for connections."""
+    return {c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+
+
+@pytest.mark.slow
+def test_no_other_machine_can_connect_to_the_ranks() -> None:
+    # What a user sets for ranks of several machines.
+    interface = next((name for name in psutil.net_if_addrs() if name != "lo"), "lo")
+    command = Command("train", *SMALL, "epochs=400", "devices=2", environment={"GLOO_SOCKET_IFNAME": interface})
+    wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
+    found = listeners([psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)])
+    command.send_signal(15)
+    command.wait()
+    assert found == {"127.0.0.1"}  # gloo's
+
+
+def kept_by(rank: int, port: int) -> set[str]:
+    """Where rank 0 of several machines waits for the others."""
+    store = ranks._store(f"127.0.0.2:{port}", rank, 1, 10)
+    found = listeners([psutil.Process()])
+    store.set("key", "value")
+    return found if store.get("key") == b"value" else set()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+def test_the_store_of_several_machines_listens_at_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept_by(0, free_port()) == {"0.0.0.0"}  # the name of this machine leads to its loopback address
+    create = socket.create_server
+    monkeypatch.setattr(socket, "gethostbyname", lambda host: "198.18.0.1")
+    monkeypatch.setattr(socket, "create_server", lambda at: create(("127.0.0.2", at[1])) if at[0] else pytest.fail())
+    assert kept_by(0, free_port()) == {"127.0.0.2"}
+
+
+# ---- the ends of ranks whose group hangs once one of them has failed, as NCCL's does; gloo stands in for it
 
 
 def _fail(kind: str) -> None:
@@ -36,58 +111,61 @@ def _hang(*_: object) -> None:
     time.sleep(600)
 
 
-def _process(rank: int, kind: str, outer: bool, folder: Path, port: int) -> None:
-    """A rank started here, or one of an outer torchrun, that must not leave the group or free its memory."""
+def _planted(kind: str, work: Callable[..., Outcome], *arguments: Any, **options: Any) -> Outcome:
+    """Carry out a rank that must not leave the group or free its memory."""
     torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_ERROR_FILE": str(folder / f"{rank}.json")}
     with (
         patch.object(ranks, "train", lambda *_: _fail(kind)),
         patch.object(ranks, "leave", _hang),
         patch.object(ranks, "release_memory", _hang),
         patch.object(ranks, "_may_hang", lambda device: dist.get_world_size() > 1),
     ):
-        if not outer:
-            ranks._rank(CONFIG, "id", folder, True, os.getppid())
-        try:
-            ranks.launch(CONFIG, "id", folder, torchrun=True)
-        finally:
-            atexit._run_exitfuncs()  # as Python does at the end of a command
+        return work(*arguments, **options)
+
+
+def _of_torchrun(rank: int, kind: str, folder: Path, port: int) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.dup2(os.open(folder / f"{rank}.txt", os.O_WRONLY | os.O_CREAT), 2)
+    try:
+        _planted(kind, ranks.launch, CONFIG, "id", folder, torchrun=True)
+    finally:
+        atexit._run_exitfuncs()  # as Python does at the end of a command
     os._exit(NOT_REACHED)
 
 
-def both(kind: str, outer: bool, folder: Path) -> tuple[list[int | None], list[dict[str, Any]]]:
-    """Exit codes and reports of two ranks, which end within seconds."""
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "reason"), [("known", "ssl-bench: rank 1: a planted reason\n"), ("unknown", "")])
+def test_a_failure_of_a_rank_of_torchrun_ends_both_without_clean_up(kind: str, reason: str, tmp_path: Path) -> None:
     context, port = multiprocessing.get_context("forkserver"), free_port()
-    processes = [context.Process(target=_process, args=(rank, kind, outer, folder, port)) for rank in range(2)]
+    processes = [context.Process(target=_of_torchrun, args=(rank, kind, tmp_path, port)) for rank in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
         process.kill()  # nothing to a process that has ended
-    files = [folder / f"{rank}.json" for rank in range(2)]
-    return [p.exitcode for p in processes], [json.loads(f.read_text()) if f.exists() else {} for f in files]
+    assert [process.exitcode for process in processes] == [1, 1]
+    assert (tmp_path / "1.txt").read_text() == reason  # Python prints a traceback, as of any command
+
+
+def started_here(kind: str, folder: Path) -> Outcome:
+    places = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2} for rank in range(2)]
+    calls = {
+        f"rank {n}": (kind, ranks._rank, places[n], CONFIG, "id", folder, True, folder / "store") for n in range(2)
+    }
+    return carry_out(_planted, calls)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("outer", [False, True], ids=["started here", "torchrun"])
-def test_a_known_failure_of_a_rank_ends_both_with_a_sentence_and_no_clean_up(outer: bool, tmp_path: Path) -> None:
-    codes, reports = both("known", outer, tmp_path)
-    assert codes == [1, 1]
-    assert reports[1]["message"] == "ssl-bench: a planted reason"
-    assert reports[0]["message"].startswith("ssl-bench: rank 0 has lost the others (")
-    assert reports[0]["timestamp"] > reports[1]["timestamp"]  # elastic shows the earliest, the cause
+def test_a_known_failure_of_a_rank_ends_all_with_its_sentence(tmp_path: Path) -> None:
+    assert started_here("known", tmp_path) == Outcome.failed("a planted reason")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("outer", [False, True], ids=["started here", "torchrun"])
-def test_an_unknown_failure_of_a_rank_ends_both_with_its_traceback(outer: bool, tmp_path: Path) -> None:
-    codes, reports = both("unknown", outer, tmp_path)
-    assert codes == [1, 1]
-    assert reports[0]["message"].startswith("ssl-bench: rank 0 has lost the others (")
-    if not outer:  # under torchrun Python prints it, as of any command
-        assert reports[1]["message"]["message"] == "KeyError: 'a planted bug'"
-        assert "_fail" in reports[1]["message"]["extraInfo"]["py_callstack"]
+def test_an_unknown_failure_of_a_rank_ends_all_with_its_traceback(tmp_path: Path) -> None:
+    outcome = started_here("unknown", tmp_path)
+    assert (outcome.state, outcome.code) == (State.FAILED, 1)
+    assert outcome.reason == "rank 1 failed: KeyError: 'a planted bug'" and "_fail" in outcome.detail
 
 
 def test_only_nccl_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:

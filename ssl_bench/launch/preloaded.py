@@ -1,0 +1,27 @@
+"""What a run imports: the server of ``workers.py`` imports this module once for all its workers, which is its effect.
+
+Nothing here may start a thread or ask CUDA for GPUs, after which a fork could not use them.
+"""
+
+import contextlib
+import gc
+import importlib
+import os
+
+from ssl_bench.launch.processes import die_with
+
+PRELOADED = (
+    "ssl_bench.launch.ranks",
+    *(["torch._dynamo"] if os.path.exists("/dev/nvidiactl") else []),  # runs on GPUs compile their views
+    "wandb",
+    "wandb.sdk.launch",  # wandb.init imports it
+    "matplotlib.style",  # and the next two for the learning curves
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+)
+
+die_with(os.getppid())
+for module in PRELOADED:
+    with contextlib.suppress(Exception):  # the run that needs the module reports it
+        importlib.import_module(module)
+gc.freeze()  # the workers' garbage collection passes over the imported modules, whose pages stay shared
