@@ -14,11 +14,11 @@ TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 @dataclass(frozen=True)
 class Nodes:
-    """``count`` machines, of which this is number ``index``; ``rendezvous`` is the address where their ranks meet."""
+    """``count`` machines, of which this is number ``index``. The ranks of several meet at ``rendezvous``, an address."""
 
     count: int = 1
     index: int = 0
-    rendezvous: str = "localhost:0"
+    rendezvous: str = ""
 
     def share(self, devices: int) -> int:
         """Ranks on each machine.
