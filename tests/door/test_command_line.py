@@ -77,7 +77,7 @@ REFUSED = {
     "train dataset=nope": "dataset=nope: no such option; set dataset to one of bits, cifar10",
     "train evaluate=[knn,nope]": "evaluate=nope: no such option; set evaluate to one of geometry, knn",
     "train evaluate=[knn,3]": "evaluate=[knn,3]: set evaluate to the name of an option",
-    "train hydra=foo": "no key hydra; ssl-bench train --cfg job",
+    "train hydra=foo": "hydra=foo: leave it out: set keys in it",
     "train ~nope": "~nope: no key nope leave ~nope out",
     "train ~sead": "~sead: no key sead did you mean seed?",
     "train loss@x=dcl": "no key loss@x did you mean loss?",

@@ -499,11 +499,11 @@ def test_a_run_that_was_cut_short(train: Train, status: Status) -> None:
 
 @pytest.mark.slow
 def test_failed_runs_of_a_real_grid_and_their_commands(train: Train, status: Status) -> None:
-    assert train("-m", "max_steps=2", "optimizer.lr=0.1,1e38", "batch_size.size=0,64")[0] == 1
+    assert train("-m", "max_steps=2", "optimizer.lr=0.1,1e38", "batch_size.size=32,64")[0] == 1
     records = json.loads(status("--json").stdout)
-    assert sorted(record["state"] for record in records) == ["done", "failed", "failed", "failed"]
+    assert sorted(record["state"] for record in records) == ["done", "done", "failed", "failed"]
     commands = status("--failed").stdout.splitlines()
-    assert len(commands) == 3
+    assert len(commands) == 2
     (diverging,) = [command for command in commands if "batch_size.size=64" in command]
     assert "optimizer.lr=1e+38" in diverging and " -m" not in diverging
     assert shlex.split(diverging)[:2] == ["ssl-bench", "train"]
