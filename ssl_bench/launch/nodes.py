@@ -14,7 +14,7 @@ TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 @dataclass(frozen=True)
 class Nodes:
-    """``count`` machines, of which this is number ``index``. The ranks of several meet at ``rendezvous``, an address."""
+    """``count`` machines, of which this is number ``index``; ranks of several meet at the address ``rendezvous``."""
 
     count: int = 1
     index: int = 0
