@@ -69,7 +69,7 @@ def losses(outputs: str) -> list[tuple[int, float]]:
     return [(row["step"], row["loss"]) for row in rows(outputs) if "loss" in row]
 
 
-def test_a_killed_node_ends_the_run_which_then_resumes_with_the_numbers_of_one_node(
+def test_a_killed_node_ends_the_run_which_then_resumes_with_the_bits_of_one_node(
     train: Callable[..., tuple[int, str]],
 ) -> None:
     nodes = start_nodes()
@@ -88,7 +88,5 @@ def test_a_killed_node_ends_the_run_which_then_resumes_with_the_numbers_of_one_n
     assert train("devices=2", *COMMON, "paths.outputs=one")[0] == 0
     assert only_run(Path("nodes")).name == only_run(Path("one")).name
     two, one = weights("nodes"), weights("one")
-    # Ranks of one machine add in another order than gloo; some processors then round differently.
-    torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-12)
-    assert losses("nodes") == [(step, pytest.approx(loss, rel=1e-9)) for step, loss in losses("one")]
-    assert [step for step, _ in losses("one")] == list(range(1, 64))
+    assert two.keys() == one.keys() and all(torch.equal(two[name], one[name]) for name in one)
+    assert losses("nodes") == losses("one") and [step for step, _ in losses("one")] == list(range(1, 64))
