@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -12,12 +14,27 @@ from typing import Any
 from ssl_bench.record import streams
 
 
-def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Make the kernel send this process a signal when its parent ends, however it ends (Linux)."""
+def die_with(parent: int) -> None:
+    """Make the kernel kill this process when its parent ends, however it ends (Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(1)  # the parent ended before the line above
+
+
+@cache
+def stop_after(parent: int) -> None:
+    """Send this process SIGTERM when its parent has ended.
+
+    The kernel would send it once for each thread of the parent, and the third signal kills a run before it is saved.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @cache
@@ -47,7 +64,7 @@ def prepare(launcher: str) -> None:
     streams.outlive_reader()
     launching = multiprocessing.parent_process()
     if launcher == "local" and launching is not None:  # with n_jobs=1 there is only one process
-        die_with(launching.pid or 0, signal.SIGTERM)  # the run is stopped and saves its state
+        stop_after(launching.pid or 0)  # the run saves its state
 
 
 def pass_on(number: int) -> None:
