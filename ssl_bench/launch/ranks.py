@@ -205,7 +205,8 @@ def _store(address: str, rank: int, ranks: int, timeout: float) -> dist.Store:
         # A machine whose own name leads to its loopback address cannot tell by which one the others reach it.
         listening = socket.create_server(("" if found.startswith("127.") else found, int(port))).detach()
     limit = datetime.timedelta(seconds=timeout)
-    return dist.TCPStore(host, int(port), ranks, rank == 0, limit, master_listen_fd=listening)
+    # The other kind of store, libuv, takes no open socket in torch 2.6.
+    return dist.TCPStore(host, int(port), ranks, rank == 0, limit, master_listen_fd=listening, use_libuv=False)
 
 
 # ---- ranks that are started here
