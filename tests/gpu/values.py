@@ -19,6 +19,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 aten = torch.ops.aten
 
 
+MODE: list[TorchDispatchMode] = []  # torch 2.6 alone does not keep it alive
+
+
 def install() -> None:
     """Compute values in this process from now on."""
     graph = torch.cuda.CUDAGraph
@@ -35,7 +38,8 @@ def install() -> None:
             operation()
 
     graph.capture_begin, graph.replay = capture_begin, replayed  # type: ignore[method-assign]
-    Values().__enter__()  # type: ignore[no-untyped-call]
+    MODE.append(Values())
+    MODE[0].__enter__()  # type: ignore[no-untyped-call]
 
 
 class At:
@@ -214,13 +218,13 @@ class Values(TorchDispatchMode):
         draws = Values.captured_draws if capturing else Values.draws
         with _disable_current_modes():  # the second half of the state counts the numbers since the seed was set
             fresh = not capturing and not any(generator.get_state()[8:16].tolist())
-        number = 0 if fresh else draws.get(generator._cdata, 0)
-        draws[generator._cdata] = number + 1
+        number = 0 if fresh else draws.get(id(generator), 0)
+        draws[id(generator)] = number + 1
         return Draw(generator, number)
 
 
 def _indices(args: Any) -> list[Tensor | None]:
-    return args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else []
+    return list(args[1]) if len(args) > 1 and isinstance(args[1], list | tuple) else []
 
 
 def _computed(compute: Callable[..., Any], given: Any, draw: Draw | None) -> Any:
