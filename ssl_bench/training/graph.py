@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.batch import Step
@@ -50,7 +51,8 @@ class CudaRecording:
 
     def record(self, compute: Callable[[], Any], generators: Sequence[torch.Generator]) -> None:
         for generator in generators:
-            if generator.device.type == "cuda":
+            # Since torch 2.14 a graph finds its generators by itself.
+            if generator.device.type == "cuda" and TorchVersion(torch.__version__) < "2.14":
                 self._graph.register_generator_state(generator)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self._graph):
             compute()

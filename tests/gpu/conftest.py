@@ -49,7 +49,8 @@ def gpu(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Any]:
             environment["LD_PRELOAD"] = str(build.build(cache.mkdir("fake_cuda")))
         file = tmp_path / f"{function.__name__}-{time.monotonic_ns()}"
         call = [function.__module__, function.__name__, json.dumps(arguments), str(int(values and not REAL)), str(file)]
-        command = [sys.executable, "-m", "tests.gpu.session", *call]
+        # torch says so if a backward pass waits for another stream, which ends captures.
+        command = [sys.executable, "-W", "error:The AccumulateGrad", "-m", "tests.gpu.session", *call]
         started, printed = [], []
         for rank in range(max(1, ranks)):
             group = {"RANK": str(rank), "WORLD_SIZE": str(ranks)} if ranks else {}
