@@ -6,6 +6,10 @@ seeds of the generators that the objective draws from. The first steps and those
 
 Before a recording is used, replays are compared with eager steps, at other numbers than the recorded ones: what the
 recording has kept of the host, a learning rate or a random draw, shows as a difference.
+
+What torch offers records less. ``torch.compile(mode="reduce-overhead")`` stops tracing at ``backward()`` and at draws
+from a generator, and each piece is a graph of its own. ``make_graphed_callables`` makes two graphs of a network, its
+forward and its backward pass: the views, the optimiser, the loss scaling and the queues stay outside.
 """
 
 import contextlib

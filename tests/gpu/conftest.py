@@ -26,6 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.gpu)
+            item.add_marker(pytest.mark.timeout(600))
             if obstacle:
                 item.add_marker(pytest.mark.skip(reason=f"there is no GPU, and no fake one: {obstacle}"))
 
@@ -51,13 +52,13 @@ def gpu(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Any]:
         call = [function.__module__, function.__name__, json.dumps(arguments), str(int(values and not REAL)), str(file)]
         # torch says so if a backward pass waits for another stream, which ends captures.
         command = [sys.executable, "-W", "error:The AccumulateGrad", "-m", "tests.gpu.session", *call]
-        started, printed = [], []
+        started = []
         for rank in range(max(1, ranks)):
             group = {"RANK": str(rank), "WORLD_SIZE": str(ranks)} if ranks else {}
             with open(f"{file}.out{rank}", "w") as out:
                 started.append(subprocess.Popen(command, env=environment | group, stdout=out, stderr=out))
         try:
-            codes = [process.wait(170) for process in started]
+            codes = [process.wait(570) for process in started]
         finally:
             for process in started:
                 process.kill()

@@ -50,15 +50,16 @@ class Log(logging.Handler):
         return next((line for line in reversed(self.lines) if words in line), "")
 
 
-def training(*overrides: str, one_layer: bool = False) -> Training:
-    """A run on the GPU of this rank; ``one_layer``: with the smallest backbone and heads."""
+def training(*overrides: str, one_layer: bool = False, cpu: bool = False) -> Training:
+    """A run on the GPU of this rank, or on the CPU; ``one_layer``: with the smallest backbone and heads."""
+    device = torch.device("cpu") if cpu else torch.device("cuda", rank())
     config = load([*TINY, *overrides])
     with contextlib.ExitStack() as stack:
         if one_layer:
             stack.enter_context(patch("ssl_bench.networks.backbones.DigitsResNet", OneConvolution))
             config["head"] |= {"hidden": 8} if config["head"]["hidden"] else {}
             config["framework"] |= {key: size for key, size in SMALL.items() if config["framework"].get(key)}
-        run = Training(config, "0123456789", Path(tempfile.mkdtemp()), torch.device("cuda", rank()))
+        run = Training(config, "0123456789", Path(tempfile.mkdtemp()), device)
     run.state.method.train()
     return run
 

@@ -12,6 +12,7 @@ from tests.gpu.conftest import REAL
 from tests.gpu.runs import Log, training
 
 V100 = {} if REAL else {"FAKE_CUDA_SM": "70", "FAKE_CUDA_MB": "16384"}
+FP16 = "fp16" if REAL else "auto"
 OPTIMISERS = ["sgd", "lars", "adam", "adamw"]
 UNSCALED = [("fp32", "sgd"), ("fp32", "lars"), ("bf16", "sgd"), ("bf16", "adam"), ("bf16", "lars")]
 
@@ -56,7 +57,7 @@ def scaled(cases: list[tuple[list[str], int, float]], steps: int) -> list[dict[s
 def test_fp16_gradients_that_overflow_are_skipped_until_the_scale_fits(at: int, gpu: Callable[..., Any]) -> None:
     """From the first step on, and in the middle, 20 times in a row."""
     steps = at + 36
-    cases = [([f"optimizer={name}"], at, 2.0**24) for name in OPTIMISERS]
+    cases = [([f"precision={FP16}", f"optimizer={name}"], at, 2.0**24) for name in OPTIMISERS]
     found = dict(zip(OPTIMISERS, gpu(scaled, cases, steps, **V100), strict=True))
     for name, each in found.items():
         assert each["precision"] == "fp16" and each["finite"] and each["kept"], (name, each)

@@ -115,6 +115,29 @@ def right(found: dict[str, Any], tolerance: float = 0.0) -> bool:
     )
 
 
+def losses_on_both(variants: list[list[str]]) -> list[list[list[float]]]:
+    """The losses of three steps of each variant on a GPU and on the CPU."""
+    found = []
+    for variant in variants:
+        both = []
+        for cpu in (False, True):
+            run = training("precision=fp64", "graph=false", *variant, cpu=cpu)
+            step, losses = run.stepper(), []
+            for _ in range(3):
+                step(False)
+                losses.append(run.state.meter.read()[0])
+            both.append(losses)
+        found.append(both)
+    return found
+
+
+@pytest.mark.skipif(REAL, reason="a real GPU draws other random numbers")
+def test_the_fake_gpu_computes_what_a_cpu_does(gpu: Callable[..., Any]) -> None:
+    variants = [[], ["framework=byol", "head.hidden=8", "framework.predictor=8"], ["framework.groups=4"]]
+    for on_gpu, on_cpu in gpu(losses_on_both, variants):
+        assert on_gpu == pytest.approx(on_cpu, rel=1e-9)
+
+
 def waits_by_step(*overrides: str) -> list[int]:
     """How often the host waits in each step of a run, of which every fourth is logged."""
     run = training("log_every=4", *overrides)
