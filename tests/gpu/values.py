@@ -218,8 +218,9 @@ class Values(TorchDispatchMode):
         draws = Values.captured_draws if capturing else Values.draws
         with _disable_current_modes():  # the second half of the state counts the numbers since the seed was set
             fresh = not capturing and not any(generator.get_state()[8:16].tolist())
-        number = 0 if fresh else draws.get(id(generator), 0)
-        draws[id(generator)] = number + 1
+        key = generator._cdata  # type: ignore[attr-defined]  # which the objects of a generator in Python share
+        number = 0 if fresh else draws.get(key, 0)
+        draws[key] = number + 1
         return Draw(generator, number)
 
 
