@@ -91,6 +91,7 @@ def test_every_framework_is_replayed_with_the_values_of_eager_steps(part: int, g
 
 
 OPTIONS = [
+    ["framework=simclr"],
     ["optimizer=lars"],
     ["optimizer=adam", "precision=fp32"],
     ["optimizer=adamw", "loss=dcl", "temperature=learned"],
