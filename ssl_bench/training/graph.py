@@ -58,8 +58,13 @@ class CudaRecording:
             # Since torch 2.14 a graph finds its generators by itself.
             if generator.device.type == "cuda" and TorchVersion(torch.__version__) < "2.14":
                 self._graph.register_generator_state(generator)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self._graph):
-            compute()
+        pool: Any = torch.cuda.graph_pool_handle()
+        try:
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self._graph, pool):
+                compute()
+        except BaseException:
+            _free(pool)
+            raise
 
     def replay(self) -> None:
         self._graph.replay()  # type: ignore[no-untyped-call]
@@ -225,6 +230,15 @@ def obstacle(config: Mapping[str, Any], images: Source) -> str:
         "the images are not in the memory of the GPU": not images.labels.is_cuda,
     }
     return next((reason for reason, given in obstacles.items() if given), "")
+
+
+def _free(pool: Any) -> None:
+    """Let go of the memory of a capture that has failed: torch up to 2.11 keeps it, and 2.6 then can free no other."""
+    core: Any = torch._C
+    end = getattr(core, "_cuda_endAllocateToPool", None) or core._cuda_endAllocateCurrentStreamToPool
+    with contextlib.suppress(RuntimeError):  # newer ones have done so
+        end(torch.cuda.current_device(), pool)
+        core._cuda_releasePool(torch.cuda.current_device(), pool)
 
 
 def _cause(error: BaseException) -> str:
