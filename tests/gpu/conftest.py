@@ -62,6 +62,7 @@ def gpu(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Any]:
         finally:
             for process in started:
                 process.kill()
+                process.wait()
         printed = [Path(f"{file}.out{rank}").read_text()[-6000:] for rank in range(len(started))]
         assert not any(codes), "\n".join(printed)
         results = [json.loads(Path(f"{file}.{rank}").read_text()) for rank in range(len(started))]
