@@ -155,7 +155,9 @@ def parallel(module: nn.Module, device: torch.device) -> nn.Module:
     # All ranks have the same weights, from the seed or a checkpoint, and batch statistics are either global already or
     # local on purpose. So DDP need not send anything before the training or in a forward pass.
     known = inspect.signature(DistributedDataParallel).parameters
-    # torch 2.6 has a single option for both, with another name.
-    never = {"forward_sync_buffers", "init_sync"} & set(known) or {"broadcast_buffers"}
+    # torch 2.6 has broadcast_buffers only, 2.7 to 2.13 also init_sync, later ones forward_sync_buffers and init_sync.
+    never = {"init_sync", "forward_sync_buffers"} & set(known)
+    if "forward_sync_buffers" not in known:
+        never.add("broadcast_buffers")
     options: dict[str, Any] = dict.fromkeys(never, False) | {"gradient_as_bucket_view": True, "static_graph": True}
     return DistributedDataParallel(module, [device.index] if device.type == "cuda" else None, **options)

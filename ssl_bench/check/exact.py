@@ -1,6 +1,7 @@
 """Does this machine compute right? Kernels, views, steps, recordings, resumed runs, ranks and evaluation.
 
-The basic kernels come first: where one of them is wrong, everything after it may be.
+The basic kernels come first: where one of them is wrong, everything after it may be. What depends most on the machine
+follows, since the time can be too short for the rest.
 """
 
 import contextlib
@@ -36,25 +37,21 @@ SETTLED = 100  # steps at the end that should all count
 
 
 def section(setting: Setting) -> Iterator[Check]:
-    """The checks of exactness, the cheap and decisive ones first."""
+    """The checks of exactness, the decisive ones first."""
     device, level, folder = setting.device, setting.level, setting.folder
     cuda = device.type == "cuda"
     yield from kernel_checks(device)
-    views = list(view_checks(device, level))
-    yield from (check for check in views if check.seconds < 30)
-    yield from feature_checks(device, level)
-    steps = list(step_checks(device, level))
-    # Few steps come before what starts processes, all frameworks after it.
-    early = steps if level is Level.QUICK else []
-    yield from early
-    yield Check("resume", partial(resumed, device, folder / "resume"), 5)
-    yield Check("collectives", lambda: several(setting, lambda n: collectives(n, folder / "collectives")), 10)
-    yield Check("ranks", lambda: several(setting, lambda n: as_one(n, folder / "ranks", device)), 12)
     on_gpu = Finding("", Verdict.SKIPPED, "only GPUs replay steps as a CUDA graph")
     yield Check("graph", lambda: replayed(device, folder / "graph", CudaRecording()) if cuda else on_gpu, 10 * cuda)
     on_gpu_too = Finding("", Verdict.SKIPPED, "fp16 needs a GPU")
     yield Check("fp16 scaling", lambda: scaled(device, folder / "fp16") if cuda else on_gpu_too, 10 * cuda)
-    yield from steps[len(early) :]
+    yield Check("collectives", lambda: several(setting, lambda n: collectives(n, folder / "collectives")), 10)
+    yield Check("ranks", lambda: several(setting, lambda n: as_one(n, folder / "ranks", device)), 12)
+    yield Check("resume", partial(resumed, device, folder / "resume"), 5)
+    views = list(view_checks(device, level))
+    yield from (check for check in views if check.seconds < 30)
+    yield from feature_checks(device, level)
+    yield from step_checks(device, level)
     if cuda or level > Level.QUICK:
         yield Check("compiled network", partial(compiled_network, device), 60)
     yield from (check for check in views if check.seconds >= 30)

@@ -1,6 +1,7 @@
 """Compose the configuration with Hydra, and put Hydra's errors into one sentence."""
 
 import contextlib
+import math
 import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,9 @@ guard.install()
 OmegaConf.register_new_resolver("oc.env", guard.read_environment, replace=True)
 OmegaConf.register_new_resolver("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
 OmegaConf.register_new_resolver("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_gpu}}
+OmegaConf.register_new_resolver(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
+    "per_node", lambda devices, nodes, each=1: each * math.ceil(devices / nodes), replace=True
+)
 
 
 def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:

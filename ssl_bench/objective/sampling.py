@@ -45,6 +45,10 @@ class StepGenerator(nn.Module):
             self._seed(generator, key)
         return [*self._generators.values()]
 
+    def forget(self) -> None:
+        """Draw from new generators from now on."""
+        self._generators.clear()
+
     def _seed(self, generator: torch.Generator, key: tuple[int, ...]) -> None:
         generator.manual_seed(stream(self.purpose, self.seed, self.step, *key))
 

@@ -6,6 +6,10 @@ seeds of the generators that the objective draws from. The first steps and those
 
 Before a recording is used, replays are compared with eager steps, at other numbers than the recorded ones: what the
 recording has kept of the host, a learning rate or a random draw, shows as a difference.
+
+What torch offers records less. ``torch.compile(mode="reduce-overhead")`` stops tracing at ``backward()`` and at draws
+from a generator, and each piece is a graph of its own. ``make_graphed_callables`` makes two graphs of a network, its
+forward and its backward pass: the views, the optimiser, the loss scaling and the queues stay outside.
 """
 
 import contextlib
@@ -15,11 +19,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.batch import Step
 from ssl_bench.data.loader import Loader
 from ssl_bench.errors import RunError
+from ssl_bench.hardware import release_memory
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training.step import Stepper
@@ -49,9 +55,16 @@ class CudaRecording:
 
     def record(self, compute: Callable[[], Any], generators: Sequence[torch.Generator]) -> None:
         for generator in generators:
-            self._graph.register_generator_state(generator)  # type: ignore[no-untyped-call]
-        with torch.cuda.graph(self._graph):
-            compute()
+            # Since torch 2.14 a graph finds its generators by itself.
+            if generator.device.type == "cuda" and TorchVersion(torch.__version__) < "2.14":
+                self._graph.register_generator_state(generator)  # type: ignore[no-untyped-call]
+        pool: Any = torch.cuda.graph_pool_handle()
+        try:
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self._graph, pool):
+                compute()
+        except BaseException:
+            _free(pool)
+            raise
 
     def replay(self) -> None:
         self._graph.replay()  # type: ignore[no-untyped-call]
@@ -69,7 +82,8 @@ class GraphedStepper:
 
     def __init__(self, stepper: Stepper, loader: Loader, required: bool, recording: Recording) -> None:
         self.stepper, self.loader, self.required = stepper, loader, required
-        self._recording, self._eager_steps, self._ready, self._failed = recording, 0, False, False
+        self._recording: Recording | None = recording  # None: the steps stay eager
+        self._eager_steps, self._ready = 0, False
         state, device = stepper.state, loader.device
         self._draws = [module for module in state.method.modules() if isinstance(module, StepGenerator)]
         # The kernels of fused optimisers read a rate in single precision on GPUs.
@@ -81,11 +95,11 @@ class GraphedStepper:
 
     def __call__(self, diagnostics: bool) -> dict[str, Tensor]:
         """Carry out the next step; return its diagnostics, which only eager steps have."""
-        if not diagnostics and not self._ready and not self._failed and self._eager_steps >= EAGER_STEPS:
-            self._record()
+        if not diagnostics and not self._ready and self._recording is not None and self._eager_steps >= EAGER_STEPS:
+            self._record(self._recording)
         lr, progress = self.stepper.prepare()
         self._feed(self.stepper.state.step, lr, progress)
-        if diagnostics or not self._ready:
+        if diagnostics or not self._ready or self._recording is None:
             self._eager_steps += 1
             self.stepper.set_lr(lr)
             found = self.stepper.compute(self._step(), progress, diagnostics)
@@ -114,22 +128,29 @@ class GraphedStepper:
     def _compute(self) -> None:
         self.stepper.compute(self._step(), self._progress, False)
 
-    def _record(self) -> None:
+    def _record(self, recording: Recording) -> None:
         """Record a step and compare replays with eager steps; afterwards everything is as before."""
-        before = self._values()
-        kept = rng_state()
+        kept, before = rng_state(), dict[str, list[Tensor]]()
         try:
+            self._check_memory()
+            before = self._values()
             with self._tensor_lr():
                 generators = [generator for draws in self._draws for generator in draws.reseed()]
-                self._recording.record(self._compute, generators)
+                recording.record(self._compute, generators)
             self._restore(before)
-            different = [name for trial in range(1, TRIALS + 1) for name in self._compared(trial, before)]
+            different = [n for trial in range(1, TRIALS + 1) for n in self._compared(recording, trial, before)]
             reason = f"a replayed step changes {different[0]} otherwise than an eager one" if different else ""
         except Exception as error:  # whatever the capture raises: the eager steps are complete
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            reason = _cause(error)
         self._restore(before)
         set_rng_state(kept)
-        self._ready, self._failed = not reason, bool(reason)
+        self._ready = not reason
+        if reason:
+            self._recording = None
+            del recording  # frees its memory
+            for draws in self._draws:
+                draws.forget()  # to torch before 2.14 its generators belong to the failed recording
+            release_memory(self._lr.device)
         if reason and self.required:
             raise RunError(f"the step cannot be replayed as a CUDA graph ({reason}): set graph=auto or false")
         if reason:
@@ -137,7 +158,20 @@ class GraphedStepper:
         else:
             log.info("from step %d on, steps are replayed as a CUDA graph", self.stepper.state.step)
 
-    def _compared(self, trial: int, before: dict[str, list[Tensor]]) -> list[str]:
+    def _check_memory(self) -> None:
+        """Raise an error if a recording, which keeps the memory of a step, would not fit beside the eager steps."""
+        device = self._lr.device
+        if device.type != "cuda":
+            return
+        allocated = torch.cuda.memory_allocated(device)
+        step = torch.cuda.max_memory_allocated(device) - allocated
+        copies = sum(t.nbytes for tensors in self.stepper.state.tensors().values() for t in tensors)
+        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - allocated
+        needed = 2 * step + 3 * copies
+        if needed > free:
+            raise RunError(f"that takes {needed / 2**30:.1f} GiB of the GPU's memory, and {free / 2**30:.1f} are free")
+
+    def _compared(self, recording: Recording, trial: int, before: dict[str, list[Tensor]]) -> list[str]:
         """Name the kinds of tensors that a replay changes unlike an eager step, with the numbers of another step."""
         step = (self.stepper.state.step + trial) % self.stepper.schedule.last_step
         lr, progress = (
@@ -148,7 +182,7 @@ class GraphedStepper:
             draws.step += trial
         kept = rng_state()
         self._feed(step, lr, progress)
-        self._recording.replay()
+        recording.replay()
         replayed = self._values()
         self._restore(before)
         set_rng_state(kept)
@@ -160,13 +194,14 @@ class GraphedStepper:
             draws.step -= trial
         return [name for name in before if not _close(replayed[name], eager[name], before[name])]
 
+    @torch.no_grad()  # else clones keep nodes of autograd that belong to the default stream: no capture allows them
     def _values(self) -> dict[str, list[Tensor]]:
         return {name: [t.clone() for t in tensors] for name, tensors in self.stepper.state.tensors().items()}
 
     @torch.no_grad()
     def _restore(self, values: dict[str, list[Tensor]]) -> None:
-        for name, tensors in self.stepper.state.tensors().items():
-            for tensor, value in zip(tensors, values[name], strict=True):
+        for name in values:
+            for tensor, value in zip(self.stepper.state.tensors()[name], values[name], strict=True):
                 tensor.copy_(value)
 
     @contextlib.contextmanager
@@ -195,6 +230,23 @@ def obstacle(config: Mapping[str, Any], images: Source) -> str:
         "the images are not in the memory of the GPU": not images.labels.is_cuda,
     }
     return next((reason for reason, given in obstacles.items() if given), "")
+
+
+def _free(pool: Any) -> None:
+    """Let go of the memory of a capture that has failed: torch up to 2.11 keeps it, and 2.6 then can free no other."""
+    core: Any = torch._C
+    end = getattr(core, "_cuda_endAllocateToPool", None) or core._cuda_endAllocateCurrentStreamToPool
+    with contextlib.suppress(RuntimeError):  # newer ones have done so
+        end(torch.cuda.current_device(), pool)
+        core._cuda_releasePool(torch.cuda.current_device(), pool)
+
+
+def _cause(error: BaseException) -> str:
+    """The first error of a chain, in a sentence: to end a recording after an error is another one."""
+    while error.__context__ is not None:
+        error = error.__context__
+    name = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
+    return f"{name}{' '.join(str(error).split())[:200]}"
 
 
 @torch.no_grad()

@@ -106,7 +106,12 @@ class SGD(Recipe):
         self.options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return _eager(torch.optim.SGD)(self.groups(model), self.base_lr, **self.options, fused=True)
+        optimizer = _eager(torch.optim.SGD)(self.groups(model), self.base_lr, **self.options, fused=True)
+        if self.options["momentum"]:
+            # torch would make them in the first step, and leave them unset if its fp16 gradients overflow.
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
 
 
 class Adam(Recipe):

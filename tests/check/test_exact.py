@@ -454,10 +454,13 @@ def setting(folder: Path, devices: int = 1) -> Setting:
     return Setting(CPU, devices, Level.QUICK, folder, folder, time.monotonic() + 600)
 
 
-def test_the_section_names_every_check_once_and_begins_with_kernels(tmp_path: Path) -> None:
+def test_the_section_names_every_check_once_and_the_decisive_ones_first(tmp_path: Path) -> None:
     checks = list(exact.section(setting(tmp_path)))
     names = [check.name for check in checks]
     assert names[0] == "matrix product" and len(set(names)) == len(names) == (20 if bf16_is_slow() else 23)
+    place = names.index("graph")
+    assert names[place : place + 5] == ["graph", "fp16 scaling", "collectives", "ranks", "resume"]
+    assert all(not name.startswith(("step ", "views ")) for name in names[:place])
     found = {
         check.name: check.run() for check in checks if check.name in ("collectives", "ranks", "graph", "fp16 scaling")
     }

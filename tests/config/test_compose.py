@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from hydra import compose, initialize_config_dir
 
 from ssl_bench.config.compose import Composer, directory, load
 from ssl_bench.config.identity import run_id
@@ -43,6 +44,13 @@ def test_a_dataset_selects_other_options_and_the_command_line_overrides_them() -
     assert chosen["choices"]["augment"] == "moco_v2"
     assert chosen["augment"]["size"] == 32 and chosen["evaluate"]["knn"]["k"] == 200
     assert chosen["batch_size"]["size"] == 256 and chosen["epochs"] == 200
+
+
+@pytest.mark.parametrize(("typed", "gpus", "cpus"), [([], 8, 64), (["hydra.launcher.nodes=2"], 4, 32)])
+def test_slurm_is_asked_for_the_gpus_of_a_node_and_eight_cores_for_each(typed: list[str], gpus: int, cpus: int) -> None:
+    with initialize_config_dir(str(directory()), version_base="1.3"):
+        composed = compose("train", ["hydra/launcher=slurm", "devices=8", *typed], return_hydra_config=True)
+    assert composed.hydra.launcher.gpus_per_node == gpus and composed.hydra.launcher.cpus_per_task == cpus
 
 
 @pytest.mark.parametrize(

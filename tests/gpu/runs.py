@@ -1,0 +1,69 @@
+"""Trainings on a GPU by the product's own classes, without its command line."""
+
+import contextlib
+import ctypes
+import logging
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from torch import nn
+
+from ssl_bench.distributed import rank
+from ssl_bench.networks.backbones import Backbone
+from ssl_bench.training.engine import Training
+from tests.composed import load
+
+TINY = ["backbone.width=8", "head.out=16", "batch_size.size=32", "epochs=4", "max_steps=14", "tracking=off"]
+TINY += ["evaluate=[]", "evaluate.baselines=[]", "compile_views=false", "images_on=device"]
+
+
+SMALL = {"predictor": 8, "clusters": 3, "noise": 5}  # of a framework
+
+
+class OneConvolution(nn.Sequential, Backbone):
+    """A backbone in place of the default one, which would take most of the time."""
+
+    def __init__(self, width: int, in_channels: int) -> None:
+        super().__init__(
+            nn.Conv2d(in_channels, width, 5, 5, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten()
+        )
+        self.num_features = 16 * width  # of images with 20 x 20 pixels
+
+
+class Log(logging.Handler):
+    """Keeps what the product says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        logger = logging.getLogger("ssl_bench")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def about(self, words: str) -> str:
+        """The last line with some words; empty if there is none."""
+        return next((line for line in reversed(self.lines) if words in line), "")
+
+
+def training(*overrides: str, one_layer: bool = False, cpu: bool = False) -> Training:
+    """A run on the GPU of this rank, or on the CPU; ``one_layer``: with the smallest backbone and heads."""
+    device = torch.device("cpu") if cpu else torch.device("cuda", rank())
+    config = load([*TINY, *overrides])
+    with contextlib.ExitStack() as stack:
+        if one_layer:
+            stack.enter_context(patch("ssl_bench.networks.backbones.DigitsResNet", OneConvolution))
+            config["head"] |= {"hidden": 8} if config["head"]["hidden"] else {}
+            config["framework"] |= {key: size for key, size in SMALL.items() if config["framework"].get(key)}
+        run = Training(config, "0123456789", Path(tempfile.mkdtemp()), device)
+    run.state.method.train()
+    return run
+
+
+def waits() -> int:
+    """How often the host has waited for the fake GPU so far."""
+    return int(ctypes.CDLL(None).fake_cuda_waits())

@@ -1,0 +1,67 @@
+"""Memory and streams of a GPU around a recording: what fits without one never fails because of it."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from ssl_bench.hardware import release_memory
+from ssl_bench.training.step import Stepper
+from tests.gpu.conftest import REAL
+from tests.gpu.runs import Log, training
+
+LARGE = ["batch_size.size=512", "backbone.width=64", "precision=fp16"]
+
+
+def steps(count: int, *overrides: str) -> dict[str, Any]:
+    """Memory, stream and messages after some steps of a run."""
+    release_memory(torch.device("cuda"))
+    torch.cuda.reset_peak_memory_stats()
+    log, run = Log(), training(*overrides)
+    step, stream = run.stepper(), torch.cuda.current_stream()
+    for _ in range(count):
+        step(False)
+    return {
+        "peak": torch.cuda.max_memory_reserved(),
+        "reserved": torch.cuda.memory_reserved(),
+        "said": log.about("as a CUDA graph"),
+        "stream": torch.cuda.current_stream() == stream,
+    }
+
+
+def in_little_memory() -> list[dict[str, Any]]:
+    """Eager steps, and steps that may be recorded where there is a tenth more memory than these have taken."""
+    eager = steps(6, "graph=false", *LARGE)
+    os.environ["FAKE_CUDA_MB"] = str(int(1.1 * eager["peak"] / 2**20))
+    return [eager, steps(6, "graph=auto", *LARGE)]
+
+
+@pytest.mark.skipif(REAL, reason="the memory of a real GPU cannot be set")
+def test_a_batch_that_fits_without_a_graph_fits_with_graph_auto(gpu: Callable[..., Any]) -> None:
+    eager, auto = gpu(in_little_memory, values=False)
+    assert eager["peak"] > 2**29 and auto["peak"] <= 1.1 * eager["peak"]
+    assert "stays eager: that takes" in auto["said"]
+
+
+def refused() -> list[dict[str, Any]]:
+    """Steps without a graph, and steps of which one operation waits for the device, so that none can be recorded."""
+
+    def waiting(self: Stepper, *arguments: Any) -> Any:
+        found = compute(self, *arguments)
+        found["tau"].item()
+        return found
+
+    compute: Any = Stepper.compute
+    options = [*LARGE, "negatives=random_k", "negatives.k=3"]  # with a generator, which the capture had
+    eager = steps(8, "graph=false", *options)
+    with patch.object(Stepper, "compute", waiting):
+        return [eager, steps(8, "graph=auto", *options)]
+
+
+def test_a_refused_recording_leaves_no_memory_and_the_former_stream(gpu: Callable[..., Any]) -> None:
+    eager, auto = gpu(refused, values=False)
+    assert "stays eager: " in auto["said"] and "captur" in auto["said"]
+    assert auto["stream"] and auto["reserved"] <= 1.3 * eager["reserved"]

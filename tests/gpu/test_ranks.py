@@ -1,0 +1,103 @@
+"""Several GPUs: what is sent between the ranks in a step, and the values of one GPU."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssl_bench.distributed import rank
+from tests.gpu.conftest import REAL
+from tests.gpu.runs import training
+
+EXACT = ["precision=fp64", "optimizer.lr=0.01"]
+
+
+def observed(log: str, cases: list[list[str]]) -> list[dict[str, Any]]:
+    """The losses of four steps of some runs, the collectives of the last one, and the bytes of the gradients.
+
+    In the first three, DDP settles the order of the gradients.
+    """
+    os.environ["FAKE_NCCL_LOG"] = log
+    file, found = Path(f"{log}.{rank()}"), list[dict[str, Any]]()
+    for overrides in cases:
+        run = training(*overrides)
+        step, losses, lines = run.stepper(), [], list[str]()
+        for _ in range(4):
+            before = len(file.read_text()) if file.exists() else 0
+            step(False)
+            lines = file.read_text()[before:].splitlines() if file.exists() else []
+            losses.append(run.state.meter.read()[0])
+        trained = [p for p in run.state.method.parameters() if p.requires_grad]
+        gradients = sum(p.numel() * p.element_size() for p in trained)
+        found.append({"sent": lines, "gradients": gradients, "losses": losses})
+    return found
+
+
+QUEUE = ["framework=moco_v2", "negatives.k=64"]
+CASES = {
+    "simclr": [],
+    "memory_bank": ["negatives=memory_bank", "negatives.k=40"],
+    "queue": QUEUE,
+    "shuffled": [*QUEUE, "framework.groups=2"],
+    "chunks": ["batch_size.chunk=8"],
+    "npid_cld": ["framework=npid_cld", "framework.clusters=8"],
+    "byol": ["framework=byol", "framework.predictor=32", "head.hidden=32"],
+}
+# Of batch normalisation over all images: two float64 numbers for each channel, forward and backward.
+NORMS = [2 * 8 * channels for channels in (8, 8, 8, 16, 16, 16, 32, 32, 32)]  # of the backbone
+HEAD = [512, 256]  # of simclr's head, from 32 channels to 16
+BATCH, WIDTH, VIEWS = 32, 16, 2
+VECTORS = 8 * BATCH * WIDTH  # bytes of the embeddings of a view, on all ranks
+IDS = 8 * BATCH
+
+
+def collectives(name: str, bytes_: list[int]) -> Counter[str]:
+    return Counter(f"{name} {count}" for count in bytes_)
+
+
+def expected(name: str, gradients: int) -> Counter[str]:
+    """What each of two ranks sends in a step."""
+    both = collectives("all_reduce", [gradients])
+    if name in ("simclr", "memory_bank"):
+        both += collectives("all_gather", [*NORMS, *HEAD]) + collectives("all_reduce", [*NORMS, *HEAD])
+        # Embeddings, negatives at once or in the bank, and which images they are of.
+        both += collectives("all_gather", [IDS // 2, VIEWS * VECTORS // 2])
+    if name == "simclr":  # gradients of the negatives
+        both += collectives("reduce_scatter", [VIEWS * VECTORS])
+    if name == "queue":  # without a norm in its head; keys have no gradient
+        both += collectives("all_gather", [*NORMS, *NORMS, VECTORS // 2]) + collectives("all_reduce", NORMS)
+    if (
+        name == "shuffled"
+    ):  # images to other ranks, keys back, keys into the queue; then the running averages of both encoders
+        images = 8 * BATCH // 2 * 20 * 20
+        both += collectives("all_to_all", [images, VECTORS // 2])
+        both += collectives("all_gather", [VECTORS // 2]) + collectives("all_reduce", [2 * sum(NORMS)])
+    return both
+
+
+def test_two_gpus_send_what_a_step_needs_and_have_the_loss_of_one(gpu: Callable[..., Any], tmp_path: Path) -> None:
+    cases = [[*EXACT, *overrides] for overrides in CASES.values()]
+    alone = gpu(observed, "", [["graph=false", *case] for case in cases])
+    ranks = gpu(observed, str(tmp_path / "sent"), cases, ranks=2)
+    for name, one, *two in zip(CASES, alone, *ranks, strict=True):
+        for each in two:
+            assert each["losses"] == pytest.approx(one["losses"], rel=1e-9), name
+        if REAL:
+            continue
+        assert two[0]["sent"] == two[1]["sent"], name  # in the same order
+        lines = [line.split() for line in two[0]["sent"]]
+        assert {line[0] for line in lines} <= {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}, name
+        if name in ("simclr", "memory_bank", "queue", "shuffled"):
+            assert Counter(two[0]["sent"]) == expected(name, one["gradients"]), name
+        else:
+            reduced = [int(count) for kind, count in lines if kind == "all_reduce"]
+            assert sum(count for count in reduced if count not in NORMS) == one["gradients"], name
+
+
+def test_eight_gpus_agree(gpu: Callable[..., Any], tmp_path: Path) -> None:
+    ranks = gpu(observed, str(tmp_path / "sent"), [EXACT], ranks=8)
+    assert all(each == ranks[0] for each in ranks)
+    assert ranks[0][0]["losses"] == pytest.approx(gpu(observed, "", [["graph=false", *EXACT]])[0]["losses"], rel=1e-9)

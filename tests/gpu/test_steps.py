@@ -1,0 +1,160 @@
+"""Steps on one GPU: captured and replayed, with the values of eager ones."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ssl_bench.training.graph import EAGER_STEPS
+from tests.composed import load
+from tests.gpu.conftest import REAL
+from tests.gpu.runs import Log, training, waits
+from tests.methods.training import has_own_objective, options
+from tests.objective.test_combinations import missing_need, rule_of
+
+STEPS, LOGGED = 9, 6
+SMALL = {"queue": ["negatives.k=64"], "random_k": ["negatives.k=3"], "memory_bank": ["negatives.k=40"]}
+
+
+def trained(one_layer: bool, *overrides: str) -> tuple[dict[str, list[torch.Tensor]], list[float]]:
+    """The tensors of a run after some steps, one of which is logged, and its losses.
+
+    Learning rates are rounded to single precision, in which a graph reads them.
+    """
+    run = training(*overrides, one_layer=one_layer)
+    lr_at = run.schedule.lr_at
+    object.__setattr__(run.schedule, "lr_at", lambda step: torch.tensor(lr_at(step)).item())
+    step, losses = run.stepper(), []
+    for number in range(STEPS):
+        step(number == LOGGED)
+        losses.append(run.state.meter.read()[0])
+    return run.state.tensors(), losses
+
+
+def compared(variants: list[list[str]], one_layer: bool) -> dict[str, Any]:
+    """Of each variant what the product says of its graph, and how far replayed steps are from eager ones."""
+    found = {}
+    for variant in variants:
+        log = Log()
+        replayed, losses = trained(one_layer, "graph=auto", *variant)
+        said = log.about("as a CUDA graph")
+        eager, _ = trained(one_layer, "graph=false", *variant)
+        farthest = max(distance(a, b) for kind in eager for a, b in zip(replayed[kind], eager[kind], strict=True))
+        found[" ".join(variant)] = {"said": said, "distance": farthest, "finite": all(map(math.isfinite, losses))}
+    return found
+
+
+@torch.no_grad()
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The norm of the difference, relative to that of the second tensor."""
+    if torch.equal(a, b):
+        return 0.0
+    a, b = a.double(), b.double()
+    return float((a - b).norm() / b.norm())
+
+
+def variants() -> list[list[str]]:
+    """Each framework with each kind of negatives that it can have, and a loss: the default one if it can have that."""
+    found = []
+    for framework in options("framework"):
+        if has_own_objective(framework):
+            found.append([f"framework={framework}", "augment=crop"])
+            continue
+        default = load([f"framework={framework}"])["choices"]
+        for negatives in options("negatives"):
+            losses = [default["loss"], *options("loss")]
+            chosen = {"framework": framework, "negatives": negatives, "temperature": default["temperature"]}
+            for loss in losses:
+                if missing_need({g: rule_of(g, name) for g, name in (chosen | {"loss": loss}).items()}) is None:
+                    found.append(
+                        [
+                            f"framework={framework}",
+                            f"negatives={negatives}",
+                            f"loss={loss}",
+                            "augment=crop",
+                            *SMALL.get(negatives, []),
+                        ]
+                    )
+                    break
+    return found
+
+
+PARTS = 2  # processes, which tests can run side by side
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_framework_is_replayed_with_the_values_of_eager_steps(part: int, gpu: Callable[..., Any]) -> None:
+    found = gpu(compared, variants()[part::PARTS], True)
+    assert {name: each for name, each in found.items() if not right(each)} == {}
+
+
+OPTIONS = [
+    ["framework=simclr"],
+    ["optimizer=lars"],
+    ["optimizer=adam", "precision=fp32"],
+    ["optimizer=adamw", "loss=dcl", "temperature=learned"],
+    ["loss=swd", "negatives=none", "precision=fp32"],
+    ["framework.groups=4"],
+    ["augment=multicrop_cifar", "augment.small.size=12", "augment.small.count=2"],
+    ["framework=moco_v2", "temperature=macl_a", "loss=macl"],
+    ["cosines=tiled", "negatives=random_k", "negatives.k=3"],
+]
+
+
+def test_every_option_is_replayed_with_the_values_of_eager_steps(gpu: Callable[..., Any]) -> None:
+    found = gpu(compared, OPTIONS, False)
+    assert {name: each for name, each in found.items() if not right(each, 1e-6 if "lars" in name else 0.0)} == {}
+
+
+def right(found: dict[str, Any], tolerance: float = 0.0) -> bool:
+    """Whether steps were replayed and equal eager ones. A real GPU rounds sums in no fixed order."""
+    near = found["distance"] <= (0.05 if REAL else tolerance)
+    return (
+        found["said"] == f"from step {EAGER_STEPS} on, steps are replayed as a CUDA graph" and near and found["finite"]
+    )
+
+
+def losses_on_both(variants: list[list[str]]) -> list[list[list[float]]]:
+    """The losses of three steps of each variant on a GPU and on the CPU."""
+    found = []
+    for variant in variants:
+        both = []
+        for cpu in (False, True):
+            run = training("precision=fp64", "graph=false", *variant, cpu=cpu)
+            step, losses = run.stepper(), []
+            for _ in range(3):
+                step(False)
+                losses.append(run.state.meter.read()[0])
+            both.append(losses)
+        found.append(both)
+    return found
+
+
+@pytest.mark.skipif(REAL, reason="a real GPU draws other random numbers")
+def test_the_fake_gpu_computes_what_a_cpu_does(gpu: Callable[..., Any]) -> None:
+    variants = [[], ["framework=byol", "head.hidden=8", "framework.predictor=8"], ["framework.groups=4"]]
+    for on_gpu, on_cpu in gpu(losses_on_both, variants):
+        assert on_gpu == pytest.approx(on_cpu, rel=1e-9)
+
+
+def waits_by_step(*overrides: str) -> list[int]:
+    """How often the host waits in each step of a run, of which every fourth is logged."""
+    run = training("log_every=4", *overrides)
+    step, found = run.stepper(), []
+    for number in range(12):
+        before = waits()
+        diagnostics = step(number % 4 == 3)
+        if number % 4 == 3:
+            run._row(diagnostics)
+        found.append(waits() - before)
+    return found
+
+
+@pytest.mark.skipif(REAL, reason="only the fake GPU counts waits")
+@pytest.mark.parametrize("graph", ["auto", "false"])
+def test_a_logged_step_waits_for_the_loss_and_the_diagnostics_and_others_never(
+    graph: str, gpu: Callable[..., Any]
+) -> None:
+    assert gpu(waits_by_step, f"graph={graph}")[5:] == [0, 0, 2, 0, 0, 0, 2]
