@@ -96,7 +96,7 @@ class GraphedStepper:
     def __call__(self, diagnostics: bool) -> dict[str, Tensor]:
         """Carry out the next step; return its diagnostics, which only eager steps have."""
         if not diagnostics and not self._ready and self._recording is not None and self._eager_steps >= EAGER_STEPS:
-            self._record(self._recording)
+            self._record()
         lr, progress = self.stepper.prepare()
         self._feed(self.stepper.state.step, lr, progress)
         if diagnostics or not self._ready or self._recording is None:
@@ -128,8 +128,10 @@ class GraphedStepper:
     def _compute(self) -> None:
         self.stepper.compute(self._step(), self._progress, False)
 
-    def _record(self, recording: Recording) -> None:
+    def _record(self) -> None:
         """Record a step and compare replays with eager steps; afterwards everything is as before."""
+        recording = self._recording
+        assert recording is not None
         kept, before = rng_state(), dict[str, list[Tensor]]()
         try:
             self._check_memory()

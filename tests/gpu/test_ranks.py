@@ -69,9 +69,8 @@ def expected(name: str, gradients: int) -> Counter[str]:
         both += collectives("reduce_scatter", [VIEWS * VECTORS])
     if name == "queue":  # without a norm in its head; keys have no gradient
         both += collectives("all_gather", [*NORMS, *NORMS, VECTORS // 2]) + collectives("all_reduce", NORMS)
-    if (
-        name == "shuffled"
-    ):  # images to other ranks, keys back, keys into the queue; then the running averages of both encoders
+    if name == "shuffled":
+        # Images to other ranks, keys back, keys into the queue; then the running averages of both encoders.
         images = 8 * BATCH // 2 * 20 * 20
         both += collectives("all_to_all", [images, VECTORS // 2])
         both += collectives("all_gather", [VECTORS // 2]) + collectives("all_reduce", [2 * sum(NORMS)])
