@@ -53,7 +53,7 @@ def scaled(cases: list[tuple[list[str], int, float]], steps: int) -> list[dict[s
     return found
 
 
-@pytest.mark.parametrize("at", [0, 6])
+@pytest.mark.parametrize("at", [0, pytest.param(6, marks=pytest.mark.slow)])
 def test_fp16_gradients_that_overflow_are_skipped_until_the_scale_fits(at: int, gpu: Callable[..., Any]) -> None:
     """From the first step on, and in the middle, 20 times in a row."""
     steps = at + 36
@@ -66,6 +66,7 @@ def test_fp16_gradients_that_overflow_are_skipped_until_the_scale_fits(at: int, 
         assert each["said"] == f"from step {EAGER_STEPS} on, steps are replayed as a CUDA graph", (name, each)
 
 
+@pytest.mark.slow
 def test_fp32_and_bf16_are_not_scaled(gpu: Callable[..., Any]) -> None:
     cases = [([f"precision={name}", f"optimizer={optimiser}"], -1, 1.0) for name, optimiser in UNSCALED]
     for each in gpu(scaled, cases, 6):

@@ -96,6 +96,7 @@ def test_two_gpus_send_what_a_step_needs_and_have_the_loss_of_one(gpu: Callable[
             assert sum(count for count in reduced if count not in NORMS) == one["gradients"], name
 
 
+@pytest.mark.slow
 def test_eight_gpus_agree(gpu: Callable[..., Any], tmp_path: Path) -> None:
     ranks = gpu(observed, str(tmp_path / "sent"), [EXACT], ranks=8)
     assert all(each == ranks[0] for each in ranks)

@@ -84,7 +84,7 @@ def variants() -> list[list[str]]:
 PARTS = 2  # processes, which tests can run side by side
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, PARTS))])
 def test_every_framework_is_replayed_with_the_values_of_eager_steps(part: int, gpu: Callable[..., Any]) -> None:
     found = gpu(compared, variants()[part::PARTS], True)
     assert {name: each for name, each in found.items() if not right(each)} == {}
