@@ -129,7 +129,7 @@ class Shown:
         self.left: float | None = None
 
     def refusals(self) -> list[str]:
-        """What could not be read, as a sentence."""
+        """Say in a sentence what could not be read, if there is any."""
         return self._scan.refusals()
 
     @property

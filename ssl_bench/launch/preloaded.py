@@ -1,4 +1,4 @@
-"""What a run imports: the server of ``workers.py`` imports this module once for all its workers, which is its effect.
+"""Import what runs need: the server of ``workers.py`` imports this module once for all its workers.
 
 Nothing here may start a thread or ask CUDA for GPUs, after which a fork could not use them.
 """

@@ -65,7 +65,7 @@ class Collector:
         self._papers: tuple[object, dict[str, Any]] | None = None  # with the finished runs they were made of
 
     def refusals(self) -> list[str]:
-        """What could not be read, as a sentence."""
+        """Say in a sentence what could not be read, if there is any."""
         return self._scan.refusals()
 
     @no_collection()
