@@ -1,4 +1,4 @@
-"""What a process passes to its children and to its parent: Hydra's launchers, torchrun, Slurm."""
+"""Tie a process to its parent and its children: those of Hydra's launchers, torchrun and Slurm."""
 
 import ctypes
 import multiprocessing

@@ -78,7 +78,7 @@ class Worker:
         theirs.close()
 
     def channels(self) -> list[Any]:
-        """What becomes ready when the process reports, and when it ends."""
+        """Return what becomes ready when the process reports, and when it ends."""
         return [self.process.sentinel, *([] if self._report.closed else [self._report])]
 
     def over(self) -> bool:

@@ -59,7 +59,7 @@ def collectives(name: str, bytes_: list[int]) -> Counter[str]:
 
 
 def expected(name: str, gradients: int) -> Counter[str]:
-    """What each of two ranks sends in a step."""
+    """Return what each of two ranks sends in a step."""
     both = collectives("all_reduce", [gradients])
     if name in ("simclr", "memory_bank"):
         both += collectives("all_gather", [*NORMS, *HEAD]) + collectives("all_reduce", [*NORMS, *HEAD])
