@@ -7,7 +7,9 @@ trained network, ``_init/`` and ``_raw/`` for the baselines, and the name of a p
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from ssl_bench.errors import ConfigError, InvalidValue
+import torch
+
+from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.target import Evaluator, Target
 
@@ -26,6 +28,7 @@ def run_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[
 
     Raises:
         ConfigError: an evaluator refuses a target; the sentence begins with ``evaluate.<name>``.
+        RunError: the memory of the GPU does not suffice.
     """
     metrics: dict[str, float] = {}
     artifacts: dict[str, Artifact] = {}
@@ -51,9 +54,13 @@ def check_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tupl
 
 @contextmanager
 def _refusals_of(name: str) -> Iterator[None]:
-    """Put ``evaluate.<name>`` before the refusals of an evaluator."""
+    """Put ``evaluate.<name>`` before the refusals of an evaluator, and say so if its memory does not suffice."""
     try:
         yield
+    except torch.OutOfMemoryError as error:
+        reason = f"evaluate.{name} needs more memory than the GPU has ({str(error).splitlines()[0]})"
+        remedy = "the same command goes on from there on a larger GPU, and `ssl-bench evaluate` runs other evaluators"
+        raise RunError(f"{reason}; the trained weights are saved: {remedy}") from error
     except InvalidValue as refusal:
         raise refusal.within(f"evaluate.{name}") from refusal
     except ConfigError as error:

@@ -154,15 +154,17 @@ class Training:
 
     def _row(self, diagnostics: dict[str, Tensor]) -> dict[str, Any]:
         """Row of metrics: the mean loss since the last row, and the diagnostics of this step."""
-        loss, bad_step, bad_tau = self.state.meter.read()
-        if bad_step >= 0:
-            raise_bad_loss(bad_step, self.schedule.lr_at(bad_step), bad_tau)
+        state, step, scale = self.state, self.state.step, self.state.scale()
         if not self.config["diagnostics"]["npc_histogram"]:
             diagnostics.pop("npc/histogram", None)
-        values = torch.cat([v.double().flatten() for v in diagnostics.values()]).tolist()  # one synchronisation
+        if scale is not None:
+            diagnostics["loss_scale"] = scale
+        loss, bad_step, bad_tau, skipped, values = state.meter.read([*diagnostics.values()])
+        if bad_step >= 0:
+            raise_bad_loss(bad_step, self.schedule.lr_at(bad_step), bad_tau)
         named = {name: values.pop(0) if v.ndim == 0 else [values.pop(0) for _ in v] for name, v in diagnostics.items()}
-        step = self.state.step
-        return {"epoch": self.schedule.epoch(step), "loss": loss, "lr": self.schedule.lr_at(step - 1), **named}
+        skips = {} if scale is None else {"skipped_steps": skipped}
+        return {"epoch": self.schedule.epoch(step), "loss": loss, "lr": self.schedule.lr_at(step - 1), **named, **skips}
 
     def _save(self) -> None:
         self.state.save(self.folder, self.run_id, self.schedule.lr_at)

@@ -1,6 +1,7 @@
-"""Mean loss and the first non-finite loss, kept on the device and read every few steps."""
+"""Mean loss, first non-finite loss and skipped steps, kept on the device and read every few steps."""
 
 import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,12 +11,15 @@ from ssl_bench.errors import RunError
 
 ROWS = 1024  # steps between two readings that need no reading of their own
 
-Summary = tuple[float, float, float, float]  # sum of the losses, their number, first bad step (or -1), tau at that step
-EMPTY: Summary = (0.0, 0.0, -1.0, 0.0)
+# Sum of the losses, their number, first bad step (or -1), tau at that step, number of skipped steps.
+Summary = tuple[float, float, float, float, float]
+EMPTY: Summary = (0.0, 0.0, -1.0, 0.0, 0.0)
 
 
 class Meter:
-    """The mean loss since the last reading, and the first step whose loss was not finite.
+    """Since the last reading: the mean loss, the first step whose loss was not finite, and the number of skipped steps.
+
+    A step is skipped if the scaled gradients overflow in fp16.
 
     A step adds a row on the device, by tensors only; reading synchronises host and device once.
 
@@ -25,16 +29,19 @@ class Meter:
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        self._rows = torch.zeros(ROWS, 2, dtype=dtype, device=device)  # loss and temperature of each step
+        self._rows = torch.zeros(ROWS, 3, dtype=dtype, device=device)  # loss, temperature, skipped or not
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._steps: list[int] = []  # of the rows
         self._before = EMPTY  # of the steps before the rows
 
-    def add(self, loss: Tensor, tau: Tensor | None) -> None:
-        """Add the loss [] of a step at temperature ``tau`` [], None: without one; :meth:`advance` follows it."""
-        tau = torch.zeros_like(loss) if tau is None else tau.to(loss.dtype)
-        row = torch.stack([loss.detach(), tau.detach()])
-        self._rows.index_copy_(0, self._place, row[None])
+    def add(self, loss: Tensor, tau: Tensor | None, skipped: Tensor | None) -> None:
+        """Add the loss [] of a step at temperature ``tau`` [] and whether it was skipped []; :meth:`advance` follows.
+
+        None stands for a loss without a temperature, and for a step that is never skipped.
+        """
+        zero = torch.zeros_like(loss)
+        rest = [zero if value is None else value.to(loss.dtype) for value in (tau, skipped)]
+        self._rows.index_copy_(0, self._place, torch.stack([loss, *rest]).detach()[None])
         self._place.add_(1)
 
     def advance(self, step: int) -> None:
@@ -45,12 +52,16 @@ class Meter:
 
     def summary(self) -> Summary:
         """Of this rank, without starting again."""
-        total, count, bad, bad_tau = self._before
-        for step, (loss, tau) in zip(self._steps, self._rows[: len(self._steps)].tolist(), strict=True):
+        return self._summary(self._before, self._rows[: len(self._steps)].tolist())
+
+    def _summary(self, before: Iterable[float], rows: list[list[float]]) -> Summary:
+        """A summary of some steps, and of rows that follow them."""
+        total, count, bad, bad_tau, skips = before
+        for step, (loss, tau, skipped) in zip(self._steps, rows, strict=True):
             if bad < 0 and not math.isfinite(loss):
                 bad, bad_tau = step, tau
-            total, count = total + loss, count + 1
-        return total, count, float(bad), bad_tau
+            total, count, skips = total + loss, count + 1, skips + skipped
+        return total, count, float(bad), bad_tau, skips
 
     def restore(self, summary: Summary) -> None:
         """Start from a summary."""
@@ -61,17 +72,29 @@ class Meter:
         """The tensors that :meth:`add` changes."""
         return [self._rows, self._place]
 
-    def read(self) -> tuple[float, int, float]:
-        """(mean loss over ranks and steps or NaN, first bad step or -1, temperature at it); then start again at 0."""
-        summary = self.summary()
-        self.restore(EMPTY)
-        rows = [list(summary)]
+    def read(self, more: Sequence[Tensor] = ()) -> tuple[float, int, float, int, list[float]]:
+        """Read everything and start again at 0.
+
+        Args:
+            more: other tensors to read, all with one synchronisation.
+
+        Returns:
+            Mean loss over ranks and steps or NaN, first bad step or -1, temperature at it, number of skipped steps, and
+            the values of ``more``.
+        """
+        before, rows = [self._before] * world(), self._rows[: len(self._steps)].double()[None]
         if world() > 1:
-            rows = gather(torch.tensor(rows, dtype=torch.float64, device=self._rows.device)).tolist()  # [W, 4]
-        count = int(summary[1])
-        bad = min(((int(row[2]), row[3]) for row in rows if row[2] >= 0), default=(-1, 0.0))
-        mean = sum(row[0] for row in rows) / len(rows) / count if count else float("nan")
-        return mean, *bad
+            if self._before != EMPTY:  # on all ranks at once: after a resumption, or more steps than rows
+                before = gather(torch.tensor(before[:1], dtype=torch.float64, device=rows.device)).tolist()
+            rows = gather(rows)
+        values = torch.cat([rows.flatten(), *(tensor.double().flatten() for tensor in more)]).tolist()
+        read = torch.tensor(values[: rows.numel()], dtype=rows.dtype).reshape(rows.shape).tolist()
+        each = [self._summary(*pair) for pair in zip(before, read, strict=True)]
+        self.restore(EMPTY)
+        count = int(each[0][1])
+        bad = min(((int(rank[2]), rank[3]) for rank in each if rank[2] >= 0), default=(-1, 0.0))
+        mean = sum(rank[0] for rank in each) / len(each) / count if count else float("nan")
+        return mean, *bad, int(each[0][4]), values[rows.numel() :]
 
 
 def raise_bad_loss(step: int, lr: float, tau: float) -> None:

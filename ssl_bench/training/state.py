@@ -47,11 +47,16 @@ class TrainingState:
         move(self.method, device)
         self.optimizer: torch.optim.Optimizer = parts.recipe.optimizer(self.method)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision.scaled)
+        self._one = torch.ones((), device=device)
         decay = config["diagnostics"]["gradient_snr"]
         self.snr = GradientSNR(self.method.parameters(), decay) if decay is not None else None
         self.meter = Meter(device, precision.weights)
         self.step, self.evaluated_step = 0, 0
         self.device, self.former_conditions = device, dict[str, Any]()
+
+    def scale(self) -> torch.Tensor | None:
+        """Factor [] of the loss in a backward pass in fp16; None: the loss is not scaled."""
+        return self.scaler.scale(self._one) if self.scaler.is_enabled() else None
 
     def seconds(self) -> float:
         """Seconds that the run has taken so far, in all its processes together."""
@@ -72,7 +77,7 @@ class TrainingState:
         if world() > 1:
             ranks = [None] * world()
             dist.all_gather_object(ranks, local)
-        for _, _, bad_step, tau in (each["meter"] for each in ranks):
+        for _, _, bad_step, tau, _ in (each["meter"] for each in ranks):
             if bad_step >= 0:
                 raise_bad_loss(int(bad_step), lr_at(int(bad_step)), tau)
         if not torch.stack([weight.isfinite().all() for weight in self.method.parameters()]).all():
@@ -120,8 +125,8 @@ class TrainingState:
         self.former_conditions = dict(ranks[0].get("conditions", {}))
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])
-            total, count, bad_step, bad_tau = map(float, ranks[rank()]["meter"])
-            self.meter.restore((total, count, bad_step, bad_tau))
+            total, count, bad_step, bad_tau, *skipped = map(float, ranks[rank()]["meter"])
+            self.meter.restore((total, count, bad_step, bad_tau, *(skipped or [0.0])))  # version 0.2 did not count them
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """Every tensor on the device that a step changes, by its kind."""

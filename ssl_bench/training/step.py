@@ -65,10 +65,12 @@ class Stepper:
             state.scaler.unscale_(state.optimizer)
             state.snr.add()
             found |= state.snr.read() if diagnostics else {}
+        scale = state.scale()
         state.scaler.step(state.optimizer)
         state.scaler.update()
         state.method.remember(result.kept)
-        state.meter.add(result.loss, found.get("tau"))
+        # A step that overflowed is skipped, and the scale is smaller after it.
+        state.meter.add(result.loss, found.get("tau"), None if scale is None else state.scale() < scale)
         return found
 
     def finish(self, progress: float) -> None:

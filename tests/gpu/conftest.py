@@ -32,22 +32,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def gpu(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Any]:
+def gpus(pytestconfig: pytest.Config) -> Callable[..., dict[str, str]]:
+    """Function that returns the environment of a process with some GPUs."""
+
+    def environment(count: int, **settings: str) -> dict[str, str]:
+        if REAL and (settings or count > torch.cuda.device_count()):
+            pytest.skip("this needs the fake GPU" if settings else f"this needs {count} GPUs")
+        found = os.environ | settings | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": "1"}
+        if not REAL:
+            cache = pytestconfig.cache
+            assert cache is not None
+            found |= {"FAKE_CUDA_DEVICES": str(count), "LD_PRELOAD": str(build.build(cache.mkdir("fake_cuda")))}
+        return found
+
+    return environment
+
+
+@pytest.fixture
+def gpu(gpus: Callable[..., dict[str, str]], tmp_path: Path) -> Callable[..., Any]:
     """Function that calls a function of a test module in a process on a GPU and returns its result.
 
     With ``ranks``, as many processes call it, and the results are a list.
     """
 
     def run(function: Callable[..., Any], *arguments: Any, values: bool = True, ranks: int = 0, **settings: str) -> Any:
-        environment = os.environ | settings | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        environment |= {"PYTHONUNBUFFERED": "1", "FAKE_CUDA_DEVICES": str(max(1, ranks))}
-        if REAL:
-            if ranks > torch.cuda.device_count() or settings:
-                pytest.skip("this needs the fake GPU" if settings else f"this needs {ranks} GPUs")
-        else:
-            cache = pytestconfig.cache
-            assert cache is not None
-            environment["LD_PRELOAD"] = str(build.build(cache.mkdir("fake_cuda")))
+        environment = gpus(max(1, ranks), **settings)
         file = tmp_path / f"{function.__name__}-{time.monotonic_ns()}"
         call = [function.__module__, function.__name__, json.dumps(arguments), str(int(values and not REAL)), str(file)]
         # torch says so if a backward pass waits for another stream, which ends captures.

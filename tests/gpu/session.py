@@ -29,8 +29,7 @@ def main() -> None:
     result = getattr(importlib.import_module(module), function)(*json.loads(arguments))
     Path(f"{file}.{rank}").write_text(json.dumps(result))
     leave()
-    if ranks > 1:
-        os._exit(0)
+    os._exit(0)  # torch's threads may be at work on what a test has left
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ def scaled(cases: list[tuple[list[str], int, float]], steps: int) -> list[dict[s
         step, losses, skipped = run.stepper(), list[float](), list[int]()
         weights = [p.detach().clone() for p in run.state.method.parameters()]
         kept = True  # whether skipped steps, and no others, have left the weights as they were
+        counted = True  # whether the rows of metrics say so
         for number in range(steps):
             scaler = run.state.scaler
             if number == at:
@@ -35,8 +36,10 @@ def scaled(cases: list[tuple[list[str], int, float]], steps: int) -> list[dict[s
                 scaler._scale.mul_(factor)  # type: ignore[union-attr]
             before = scaler.get_scale()
             step(False)
-            losses.append(run.state.meter.read()[0])
+            row = run._row({})
+            losses.append(row["loss"])
             halved = scaler.get_scale() < before
+            counted &= row.get("skipped_steps", 0) == halved and row.get("loss_scale", 1.0) == scaler.get_scale()
             skipped += [number] if halved else []
             now = [p.detach().clone() for p in run.state.method.parameters()]
             kept, weights = kept and all(map(torch.equal, weights, now)) == halved, now
@@ -46,7 +49,7 @@ def scaled(cases: list[tuple[list[str], int, float]], steps: int) -> list[dict[s
                 "precision": run.precision.name,
                 "said": log.about("as a CUDA graph"),
                 "finite": finite,
-                "kept": kept,
+                "kept": kept and counted,
                 "skipped": skipped,
             }
         )

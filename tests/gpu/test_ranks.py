@@ -41,7 +41,7 @@ CASES = {
     "simclr": [],
     "memory_bank": ["negatives=memory_bank", "negatives.k=40"],
     "queue": QUEUE,
-    "shuffled": [*QUEUE, "framework.groups=2"],
+    "shuffled": [*QUEUE, "framework.groups=8"],
     "chunks": ["batch_size.chunk=8"],
     "npid_cld": ["framework=npid_cld", "framework.clusters=8"],
     "byol": ["framework=byol", "framework.predictor=32", "head.hidden=32"],
@@ -58,22 +58,22 @@ def collectives(name: str, bytes_: list[int]) -> Counter[str]:
     return Counter(f"{name} {count}" for count in bytes_)
 
 
-def expected(name: str, gradients: int) -> Counter[str]:
-    """Return what each of two ranks sends in a step."""
+def expected(name: str, gradients: int, ranks: int) -> Counter[str]:
+    """Return what each of some ranks sends in a step."""
     both = collectives("all_reduce", [gradients])
     if name in ("simclr", "memory_bank"):
         both += collectives("all_gather", [*NORMS, *HEAD]) + collectives("all_reduce", [*NORMS, *HEAD])
         # Embeddings, negatives at once or in the bank, and which images they are of.
-        both += collectives("all_gather", [IDS // 2, VIEWS * VECTORS // 2])
+        both += collectives("all_gather", [IDS // ranks, VIEWS * VECTORS // ranks])
     if name == "simclr":  # gradients of the negatives
         both += collectives("reduce_scatter", [VIEWS * VECTORS])
     if name == "queue":  # without a norm in its head; keys have no gradient
-        both += collectives("all_gather", [*NORMS, *NORMS, VECTORS // 2]) + collectives("all_reduce", NORMS)
+        both += collectives("all_gather", [*NORMS, *NORMS, VECTORS // ranks]) + collectives("all_reduce", NORMS)
     if name == "shuffled":
         # Images to other ranks, keys back, keys into the queue; then the running averages of both encoders.
-        images = 8 * BATCH // 2 * 20 * 20
-        both += collectives("all_to_all", [images, VECTORS // 2])
-        both += collectives("all_gather", [VECTORS // 2]) + collectives("all_reduce", [2 * sum(NORMS)])
+        images = 8 * BATCH // ranks * 20 * 20
+        both += collectives("all_to_all", [images, VECTORS // ranks])
+        both += collectives("all_gather", [VECTORS // ranks]) + collectives("all_reduce", [2 * sum(NORMS)])
     return both
 
 
@@ -86,14 +86,28 @@ def test_two_gpus_send_what_a_step_needs_and_have_the_loss_of_one(gpu: Callable[
             assert each["losses"] == pytest.approx(one["losses"], rel=1e-9), name
         if REAL:
             continue
-        assert two[0]["sent"] == two[1]["sent"], name  # in the same order
-        lines = [line.split() for line in two[0]["sent"]]
-        assert {line[0] for line in lines} <= {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}, name
-        if name in ("simclr", "memory_bank", "queue", "shuffled"):
-            assert Counter(two[0]["sent"]) == expected(name, one["gradients"]), name
-        else:
-            reduced = [int(count) for kind, count in lines if kind == "all_reduce"]
-            assert sum(count for count in reduced if count not in NORMS) == one["gradients"], name
+        check_sent(name, two, one["gradients"])
+
+
+def check_sent(name: str, ranks: list[dict[str, Any]], gradients: int) -> None:
+    """What the ranks send in a step is the same in the same order, and what a step needs."""
+    sent = ranks[0]["sent"]
+    assert all(each["sent"] == sent for each in ranks), name
+    lines = [line.split() for line in sent]
+    assert {line[0] for line in lines} <= {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}, name
+    if name in ("simclr", "memory_bank", "queue", "shuffled"):
+        assert Counter(sent) == expected(name, gradients, len(ranks)), name
+    else:
+        reduced = [int(count) for kind, count in lines if kind == "all_reduce"]
+        assert sum(count for count in reduced if count not in NORMS) == gradients, name
+
+
+@pytest.mark.skipif(REAL, reason="only the fake GPU says what is sent")
+def test_eight_gpus_send_what_a_step_needs(gpu: Callable[..., Any], tmp_path: Path) -> None:
+    cases = [[*EXACT, *overrides] for overrides in CASES.values()]
+    ranks = gpu(observed, str(tmp_path / "sent"), cases, ranks=8, values=False)
+    for name, *eight in zip(CASES, *ranks, strict=True):
+        check_sent(name, eight, eight[0]["gradients"])
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import torch
 from ssl_bench.training.graph import EAGER_STEPS
 from tests.composed import load
 from tests.gpu.conftest import REAL
-from tests.gpu.runs import Log, training, waits
+from tests.gpu.runs import Log, launches, training, waits
 from tests.methods.training import has_own_objective, options
 from tests.objective.test_combinations import missing_need, rule_of
 
@@ -139,22 +139,34 @@ def test_the_fake_gpu_computes_what_a_cpu_does(gpu: Callable[..., Any]) -> None:
         assert on_gpu == pytest.approx(on_cpu, rel=1e-9)
 
 
-def waits_by_step(*overrides: str) -> list[int]:
-    """How often the host waits in each step of a run, of which every fourth is logged."""
+def launches_and_waits(*overrides: str) -> tuple[list[int], list[int]]:
+    """What the host starts, and how often it waits, in each step of a run, of which every fourth is logged."""
     run = training("log_every=4", *overrides)
-    step, found = run.stepper(), []
+    step, started, waited = run.stepper(), list[int](), list[int]()
     for number in range(12):
-        before = waits()
+        before = launches(), waits()
         diagnostics = step(number % 4 == 3)
         if number % 4 == 3:
             run._row(diagnostics)
-        found.append(waits() - before)
-    return found
+        started.append(launches() - before[0])
+        waited.append(waits() - before[1])
+    return started, waited
 
 
-@pytest.mark.skipif(REAL, reason="only the fake GPU counts waits")
-@pytest.mark.parametrize("graph", ["auto", "false"])
-def test_a_logged_step_waits_for_the_loss_and_the_diagnostics_and_others_never(
-    graph: str, gpu: Callable[..., Any]
+METHODS = [
+    ["framework=simclr"],
+    ["framework=moco_v2", "negatives.k=64"],
+    ["framework=byol", "framework.predictor=8", "head.hidden=8"],
+]
+
+
+@pytest.mark.skipif(REAL, reason="only the fake GPU counts waits and launches")
+@pytest.mark.parametrize("method", METHODS, ids=[method[0].partition("=")[2] for method in METHODS])
+def test_only_a_logged_step_waits_and_that_once_and_a_replayed_one_is_a_few_launches(
+    method: list[str], gpu: Callable[..., Any]
 ) -> None:
-    assert gpu(waits_by_step, f"graph={graph}")[5:] == [0, 0, 2, 0, 0, 0, 2]
+    eager, waited = gpu(launches_and_waits, "graph=false", *method, values=False)
+    assert waited[1:] == [0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
+    replayed, waited = gpu(launches_and_waits, "graph=auto", *method)
+    assert waited[5:] == [0, 0, 1, 0, 0, 0, 1]
+    assert max(replayed[n] for n in (5, 6, 8, 9, 10)) <= 12 and min(eager[4:]) > 300

@@ -1,0 +1,117 @@
+"""Whole runs on GPUs: resumed on another number of them, without enough memory, with a rank that dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ssl_bench import files
+from ssl_bench.distributed import rank
+from ssl_bench.errors import RunError
+from ssl_bench.hardware import release_memory
+from ssl_bench.training.engine import train
+from ssl_bench.training.signals import Interrupted
+from ssl_bench.training.step import Stepper
+from tests.composed import load
+from tests.gpu.conftest import REAL
+from tests.gpu.runs import TINY
+from tests.launch.test_grid import training_processes, wait_for
+
+EXACT = ["precision=fp64", "optimizer.lr=0.01", "max_steps=8", "log_every=1"]
+
+
+def carried_out(folder: str, *overrides: str) -> str:
+    """How a run ends on this rank: what stopped it, or an empty text."""
+    device = torch.device("cuda", rank())
+    release_memory(device)
+    Path(folder).mkdir(exist_ok=True)
+    config = load([*TINY, *overrides])
+    try:
+        train(config | {"devices": int(os.environ.get("WORLD_SIZE", 1))}, "0123456789", Path(folder), device)
+    except (RunError, Interrupted) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def interrupted(folder: str, at: int, *overrides: str) -> str:
+    """The same for a run whose first rank gets SIGTERM in a step."""
+    compute = Stepper.compute
+
+    def computed(self: Stepper, *arguments: Any) -> Any:
+        if self.state.step == at and rank() == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return compute(self, *arguments)
+
+    Stepper.compute = computed  # type: ignore[method-assign]
+    return carried_out(folder, *overrides)
+
+
+def losses(folder: Path) -> dict[int, float]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {row["step"]: row["loss"] for row in rows if "loss" in row}
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_gpus(
+    before: int, after: int, gpu: Callable[..., Any], tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    framework = ["framework=moco_v2", "negatives.k=64", "graph=false"]
+    assert gpu(carried_out, str(whole), *EXACT, *framework) == ""
+    stopped = gpu(interrupted, str(parts), 3, *EXACT, *framework, ranks=before)
+    assert stopped == ["Interrupted: SIGTERM"] * before
+    assert 4 <= max(losses(parts)) < 8
+    assert gpu(carried_out, str(parts), *EXACT, *framework, ranks=after) == [""] * after
+    assert losses(parts) == pytest.approx(losses(whole), rel=1e-9) and len(losses(whole)) == 8
+
+
+def with_little_memory(folder: str) -> list[str]:
+    """How runs end: a batch, the chunk that the sentence names, an evaluation, and that again with more memory."""
+    large = ["batch_size.size=256", "backbone.width=32", "max_steps=1", "precision=fp32"]
+    evaluated = ["backbone.width=32", "batch_size.size=4", "max_steps=1", "precision=fp32", "evaluate=[knn]"]
+    os.environ["FAKE_CUDA_MB"] = "300"
+    said = [carried_out(f"{folder}/large", *large)]
+    chunk = said[0].partition("batch_size.chunk=")[2].partition(",")[0]
+    said += [carried_out(f"{folder}/chunk", *large, f"batch_size.chunk={chunk}")]
+    os.environ["FAKE_CUDA_MB"] = "70"
+    said += [carried_out(f"{folder}/evaluated", *evaluated)]
+    os.environ["FAKE_CUDA_MB"] = "16384"
+    return [*said, carried_out(f"{folder}/evaluated", *evaluated)]
+
+
+@pytest.mark.skipif(REAL, reason="the memory of a real GPU cannot be set")
+def test_a_run_that_needs_more_memory_says_what_fits_and_goes_on_with_more(
+    gpu: Callable[..., Any], tmp_path: Path
+) -> None:
+    batch, chunk, evaluation, more = gpu(with_little_memory, str(tmp_path))
+    assert batch.startswith("RunError: the batch does not fit: this process used up to 0.") and chunk == ""
+    assert evaluation.startswith("RunError: evaluate.knn needs more memory than the GPU has (")
+    assert more == "" and "knn/top1" in files.read_json(tmp_path / "evaluated" / "results.json")["metrics"]
+    rows = losses(tmp_path / "evaluated")
+    assert list(rows) == [1]  # trained once
+
+
+def test_a_rank_that_dies_ends_the_run_with_a_sentence(gpus: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ssl_bench", "train", *TINY, "max_steps=1000000", "epochs=100000", "devices=2"]
+    with subprocess.Popen(
+        [*command, "checkpoint.every=100000", f"paths.outputs={tmp_path}"],
+        env=gpus(2),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            wait_for(lambda: any(path.stat().st_size for path in tmp_path.glob("*/*/metrics.jsonl")))
+            os.kill(training_processes(process.pid)[1], signal.SIGKILL)
+            printed, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 1, printed
+    assert "rank 1" in printed and "SIGKILL" in printed and "the same command resumes" in printed, printed
