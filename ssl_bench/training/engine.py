@@ -154,16 +154,16 @@ class Training:
 
     def _row(self, diagnostics: dict[str, Tensor]) -> dict[str, Any]:
         """Row of metrics: the mean loss since the last row, and the diagnostics of this step."""
-        state, step, scale = self.state, self.state.step, self.state.scale()
+        state, step, scaled = self.state, self.state.step, self.precision.scaled
         if not self.config["diagnostics"]["npc_histogram"]:
             diagnostics.pop("npc/histogram", None)
-        if scale is not None:
-            diagnostics["loss_scale"] = scale
+        if scaled:
+            diagnostics["loss_scale"] = state.scale()
         loss, bad_step, bad_tau, skipped, values = state.meter.read([*diagnostics.values()])
         if bad_step >= 0:
             raise_bad_loss(bad_step, self.schedule.lr_at(bad_step), bad_tau)
         named = {name: values.pop(0) if v.ndim == 0 else [values.pop(0) for _ in v] for name, v in diagnostics.items()}
-        skips = {} if scale is None else {"skipped_steps": skipped}
+        skips = {"skipped_steps": skipped} if scaled else {}
         return {"epoch": self.schedule.epoch(step), "loss": loss, "lr": self.schedule.lr_at(step - 1), **named, **skips}
 
     def _save(self) -> None:

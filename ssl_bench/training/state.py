@@ -54,9 +54,9 @@ class TrainingState:
         self.step, self.evaluated_step = 0, 0
         self.device, self.former_conditions = device, dict[str, Any]()
 
-    def scale(self) -> torch.Tensor | None:
-        """Factor [] of the loss in a backward pass in fp16; None: the loss is not scaled."""
-        return self.scaler.scale(self._one) if self.scaler.is_enabled() else None
+    def scale(self) -> torch.Tensor:
+        """Factor [] of the loss in the backward pass; 1 unless in fp16."""
+        return self.scaler.scale(self._one)
 
     def seconds(self) -> float:
         """Seconds that the run has taken so far, in all its processes together."""
@@ -125,8 +125,9 @@ class TrainingState:
         self.former_conditions = dict(ranks[0].get("conditions", {}))
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])
-            total, count, bad_step, bad_tau, *skipped = map(float, ranks[rank()]["meter"])
-            self.meter.restore((total, count, bad_step, bad_tau, *(skipped or [0.0])))  # version 0.2 did not count them
+            # Version 0.2 did not count skipped steps.
+            total, count, bad_step, bad_tau, skipped = map(float, [*ranks[rank()]["meter"], 0.0][:5])
+            self.meter.restore((total, count, bad_step, bad_tau, skipped))
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """Every tensor on the device that a step changes, by its kind."""

@@ -69,8 +69,9 @@ class Stepper:
         state.scaler.step(state.optimizer)
         state.scaler.update()
         state.method.remember(result.kept)
-        # A step that overflowed is skipped, and the scale is smaller after it.
-        state.meter.add(result.loss, found.get("tau"), None if scale is None else state.scale() < scale)
+        # A step whose gradients overflow is skipped, and the scale is smaller after it.
+        skipped = state.scale() < scale if state.scaler.is_enabled() else None
+        state.meter.add(result.loss, found.get("tau"), skipped)
         return found
 
     def finish(self, progress: float) -> None:

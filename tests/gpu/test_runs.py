@@ -49,7 +49,7 @@ def interrupted(folder: str, at: int, *overrides: str) -> str:
             os.kill(os.getpid(), signal.SIGTERM)
         return compute(self, *arguments)
 
-    Stepper.compute = computed  # type: ignore[method-assign]
+    Stepper.compute = computed  # type: ignore[method-assign,assignment]
     return carried_out(folder, *overrides)
 
 
