@@ -17,7 +17,6 @@ from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import refuse
 from ssl_bench.launch import processes
 from ssl_bench.record import streams
-from ssl_bench.training.signals import none_ignored
 
 USAGE = "usage: ssl-bench <command> ...\n\n" + "".join(f"  {name:<10} {text}\n" for name, text in COMMANDS.items())
 USAGE += "\nssl-bench help COMMAND shows the arguments of a command; ssl-bench --version\n"
@@ -39,8 +38,7 @@ def main() -> None:
         del os.environ["COLUMNS"]
     try:
         try:
-            with none_ignored():
-                code = _run(*(sys.argv[1:] or ["--help"]))
+            code = _run(*(sys.argv[1:] or ["--help"]))
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else refuse(end.code, 1) if end.code else 0
         sys.stdout.flush()

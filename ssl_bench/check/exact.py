@@ -25,10 +25,9 @@ from ssl_bench.check.finding import Check, Finding, Level, Setting, Verdict
 from ssl_bench.check.kernels import kernel_checks
 from ssl_bench.config.compose import load
 from ssl_bench.errors import RunError
+from ssl_bench.signals import Interrupt, Interrupted
 from ssl_bench.training.engine import Training
 from ssl_bench.training.graph import TOLERANCE, CudaRecording, GraphedStepper, Recording
-from ssl_bench.training.interrupt import Interrupt
-from ssl_bench.training.signals import Interrupted
 from ssl_bench.training.step import Stepper
 
 REPLAYED, RESUMED, SCALED = 12, 4, 200  # steps

@@ -24,8 +24,8 @@ from ssl_bench.hardware import local_device
 from ssl_bench.launch import ranks
 from ssl_bench.launch.outcome import Outcome
 from ssl_bench.record import checkpoint
+from ssl_bench.signals import Interrupt
 from ssl_bench.training.engine import Training
-from ssl_bench.training.interrupt import Interrupt
 
 LENGTHS = (1, 1000, 70001)  # numbers that a rank sends
 SECONDS = 120  # that the ranks may take to start and answer

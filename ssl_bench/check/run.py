@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from ssl_bench.check.finding import Check, Finding, Level, Setting, Verdict, findings
 from ssl_bench.launch.processes import die_with, heed_safe_path
-from ssl_bench.training.signals import held_in_children, release
+from ssl_bench.signals import held_in_children, release
 
 # The module of each section. A module is imported in the process of its section only.
 SECTIONS = {

@@ -130,8 +130,7 @@ def _check(request: "CheckRequest", work: Path, command: str, as_json: bool) -> 
     from ssl_bench.check import report
     from ssl_bench.check.finding import Verdict
     from ssl_bench.check.run import CheckResult, run
-    from ssl_bench.training.interrupt import Interrupt
-    from ssl_bench.training.signals import Interrupted
+    from ssl_bench.signals import Interrupt, Interrupted
 
     output = sys.stderr if as_json else sys.stdout
     started, start = datetime.datetime.now(datetime.timezone.utc), time.monotonic()

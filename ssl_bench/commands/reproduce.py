@@ -26,7 +26,7 @@ from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import cost, recipe, smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
 from ssl_bench.papers.selection import HELP, Selection
-from ssl_bench.training.signals import stops
+from ssl_bench.signals import stops
 
 SUBMITTED = 32  # commands that wait for jobs of Slurm at the same time, each in a process of its own
 

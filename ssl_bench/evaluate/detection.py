@@ -33,6 +33,7 @@ from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import available_cores, move
 from ssl_bench.networks.norm import GroupedBatchNorm
 from ssl_bench.seeding import stream
+from ssl_bench.signals import stop_if_asked
 
 log = logging.getLogger(__name__)
 
@@ -193,6 +194,7 @@ class FineTuning:
         photos, found = self.photos["val"], list[dict[str, Any]]()
         with torch.no_grad():
             for index in range(rank(), len(photos), world()):
+                stop_if_asked()
                 image, target = photos.take(index)
                 (objects,) = self.model([image.to(self.device)])
                 boxes, scores, labels = (objects[name].cpu() for name in ("boxes", "scores", "labels"))
@@ -225,6 +227,7 @@ class FineTuning:
         with ThreadPoolExecutor(threads, "photos") as pool:
             ahead: deque[list[Future[Example]]] = deque()
             for start in range(0, len(order) - size + 1, size):
+                stop_if_asked()
                 share = order[start + rank() : start + size : world()]
                 ahead.append([pool.submit(photos.take, index, mirrored[index]) for index in share])
                 if len(ahead) > AHEAD:

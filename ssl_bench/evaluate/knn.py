@@ -22,6 +22,7 @@ from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.precision import products
+from ssl_bench.signals import stop_if_asked
 
 GROUP = 8  # G
 PARTS = 16  # a multiple of G that divides m
@@ -77,6 +78,7 @@ def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | Non
     best = _keys(torch.full((len(queries), k), -torch.inf, device=bank.device), LOW_HALF)
     bank_block = -(-len(bank) // -(-len(bank) // bank_block))  # blocks of equal size
     for start in range(0, len(bank), bank_block):
+        stop_if_asked()
         count = min(bank_block, len(bank) - start)
         entries = torch.empty(-(-count // PARTS) * PARTS, bank.shape[1], device=bank.device)  # [m, D], whole parts
         entries[:count], entries[count:] = bank[start : start + count], 0

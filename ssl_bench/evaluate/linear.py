@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.evaluate.target import Evaluator, Target
+from ssl_bench.signals import stop_if_asked
 
 COLUMNS = 256  # dimensions whose statistics are computed at a time
 
@@ -75,6 +76,7 @@ def fit_linear(
     for _ in range(epochs):
         order = fitted[torch.randperm(len(fitted), generator=generator).to(device)]
         for batch in order.split(batch_size):
+            stop_if_asked()
             images = features.index_select(0, batch).sub_(mean).mul_(scale)  # [B, D]; twice as fast as features[batch]
             is_class = (labels.index_select(0, batch) == classes).to(dtype)  # [C, B]
             logits = torch.addmm(bias, weight, images.T).view(len(lrs), num_classes, len(batch))

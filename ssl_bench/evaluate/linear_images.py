@@ -23,6 +23,7 @@ from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.linear import check_sgd, top_accuracies
 from ssl_bench.evaluate.target import Evaluator, Target, captured_outputs, submodules
+from ssl_bench.signals import stop_if_asked
 
 # Principal components of the colours of ImageNet's pixels in [0, 1] (Krizhevsky et al., 2012, section 4.1), one in each
 # column of the matrix; the numbers are those of facebookarchive/fb.resnet.torch, which OpenSelfSup has too.
@@ -152,6 +153,7 @@ class LinearOnImages(Evaluator):
         steps, step = self.epochs * math.ceil(len(labels) / self.batch_size), 0
         for epoch in range(self.epochs):
             for batch in torch.randperm(len(labels), generator=generator).split(self.batch_size):
+                stop_if_asked()
                 optimizer.param_groups[0]["lr"] = self.lr * self._lr_factor(epoch, step / steps)
                 views = self._views(target, batch, generator)
                 features = self._features(target, views) if len(views) else {n: x[:0] for n, x in one_image.items()}

@@ -28,6 +28,7 @@ from ssl_bench.data.views import Views
 from ssl_bench.distributed import gather, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
 from ssl_bench.evaluate.artifacts import Artifact
+from ssl_bench.signals import stop_if_asked
 
 SplitName = Literal["train", "test"]
 
@@ -225,6 +226,7 @@ class Target:
         batches = torch.arange(first, last).split(self.batch_size)
         read = Reader(source, self.device).batches(ids[rows] for rows in batches)
         for rows, (_, images, _) in zip(batches, read, strict=True):
+            stop_if_asked()
             start = int(rows[0]) - first
             for name, output in self.embed(make_views(rows, images)).items():
                 if name not in shard:

@@ -28,8 +28,8 @@ from ssl_bench.launch.workers import LOST, carry_out
 from ssl_bench.record.environment import environment
 from ssl_bench.record.log import logging_to
 from ssl_bench.record.results import finished
+from ssl_bench.signals import Interrupted
 from ssl_bench.training.engine import train
-from ssl_bench.training.signals import Interrupted
 
 
 def launch(

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with, heed_safe_path
 from ssl_bench.record import streams
-from ssl_bench.training.signals import STOPPED, held_in_children, release, stops
+from ssl_bench.signals import STOPPED, held, release, stops
 
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
 PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
@@ -48,8 +48,7 @@ def carry_out(function: Callable[..., Outcome], calls: Mapping[str, Sequence[Any
     with _signals_to() as (pass_to, received):
         try:
             _start_server(len(calls))
-            with held_in_children():
-                workers = [Worker(name, function, arguments) for name, arguments in calls.items()]
+            workers = [Worker(name, function, arguments) for name, arguments in calls.items()]
         except (EOFError, ConnectionError):
             return Outcome.failed("the process that starts the ranks was killed; the same command resumes")
         pass_to(workers)
@@ -177,7 +176,7 @@ def _start_server(workers: int) -> None:
         tempfile.tempdir = "/tmp"
     try:
         resource_tracker.ensure_running()  # releases signals that are held
-        with held_in_children():
+        with held():
             forkserver.ensure_running()
     finally:
         tempfile.tempdir = temporary

@@ -27,12 +27,11 @@ from ssl_bench.record.environment import conditions, environment, peak_memory
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
 from ssl_bench.seeding import rng_state, set_rng_state
+from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
 from ssl_bench.training import graph
 from ssl_bench.training.estimate import memory_advice
-from ssl_bench.training.interrupt import Interrupt
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
-from ssl_bench.training.signals import Interrupted
 from ssl_bench.training.state import TrainingState
 from ssl_bench.training.step import Stepper
 
@@ -57,9 +56,8 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
             if run.state.step < run.schedule.last_step:
                 with memory_advice(run.state.method, run.loader, device, run.images_at_once, world(), run.precision):
                     run.loop(interrupt, tracker)
-            interrupt.at_once = True  # everything is saved, so that an evaluation can be cut short
-            if interrupt.number:
-                raise Interrupted(interrupt.number)
+            interrupt.saved = True
+            stop_if_asked()
             metrics, artifacts = run.evaluate(baselines=True)
             if tracker is not None:
                 pictures = plots.write_artifacts(folder / "figures", artifacts, tracker.path)

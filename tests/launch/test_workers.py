@@ -17,7 +17,7 @@ import torch
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.slots import Slot
 from ssl_bench.launch.workers import carry_out
-from ssl_bench.training.interrupt import Interrupt
+from ssl_bench.signals import Interrupt
 from tests.conftest import SMALL
 from tests.launch.test_grid import LOCAL, losses, results, training_processes, wait_for
 

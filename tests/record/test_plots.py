@@ -16,7 +16,7 @@ from PIL import Image
 from ssl_bench.commands.evaluate import main
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram
 from ssl_bench.record import plots
-from ssl_bench.training.signals import Interrupted
+from ssl_bench.signals import Interrupted
 from tests.conftest import only_run
 from tests.record.wandb_files import records, wandb_directories
 

@@ -1,0 +1,113 @@
+"""The signals that stop a run. Their handler keeps the number, and the run reads it where it can stop."""
+
+import contextlib
+import datetime
+import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ssl_bench.distributed import world
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)  # Slurm sends SIGUSR2 before the time limit
+# Exit codes of stopped processes: after saving their state, or by the signal itself, before they listened to it.
+STOPPED = {code: number for number in STOPS for code in (128 + number, -number)}
+
+
+class Interrupted(BaseException):  # like KeyboardInterrupt: code that goes on after an error must not go on after it
+    """The run was asked to stop, and its state is on disk."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number, self.exit_code = number, 128 + number
+
+
+def stops() -> list[signal.Signals]:
+    """The signals that stop this process: not SIGHUP if it is ignored, as ``nohup`` has it."""
+    hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in STOPS if number != signal.SIGHUP or not hangup_ignored]
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Processes started in the block hold these signals back until they call :func:`release`.
+
+    A new process imports for seconds before it can answer a signal: Ctrl-C would print a traceback of an import.
+    """
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def release() -> None:
+    """Answer held signals: until a run listens to them, they end this process at once."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # which would print a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+
+class Interrupt:
+    """Context manager that catches the signals that stop a run.
+
+    During training a signal takes effect after a step. The ranks vote after each step. The votes of one step are
+    counted after the next one, so that no rank waits for them.
+
+    Args:
+        timeout: seconds that a rank waits for the votes of the others.
+
+    Attributes:
+        saved: everything is on disk: :func:`stop_if_asked` stops the evaluation between two batches.
+    """
+
+    listening: ClassVar["Interrupt | None"] = None
+
+    def __init__(self, timeout: float = 600) -> None:
+        self.number, self.saved = 0, False
+        self._group: Any = None
+        if world() > 1:
+            # The votes have a process group of their own on the CPU: they must not queue behind the work of the GPUs.
+            self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
+        self._vote: tuple[Tensor, Any] | None = None
+        self._former: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupt":
+        Interrupt.listening = self
+        for number in stops():
+            self._former[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Interrupt.listening = None
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.number and world() == 1:
+            signal.signal(number, signal.SIG_DFL)  # after the second signal, a third one ends the process at once
+        self.number = self.number or number
+
+    def agreed(self) -> int:
+        """The signal for which all ranks stop after this step, or 0. Every rank calls it after every step."""
+        if self._group is None:
+            return self.number
+        counted = 0
+        if self._vote is not None:
+            flag, work = self._vote
+            work.wait()
+            counted = int(flag)
+        flag = torch.tensor(self.number)
+        self._vote = flag, dist.all_reduce(flag, dist.ReduceOp.MAX, self._group, async_op=True)
+        return counted
+
+
+def stop_if_asked() -> None:
+    """Raise Interrupted if a signal has come for a run whose training is saved."""
+    interrupt = Interrupt.listening
+    if interrupt is not None and interrupt.saved and interrupt.number:
+        raise Interrupted(interrupt.number)

@@ -1,0 +1,30 @@
+"""A signal stops a run between two batches of its evaluation, once everything is saved; it is never lost."""
+
+import signal
+
+import pytest
+import torch
+
+from ssl_bench.evaluate.linear import fit_linear
+from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
+
+
+class Dies:
+    """Sends a signal where Python ignores the exceptions of handlers."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_in_a_destructor_stops_an_evaluation_after_its_batch() -> None:
+    features, labels = torch.rand(8, 2), torch.arange(8) % 2
+    with pytest.raises(Interrupted, match="SIGTERM") as stop, Interrupt() as interrupt:
+        stop_if_asked()
+        Dies()
+        stop_if_asked()  # nothing is saved yet
+        assert interrupt.agreed() == signal.SIGTERM
+        interrupt.saved = True
+        options = {"epochs": 1, "batch_size": 4, "momentum": 0.9, "weight_decay": 0.0}
+        fit_linear(features, labels, [0.1], num_classes=2, generator=torch.Generator(), **options)
+    assert stop.value.exit_code == 143
+    stop_if_asked()
