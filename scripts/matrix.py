@@ -1,12 +1,12 @@
 """Run the fast tests and the default run with chosen versions of Python and torch, instructions, threads and cores.
 
     python scripts/matrix.py                                          # the standard cells have every value twice
-    python scripts/matrix.py 3.10:2.6 3.13:newest:avx2:2              # two cells
+    python scripts/matrix.py 3.11:2.6 3.13:newest:avx2:2              # two cells
     python scripts/matrix.py 3.12:2.8 --python 3.12=/opt/python3.12   # an interpreter that is not on PATH
 
 A cell is PYTHON:TORCH, and if wanted :ISA, :THREADS and :CORES, in this order.
 
-    PYTHON   3.10 and so on
+    PYTHON   3.11 and so on
     TORCH    newest, or a release such as 2.6
     ISA      default: all instructions of the processor; avx2: those of processors without AVX-512
     THREADS  threads of every process, 1 if absent
@@ -32,7 +32,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ssl_bench" / "matrix"
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
-STANDARD = ["3.10:2.6", "3.10:2.6:avx2:2", "3.11:2.11:avx2", "3.11:2.11:1:1", "3.13:newest:2", "3.13:newest:avx2:1:1"]
+STANDARD = ["3.11:2.6", "3.11:2.6:avx2:2", "3.11:2.11:avx2", "3.11:2.11:1:1", "3.13:newest:2", "3.13:newest:avx2:1:1"]
 HEAD = ["Python", "torch", "ISA", "threads", "cores", "passed", "failed", "skipped", "seconds", "kNN", "seconds"]
 
 
@@ -51,7 +51,7 @@ class Cell(NamedTuple):
             r"(3\.\d+):(newest|\d+\.\d+[\d.]*)(?::(default|avx2))?(?::([1-9]\d*))?(?::(all|[1-9]\d*))?", text
         )
         if not found:
-            example = "such as 3.10:2.6 or 3.13:newest:avx2:2:all"
+            example = "such as 3.11:2.6 or 3.13:newest:avx2:2:all"
             raise argparse.ArgumentTypeError(f"{text} is not PYTHON:TORCH[:ISA][:THREADS][:CORES], {example}")
         given = {name: part for name, part in zip(cls._fields, found.groups(), strict=True) if part}
         return cls(**given)

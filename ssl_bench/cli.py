@@ -15,7 +15,6 @@ import sys
 from ssl_bench import __version__
 from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import refuse
-from ssl_bench.launch import processes
 from ssl_bench.record import streams
 
 USAGE = "usage: ssl-bench <command> ...\n\n" + "".join(f"  {name:<10} {text}\n" for name, text in COMMANDS.items())
@@ -86,7 +85,6 @@ def _run(command: str, *arguments: str) -> int:
     try:
         if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
             os.environ["PYTHONSAFEPATH"] = "1"
-            processes.heed_safe_path()
     except FileNotFoundError:
         return refuse("the working directory was deleted: change to a folder that exists")
     if command not in READERS:

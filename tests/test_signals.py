@@ -24,7 +24,7 @@ def test_a_signal_in_a_destructor_stops_an_evaluation_after_its_batch() -> None:
         stop_if_asked()  # nothing is saved yet
         assert interrupt.agreed() == signal.SIGTERM
         interrupt.saved = True
-        options = {"epochs": 1, "batch_size": 4, "momentum": 0.9, "weight_decay": 0.0}
-        fit_linear(features, labels, [0.1], num_classes=2, generator=torch.Generator(), **options)
+        sizes, rng = {"num_classes": 2, "epochs": 1, "batch_size": 4}, torch.Generator()
+        fit_linear(features, labels, [0.1], **sizes, momentum=0.9, weight_decay=0.0, generator=rng)  # type: ignore[arg-type]
     assert stop.value.exit_code == 143
     stop_if_asked()

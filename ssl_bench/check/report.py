@@ -65,7 +65,7 @@ def record(
         "host": socket.gethostname(),
         "machine": f"{request.gpus} x {device}" if request.gpus else f"{facts.get('cores', '?')} cores of {device}",
         "command": command,
-        "started": started.astimezone(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "started": started.astimezone(datetime.UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
         "level": request.level.name.lower(),
         "sections": list(request.sections),
@@ -127,7 +127,7 @@ def save(outputs: Path, content: Mapping[str, Any], started: datetime.datetime) 
         OSError: it cannot be written.
     """
     checks = outputs / "checks"
-    name = f"{content['host']}-{started.astimezone(datetime.timezone.utc):%Y%m%d-%H%M%S}"
+    name = f"{content['host']}-{started.astimezone(datetime.UTC):%Y%m%d-%H%M%S}"
     unfinished = checks / f".{name}.{os.getpid()}"
     try:
         unfinished.mkdir(parents=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ssl_bench.check.finding import Check, Finding, Level, Setting, Verdict, findings
-from ssl_bench.launch.processes import die_with, heed_safe_path
+from ssl_bench.launch.processes import die_with
 from ssl_bench.signals import held_in_children, release
 
 # The module of each section. A module is imported in the process of its section only.
@@ -211,7 +211,6 @@ def _work(
     _redirect(log)
     release()
     die_with(parent)
-    heed_safe_path()
     try:
         from ssl_bench.hardware import available_cores, local_device
         from ssl_bench.record.environment import environment

@@ -133,7 +133,7 @@ def _check(request: "CheckRequest", work: Path, command: str, as_json: bool) -> 
     from ssl_bench.signals import Interrupt, Interrupted
 
     output = sys.stderr if as_json else sys.stdout
-    started, start = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
+    started, start = datetime.datetime.now(datetime.UTC), time.monotonic()
     facts: dict[str, Any] = {}
     results: list[CheckResult] = []
     content: Mapping[str, Any] = {}

@@ -1,11 +1,11 @@
 """How a run ended, as plain data that crosses processes and is written to disk."""
 
 from dataclasses import asdict, dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 
-class State(str, Enum):
+class State(StrEnum):
     """State of a run in a grid.
 
     ``HELD``: another process is training the run. ``DONE_BEFORE``: there was nothing left to do.

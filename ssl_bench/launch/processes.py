@@ -7,9 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from ssl_bench.record import streams
 
@@ -37,30 +35,8 @@ def stop_after(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-@cache
-def heed_safe_path() -> None:
-    """With PYTHONSAFEPATH, let no Python that this one starts import from the working directory; 3.10 ignores it."""
-    if sys.version_info >= (3, 11) or "PYTHONSAFEPATH" not in os.environ:
-        return
-    import _posixsubprocess
-
-    start = _posixsubprocess.fork_exec
-
-    def fork_exec(command: Sequence[str], *others: Any) -> Any:
-        words = [os.fsdecode(word) for word in command]
-        option = next((number for number, word in enumerate(words) if word in ("-c", "-m")), 0)
-        if option and words[0] == sys.executable and words[1].startswith("-"):
-            run = f"import runpy; runpy.run_module({words[option + 1]!r}, run_name='__main__', alter_sys=True)"
-            code = words[option + 1] if words[option] == "-c" else run
-            words[option : option + 2] = ["-c", f"import sys; sys.path.pop(0); {code}"]
-        return start(words, *others)
-
-    _posixsubprocess.fork_exec = fork_exec  # type: ignore[assignment]
-
-
 def prepare(launcher: str) -> None:
     """Set up a process in which a launcher carries out a run."""
-    heed_safe_path()
     streams.outlive_reader()
     launching = multiprocessing.parent_process()
     if launcher == "local" and launching is not None:  # with n_jobs=1 there is only one process

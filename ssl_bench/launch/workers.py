@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.processes import die_with, heed_safe_path
+from ssl_bench.launch.processes import die_with
 from ssl_bench.record import streams
 from ssl_bench.signals import STOPPED, held, release, stops
 
@@ -200,7 +200,6 @@ def _work(
         os._exit(1)
     os.environ.clear()
     os.environ.update(environment)
-    heed_safe_path()
     if cores is not None:
         os.sched_setaffinity(0, cores)
     streams.outlive_reader()

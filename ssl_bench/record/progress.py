@@ -56,6 +56,7 @@ class Progress:
     def __init__(self, steps: int, done: int, per_epoch: int, epochs: int, shown: bool) -> None:
         self.steps, self.done, self.per_epoch, self.epochs, self.shown = steps, done, per_epoch, epochs, shown
         self._printed, self._pace, self._announced = time.monotonic(), Pace(), False
+        self.restart(done)
         self._bar: Any = None
         self._task: Any = None
 
@@ -75,23 +76,26 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
+    def restart(self, step: int) -> None:
+        """Time the steps after ``step`` from now on: what has happened since the last one is none of theirs."""
+        self._since, self._before = time.monotonic(), step
+
+    def rate(self, step: int) -> float:
+        """Steps per second since the last call, or :meth:`restart`, until ``step``."""
+        steps, seconds = step - self._before, time.monotonic() - self._since
+        self._pace.add(steps, seconds)
+        self.restart(step)
+        return steps / seconds
+
     def advance(self, step: int) -> None:
         """Move the bar to ``step``."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
 
-    def show(self, step: int, row: Mapping[str, float], steps: int, seconds: float) -> None:
-        """Show a new row of metrics. Without a bar: a line at most every ten seconds, and one at the end.
-
-        Args:
-            step: steps done.
-            row: the metrics.
-            steps: those since the last row or evaluation.
-            seconds: that they took.
-        """
+    def show(self, step: int, row: Mapping[str, float]) -> None:
+        """Show the row of metrics of ``step``. Without a bar: a line at most every ten seconds, and one at the end."""
         if not self.shown:
             return
-        self._pace.add(steps, seconds)
         left = self._pace.seconds(self.steps - step) if step < self.steps else None
         if left is not None and not self._announced:
             log.info("about %s of training to go", clock(left))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from statistics import mean
 from typing import Any
 
@@ -12,7 +12,7 @@ from ssl_bench.status.grids import GridFolder
 from ssl_bench.status.runs import Run, one_line
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """State of an entry.
 
     ``RUNNING``: the process that owns the run is alive. ``WAITING``: a grid at work has still to start the run.

@@ -5,7 +5,6 @@ Shapes: B images on this rank; W ranks; V views.
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,37 +93,41 @@ class Training:
 
     def loop(self, interrupt: Interrupt, tracker: Tracker | None) -> None:
         """Train to the last step, with rows of metrics, checkpoints and evaluations on the way."""
-        state, schedule, log_every = self.state, self.schedule, self.config["log_every"]
-        save_every = self.config["checkpoint"]["every"] * schedule.steps_per_epoch
+        state, last, epochs = self.state, self.schedule.last_step, self.config["epochs"]
         step = self.stepper()
         state.method.train()
         self._evaluate_if_due(tracker)  # due here if a signal came before it
-        since, before = time.monotonic(), state.step
-        shown = schedule.last_step, state.step, schedule.steps_per_epoch, self.config["epochs"], rank() == 0
-        with Progress(*shown) as progress:
-            while state.step < schedule.last_step:
-                logging_now = (state.step + 1) % log_every == 0 or state.step + 1 == schedule.last_step
-                diagnostics = step(logging_now)
-                if logging_now:
-                    row = self._row(diagnostics)
-                    now = time.monotonic()
-                    steps, seconds = state.step - before, now - since
-                    since, before = now, state.step
-                    rate = steps * self.loader.batch_size / seconds
-                    row |= {"images_per_second": rate, "seconds": state.seconds()}
-                    progress.show(state.step, row, steps, seconds)
-                    if tracker is not None:
-                        tracker.row(state.step, row)
-                else:
-                    progress.advance(state.step)
+        with Progress(last, state.step, self.schedule.steps_per_epoch, epochs, rank() == 0) as progress:
+            while state.step < last:
+                logged = self._is_logged(state.step + 1)
+                diagnostics = step(logged)
+                if logged:
+                    self._log(diagnostics, progress, tracker)
+                progress.advance(state.step)
                 stop = interrupt.agreed()
-                if stop or state.step % save_every == 0 or state.step == schedule.last_step:
+                if stop or self._is_saved(state.step):
                     self._save()
                 if stop:
                     raise Interrupted(stop)
                 if self._evaluate_if_due(tracker):
                     self._save()
-                    since, before = time.monotonic(), state.step
+                    progress.restart(state.step)
+
+    def _is_logged(self, step: int) -> bool:
+        return step % self.config["log_every"] == 0 or step == self.schedule.last_step
+
+    def _is_saved(self, step: int) -> bool:
+        every = self.config["checkpoint"]["every"] * self.schedule.steps_per_epoch
+        return step % every == 0 or step == self.schedule.last_step
+
+    def _log(self, diagnostics: dict[str, Tensor], progress: Progress, tracker: Tracker | None) -> None:
+        """Write a row of metrics and show it."""
+        step, row = self.state.step, self._row(diagnostics)
+        row["images_per_second"] = progress.rate(step) * self.loader.batch_size
+        row["seconds"] = self.state.seconds()
+        progress.show(step, row)
+        if tracker is not None:
+            tracker.row(step, row)
 
     def stepper(self) -> Callable[[bool], dict[str, Tensor]]:
         """The function that carries out the next step and returns its diagnostics, all of them if asked for."""

@@ -17,7 +17,7 @@ from ssl_bench.check.run import CheckRequest, CheckResult
 from ssl_bench.commands import reproduce
 from ssl_bench.papers import cost
 
-NOW = datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=datetime.timezone.utc)
+NOW = datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=datetime.UTC)
 FACTS = {"torch": "2.15.0", "device": "NVIDIA H100", "git": None, "cores": 16}
 RATE = {"images_s": 1000.0, "gflop_per_image": 6.66, "batch": 512, "precision": "bf16", "mode": "graph"}
 RESULTS = [
