@@ -1,4 +1,4 @@
-"""Every command line of every README, shortened, and the layout of README.md against the files.
+"""Every command line of every README, shortened, and what they say about files and options.
 
 A training is cut to one step on a very small network, a grid to its first run, and a table to its plan. A command that
 needs a download, a cluster or more GPUs than there are is composed and checked, but not carried out.
@@ -20,9 +20,11 @@ from tests.conftest import SMALL
 
 ROOT = Path(__file__).parents[1]
 READMES = ["README.md", "conf/README.md", "scripts/README.md", "ssl_bench/papers/README.md"]
-READMES += ["ssl_bench/papers/measured/README.md"]
+READMES += ["ssl_bench/papers/measured/README.md", "CONTRIBUTING.md"]
+READMES += [f"ssl_bench/{room}/README.md" for room in ("launch", "data", "check")]
 SETUP = (
     "pip ",
+    "pre-commit ",
     "ruff ",
     "mypy",
     "pytest",
@@ -139,26 +141,10 @@ def _composed(words: list[str], primary: str = "train") -> None:
         schema.check(config)
 
 
-def test_the_layout_names_every_file() -> None:
-    """Each room of ``ssl_bench/`` with exactly the Python files that are in it, and every folder of the top level."""
-    block = re.search(r"```text\n(conf/.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert block is not None
-    text: dict[str, str] = {}  # by room; "" is the root of the package
-    room = ""
-    for line in block[1].splitlines():
-        if entry := re.match(r"  (\S+)", line):
-            room = entry[1].strip("/") if entry[1].endswith("/") else ""
-        elif not line.startswith(" "):
-            room = line.split("/")[0]
-        text[room] = text.get(room, "") + line + "\n"
-    found: dict[str, set[str]] = {}
-    for path in (ROOT / "ssl_bench").rglob("*.py"):
-        folder = str(path.parent.relative_to(ROOT / "ssl_bench"))
-        if path.name != "__init__.py" and folder != "objective/losses":
-            found.setdefault("" if folder == "." else folder, set()).add(path.name)
-    for folder, names in found.items():
-        assert set(re.findall(r"\w+\.py\b", text[folder])) == names, folder
-    assert {"conf", "ssl_bench", "scripts", "tests", "outputs"} <= text.keys()
+def test_the_layout_names_every_room() -> None:
+    named = re.findall(r"^\| `(?:ssl_bench/)?(\w+)/`", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    rooms = {path.parent.name for path in ROOT.glob("ssl_bench/*/__init__.py")}
+    assert {*named, "commands"} >= rooms | {"conf", "tests", "scripts"}
 
 
 def test_the_tables_of_options_name_options_that_exist() -> None:

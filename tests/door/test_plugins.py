@@ -1,4 +1,4 @@
-"""The README's example of a plugin: a loss in a package of one's own, which runs only where the user allows it."""
+"""The example of a plugin in conf/README.md: a loss in a package of one's own, which runs only where the user allows it."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from ssl_bench.config import plugins
 from tests.conftest import only_run
 from tests.door.door import refuses
 
-README = Path(ssl_bench.__file__).parent.parent / "README.md"
+README = Path(ssl_bench.__file__).parent.parent / "conf" / "README.md"
 COMMAND = "train loss=scaled 'plugins=[my_losses]' --config-dir my_losses/conf"
 
 
