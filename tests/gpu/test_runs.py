@@ -75,15 +75,17 @@ def test_a_run_goes_on_with_another_number_of_gpus(
 def with_little_memory(folder: str) -> list[str]:
     """How runs end: a batch, the chunk that the sentence names, an evaluation, and that again with more memory."""
     large = ["batch_size.size=256", "backbone.width=32", "max_steps=1", "precision=fp32"]
-    evaluated = ["backbone.width=32", "batch_size.size=4", "max_steps=1", "precision=fp32", "evaluate=[knn]"]
+    small = ["batch_size.size=4", "backbone.width=32", "max_steps=1", "precision=fp32"]
+    carried_out(f"{folder}/small", *small)
+    enough = torch.cuda.max_memory_reserved() / 2**20
     os.environ["FAKE_CUDA_MB"] = "300"
     said = [carried_out(f"{folder}/large", *large)]
     chunk = said[0].partition("batch_size.chunk=")[2].partition(",")[0]
     said += [carried_out(f"{folder}/chunk", *large, f"batch_size.chunk={chunk}")]
-    os.environ["FAKE_CUDA_MB"] = "70"
-    said += [carried_out(f"{folder}/evaluated", *evaluated)]
-    os.environ["FAKE_CUDA_MB"] = "16384"
-    return [*said, carried_out(f"{folder}/evaluated", *evaluated)]
+    for memory in (1.3 * enough, 16384):  # evaluated are 512 images at a time
+        os.environ["FAKE_CUDA_MB"] = str(int(memory))
+        said += [carried_out(f"{folder}/evaluated", *small, "evaluate=[knn]")]
+    return said
 
 
 @pytest.mark.skipif(REAL, reason="the memory of a real GPU cannot be set")
