@@ -1,4 +1,4 @@
-"""The example of a plugin in conf/README.md: a loss in a package of one's own, which runs only where the user allows it."""
+"""The plugin in conf/README.md: a loss in a package of one's own, which runs only where the user allows it."""
 
 import json
 import re
