@@ -27,10 +27,9 @@ from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.networks import export
 from ssl_bench.parts import Parts
 from tests.composed import load
-from tests.door.test_files import ODD, no_file, variants
+from tests.door.test_files import no_file
 
 Train = Callable[..., tuple[int, str]]
-NAMES = ("train_images", "train_labels", "test_images", "test_labels")
 
 
 class Hostile:
@@ -85,24 +84,15 @@ WRONG: list[tuple[str, Any, str]] = [
         "test_labels.npy has labels from -2 to 7, not from 0 to 9 or -1 for an unlabelled image",
     ),
     ("train_labels", LABELS.astype(np.float64), "train_labels.npy holds float64 [70], not int64 [N]: replace it"),
-    ("train_labels", LABELS.astype(np.int32), "train_labels.npy holds int32 [70], not int64 [N]: replace it"),
-    ("train_labels", LABELS.astype(">i8"), "train_labels.npy holds >i8 [70], not int64 [N]: replace it"),
-    ("train_labels", LABELS[:, None], "train_labels.npy holds int64 [70, 1], not int64 [N]: replace it"),
-    ("train_labels", np.int64(3), "train_labels.npy holds int64 [], not int64 [N]: replace it"),
     ("train_images", images().astype(np.float32), "train_images.npy holds float32 [70, 28, 28, 1], not uint8 [N, hei"),
     ("train_images", images()[..., 0], "train_images.npy holds uint8 [70, 28, 28], not uint8 [N, height, width, chan"),
-    ("train_images", np.int8(3), "train_images.npy holds int8 [], not uint8 [N, height, width, channels]: replace it"),
     ("train_images", images(channels=3), "has images of 28 x 28 pixels with 3 channels, not 28 x 28 with 1: set"),
     (
         "test_images",
         images(size=32),
         "test_images.npy has images of 32 x 32 pixels with 1 channels, not 28 x 28 with 1",
     ),
-    ("train_images", np.zeros((70, 28, 20, 1), np.uint8), "has images of 28 x 20 pixels with 1 channels, not 28 x 28"),
-    ("train_labels", np.array([1, "a", None] * 20, object), "is cut short, damaged or no array of numbers: remove it,"),
     ("train_labels", np.array([Hostile()] * 70, object), "train_labels.npy is cut short, damaged or no array of num"),
-    ("train_labels", np.zeros(70, [("a", "i8")]), "train_labels.npy holds [('a', '<i8')] [70], not int64 [N]: replace"),
-    ("train_labels", np.array(["a"] * 70), "train_labels.npy holds <U1 [70], not int64 [N]: replace it"),
 ]
 
 
@@ -122,27 +112,6 @@ def test_an_empty_split_is_refused(folder: Path) -> None:
     remedy = "remove it, and get it with `ssl-bench prepare dataset=mnist paths.data=data`"
     with pytest.raises(ConfigError, match=f"data/mnist/train_images.npy has no images: {remedy}"):
         mnist().check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_arrays_with_any_damage_are_refused_or_read(folder: Path, name: str) -> None:
-    dataset, path = mnist(), folder / f"{name}.npy"
-    content = path.read_bytes()
-    header = [(f"header, {text}", changed + content[128:]) for text, changed in variants(content[:128], 17)]
-    pickled = pickle.dumps(Hostile())
-    refused = 0
-    for description, changed in [*variants(content, 13), *header, *(("odd", odd) for odd in [*ODD, pickled])]:
-        path.write_bytes(changed)
-        with warnings.catch_warnings(record=True) as warned:
-            try:
-                assert dataset.check() == 70
-            except ConfigError as error:
-                refused += 1
-                assert f"{name.split('_')[0]}_" in str(error) and "pickle" not in str(error), (description, error)
-                assert "\n" not in str(error)
-        assert not warned, description
-    assert refused > 400 + len(ODD) and not Path("hacked").exists()
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "link to nothing", "device"])
@@ -194,24 +163,6 @@ def photo_folder(content: dict[str, bytes]) -> Folder:
     return Folder(Path("photos"), ["a"], 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP"])
-@pytest.mark.parametrize("pillow", [False, True])
-def test_photos_with_any_damage_are_decoded_or_replaced(
-    kind: str, pillow: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    if pillow:
-        monkeypatch.setattr(photos, "_native", lambda: None)
-    for description, changed in [*variants(photo(kind), 5, 60), *(("odd", odd) for odd in ODD)]:
-        data = torch.tensor(list(changed), dtype=torch.uint8)
-        try:
-            image = photos.decode(data)
-        except (RuntimeError, OSError, ValueError) as error:
-            assert str(error) or type(error).__name__, description
-        else:
-            assert image.dtype == torch.uint8 and image.shape[0] == 3 and image.numel(), description
-
-
 def test_of_a_moving_picture_the_first_frame_counts() -> None:
     frames = [Image.fromarray(np.full((8, 9, 3), grey, np.uint8)) for grey in (10, 200)]
     file = BytesIO()
@@ -248,8 +199,7 @@ def claiming(kind: str, side: int) -> bytes:
     return bytes(content)
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP"])
-@pytest.mark.parametrize("side", [10_000, 20_000, 65_500])
+@pytest.mark.parametrize(("kind", "side"), [("JPEG", 65_500), ("PNG", 10_000), ("WEBP", 20_000)])
 def test_a_photo_that_claims_to_be_huge_is_replaced_and_named(
     kind: str, side: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -263,13 +213,6 @@ def test_a_photo_that_claims_to_be_huge_is_replaced_and_named(
     (line,) = caplog.messages
     assert line.startswith("photos/a/0.jpg is damaged and replaced by the next image of its class: ")
     assert "pixels) exceeds limit of" in line or kind == "WEBP"  # libwebp itself does not believe the header
-
-
-def test_a_jpeg_with_bytes_that_fill_is_decoded() -> None:
-    content = photo("JPEG")
-    filled = content[:2] + b"\xff\xff" + content[2:]
-    plain, odd = (photos.decode(torch.tensor(list(each), dtype=torch.uint8)) for each in (content, filled))
-    assert torch.equal(plain, odd)
 
 
 def test_no_photo_starts_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,12 +233,6 @@ def test_no_photo_starts_another_program(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not Path("called").exists()
 
 
-def test_a_palette_that_is_partly_transparent_gives_no_warning() -> None:
-    file = BytesIO()
-    Image.linear_gradient("L").quantize().save(file, "PNG", transparency=bytes([0, 128]))
-    assert photos.decode(torch.tensor(list(file.getvalue()), dtype=torch.uint8)).shape == (3, 256, 256)
-
-
 @pytest.mark.parametrize("long", [400, 401])
 @pytest.mark.parametrize("upright", [False, True])
 def test_only_the_middle_of_a_long_picture_is_resized(long: int, upright: bool) -> None:
@@ -313,19 +250,13 @@ def test_only_the_middle_of_a_long_picture_is_resized(long: int, upright: bool) 
 DEFECT = photo("JPEG")[:100]
 
 
-def test_packed_photos_with_any_damage_are_refused_or_read() -> None:
+def test_packed_photos_with_damage_are_refused() -> None:
     pack(photo_folder({f"{i}.jpg": photo("JPEG") for i in range(4)}), Path("packed/train"), 20, lambda each: each)
     index = Path("packed/train.npz")
-    content, refused = index.read_bytes(), 0
-    for description, changed in [*variants(content, 23), *(("odd", odd) for odd in ODD)]:
-        index.write_bytes(changed)
-        try:
-            packed = Packed(Path("packed/train"), 1)
-            assert len(packed) == 4 and len(packed.take(torch.arange(4))) == 4, description
-        except ConfigError as error:
-            refused += 1
-            assert "train.npz is damaged, or does not belong to train.jpegs: remove both" in str(error), description
-    assert refused > 250
+    content = index.read_bytes()
+    index.write_bytes(content[:100])
+    with pytest.raises(ConfigError, match=r"train\.npz is damaged, or does not belong to train\.jpegs: remove both"):
+        Packed(Path("packed/train"), 1)
     for changes in (
         {"labels": np.array([0, 0, 0, -1])},
         {"labels": np.array([Hostile()] * 4, object)},
@@ -356,17 +287,13 @@ INSTANCES: dict[str, Any] = {
 }
 
 
-def test_instances_of_any_content_are_refused_or_read() -> None:
+def test_instances_name_photos_of_their_folder_only() -> None:
     path = Path("instances.json")
-    content = json.dumps(INSTANCES).encode()
-    path.write_bytes(content)
+    path.write_text(json.dumps(INSTANCES))
     assert len(coco.Boxes(Path(), path, True)) == 1
-    for description, changed in [*variants(content, 29), *(("odd", odd) for odd in ODD)]:
-        path.write_bytes(changed)
-        try:
-            coco.Boxes(Path(), path, False)
-        except ConfigError as error:
-            assert "instances.json" in str(error) and "\n" not in str(error), description
+    path.write_text("{")
+    with pytest.raises(ConfigError, match=r"instances\.json"):
+        coco.Boxes(Path(), path, False)
     for name in ("/etc/passwd", "../secret.jpg", "a/../../b.jpg"):
         photo_entry = INSTANCES["images"][0] | {"file_name": name}
         path.write_text(json.dumps(INSTANCES | {"images": [photo_entry]}))
