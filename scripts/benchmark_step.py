@@ -21,7 +21,7 @@ from benchmark_launches import kornia_views, lightly_loss, plain_loss
 from timing import alternate, environment, print_table, try_each
 from torch import Tensor, nn
 
-from ssl_bench.check.steps import Workload
+from ssl_bench.check.speed import training
 
 BASE = "ssl_bench"
 
@@ -70,7 +70,7 @@ def other(
 def measure(precision: str, batch: int, rounds: int) -> None:
     """Time the steps in one precision and print their table."""
     half = precision == "bf16"
-    ours = Workload("resnet18 32px", batch, precision).step(Path(mkdtemp()), torch.device("cpu"))
+    step = training("resnet18 32px", batch, Path(mkdtemp()), torch.device("cpu"), f"precision={precision}").stepper()
     others, missing = try_each(
         {
             "plain loop": partial(other, lambda: plain_loss, batch, half, True, False),
@@ -78,7 +78,7 @@ def measure(precision: str, batch: int, rounds: int) -> None:
             "lightly": partial(other, lightly_loss, batch, half, False, False),
         }
     )
-    times = alternate({BASE: ours} | others, rounds)
+    times = alternate({BASE: partial(step, False)} | others, rounds)
     seconds = {name: each.wall for name, each in times.items()}
     rates = {"images/s": lambda name: f"{batch / statistics.median(seconds[name]):.1f}"}
     print(f"\n{precision}, {batch} images, a step")

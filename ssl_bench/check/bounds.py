@@ -6,7 +6,7 @@ u is the unit roundoff of a format: half the distance from 1 to the next number.
 relative to the partial sum. If these roundings have mean zero, the error is below lambda sqrt(n) u sum |a b| with
 probability 1 - 2 exp(-lambda^2 / 2) (Higham and Mary 2019, SIAM J. Sci. Comput. 41(5), A2815, theorem 2.4); lambda = 8
 leaves 3e-14 for each number. Tensor cores cut off instead of rounding, but add 8 or more products at once, which stays
-below the bound up to n = 1,024. The result is then rounded to the format: u relative to itself.
+below the bound up to n = 1,024. The result is then rounded to the format.
 """
 
 import contextlib

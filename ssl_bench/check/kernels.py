@@ -18,6 +18,7 @@ PRODUCTS = ((1, 1, 1), (7, 129, 65), (257, 1000, 33), (64, 64, 64), (128, 512, 2
 CONVOLUTIONS = ((3, 13, 29, 17, 19, 3, 2), (2, 3, 24, 15, 15, 7, 2), (2, 64, 64, 8, 8, 3, 1), (5, 32, 16, 9, 9, 1, 1))
 NORMS = ((3, 5, 7, 11), (64, 13), (16, 32, 10, 10))
 ROWS = ((5, 1), (3, 7), (9, 1023), (2, 65537))
+ROUNDINGS = 4  # of a result in 16 bits: the sum is added up in some parts
 WINOGRAD = 4  # roundings of numbers of the size of a typical output, in cuDNN's fast convolutions
 
 
@@ -85,8 +86,8 @@ def _bound(form: NumberFormat, terms: int, exact: Tensor, size: Tensor) -> Tenso
 
 
 def _last(form: NumberFormat) -> float:
-    """Unit roundoff of the results: TF32 rounds the factors only."""
-    return U32 if form.name == "tf32" else form.unit
+    """Error of a result by its rounding: TF32 rounds the factors only; in 16 bits some parts of a sum are rounded."""
+    return U32 if form.name == "tf32" else ROUNDINGS * form.unit if form.unit > U32 else form.unit
 
 
 def batch_norms(device: torch.device) -> list[Difference]:

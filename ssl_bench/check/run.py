@@ -159,9 +159,9 @@ def _work(connection: Connection, section: Section, setting: Setting, log: Path,
     os.setsid()  # a group of its own, which Ctrl-C in the terminal does not reach: the parent ends it
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    with open(log, "w") as file:  # of this process, its libraries and its children
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    for number in (1, 2):  # of this process, its libraries and its children
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
     faulthandler.enable()
     die_with(parent)
     end = OVER
@@ -171,6 +171,4 @@ def _work(connection: Connection, section: Section, setting: Setting, log: Path,
     except Exception as error:  # whatever the section raises: the parent reports it
         end = " ".join(f"failed with {type(error).__name__}: {error}".split())
     connection.send(end)
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(0)  # without the clean-up of CUDA and of libraries, which may wait for processes that have failed

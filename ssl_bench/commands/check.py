@@ -44,7 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     try:
         request = _request(options)
-        (request.outputs / "checks").mkdir(parents=True, exist_ok=True)
+        request.outputs.mkdir(parents=True, exist_ok=True)
+        (request.outputs / "checks").mkdir(exist_ok=True)
     except ConfigError as error:
         return refuse(error)
     except OSError as error:
