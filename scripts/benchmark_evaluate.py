@@ -1,4 +1,4 @@
-"""Compare time and memory of kNN and linear probe with scikit-learn, lightly and faiss on the same random features.
+"""Compare time and memory of kNN with scikit-learn, lightly and faiss on random features, and measure the linear probe.
 
     python scripts/benchmark_evaluate.py                         # everything, about 10 minutes on two cores
     python scripts/benchmark_evaluate.py --only knn --rounds 7
@@ -21,7 +21,6 @@ with a faster product, such as the convolution that ours uses.
 """
 
 import argparse
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -100,29 +99,6 @@ def linear_ours(data: Data, epochs: int, rates: list[float], together: bool) -> 
         fit_linear(features, labels, lrs, num_classes=CLASSES, generator=generator, **settings)
 
 
-def linear_scikit_learn(data: Data, epochs: int) -> Any:
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-
-    _, features, labels = data
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        LogisticRegression(max_iter=epochs).fit(features.numpy(), labels.numpy())
-
-
-def linear_loader(data: Data, epochs: int) -> Any:
-    """Train the probe with the usual loop: DataLoader, autograd, torch's SGD."""
-    _, features, labels = data
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(features, labels), batch_size=512, shuffle=True)
-    layer = torch.nn.Linear(features.shape[1], CLASSES)
-    optimizer = torch.optim.SGD(layer.parameters(), 0.01, momentum=0.9)
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.zero_grad()
-            F.cross_entropy(layer(x), y).backward()
-            optimizer.step()
-
-
 def compare(
     title: str, contenders: Mapping[str, Callable[[Data], Any]], arguments: argparse.Namespace, predicts: bool
 ) -> None:
@@ -176,8 +152,6 @@ def main() -> None:
             "ssl_bench, 1 rate": partial(linear_ours, epochs=epochs, rates=eight[:1], together=True),
             "8 rates at once": partial(linear_ours, epochs=epochs, rates=eight, together=True),
             "8 rates one by one": partial(linear_ours, epochs=epochs, rates=eight, together=False),
-            "DataLoader, 1 rate": partial(linear_loader, epochs=epochs),
-            "scikit-learn L-BFGS": partial(linear_scikit_learn, epochs=epochs),
         }
         compare(f"linear probe: {size}, {epochs} epochs, batch 512", contenders, arguments, predicts=False)
 

@@ -1,4 +1,4 @@
-"""Measure how many photos per second a core reads from the disk, and how long training waits for them.
+"""Measure how many photos per second a core reads from the disk.
 
     python scripts/benchmark_images.py FOLDER                   # with train/<class>/*.JPEG
     python scripts/benchmark_images.py FOLDER --side 500 375    # the same photos, scaled and encoded again first
@@ -6,13 +6,12 @@
 "decode alone" is the least that any loader can take. "to a batch" is the work of the cores of a GPU machine, where the
 GPU makes the views. "to two views" is SimCLR's whole recipe at 224 pixels on the CPU; it is compared with torchvision's
 ImageFolder and v2 transforms in torch's DataLoader. Times are CPU times of all threads and processes, in alternating
-rounds; rates are medians. The second part trains a small network and prints the share of the time that it waited.
+rounds; rates are medians.
 """
 
 import argparse
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 from benchmark_views import TASKS, torchvision_v2
 from timing import alternate, environment, print_table
-from torch import Tensor, nn
+from torch import Tensor
 
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.folder import Folder
@@ -114,29 +113,6 @@ def rates(folder: Path, images: Folder, batch: int, rounds: int, workers: int) -
     print(f"{8 * PER_GPU * floor / used:.0f} for decoding alone")
 
 
-def overlap(images: Folder, batch: int, steps: int) -> None:
-    """Train a small network on two views, and print how long it waited for photos."""
-    network = nn.Sequential(
-        nn.Conv2d(3, 32, 7, 4, 3), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
-    )
-    optimizer = torch.optim.SGD(network.parameters(), 0.01)
-    waited, start, ready = 0.0, 0.0, loader(images, batch).steps(0, steps + 1)
-    for i in range(steps + 1):
-        before = time.perf_counter()
-        step = next(ready)
-        if i == 0:
-            start = time.perf_counter()  # waiting for the first batch does not count
-        else:
-            waited += time.perf_counter() - before
-        first, second = step.batch().views
-        loss = (network(first) - network(second)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    wall = time.perf_counter() - start
-    print(f"{steps} steps of {batch} images: {wall:.1f} s, {waited:.2f} s ({waited / wall:.1%}) of them waiting")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -163,7 +139,6 @@ def main() -> None:
         print(f"the mean {size:.0f} kB; ", end="")
         print(f"{arguments.workers} workers, batches of {arguments.batch}, {arguments.rounds} rounds")
         rates(folder, images, arguments.batch, arguments.rounds, arguments.workers)
-        overlap(images, arguments.batch, 8)
     finally:
         if copy is not None:
             shutil.rmtree(copy)

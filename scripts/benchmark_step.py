@@ -9,6 +9,7 @@ the same recipe of views by kornia, in channels_last where the name says so. Rou
 """
 
 import argparse
+import importlib
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -17,13 +18,35 @@ from tempfile import mkdtemp
 from typing import Any
 
 import torch
-from benchmark_launches import kornia_views, lightly_loss, plain_loss
 from timing import alternate, environment, print_table, try_each
 from torch import Tensor, nn
 
-from ssl_bench.check.steps import Workload
+from ssl_bench.check.speed import training
 
 BASE = "ssl_bench"
+
+
+def kornia_views(images: Tensor) -> list[Tensor]:
+    """Two views of uint8 [n, 3, 32, 32] by the recipe of augment=simclr_cifar."""
+    K = importlib.import_module("kornia.augmentation")
+    mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2023, 0.1994, 0.2010])
+    steps = [K.RandomResizedCrop((32, 32), scale=(0.08, 1.0)), K.RandomHorizontalFlip()]
+    steps += [K.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), K.RandomGrayscale(p=0.2), K.Normalize(mean, std)]
+    pipeline = nn.Sequential(*steps)
+    x = images.float() / 255
+    return [pipeline(x), pipeline(x)]
+
+
+def plain_loss(x: Tensor, y: Tensor) -> Tensor:
+    """NT-Xent as in many repositories: all cosines, the diagonal masked, cross-entropy."""
+    z = nn.functional.normalize(torch.cat([x, y]).float())
+    logits = (z @ z.T / 0.1).fill_diagonal_(-torch.inf)
+    return nn.functional.cross_entropy(logits, torch.arange(len(z)).roll(len(x)))
+
+
+def lightly_loss() -> Callable[[Tensor, Tensor], Tensor]:
+    loss: Callable[[Tensor, Tensor], Tensor] = importlib.import_module("lightly.loss").NTXentLoss(temperature=0.1)
+    return loss
 
 
 def network() -> nn.Module:
@@ -70,7 +93,7 @@ def other(
 def measure(precision: str, batch: int, rounds: int) -> None:
     """Time the steps in one precision and print their table."""
     half = precision == "bf16"
-    ours = Workload("resnet18 32px", batch, precision).step(Path(mkdtemp()), torch.device("cpu"))
+    step = training("resnet18 32px", batch, Path(mkdtemp()), torch.device("cpu"), f"precision={precision}").stepper()
     others, missing = try_each(
         {
             "plain loop": partial(other, lambda: plain_loss, batch, half, True, False),
@@ -78,7 +101,7 @@ def measure(precision: str, batch: int, rounds: int) -> None:
             "lightly": partial(other, lightly_loss, batch, half, False, False),
         }
     )
-    times = alternate({BASE: ours} | others, rounds)
+    times = alternate({BASE: partial(step, False)} | others, rounds)
     seconds = {name: each.wall for name, each in times.items()}
     rates = {"images/s": lambda name: f"{batch / statistics.median(seconds[name]):.1f}"}
     print(f"\n{precision}, {batch} images, a step")

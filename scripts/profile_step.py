@@ -9,22 +9,65 @@ profiler itself makes small operations a little slower. Operations with less tha
 """
 
 import argparse
+import contextlib
 import os
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
-from phases import PHASES, phases
+import torch
 from timing import environment
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ssl_bench.config.compose import load
+from ssl_bench.data.batch import Step
+from ssl_bench.data.loader import Loader
+from ssl_bench.data.views import Views
 from ssl_bench.hardware import local_device
 from ssl_bench.training.engine import Training
+from ssl_bench.training.state import TrainingState
 
+PHASES = ("draws", "views", "forward", "momentum", "loss", "backward", "optimiser", "after_step", "meter", "rest")
 WARM_UP = 3  # steps
 Milliseconds = dict[str, Counter[str]]  # of the operations by phase
+
+
+@contextlib.contextmanager
+def phases(state: TrainingState) -> Iterator[None]:
+    """Name the parts of the steps of a training inside the block for the profiler, and "rest" around all."""
+    method = state.method
+    parts: list[tuple[str, Any, str]] = [
+        ("draws", Loader, "uniform"),
+        ("draws", Views, "parameters"),
+        ("views", Step, "batch"),
+        ("forward", method, "trained_outputs"),
+        ("momentum", method, "momentum_outputs"),
+        ("loss", method, "objective"),
+        ("backward", torch.autograd, "backward"),
+        ("optimiser", state.optimizer, "zero_grad"),
+        ("optimiser", state.scaler, "step"),
+        ("optimiser", state.scaler, "update"),
+        ("after_step", method, "remember"),
+        ("after_step", method, "advance"),
+        ("meter", state.meter, "add"),
+        ("meter", state.meter, "advance"),
+    ]
+
+    def within(name: str, function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            with record_function(name):
+                return function(*arguments, **options)
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(record_function("rest"))
+        for name, owner, function in parts:
+            stack.enter_context(patch.object(owner, function, within(name, getattr(owner, function))))
+        yield
 
 
 def measure(config: dict[str, Any], steps: int) -> Milliseconds:
@@ -37,7 +80,7 @@ def measure(config: dict[str, Any], steps: int) -> Milliseconds:
             step(False)
         with profile(activities=[ProfilerActivity.CPU]) as trace:
             for _ in range(steps):
-                with phases(training.state, record_function):
+                with phases(training.state):
                     step(False)
     spent: Milliseconds = defaultdict(Counter)
     for event in trace.events() or []:

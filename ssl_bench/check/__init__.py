@@ -1,1 +1,4 @@
-"""Measurements of ``ssl-bench check``, one file a section: is this machine right, and how fast is it."""
+"""``ssl-bench check``: a small self-test of a machine. ``run.py`` lists its sections, each in a process of its own.
+
+.. include:: README.md
+"""

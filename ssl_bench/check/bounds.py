@@ -1,14 +1,12 @@
-"""How far a result may be from float64: number formats, bounds for sums, and the comparison of tensors.
+"""How far a result may be from float64: number formats, a bound for sums, and the comparison of tensors.
 
 u is the unit roundoff of a format: half the distance from 1 to the next number.
 
-**A sum of products** of n numbers that the format holds exactly. The products are exact in the float32 accumulators of
-half precision and TF32 (at most 22 bits); in fp32 they are rounded once. Every addition rounds by u relative to the
-partial sum. If these roundings have mean zero, the error is below lambda sqrt(n) u sum |a b| with probability
-1 - 2 exp(-lambda^2 / 2) (Higham and Mary 2019, SIAM J. Sci. Comput. 41(5), A2815, theorem 2.4). lambda = 8 leaves
-3e-14 for each number. Tensor cores cut off instead of rounding (2 u, with a bias), but add 8 or more products at once:
-n / 8 roundings of 2 u are below 8 sqrt(n) u up to n = 1,024, which the checks keep to where a sum is on tensor cores.
-The result is then rounded to the format: u relative to itself.
+**A sum of products** of n numbers that the format holds exactly. Every addition in the float32 accumulator rounds by u
+relative to the partial sum. If these roundings have mean zero, the error is below lambda sqrt(n) u sum |a b| with
+probability 1 - 2 exp(-lambda^2 / 2) (Higham and Mary 2019, SIAM J. Sci. Comput. 41(5), A2815, theorem 2.4); lambda = 8
+leaves 3e-14 for each number. Tensor cores cut off instead of rounding, but add 8 or more products at once, which stays
+below the bound up to n = 1,024. The result is then rounded to the format.
 """
 
 import contextlib
@@ -138,7 +136,17 @@ def difference(name: str, found: Tensor, exact: Tensor, bound: Tensor | float = 
     return Difference(name, float(errors.flatten()[worst]), float(bounds.flatten()[worst]), place)
 
 
-def judged(differences: Sequence[Difference], what: str, advice: str = WRONG_RESULT) -> Finding:
+def distance(name: str, found: Tensor, exact: Tensor, bound: float, least: float = 0.0) -> Difference:
+    """Compare a result of any device with float64 on the CPU by the norm of the error, relative to that of the result.
+
+    Args:
+        least: norm that the error is relative to if the result's is smaller.
+    """
+    found, exact = found.detach().cpu().double(), exact.detach().cpu().double()
+    return Difference(name, float((found - exact).norm()) / max(float(exact.norm()), least, 1e-12), bound)
+
+
+def judged(name: str, differences: Sequence[Difference], what: str, advice: str = WRONG_RESULT) -> Finding:
     """The finding about some results of one kind: wrong if one of them is beyond its bound, which is then named.
 
     Args:
@@ -149,11 +157,10 @@ def judged(differences: Sequence[Difference], what: str, advice: str = WRONG_RES
     if worst.share > 1:
         others = sum(each.share > 1 for each in differences) - 1
         more = f" ({others} more of {len(differences)} {what})" if others else ""
-        reason = f"{worst.name}: {worst.place + ': ' if worst.place else ''}the error {worst.error:.2g} is above the "
-        return Finding(
-            f"error {worst.error:.1e}", Verdict.WRONG, f"{reason}bound {worst.bound:.2g}{more}", advice, values
-        )
+        place = f"{worst.place}: " if worst.place else ""
+        reason = f"{worst.name}: {place}the error {worst.error:.2g} is above the bound {worst.bound:.2g}{more}"
+        return Finding(name, f"error {worst.error:.1e}", Verdict.WRONG, reason, advice, values)
     if worst.bound == 0:
-        return Finding(f"{len(differences)} {what} equal", Verdict.GOOD, values=values)
-    figure = f"{len(differences)} {what}, error at most {worst.share:.0%} of the bound"
-    return Finding(f"{figure} ({worst.name})", Verdict.GOOD, values=values)
+        return Finding(name, f"{len(differences)} {what} equal", Verdict.GOOD, values=values)
+    figure = f"{len(differences)} {what}, error at most {worst.share:.0%} of the bound ({worst.name})"
+    return Finding(name, figure, Verdict.GOOD, values=values)

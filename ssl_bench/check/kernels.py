@@ -3,42 +3,32 @@
 Both get the same numbers, which the format holds exactly. ``bounds.py`` derives the bounds.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_bench.check.bounds import U32, Difference, NumberFormat, computing, difference, formats, judged, sum_bound
-from ssl_bench.check.finding import Check, Finding
+from ssl_bench.check.finding import Finding, Setting
 
 # m, k, n of products: one number, odd sizes, sizes for tensor cores
 PRODUCTS = ((1, 1, 1), (7, 129, 65), (257, 1000, 33), (64, 64, 64), (128, 512, 256))
 # images, channels in and out, height, width, kernel, stride
 CONVOLUTIONS = ((3, 13, 29, 17, 19, 3, 2), (2, 3, 24, 15, 15, 7, 2), (2, 64, 64, 8, 8, 3, 1), (5, 32, 16, 9, 9, 1, 1))
+NORMS = ((3, 5, 7, 11), (64, 13), (16, 32, 10, 10))
 ROWS = ((5, 1), (3, 7), (9, 1023), (2, 65537))
+ROUNDINGS = 4  # of a result in 16 bits: the sum is added up in some parts
 WINOGRAD = 4  # roundings of numbers of the size of a typical output, in cuDNN's fast convolutions
-SIGMAS = 6.0  # of a mean of random numbers: exceeded once in 5e8 trials
 
 
-def kernel_checks(device: torch.device) -> Iterator[Check]:
-    """The checks of single kernels on a device, in all its formats."""
-    checks: Sequence[tuple[str, str, Callable[[torch.device], list[Difference]]]] = [
-        ("matrix product", "matrix products", products),
-        ("convolution", "convolutions and gradients", convolutions),
-        ("batch norm", "batch norms and gradients", batch_norms),
-        ("softmax", "softmaxes and sums of exponentials", softmaxes),
-        ("sort and topk", "orders", orders),
-        ("scatter and index", "indexed results", indexed),
-        ("random numbers", "moments and permutations", random_numbers),
-    ]
-    for name, what, compare in checks:
-        yield Check(name, partial(_judged, compare, device, what), 1)
-
-
-def _judged(compare: Callable[[torch.device], list[Difference]], device: torch.device, what: str) -> Finding:
-    return judged(compare(device), what)
+def section(setting: Setting) -> Iterator[Finding]:
+    """Matrix products and convolutions in all formats of the device; batch norms and softmaxes in float32."""
+    device = setting.device
+    yield judged("matrix product", products(device), "matrix products")
+    yield judged("convolution", convolutions(device), "convolutions and gradients")
+    yield judged("batch norm", batch_norms(device), "batch norms and gradients")
+    yield judged("softmax", softmaxes(device), "softmaxes and sums of exponentials")
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -75,16 +65,10 @@ def convolutions(device: torch.device) -> list[Difference]:
             sizes = _convolved([each.double().abs() for each in tensors], stride)
             terms = inputs * kernel**2, outputs * kernel**2, n * shape[2] * shape[3]
             name = f"{form.name} convolution {list(x.shape)} x {list(w.shape)} stride {stride}"
-            for part, *each, length in zip(
-                ("output", "gradient of the images", "gradient of the weight"),
-                results,
-                exact,
-                sizes,
-                terms,
-                strict=True,
-            ):
-                bound = _bound(form, length, each[1], each[2]) + WINOGRAD * _last(form) * each[1].square().mean().sqrt()
-                found.append(difference(f"{name}, {part}", each[0], each[1], bound))
+            parts = ("output", "gradient of the images", "gradient of the weight")
+            for part, result, right, size, length in zip(parts, results, exact, sizes, terms, strict=True):
+                bound = _bound(form, length, right, size) + WINOGRAD * _last(form) * right.square().mean().sqrt()
+                found.append(difference(f"{name}, {part}", result, right, bound))
     return found
 
 
@@ -102,8 +86,8 @@ def _bound(form: NumberFormat, terms: int, exact: Tensor, size: Tensor) -> Tenso
 
 
 def _last(form: NumberFormat) -> float:
-    """Unit roundoff of the results: TF32 rounds the factors only."""
-    return U32 if form.name == "tf32" else form.unit
+    """Error of a result by its rounding: TF32 rounds the factors only; in 16 bits some parts of a sum are rounded."""
+    return U32 if form.name == "tf32" else ROUNDINGS * form.unit if form.unit > U32 else form.unit
 
 
 def batch_norms(device: torch.device) -> list[Difference]:
@@ -113,25 +97,17 @@ def batch_norms(device: torch.device) -> list[Difference]:
     times itself for the deviation. The gradient subtracts two means more.
     """
     found = []
-    for shape in ((3, 5, 7, 11), (64, 13), (16, 32, 10, 10)):
-        x, weight = normal(*shape) + 3, normal(shape[1], seed=1)
-        bias, gradient = normal(shape[1], seed=2), normal(*shape, seed=3)
-        tensors = [x, weight, bias, gradient]
+    for shape in NORMS:
+        m, gradient = normal(*shape).numel() // shape[1], normal(*shape, seed=3)
+        tensors = [normal(*shape) + 3, normal(shape[1], seed=1), normal(shape[1], seed=2), gradient]
         results = _normed([each.to(device) for each in tensors])
         exact = _normed([each.double() for each in tensors])
-        m, most = (
-            x.numel() // shape[1],
-            4 * float(weight.abs().max()) * float(exact[0].detach().abs().max().clamp(min=1)),
-        )
+        most = 4 * float(tensors[1].abs().max()) * float(exact[0].detach().abs().max().clamp(min=1))
         totals = float(m * gradient.abs().max())  # of the sums that are the gradients of weight and bias
-        for part, result, each, size in zip(
-            ("output", "gradient of the images", "gradient of the weight", "gradient of the bias"),
-            results,
-            exact,
-            (most, most * float(gradient.abs().max()), 4 * totals, totals),
-            strict=True,
-        ):
-            found.append(difference(f"batch norm of {list(shape)}, {part}", result, each, sum_bound(m) * size))
+        sizes = (most, most * float(gradient.abs().max()), 4 * totals, totals)
+        parts = ("output", "gradient of the images", "gradient of the weight", "gradient of the bias")
+        for part, result, right, size in zip(parts, results, exact, sizes, strict=True):
+            found.append(difference(f"batch norm of {list(shape)}, {part}", result, right, sum_bound(m) * size))
     return found
 
 
@@ -156,71 +132,4 @@ def softmaxes(device: torch.device) -> list[Difference]:
         found.append(difference(f"logsumexp of {list(shape)}", x.to(device).logsumexp(1), exact, bound))
         exact = x.double().softmax(1)
         found.append(difference(f"softmax of {list(shape)}", x.to(device).softmax(1), exact, relative * exact + 1e-37))
-    return found
-
-
-def orders(device: torch.device) -> list[Difference]:
-    """Sorted values, stable orders and the largest values, with ties: equal."""
-    found = []
-    for shape in ((4, 1), (3, 31), (5, 1000), (3, 4097), (2, 70001)):
-        for x in (normal(*shape).mul(50).round(), normal(*shape).mul(2**40).long()):
-            kind, y, k = f"{list(shape)} {str(x.dtype).removeprefix('torch.')}", x.to(device), min(17, shape[1])
-            order = y.sort(dim=1, descending=True, stable=True)
-            exact = x.sort(dim=1, descending=True, stable=True)
-            found.append(difference(f"sort of {kind}", order.values, exact.values))
-            found.append(difference(f"stable order of {kind}", order.indices, exact.indices))
-            top = y.topk(k, 1)
-            found.append(difference(f"topk of {kind}", top.values, exact.values[:, :k]))
-            found.append(difference(f"indices of topk of {kind}", y.gather(1, top.indices), exact.values[:, :k]))
-    return found
-
-
-def indexed(device: torch.device) -> list[Difference]:
-    """Rows that are read, written and added by index; the sums are of small integers, and therefore exact."""
-    found = []
-    for rows, width, chosen in ((1, 1, 1), (37, 13, 1001), (1000, 129, 333)):
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randint(-8, 9, (rows, width), generator=generator).float()
-        index = torch.randint(rows, (chosen,), generator=generator)
-        source = torch.randint(-8, 9, (chosen, width), generator=generator).float()
-        order = torch.randperm(rows, generator=generator)
-        y, on, more, new = x.to(device), index.to(device), source.to(device), order.to(device)
-        x, source = x.double(), source.double()
-        columns = index[:, None].expand(-1, width)
-        pairs = {
-            "index_select": (y.index_select(0, on), x[index]),
-            "index": (y[on], x[index]),
-            "gather": (y.gather(0, columns.to(device)), x.gather(0, columns)),
-            "index_add": (y.clone().index_add_(0, on, more), x.clone().index_add_(0, index, source)),
-            "scatter_add": (
-                y.clone().scatter_add_(0, columns.to(device), more),
-                x.clone().scatter_add_(0, columns, source),
-            ),
-            "index_copy": (torch.zeros_like(y).index_copy_(0, new, y), torch.zeros_like(x).index_copy_(0, order, x)),
-            "bincount": (on.bincount(minlength=rows), index.bincount(minlength=rows)),
-            "cumsum": (y.cumsum(0), x.cumsum(0)),
-        }
-        found += [difference(f"{name} of [{rows}, {width}]", *pair) for name, pair in pairs.items()]
-    return found
-
-
-def random_numbers(device: torch.device) -> list[Difference]:
-    """Permutations have every number once; means and squares of random numbers are within six standard errors."""
-    found = []
-    for n in (1, 1000, 100003):
-        order = torch.randperm(n, generator=torch.Generator(device).manual_seed(n), device=device)
-        found.append(difference(f"randperm({n})", order.sort().values, torch.arange(n)))
-    n = 200001
-    for name, mean, variance, fourth in (("rand", 0.5, 1 / 12, 1 / 80), ("randn", 0.0, 1.0, 3.0)):
-        draw: Callable[..., Tensor] = getattr(torch, name)
-        x, again = (draw(n, generator=torch.Generator(device).manual_seed(0), device=device) for _ in range(2))
-        centred = x.double().cpu() - mean
-        error = SIGMAS * (variance / n) ** 0.5, SIGMAS * ((fourth - variance**2) / n) ** 0.5
-        found.append(difference(f"mean of {name}", centred.mean(), torch.tensor(0.0), error[0]))
-        found.append(difference(f"variance of {name}", centred.square().mean(), torch.tensor(variance), error[1]))
-        found.append(difference(f"{name} with the same seed", again, x))
-    x = torch.randint(7, (n,), generator=torch.Generator(device).manual_seed(0), device=device)
-    counts = torch.bincount(x, minlength=7)
-    bound = SIGMAS * (n / 7 * 6 / 7) ** 0.5
-    found.append(difference("counts of randint(7)", counts, torch.full((7,), n / 7), bound))
     return found

@@ -1,179 +1,201 @@
-"""Section ``speed``: how fast this device trains, and which share of the least possible time that is."""
+"""Images per second of training steps, beside the least possible time, and of the decoding of photos.
 
-import dataclasses
+    floor of a view = FLOP / rate of matrix products + bytes / bandwidth of copies
+
+The rates are those that this device has just reached. The two add up because convolutions and batch norms run one after
+another. FLOP are 3 times those of the forward pass. Bytes are those of fused kernels in a format of 16 bits: a
+convolution reads and writes its tensors once in each of its three passes, a batch norm reads its input for the
+statistics, reads and writes it to normalise, and reads four tensors and writes one in the backward pass.
+"""
+
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import interpolate
 
-from ssl_bench.check import together
-from ssl_bench.check.finding import Check, Finding, Level, Setting, Verdict
-from ssl_bench.check.floors import DeviceRates
-from ssl_bench.check.step_speeds import BUSY, StepSpeeds
-from ssl_bench.check.steps import NETWORKS, Workload
-from ssl_bench.check.timing import extra_bytes, seconds_per_call
-from ssl_bench.evaluate.knn import knn_predict
-from ssl_bench.evaluate.linear import fit_linear
-from ssl_bench.objective.contrast import Contrast, Embedded
-from ssl_bench.objective.losses import InfoNCE
-from ssl_bench.objective.negatives import InBatch
-
-# Share of the section's time at whose end no further setting of a network is begun.
-UNTIL = {"resnet18 32px": 0.45, "resnet18 96px": 0.52, "resnet50 224px": 0.65}
-LEAST_LOSS, JUDGED_LOSS = 0.1, 4096  # of the rate of matrix products, from so many images on
+from ssl_bench.check.finding import Finding, Setting, Verdict
+from ssl_bench.config.compose import load
+from ssl_bench.data.arrays import Dataset, Images
+from ssl_bench.data.packed import encode
+from ssl_bench.data.photos import decode
+from ssl_bench.hardware import available_cores, local_device, release_memory
+from ssl_bench.launch.ranks import out_of_memory
+from ssl_bench.precision import Precision
+from ssl_bench.training.engine import Training
 
 
-def section(setting: Setting) -> Iterator[Check]:
-    """Yield the checks: rates of the device, steps of three networks, their parts, evaluation, several processes."""
-    begin, total = time.monotonic(), setting.seconds_left()
-    steps = StepSpeeds(setting)
-    yield from steps.device_checks()
-    for network, part in UNTIL.items():
-        yield from steps.network_checks(network, begin + part * total)
-        yield Check(network, partial(steps.best_finding, network), 0)
-    yield steps.operations_check()
-    yield from (steps.views_check(network) for network in NETWORKS)
-    yield from loss_checks(setting, steps.rates)
-    yield from evaluation_checks(setting)
-    yield from process_checks(setting, steps.formats[0])
+class Network(NamedTuple):
+    """A network that is timed.
+
+    Attributes:
+        options: of the configuration.
+        side: of the stored images.
+        gflop, megabytes: of a view, forward and backward.
+        batches: images of a step on a GPU, and on a CPU in a quick check and in a whole one.
+    """
+
+    options: list[str]
+    side: int
+    gflop: float
+    megabytes: float
+    batches: tuple[int, int, int]
 
 
-# ---- loss, evaluation
+# ResNet-18 with the CIFAR stem, ResNet-18 and ResNet-50 with the ImageNet stem.
+NETWORKS = {
+    "resnet18 32px": Network(["dataset=cifar10"], 32, 3.33, 17.5, (512, 16, 64)),
+    "resnet18 96px": Network(["dataset=stl10"], 96, 1.96, 12.4, (256, 16, 64)),
+    "resnet50 224px": Network(["dataset=imagenet"], 256, 24.30, 308, (128, 2, 16)),
+}
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Least share of the floor. Ordinary loops reach 56% with ResNet-18 on an A100. On a CPU the floor is less certain: the
+# convolutions of its libraries reach between a fifth and all of the rate of a matrix product, and busy cores slow both.
+LEAST_SHARE = {"cuda": 0.25, "cpu": 0.1}
+SECONDS = 0.5  # that a call is repeated
+PHOTOS, HEIGHT, WIDTH = 32, 375, 500
 
 
-def loss_checks(setting: Setting, rates: Callable[[str], DeviceRates | None]) -> Iterator[Check]:
-    """InfoNCE of N images with all 2N - 2 negatives, forward and backward."""
-    sizes: Sequence[int] = (4096, 16384, 65536) if setting.device.type == "cuda" else (1024, 4096, 8192)
-    for images in sizes[: 2 if setting.level is Level.QUICK else 3]:
-        seconds = 3 if setting.device.type == "cuda" else 1 + 4 * (images / 4096) ** 2
-        yield Check(f"loss N={images}", partial(loss_finding, setting.device, images, rates), seconds)
+def section(setting: Setting) -> Iterator[Finding]:
+    """Rates of copies and of matrix products, steps of three networks with their default settings, and photos."""
+    device = local_device(0)
+    cuda = device.type == "cuda"
+    precision = Precision.of("auto", cuda)
+    gigabytes = copy_gigabytes(device)
+    yield Finding("copy", f"{gigabytes:,.3g} GB/s", values={"bytes_s": gigabytes * 1e9})
+    tflops = {name: product_tflops(device, name) for name in dict.fromkeys(["fp32", precision.name])}
+    for name, rate in tflops.items():
+        yield Finding(f"matrix product {name}", f"{rate:,.3g} TFLOP/s", values={"tflops": rate})
+    for name, network in NETWORKS.items():
+        size = 4 if precision.autocast is None else 2  # bytes of a number
+        floor = 2 * (network.gflop / 1e3 / tflops[precision.name] + size / 2 * network.megabytes / 1e3 / gigabytes)
+        yield step_finding(name, network.batches[0 if cuda else 2 - setting.quick], 1 / floor, setting)
+    yield photos()
 
 
-def loss_finding(device: torch.device, images: int, rates: Callable[[str], DeviceRates | None]) -> Finding:
-    """Time and memory of the loss, and the share of its six matrix products (two forward, four backward)."""
-    width = 128
-    generator = torch.Generator().manual_seed(0)
-    raw = torch.randn(2, images, width, generator=generator).to(device).requires_grad_()
-    ids, tau = torch.arange(images, device=device), torch.tensor(0.1, device=device)
+def seconds_of_calls(call: Callable[[], object]) -> list[float]:
+    """Measure a call for ``SECONDS`` or once, after one that does not count."""
+    from torch.utils.benchmark import Timer  # which logs that a machine has no CUDA
 
-    def call() -> None:
-        q: Tensor = F.normalize(raw, dim=2)  # [2, N, 128]
-        e, negatives = Embedded(q=q, p=q.flip(0), raw=q, ids=ids), InBatch()
-        contrast = negatives.select(Contrast.of(e, negatives.bank(e), None))
-        InfoNCE()(contrast, tau).mean().backward()
-
-    extra = extra_bytes(call, device)
-    seconds = seconds_per_call(call, device, 0)
-    figure = f"{seconds * 1e3:,.1f} ms" + (f", {extra / 1e6:,.0f} MB" if extra is not None else "")
-    values: dict[str, Any] = {"seconds": seconds} | ({} if extra is None else {"bytes": extra})
-    known = rates("fp32")
-    if known is None:
-        return Finding(figure, values=values)
-    share = values["share_of_floor"] = 6 * (2 * images) ** 2 * width / (known.tflops * 1e12) / seconds
-    figure += f", {share:.0%} of the rate of matrix products"
-    if share >= LEAST_LOSS or images < JUDGED_LOSS:
-        return Finding(figure, Verdict.GOOD if images >= JUDGED_LOSS else Verdict.KNOWN, values=values)
-    reason = f"{share:.1%} of the rate of matrix products is less than {LEAST_LOSS:.0%}"
-    return Finding(figure, Verdict.SLOW, reason, BUSY[device.type], values)
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return [*timer.blocked_autorange(min_run_time=SECONDS).times]
 
 
-@dataclasses.dataclass(frozen=True)
-class FeatureSize:
-    """Features of a dataset: images to train on and to test on, dimensions, classes."""
-
-    name: str
-    train: int
-    test: int
-    width: int
-    classes: int
+def copy_gigabytes(device: torch.device) -> float:
+    """Measure a copy that no cache holds: 10^9 bytes per second, read and written."""
+    count = 2**30 if device.type == "cuda" else 2**27
+    source = torch.zeros(count, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    return 2 * count / min(seconds_of_calls(lambda: target.copy_(source))) / 1e9
 
 
-FEATURES = (FeatureSize("CIFAR-10", 50_000, 10_000, 512, 10), FeatureSize("ImageNet", 1_281_167, 50_000, 2048, 1000))
-# Part of the images that is measured at each of the two sizes by kNN (train and test images) and by the probe; times
-# are extrapolated.
-MEASURED = {"cuda": ((1.0, 0.1), (1.0, 0.1)), "cpu": ((0.2, 0.01), (0.2, 0.002))}
+def product_tflops(device: torch.device, number_format: str) -> float:
+    """Measure a large square matrix product, as a run computes it: 10^12 floating-point operations per second."""
+    side = 8192 if device.type == "cuda" else 1024
+    a = torch.randn(side, side, device=device).to(FORMATS[number_format])
+    return 2 * side**3 / min(seconds_of_calls(lambda: a @ a)) / 1e12
 
 
-def evaluation_checks(setting: Setting) -> Iterator[Check]:
-    """KNN and linear probe on features of the sizes of CIFAR-10 and ImageNet, or on a part of them."""
-    for size, *parts in zip(FEATURES, *MEASURED[setting.device.type], strict=True):
-        yield Check(f"kNN {size.name}", partial(knn_finding, setting.device, size, parts[0]), 3)
-        yield Check(f"linear probe {size.name}", partial(probe_finding, setting.device, size, parts[1]), 4)
+# ---- steps
 
 
-def knn_finding(device: torch.device, size: FeatureSize, part: float) -> Finding:
-    """Time of the kNN classifier with k = 200."""
-    features, labels = _features(device, size, part)
-    queries = features[: round(part * size.test)]
-    options: Any = {"k": 200, "temperature": 0.1, "num_classes": size.classes}
-    seconds = seconds_per_call(lambda: knn_predict(queries, features, labels, **options), device) / part**2
-    return _evaluation(size, part, seconds, f"{size.test:,} queries in {size.train:,} x {size.width}")
+class RandomDataset(Dataset):
+    """A dataset without files.
+
+    Args:
+        side: of the stored images; ``size`` is that of the views.
+        count: number of images.
+    """
+
+    def __init__(self, side: int, count: int, **common: Any) -> None:
+        super().__init__(**common)
+        self.side, self.count = side, count
+
+    def check(self) -> int:
+        return self.count
+
+    def pretrain(self) -> Images:
+        shape = self.count, self.side, self.side, self.channels
+        pixels = torch.randint(256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+        return Images([pixels.permute(0, 3, 1, 2)], torch.zeros(self.count, dtype=torch.int64))
 
 
-def probe_finding(device: torch.device, size: FeatureSize, part: float) -> Finding:
-    """Time of the linear probe with 8 learning rates over 100 epochs, from one epoch over a part of the images."""
-    features, labels = _features(device, size, part)
-    rates = [0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
-    options: Any = {"num_classes": size.classes, "epochs": 1, "batch_size": 512, "momentum": 0.9, "weight_decay": 0.0}
-    fitted = torch.arange(len(features), device=device)
-
-    def fit(rows: Tensor) -> object:
-        return fit_linear(features, labels, rates, generator=torch.Generator().manual_seed(0), fitted=rows, **options)
-
-    fit(fitted[:512])
-    seconds = 100 * seconds_per_call(lambda: fit(fitted), device, 0) / part
-    return _evaluation(size, part, seconds, f"8 learning rates, 100 epochs, {size.train:,} x {size.width}", epochs=True)
-
-
-def _features(device: torch.device, size: FeatureSize, part: float) -> tuple[Tensor, Tensor]:
-    count, generator = round(part * size.train), torch.Generator(device).manual_seed(0)
-    features = torch.randn(count, size.width, device=device, generator=generator)
-    return features, torch.randint(size.classes, (count,), device=device, generator=generator)
+def training(name: str, batch: int, folder: Path, device: torch.device, *overrides: str) -> Training:
+    """A run of SimCLR with a network of ``NETWORKS`` on random images in memory; nothing is written to ``folder``."""
+    network = NETWORKS[name]
+    others = ["tracking=off", "evaluate=[]", "evaluate.baselines=[]", "images_on=device", "batch_size.chunk=null"]
+    config = load([*network.options, f"batch_size.size={batch}", "epochs=1000", *others, *overrides])
+    kept = ("size", "channels", "num_classes", "mean", "std")
+    target = f"{RandomDataset.__module__}.{RandomDataset.__name__}"
+    config["dataset"] = {"_target_": target, "side": network.side, "count": 4 * batch} | {
+        key: config["dataset"][key] for key in kept
+    }
+    run = Training(config, "check", folder, device)
+    run.state.method.train()
+    return run
 
 
-def _evaluation(size: FeatureSize, part: float, seconds: float, work: str, epochs: bool = False) -> Finding:
-    measured = ([] if part == 1 else [f"{100 * part:g}% of the images"]) + (["one epoch"] if epochs else [])
-    how = f" (extrapolated from {' and '.join(measured)})" if measured else ""
-    return Finding(f"{seconds:,.1f} s for {work}{how}", values={"seconds": seconds, "part_measured": part})
+def step_finding(name: str, batch: int, floor: float, setting: Setting) -> Finding:
+    """Measure whole steps of a network, as ``ssl-bench train`` carries them out without being told otherwise.
+
+    Args:
+        floor: images per second, of two views each.
+    """
+    device = setting.device
+    overrides = ["compile_views=false"] if setting.quick else []  # compiling takes a minute
+    try:
+        run = training(name, batch, setting.folder, device, *overrides)
+        step = run.stepper()
+        for _ in range(6 if device.type == "cuda" else 0):  # a GPU's libraries choose algorithms, and a graph is made
+            step(False)
+        images_s = batch / median(seconds_of_calls(lambda: step(False)))
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        reason = f"the memory of the device is too small for a step of {batch} images"
+        return Finding(name, "does not fit", Verdict.KNOWN, reason, f"set batch_size.chunk to {batch // 2} or less")
+    finally:
+        release_memory(device)
+    share = images_s / floor
+    values = {"images_s": images_s, "gflop_per_image": 2 * NETWORKS[name].gflop, "share_of_floor": share}
+    values |= {"batch": batch, "precision": run.precision.name}
+    figure = f"{images_s:,.{0 if images_s >= 10 else 2}f} images/s, {share:.0%} of the floor"
+    figure += f" (batch {batch}, {run.precision.name})"
+    if share >= LEAST_SHARE[device.type]:
+        return Finding(name, figure, Verdict.GOOD, values=values)
+    reason = f"{share:.1%} of the floor is less than {LEAST_SHARE[device.type]:.0%}"
+    return Finding(name, figure, Verdict.SLOW, reason, "see what else uses the device (nvidia-smi, top)", values)
 
 
-# ---- several processes
+# ---- photos
 
 
-def process_checks(setting: Setting, precision: str) -> Iterator[Check]:
-    """Ranks that train together, and runs that share the device."""
-    cuda = setting.device.type == "cuda"
-    start = 15 if cuda else 12  # seconds until new processes have imported torch and made their first steps
-    counts = [count for count in (8, 4, 2) if count <= setting.devices]
-    for count in counts[:1] if setting.level is Level.QUICK else counts:
-        yield Check(f"training on {count} ranks", partial(ranks_finding, setting, count, precision), start + 8)
-    most = {Level.QUICK: 2, Level.DEFAULT: 4, Level.FULL: 8}[setting.level] if cuda else 2
-    runs = [count for count in (1, 2, 4, 8) if count <= most]
-    yield Check("runs sharing the device", partial(sharing_finding, setting, runs, precision), len(runs) * start)
+def photos() -> Finding:
+    """Photos that all cores decode per second, as the loader does: JPEGs of 500 x 375 pixels in memory."""
+    data = [constructed(seed) for seed in range(PHOTOS)]
+    cores = available_cores()
+    start, count = time.perf_counter(), 0
+    with ThreadPoolExecutor(cores) as pool:
+        for images in itertools.repeat(data):
+            count += len([*pool.map(decode, images)])
+            if (seconds := time.perf_counter() - start) > SECONDS:
+                break
+    figure = f"{count / seconds:,.0f} photos/s decoded on {cores} cores, {WIDTH} x {HEIGHT} pixels"
+    return Finding("photos", figure, values={"images_s": count / seconds, "cores": cores})
 
 
-def ranks_finding(
-    setting: Setting, count: int, precision: str, work: together.Work = together.train_as_rank
-) -> Finding:
-    """Efficiency of training on several ranks, and the bandwidth of their all-reduce."""
-    kind = setting.device.type
-    network, share = ("resnet50 224px", 64) if kind == "cuda" else ("resnet18 32px", 8)
-    folder, limit = setting.folder / f"ranks{count}", max(120.0, setting.seconds_left())
-    reports = together.in_processes(work, count, folder, limit, kind, network, share, precision)
-    return together.judge_ranks(reports, kind)
-
-
-def sharing_finding(setting: Setting, runs: Sequence[int], precision: str) -> Finding:
-    """Images/s of several small runs at once on one device."""
-    kind = setting.device.type
-    workload = Workload("resnet18 32px", *((64, precision, "graph") if kind == "cuda" else (8, precision, "eager")))
-    totals = {}
-    for count in runs:
-        folder, limit = setting.folder / f"sharing{count}", max(120.0, setting.seconds_left())
-        reports = together.in_processes(together.train_beside_others, count, folder, limit, kind, workload, 3.0)
-        totals[count] = sum(report["images_s"] for report in reports)
-    return together.judge_sharing(totals, workload, kind)
+def constructed(seed: int) -> Tensor:
+    """The bytes of a JPEG about as large as a photo: noise at every scale."""
+    generator = torch.Generator().manual_seed(seed)
+    image = torch.full((1, 3, HEIGHT, WIDTH), 0.5)
+    for cells in (2, 4, 8, 16, 32, 64, 128, 256):
+        noise = torch.randn(1, 3, cells, cells, generator=generator) * 0.25 / cells**0.15
+        image += interpolate(noise, (HEIGHT, WIDTH), mode="bilinear")
+    encoded = encode((image[0].clamp(0, 1) * 255).to(torch.uint8), HEIGHT)[0]
+    return torch.frombuffer(bytearray(encoded), dtype=torch.uint8)

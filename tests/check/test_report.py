@@ -1,4 +1,4 @@
-"""Lines, ``check.json`` and ``check.md``; the newest check of a host, and README's table."""
+"""Lines, ``check.json`` and ``check.md``; the rates of the newest check of a host."""
 
 import datetime
 import json
@@ -12,56 +12,52 @@ import pytest
 
 from ssl_bench import files
 from ssl_bench.check import report
-from ssl_bench.check.finding import Finding, Level, Verdict
+from ssl_bench.check.finding import Finding, Verdict
 from ssl_bench.check.run import CheckRequest, CheckResult
 from ssl_bench.commands import reproduce
 from ssl_bench.papers import cost
 
 NOW = datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=datetime.UTC)
 FACTS = {"torch": "2.15.0", "device": "NVIDIA H100", "git": None, "cores": 16}
-RATE = {"images_s": 1000.0, "gflop_per_image": 6.66, "batch": 512, "precision": "bf16", "mode": "graph"}
+RATE = {"images_s": 1000.0, "gflop_per_image": 6.66, "batch": 512, "precision": "bf16"}
 RESULTS = [
-    CheckResult("environment", "cores", Finding("8 of 8", Verdict.GOOD, values={"cores": 8}), 0.1),
-    CheckResult("exact", "simclr | dcl", Finding("1.2e-3", Verdict.WRONG, "1.2e-3, above 1e-6", "do not use it"), 2.0),
-    CheckResult("speed", "resnet18 32px", Finding("1,000 images/s", Verdict.SLOW, "9% of the floor", values=RATE), 3.0),
+    CheckResult("environment", Finding("versions", "torch 2.15.0", values=FACTS), 0.1),
+    CheckResult("methods", Finding("a | b", "1.2e-3", Verdict.WRONG, "1.2e-3, above 1e-6", "do not use it"), 2.0),
+    CheckResult("speed", Finding("resnet18 32px", "1,000 images/s", Verdict.SLOW, "9% of the floor", values=RATE), 3.0),
 ]
 
 
 def content(results: list[CheckResult] = RESULTS, gpus: int = 2) -> dict[str, Any]:
-    request = CheckRequest(("environment", "exact", "speed"), Level.QUICK, 2, gpus, Path("data"), Path("outputs"))
-    return report.record(request, "ssl-bench check --quick", NOW, 12.34, FACTS, results)
+    request = CheckRequest(("environment", "methods", "speed"), True, 2, gpus, Path("outputs"))
+    return report.record(request, "ssl-bench check --quick", NOW, 12.34, results)
 
 
 def keep(name: str, values: Mapping[str, Any], **changes: Any) -> None:
     """Write a check.json of this host."""
-    result = CheckResult("speed", "resnet18 32px", Finding("", values=values), 1.0)
+    result = CheckResult("speed", Finding("resnet18 32px", "", values=values), 1.0)
     folder = Path("outputs/checks") / f"{socket.gethostname()}-{name}"
     folder.mkdir(parents=True)
-    files.write_json(folder / "check.json", content([result]) | changes)
+    files.write_json(folder / "check.json", content([RESULTS[0], result]) | changes)
 
 
 def test_a_finding_is_a_line_with_its_reason_below() -> None:
-    assert report.lines(RESULTS[0])[0].split() == ["environment", "cores", "8", "of", "8", "good"]
+    assert report.lines(RESULTS[0])[0].split() == ["environment", "versions", "torch", "2.15.0", "known"]
     first, second = report.lines(RESULTS[1])
-    assert first.endswith("wrong") and first.index("1.2e-3") == report.lines(RESULTS[0])[0].index("8 of 8")
+    assert first.endswith("wrong") and first.index("1.2e-3") == report.lines(RESULTS[0])[0].index("torch")
     assert second.strip() == "1.2e-3, above 1e-6 -> do not use it"
-    assert report.summary(RESULTS, 12.3) == "3 checks in 12 s: 1 good, 1 slow, 1 wrong"
+    assert report.summary(RESULTS, 12.3) == "3 checks in 12 s: 1 slow, 1 wrong, 1 known"
 
 
 def test_the_record_has_everything_and_markdown_is_made_from_it() -> None:
     made = content()
     assert json.loads(json.dumps(made)) == made
-    assert (made["machine"], made["started"], made["level"]) == (
-        "2 x NVIDIA H100",
-        "2026-03-04T05:06:07+00:00",
-        "quick",
-    )
-    assert content(gpus=0)["machine"] == "16 cores of NVIDIA H100"
+    assert made["machine"] == "2 x NVIDIA H100" and content(gpus=0)["machine"] == "16 cores of NVIDIA H100"
+    assert (made["started"], made["level"]) == ("2026-03-04T05:06:07+00:00", "quick")
     text = report.markdown(made)
-    assert text.startswith("# Check of 2 x NVIDIA H100\n\n* 1 good, 1 slow, 1 wrong\n* `ssl-bench check --quick` on ")
+    assert text.startswith("# Check of 2 x NVIDIA H100\n\n* 1 slow, 1 wrong, 1 known\n* `ssl-bench check --quick` on ")
     assert "torch 2.15.0, device NVIDIA H100, cores 16" in text and "git" not in text
-    assert "| simclr \\| dcl | 1.2e-3 | **wrong** |" in text and "## speed (3 s)" in text
-    assert "* simclr | dcl, wrong: 1.2e-3, above 1e-6 -> do not use it" in text
+    assert "| a \\| b | 1.2e-3 | **wrong** |" in text and "## speed (3 s)" in text
+    assert "* a | b, wrong: 1.2e-3, above 1e-6 -> do not use it" in text
 
 
 def test_the_folder_appears_with_both_files_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,18 +109,3 @@ def test_damaged_rates_are_none() -> None:
     for images in (-1.0, 0.0, float("nan"), float("inf"), "fast", None, True):
         assert cost.measured({"resnet18 32px": RATE | {"images_s": images}}, 1) == {}
     assert cost.measured({"resnet18 32px": RATE, "another": RATE}, 1).keys() == {"resnet18 32px"}
-
-
-def test_the_table_of_speeds_is_made_from_kept_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files.write_json(tmp_path / "a.json", content())
-    files.write_json(tmp_path / "b.json", content(RESULTS[:1], gpus=0))
-    first, _, gpus, cores = report.speed_table(report.machines(tmp_path)).splitlines()
-    assert first == "| images/s, one device | torch | ResNet-18 32 px | ResNet-18 96 px | ResNet-50 224 px |"
-    assert gpus == "| 2 x NVIDIA H100, 2026-03-04 | 2.15.0 | 1,000 (bf16, batch 512, graph) |  |  |"
-    assert cores == "| 16 cores of NVIDIA H100, 2026-03-04 | 2.15.0 |  |  |  |"
-    readme = Path("README.md")
-    readme.write_text("a\n<!-- speed -->\nold\n<!-- speed -->\nb\n")
-    assert report.main(["--write", "README.md"]) == 0
-    table = report.speed_table(report.machines())
-    assert readme.read_text() == f"a\n<!-- speed -->\n\n{table}\n<!-- speed -->\nb\n"
-    assert report.main([]) == 0 and capsys.readouterr().out == table

@@ -6,9 +6,7 @@
 import multiprocessing
 import random
 import sys
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,85 +16,51 @@ from tests import ranks
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))  # where the processes of a run find it too
 import kill_runs
-from kill_runs import CHECKPOINT, DISK, EVALUATION, INT, KILL, RESULTS, START, STOP, TERM, TRAINING, End, Hit
+from kill_runs import DISK, KINDS, End
 
 multiprocessing.set_forkserver_preload(ranks.PRELOADED)
 TINY = ["backbone.width=4", "head.out=16", "optimizer=sgd", "tracking=off", "log_every=1", "epochs=1", "max_steps=8"]
 TINY += ["batch_size.size=32", "evaluate=knn", "evaluate.baselines=[]"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tiny() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kill_runs, "RUN", TINY)
-        yield
+Reference = tuple[End, float]
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> End:
-    """The end of an undisturbed run of one rank."""
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
+    """The end of an undisturbed run of one rank, and its seconds."""
     folder = tmp_path_factory.mktemp("reference")
-    kill_runs.undisturbed(folder / "first", 1)  # the server imports torch, which takes long
-    return kill_runs.undisturbed(folder / "second", 1)
-
-
-def attempt(devices: int, reference: End, *kills: tuple[str, str]) -> list[Hit]:
-    """Carry out a trial that must have no fault; return its hits."""
-    trial = kill_runs.attempt(Path.cwd(), devices, reference, kills, random.Random(0))
-    assert trial.lost == [] and trial.faults == []
-    return trial.hits
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kill_runs, "RUN", TINY)
+        kill_runs.undisturbed(folder / "first", 1)  # the server imports torch, which takes long
+        yield kill_runs.undisturbed(folder / "second", 1)
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_as_one_that_was_not_disturbed(reference: End) -> None:
-    assert len(reference.losses) == 8 and len(reference.rows) == 9
-    assert attempt(1, reference, (KILL, TRAINING)) == [Hit(KILL, TRAINING, "first")]
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != DISK])
+def test_a_killed_run_ends_as_one_that_was_not_disturbed(kind: str, reference: Reference, tmp_path: Path) -> None:
+    end, seconds = reference
+    assert len(end["rows"]) == 9
+    hits, faults = kill_runs.attempt(tmp_path, 1, end, [(kind, 0.4 * seconds), (kind, 0.6 * seconds)], random.Random(0))
+    assert faults == [] and kind in hits
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_freed_again(reference: Reference, tmp_path: Path) -> None:
+    end, seconds = reference
+    with kill_runs.small_disk(tmp_path / "disk") as possible:
+        if not possible:
+            pytest.skip("only root can mount a small file system")
+        kills = [(DISK, 0.5 * seconds)]
+        assert kill_runs.attempt(tmp_path / "disk", 1, end, kills, random.Random(0)) == ([DISK], [])
 
 
 def test_differences_are_found() -> None:
     state = {"weight": torch.ones(2), "rng": [1, (2.0, None)]}
-    end = End(state, [{"step": 1, "loss": 0.1}], {"knn/top1": 0.5}, ["default", "default/x"])
-    assert end.lost(replace(end, checkpoint={"weight": torch.ones(2), "rng": [1, (2.0, None)]})) == []
+    end = {"checkpoint": state, "rows": [{"loss": 0.1}], "results": {"knn/top1": 0.5}, "files": ["default/x"]}
+    again = {"checkpoint": {"weight": torch.ones(2), "rng": [1, (2.0, None)]}}
+    assert kill_runs.differences(end, end | again) == []
     for checkpoint in ({}, state | {"weight": torch.tensor([1, 1 + 2**-23])}, state | {"rng": [1, (2, None)]}):
-        assert end.lost(replace(end, checkpoint=checkpoint)) == ["another checkpoint"]
-    assert end.lost(replace(end, rows=end.rows * 2)) == ["other losses"]
-    assert end.lost(replace(end, metrics={"knn/top1": 0.5 + 2**-50})) == ["other results"]
-    assert end.untidy(replace(end, rows=[*end.rows, {}])) == ["2 rows of metrics, not 1"]
-    names = ["default", "default/.next.pt.7"]
-    assert end.untidy(replace(end, names=names)) == ["default/x is missing", "default/.next.pt.7 is left"]
-
-
-def test_a_plan_has_every_kill_and_its_aims_in_the_order_of_a_run() -> None:
-    trials = kill_runs.plan(100, kill_runs.KINDS, random.Random(0))
-    assert sum(map(len, trials)) == 100 and {len(trial) for trial in trials} <= {1, 2, 3, 4}
-    assert Counter(aim for trial in trials for _, aim in trial) == dict.fromkeys(kill_runs.AIMS, 20)
-    assert {kind for trial in trials for kind, _ in trial} == set(kill_runs.KINDS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [TERM, INT, STOP])
-def test_signals_while_a_run_starts_trains_and_evaluates(kind: str, reference: End) -> None:
-    hits = attempt(1, reference, (kind, TRAINING), (kind, EVALUATION))
-    assert hits and {hit.kind for hit in hits} == {kind}
-
-
-@pytest.mark.slow
-def test_kills_in_the_writing_of_files(reference: End) -> None:
-    hits = attempt(1, reference, (KILL, START), (KILL, CHECKPOINT), (KILL, RESULTS))
-    assert hits and {hit.kind for hit in hits} == {KILL}
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_freed_again(reference: End) -> None:
-    with kill_runs.small_disk(Path.cwd()) as possible:
-        pass
-    if not possible:
-        pytest.skip("only root can mount a small file system")
-    hits = attempt(1, reference, (DISK, TRAINING), (DISK, EVALUATION))
-    assert hits and {hit.whom for hit in hits} == {"disk"}
-
-
-@pytest.mark.exhaustive  # tests/training/test_run.py kills a rank too
-def test_a_kill_of_one_of_two_ranks(tmp_path: Path) -> None:
-    reference = kill_runs.undisturbed(tmp_path / "whole", 2)
-    assert len(attempt(2, reference, (KILL, TRAINING))) == 1
+        assert kill_runs.differences(end, end | {"checkpoint": checkpoint}) == ["other checkpoint"]
+    assert kill_runs.differences(end, end | {"rows": [{"loss": 0.1}] * 2}) == ["other rows"]
+    assert kill_runs.differences(end, end | {"results": {"knn/top1": 0.5 + 2**-50}}) == ["other results"]
+    left = kill_runs.differences(end, end | {"files": ["default/x", "default/.next.pt.7"]})
+    assert left == ["other files: {'default/.next.pt.7'}"]

@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ssl_bench.check.exact_ranks import run_of
 from ssl_bench.config.compose import load
 from ssl_bench.errors import RunError
 from ssl_bench.launch import ranks
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.workers import carry_out
+from ssl_bench.training.engine import Training
 from ssl_bench.training.step import Stepper
 from tests.conftest import SMALL
 from tests.ranks import PRELOADED, Command, free_port, on_two_ranks, wait_for
@@ -46,11 +46,11 @@ def networks(rank: int) -> dict[str, set[type]]:
 
     found = {}
     for name in sorted(path.stem for path in (CONF / "framework").glob("*.yaml")):
-        config = load(
-            [*SMALL, f"framework={name}", "max_steps=2", "batch_size.size=32", "dataset.size=12", "devices=2"]
-        )
+        config = load([*SMALL, f"framework={name}", "batch_size.size=32", "dataset.size=12", "devices=2"])
         with patch("ssl_bench.training.engine.Stepper", Watched):
-            run_of(config, Path(f"{name}-{rank}"), torch.device("cpu"))
+            step = Training(config, "0123456789", Path(), torch.device("cpu")).stepper()
+            for _ in range(2):
+                step(False)
         found[name], seen = seen, set()
     return found
 

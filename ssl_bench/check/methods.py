@@ -1,0 +1,184 @@
+"""Loss and gradients of one step, for every framework and loss, on the device against float64 on the CPU.
+
+Both have the same weights, images and random draws, and a small network. ReLU is replaced by SiLU: rounding moves some
+of its inputs across zero, and the gradient in half precision would be off by the root of their share, 10 to 30%, which
+hides other errors. An error of a gradient is relative to its norm, or to a hundredth of the norm of all gradients if
+its own is smaller: the gradient of a bias before batch normalisation is zero.
+"""
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ssl_bench.check.bounds import UNITS, Difference, NumberFormat, computing, distance, formats, judged
+from ssl_bench.check.finding import Finding, Setting
+from ssl_bench.config.compose import load
+from ssl_bench.config.schema import directory
+from ssl_bench.data.batch import Batch
+from ssl_bench.errors import ConfigError
+from ssl_bench.hardware import move
+from ssl_bench.methods.base import Method
+from ssl_bench.parts import OBJECTIVE, Parts
+from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
+
+# Largest relative error of a loss and of a gradient in each format: about ten times what a right machine has, and three
+# times in formats of 16 bits. A loss whose backward pass is off by a thousandth is found in fp32.
+BOUNDS = {"fp64": (1e-12, 1e-9), "fp32": (2e-5, 2e-4), "tf32": (1e-2, 0.05), "fp16": (1e-2, 0.05), "bf16": (0.05, 0.3)}
+QUICK = ("simclr", "moco_v2", "byol")  # frameworks of a quick check
+IMAGES = 16
+SCALE = 2.0**10  # of the loss in fp16, against gradients below its smallest number
+SMALL = {"k": 64, "clusters": 4, "predictor": 16, "hidden": 16, "width": 8}  # arguments that a framework or head has
+# A rounding may change the order of numbers, and with it a cluster or a pair: compared in single precision only.
+ORDERED = {"moco_cld", "npid_cld", "swd"}
+
+
+def section(setting: Setting) -> Iterator[Finding]:
+    """A finding for each framework and format, of all losses that the framework can be trained with."""
+    for framework in QUICK if setting.quick else options("framework"):
+        references = steps(framework)
+        for form in formats(setting.device):
+            compared = [
+                each for each in references if form.unit <= UNITS["fp32"] or not ORDERED & {framework, each.name}
+            ]
+            differences = [each for step in compared for each in step.compare(form, setting.device)]
+            if differences:
+                yield judged(f"{framework} {form.name}", differences, "losses and gradients")
+
+
+def options(group: str) -> list[str]:
+    """Names of the options of a group of the configuration."""
+    return sorted(path.stem for path in (directory() / group).glob("*.yaml"))
+
+
+@dataclass(frozen=True)
+class Step64:
+    """A step in float64 on the CPU: the reference of all formats.
+
+    Attributes:
+        name: of the loss.
+        method: in float32 on the CPU.
+        gradients: by the name of the parameter.
+    """
+
+    name: str
+    method: Method
+    batch: Batch
+    loss: Tensor
+    gradients: dict[str, Tensor]
+
+    def compare(self, form: NumberFormat, device: torch.device) -> Iterator[Difference]:
+        """Differences of the loss and of each gradient in a format on a device."""
+        method: Any = move(copy.deepcopy(self.method).to(form.precision.weights), device)
+        with computing(form.name == "tf32"):
+            loss, gradients = stepped(method, self.batch, form.precision.weights, form.precision.autocast)
+        of_loss, of_gradients = BOUNDS[form.name]
+        yield distance(f"{self.name}, the loss", loss, self.loss, of_loss, 1.0)
+        least = 1e-2 * math.hypot(*(float(exact.norm()) for exact in self.gradients.values()))
+        for name, exact in self.gradients.items():
+            found = gradients.get(name, torch.full_like(exact, math.nan))
+            yield distance(f"{self.name}, the gradient of {name}", found, exact, of_gradients, least)
+
+
+def stepped(
+    method: Method, batch: Batch, dtype: torch.dtype, autocast: torch.dtype | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss and gradients of a step in the middle of a training, float64 on the CPU."""
+    device = next(method.parameters()).device
+    views = [view.to(device, dtype) for view in batch.views]
+    moved = Batch(views, batch.ids.to(device), batch.labels.to(device))
+    method.train()
+    scale = SCALE if autocast is torch.float16 else 1.0
+    with DrawsOfCPU():
+        with torch.autocast(device.type, autocast) if autocast else contextlib.nullcontext():
+            loss = method(moved, 0.5).loss
+        (loss * scale).backward()
+    gradients = {name: p.grad.cpu().double() / scale for name, p in method.named_parameters() if p.grad is not None}
+    return loss.detach().cpu().double(), gradients
+
+
+class DrawsOfCPU(TorchFunctionMode):
+    """Takes all draws with a generator from a CPU generator of its seed, in float64: they are equal on every device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mirrors: dict[tuple[int, int], torch.Generator] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        generator = kwargs.get("generator")
+        if not isinstance(generator, torch.Generator):
+            return func(*args, **kwargs)
+        key = id(generator), generator.initial_seed()
+        kwargs["generator"] = self._mirrors.setdefault(key, torch.Generator().manual_seed(key[1]))
+        if args and isinstance(args[0], Tensor):  # x.normal_(generator=...)
+            drawn = torch.empty(args[0].shape, dtype=torch.float64)
+            return args[0].copy_(func(drawn, *args[1:], **kwargs))
+        device, dtype = kwargs.pop("device", "cpu"), kwargs.pop("dtype", None)
+        if func in (torch.rand, torch.randn):
+            return func(*args, **kwargs, dtype=torch.float64).to(device, dtype or torch.get_default_dtype())
+        return func(*args, **kwargs).to(device, dtype)
+
+
+# ---- the combinations
+
+
+def steps(framework: str) -> list[Step64]:
+    """The reference steps of a framework, one for each loss that it can be trained with."""
+    config = load([f"framework={framework}", "backbone=conv_n", "head.out=16"])
+    for group in ("framework", "head"):
+        config[group] |= {key: value for key, value in SMALL.items() if config[group].get(key)}
+    if config["negatives"] and "k" in config["negatives"]:
+        config["negatives"]["k"] = SMALL["k"]
+    if all(config[group] is None for group in OBJECTIVE):
+        candidates = {"its own loss": [config]}
+    else:
+        pools = [config["negatives"], node("negatives", "in_batch"), node("negatives", "cross_view")]
+        losses = {name: node("loss", name) for name in options("loss")}
+        candidates = {n: [config | {"loss": loss, "negatives": pool} for pool in pools] for n, loss in losses.items()}
+    kept = rng_state()
+    try:
+        return [step for name, configs in candidates.items() if (step := reference(name, configs)) is not None]
+    finally:
+        set_rng_state(kept)
+
+
+@cache
+def node(group: str, name: str) -> Any:
+    """The node of an option, as a run has it."""
+    return load([f"{group}={name}"])[group]
+
+
+def reference(name: str, configs: list[dict[str, Any]]) -> Step64 | None:
+    """The step of the first configuration that can be trained; None if there is none."""
+    for config in configs:
+        seed_everything(0)
+        with contextlib.suppress(ConfigError):
+            method = smooth(Parts(config).method)
+            batch = images(config["dataset"], method.views)
+            return Step64(name, method, batch, *stepped(copy.deepcopy(method).double(), batch, torch.float64))
+    return None
+
+
+def smooth(method: Method) -> Method:
+    """``method`` with SiLU in place of ReLU."""
+    for module in list(method.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.ReLU):
+                setattr(module, name, nn.SiLU())
+    return method
+
+
+def images(dataset: dict[str, Any], views: int) -> Batch:
+    """Some similar views of images of noise, float64."""
+    generator = torch.Generator().manual_seed(0)
+    shape = IMAGES, dataset["channels"], dataset["size"], dataset["size"]
+    common, *own = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(1 + views))
+    return Batch([common + each for each in own], torch.arange(IMAGES), torch.arange(IMAGES) % dataset["num_classes"])

@@ -1,0 +1,156 @@
+"""Small runs on one device: replayed as a CUDA graph, scaled in fp16, stopped and resumed."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssl_bench.check.bounds import WRONG_RESULT, Difference, difference, distance, judged
+from ssl_bench.check.finding import REPORT, Finding, Setting, Verdict
+from ssl_bench.config.compose import load
+from ssl_bench.errors import RunError
+from ssl_bench.training.engine import Training
+from ssl_bench.training.graph import TOLERANCE
+
+RUN_ID = "0123456789"
+TINY = ["backbone.width=16", "head.out=16", "batch_size.size=64", "epochs=8", "optimizer=sgd", "optimizer.lr=0.05"]
+TINY += ["tracking=off", "evaluate=[]", "evaluate.baselines=[]", "compile_views=false", "images_on=device"]
+TINY += ["tf32=false"]
+REPLAYED, RESUMED, SCALED = 12, 4, 60  # steps
+
+
+def tiny(folder: Path, device: torch.device, *overrides: str) -> Training:
+    """A run of a small network on the scattered digits, from its checkpoint in ``folder`` if there is one."""
+    run = Training(load([*TINY, *overrides]), RUN_ID, folder, device)
+    run.state.method.train()
+    run.state.resume(folder, RUN_ID)
+    return run
+
+
+def train(run: Training, steps: int) -> Training:
+    """Carry out some steps, as ``ssl-bench train`` does."""
+    step = run.stepper()
+    for _ in range(steps):
+        step(False)
+    return run
+
+
+def weights(run: Training) -> dict[str, Tensor]:
+    """Weights and buffers of a run by name, in float64 on the CPU."""
+    state: dict[str, Any] = run.state.method.state_dict()
+    return {name: value.cpu().double() for name, value in state.items() if isinstance(value, Tensor)}
+
+
+# ---- graph
+
+
+def graph(setting: Setting) -> Iterator[Finding]:
+    """Weights and buffers after some replayed steps against eager ones, as a share of their change.
+
+    Replays and eager steps may round sums in another order. The bound is the one by which a run accepts a recording.
+    """
+    name, device = "replayed steps", setting.device
+    if device.type != "cuda":
+        yield Finding(name, "", Verdict.SKIPPED, "only GPUs replay steps as a CUDA graph")
+        return
+    start = weights(tiny(setting.folder, device))
+    eager = weights(train(tiny(setting.folder, device, "precision=fp32", "graph=false"), REPLAYED))
+    try:
+        replayed = weights(train(tiny(setting.folder, device, "precision=fp32", "graph=true"), REPLAYED))
+    except RunError as error:
+        advice = "runs with graph=auto stay eager, which is slower for small batches; report this with check.md"
+        yield Finding(name, "not replayed", Verdict.SLOW, str(error).split(": set graph")[0], advice)
+        return
+    found, exact = ({key: each[key] - value for key, value in start.items()} for each in (replayed, eager))
+    least = 1e-3 * math.hypot(*(float(change.norm()) for key, change in exact.items() if not key.endswith("tracked")))
+    differences = [distance(key, found[key], change, TOLERANCE, least) for key, change in exact.items()]
+    yield judged(name, differences, "weights and buffers", f"{WRONG_RESULT}; until then set graph=false")
+
+
+# ---- fp16
+
+
+def fp16(setting: Setting) -> Iterator[Finding]:
+    """Train for a while in fp16 and watch the scale of the loss."""
+    if setting.device.type != "cuda":
+        yield Finding("scale of the loss", "", Verdict.SKIPPED, "fp16 needs a GPU")
+        return
+    run = tiny(setting.folder, setting.device, "precision=fp16", "graph=false")
+    step, scales = run.stepper(), [run.state.scaler.get_scale()]
+    for _ in range(SCALED):
+        step(False)
+        scales.append(run.state.scaler.get_scale())
+    yield scaled(scales, [name for name, value in weights(run).items() if not value.isfinite().all()])
+
+
+def scaled(scales: Sequence[float], broken: Sequence[str]) -> Finding:
+    """The finding about a training in fp16.
+
+    Args:
+        scales: of the loss before the first step and after each one; it is halved after a step that is skipped.
+        broken: names of tensors that are not finite at the end.
+    """
+    steps, skipped = len(scales) - 1, [step for step, (before, after) in enumerate(pairwise(scales)) if after < before]
+    figure = f"{scales[-1]:,.0f} after {steps} steps, {len(skipped)} skipped"
+    reason = ""
+    if broken:
+        reason = f"{broken[0]} is not finite after {steps} steps in fp16"
+    elif not math.isfinite(scales[-1]) or scales[-1] < 1:
+        reason = f"the scale of the loss fell to {scales[-1]:g}, below 1: gradients overflow all the time"
+    elif skipped and skipped[-1] >= steps // 2:
+        reason = f"the scale has not settled: step {skipped[-1]} of {steps} was skipped"
+    advice = f"train with precision=fp32 (or bf16) on this device, and {REPORT}" if reason else ""
+    values = {"steps": steps, "skipped": len(skipped), "scale": scales[-1]}
+    return Finding("scale of the loss", figure, Verdict.WRONG if reason else Verdict.GOOD, reason, advice, values)
+
+
+# ---- resume
+
+
+def resume(setting: Setting) -> Iterator[Finding]:
+    """Stop a run in its middle and resume it: the state at once, and the end beside that of an undisturbed run.
+
+    Both must have the same bits. Where two undisturbed runs differ, because their sums on a GPU have no fixed order,
+    the end may differ by eight times as much.
+    """
+    torch.backends.cudnn.deterministic = True
+    device, folder, half = setting.device, setting.folder, RESUMED // 2
+    overrides = ["precision=fp32", "framework=moco_v2", "negatives.k=192", "head.hidden=16", "graph=false"]
+    whole = [everything(train(tiny(folder, device, *overrides), RESUMED)) for _ in range(1 + (device.type == "cuda"))]
+    stopped = train(tiny(folder, device, *overrides), half)
+    stopped.state.save(folder, RUN_ID, stopped.schedule.lr_at)
+    again = tiny(folder, device, *overrides)
+    where = f"after a stop at step {half} of {RESUMED}"
+    differences = list(_equal(everything(stopped), everything(again), {}, f"restored {where}"))
+    if all(each.share <= 1 for each in differences):
+        noise = {name: float((whole[-1][name] - value).norm()) for name, value in whole[0].items()}
+        end = everything(train(again, RESUMED - half))
+        differences += _equal(whole[0], end, noise, f"at the end of a run resumed {where}")
+    advice = "a stopped run does not go on as it would have: start it again from the beginning, and " + REPORT
+    yield judged("stopped and resumed", differences, "tensors", advice)
+
+
+def everything(run: Training) -> dict[str, Tensor]:
+    """Weights, buffers and moments of a run."""
+    found = weights(run)
+    for name, parameter in run.state.method.named_parameters():
+        for kind, value in run.state.optimizer.state.get(parameter, {}).items():
+            found[f"{kind} of {name}"] = torch.as_tensor(value).cpu().double()
+    return found
+
+
+def _equal(
+    expected: Mapping[str, Tensor], found: Mapping[str, Tensor], noise: Mapping[str, float], where: str
+) -> Iterator[Difference]:
+    """Compare all tensors, each with eight times its ``noise`` as the bound, 0 where there is none."""
+    for name, value in expected.items():
+        if name not in found:
+            yield Difference(f"{name} is not there {where}", math.inf, 0.0)
+        elif noise.get(name):
+            yield Difference(f"{name} {where}", float((found[name] - value).norm()), 8 * noise[name])
+        else:
+            yield difference(f"{name} {where}", found[name], value)
