@@ -16,8 +16,7 @@ from ssl_bench.config import schema
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import cost, runs, tables
-from ssl_bench.papers.cells import Cell
-from ssl_bench.papers.overrides import merge
+from ssl_bench.papers.cells import Cell, merge
 
 TABLES = {table.name: table for table in tables.every()}
 EXPECTED = {
