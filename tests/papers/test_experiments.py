@@ -66,7 +66,7 @@ ALL = pytest.param(experiments.names(), marks=pytest.mark.exhaustive)
 def test_hydra_composes_every_experiment(names: list[str]) -> None:
     register()
     register()
-    with initialize_config_dir(str(config.directory()), version_base="1.3"):
+    with initialize_config_dir(str(config.directory()), **config.VERSION_BASE):
         for name in names:
             cfg = compose("train", [f"experiment={name}"], return_hydra_config=True)
             content = experiments.content(name)
