@@ -4,7 +4,7 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ssl_bench.api import options
 from ssl_bench.config.build import find_target
@@ -12,13 +12,10 @@ from tests.objective.test_losses import LOSSES as ROWS
 
 
 def _options(name: str) -> dict[str, Any]:
-    """The arguments that the loss of a row has; swd has tests of its own."""
-    row = ROWS.get(name)
-    return (
-        {key: getattr(row.loss, key) for key in signature(type(row.loss)).parameters if hasattr(row.loss, key)}
-        if row
-        else {}
-    )
+    """The arguments that the loss of a row has, learned ones as they begin; swd has tests of its own."""
+    loss = ROWS[name].loss if name in ROWS else nn.Identity()
+    given = {key: getattr(loss, key) for key in signature(type(loss)).parameters if hasattr(loss, key)}
+    return {key: value.item() if isinstance(value, Tensor) else value for key, value in given.items()}
 
 
 # The options of conf with the arguments of the row in tests/objective/test_losses.py that has a loss's naive formula.
