@@ -28,10 +28,15 @@ Output = pytest.CaptureFixture[str]
 
 
 @cache
-def configs(paper: str) -> dict[str, dict[str, Any]]:
-    """The composed configurations of the ten cells of a paper, by names such as ``table1 CIFAR-10 DCL | 256``."""
+def config(paper: str, name: str) -> dict[str, Any]:
+    """The composed configuration of a cell with a name such as ``table1 CIFAR-10 DCL | 256``."""
     found = {f"{t.stem} {c.row} | {c.column}": c for t in tables.find(paper) for c in t.cells}
-    return {name: runs.compose(found[name].overrides, found[name].command) for name in FACTS[paper]["cells"]}
+    return runs.compose(found[name].overrides, found[name].command)
+
+
+def configs(paper: str) -> list[dict[str, Any]]:
+    """The configurations of the ten cells of a paper."""
+    return [config(paper, name) for name in FACTS[paper]["cells"]]
 
 
 def values(node: Any, path: list[str]) -> list[Any]:
@@ -54,16 +59,15 @@ def facts() -> list[Any]:
 @pytest.mark.parametrize(("paper", "fact"), facts())
 def test_a_cell_has_the_settings_that_its_sources_name(paper: str, fact: dict[str, Any]) -> None:
     assert set(fact) == {"is", "cells", "source"}
-    about = [c for name, c in configs(paper).items() if any(fnmatch.fnmatchcase(name, each) for each in fact["cells"])]
-    assert about
-    for config in about:
+    names = {name for each in fact["cells"] for name in fnmatch.filter(FACTS[paper]["cells"], each) or [each]}
+    for settings in (config(paper, name) for name in names):
         for key, wanted in fact["is"].items():
             if key == "rate":
-                found = [round(build(config["optimizer"], "optimizer").scaled_lr(config["batch_size"]["size"]), 3)]
+                found = [round(build(settings["optimizer"], "optimizer").scaled_lr(settings["batch_size"]["size"]), 3)]
             else:
-                found = values(config, key.split("."))
-            names = [each.rpartition(".")[2] for each in found] if key.endswith("_target_") else found
-            assert wanted in names, f"{fact['source']}: {key} is {found}"
+                found = values(settings, key.split("."))
+            found = [each.rpartition(".")[2] for each in found] if key.endswith("_target_") else found
+            assert wanted in found, f"{fact['source']}: {key} is {found}"
 
 
 def test_there_are_facts_about_ten_cells_of_every_paper() -> None:
@@ -71,7 +75,7 @@ def test_there_are_facts_about_ten_cells_of_every_paper() -> None:
 
 
 def test_a_recipe_names_each_class_with_its_settings() -> None:
-    cell = configs("eqco")["fig2b SimCLR + EqCo, alpha 4096 | 256"]
+    cell = config("eqco", "fig2b SimCLR + EqCo, alpha 4096 | 256")
     lines = describe(cell)
     assert lines[0] == (
         "  training    200 epochs, 256 images per step, precision auto, tf32 yes, compile no, reduction sum, "
@@ -84,7 +88,7 @@ def test_a_recipe_names_each_class_with_its_settings() -> None:
     ]
     batch = {"batch_size": {"size": 2048, "chunk": None}}
     assert describe(cell | batch)[-2].endswith("which makes a rate of 2.4 here")
-    toy = describe(configs("eqco")["table9 MI 10 EqCo | 64"])
+    toy = describe(config("eqco", "table9 MI 10 EqCo | 64"))
     assert toy[0].startswith("  settings    information 10, dimensions 20, pairs 64, ") and "lr 5e-4" in toy[0]
     assert len(toy) == 3
 
@@ -126,13 +130,13 @@ def changed(key: str, value: Any) -> Any:
 @pytest.mark.slow
 def test_every_key_that_is_in_run_id_is_in_words() -> None:
     told = set()
-    for config in (c for paper in FACTS for c in configs(paper).values()):
-        words = describe(config)
-        for path, value in leaves(json.loads(canonical(config))):
-            key = path[0], str(node_of(config, path).get("_target_")), path[-1]
+    for settings in (each for paper in FACTS for each in configs(paper)):
+        words = describe(settings)
+        for path, value in leaves(json.loads(canonical(settings))):
+            key = path[0], str(node_of(settings, path).get("_target_")), path[-1]
             if path in SILENT or value is None or path[-1] in {*LEFT_OUT.get(path[0], ()), "_target_"} or key in told:
                 continue
-            copy = json.loads(json.dumps(config))
+            copy = json.loads(json.dumps(settings))
             node_of(copy, path)[path[-1]] = changed(path[-1], value)
             assert describe(copy) != words, path
             told.add(key)
@@ -151,7 +155,7 @@ def printed(capsys: Output, *arguments: str) -> str:
 def test_reproduce_prints_the_recipe_of_a_cell_with_its_overrides(capsys: Output) -> None:
     cell = ("dcl/table1", "row=CIFAR-10 DCL", "col=512")
     text = printed(capsys, *cell)
-    lines = describe(configs("dcl")["table1 CIFAR-10 DCL | 512"])
+    lines = describe(config("dcl", "table1 CIFAR-10 DCL | 512"))
     assert text == "\n".join(["dcl/table1 CIFAR-10 DCL | 512 (knn/top1)", *lines, "", ""])
     other = printed(capsys, *cell, "optimizer.lr=0.06", "devices=4").splitlines()
     (line,) = (a for a, b in zip(other, text.splitlines(), strict=True) if a != b)
