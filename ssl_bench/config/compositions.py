@@ -1,14 +1,22 @@
-"""Many composed configurations, whose seeds are still open. Hydra is imported when the first one is composed."""
+"""Many composed configurations whose seeds are still open, kept in the user's cache folder."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ssl_bench import files
 from ssl_bench.config.identity import run_id
+from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,10 +52,36 @@ def compositions(requests: Iterable[Request], progress: Progress = lambda each, 
     """Compose each request: a :class:`Composition`, or the ConfigError that says why there is none.
 
     Args:
-        progress: iterates over the configurations, of which there are ``count``.
+        progress: iterates over the new configurations, of which there are ``count``.
     """
-    different = dict.fromkeys(requests)
-    return {request: _compose(request) for request in progress(different, len(different))}
+    different, path = dict.fromkeys(requests), _file()
+    known: dict[Request, Composition] = {}
+    for line in files.read_json_lines(path) if different else ():
+        match line:
+            case [str(command), list(overrides), str(text)]:
+                known[command, tuple(overrides)] = Composition(text)
+    new = [request for request in different if request not in known]
+    made = {request: _compose(request) for request in progress(new, len(new))}
+    # The version of a plugin, which is part of the configuration, may change at any time.
+    kept = [r for r, each in made.items() if isinstance(each, Composition) and '"plugins": {' not in each.text]
+    with contextlib.suppress(OSError):  # the home directory may be read-only
+        if kept:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.append(path, "".join(json.dumps([*request, made[request].text]) + "\n" for request in kept))
+            for other in set(path.parent.glob("compositions*.jsonl")) - {path}:  # made of other sources
+                other.unlink()
+    return {request: known.get(request) or made[request] for request in different}
+
+
+def _file() -> Path:
+    """The cache, whose name is a hash of everything that a configuration depends on apart from the overrides."""
+    sources = [*sorted(directory().rglob("*.yaml")), *sorted(Path(__file__).parent.glob("*.py"))]
+    texts = [path.read_text() for path in sources]
+    variables = sorted({name for text in texts for name in re.findall(r"oc\.env:(\w+)", text)})
+    inputs = texts, [os.environ.get(name) for name in variables], version("hydra-core"), version("omegaconf")
+    name = f"compositions-{hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]}.jsonl"
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder, "ssl_bench", name) if os.path.isabs(folder) else Path(os.devnull)  # a user without a home
 
 
 @cache

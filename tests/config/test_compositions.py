@@ -1,5 +1,9 @@
 """Configurations composed in a faster way than Hydra's equal Hydra's own."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from ssl_bench.config import compose, compositions
@@ -84,3 +88,39 @@ def test_a_seed_is_put_in_wherever_it_occurs() -> None:
         config = composed.config(seed)
         assert config == compose.load([*overrides, f"seed={seed}"]) and config["framework"]["seed"] == seed
         assert composed.run_ids([seed]) == {seed: run_id(config)}
+
+
+# ---- the cache
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the cache, one of this test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "ssl_bench"
+
+
+def composed(*overrides: str) -> Any:
+    return compositions.compositions([("train", overrides)])["train", overrides]
+
+
+def test_a_configuration_is_kept_and_a_line_that_cannot_be_read_is_made_again(cache: Path) -> None:
+    expected = composed("loss=dcl")
+    (file,) = cache.iterdir()
+    good = file.read_text()
+    command, overrides, text = json.loads(good)
+    file.write_text(json.dumps([command, overrides, text.replace("DCL", "Other")]) + "\n")
+    assert composed("loss=dcl").config(0)["loss"]["_target_"].endswith("Other")  # as kept
+    for line in ("", "{", "[]", good[:-40], '"a"', "\x00\xff", json.dumps(["train"]), json.dumps([1, overrides, "{}"])):
+        file.write_text(f"{line}\n")
+        assert composed("loss=dcl") == expected and file.read_text() == f"{line}\n{good}"
+    assert isinstance(composed("loss=dlc"), ConfigError) and file.read_text().endswith(good)  # errors are not kept
+
+
+def test_a_cache_is_of_one_environment_and_may_be_impossible(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("a", "b", "a"):
+        monkeypatch.setenv("SSL_BENCH_DATA", folder)
+        assert composed().config(0)["paths"]["data"] == folder
+        assert len(list(cache.iterdir())) == 1
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert composed("loss=dcl").config(0) == compose.load(["loss=dcl"])

@@ -3,12 +3,14 @@
 import contextlib
 import io
 import os
+import pwd
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ssl_bench.config.compositions import compositions
 from ssl_bench.launch import ranks
 from ssl_bench.launch.nodes import Nodes, nodes, restarted
 from tests.door.door import enter, refuses
@@ -64,6 +66,18 @@ def test_a_terminal_that_does_not_know_its_width(command: str, capfd: Capture, m
     monkeypatch.setenv("COLUMNS", "0")
     answer = enter(command, capfd)
     assert (answer.code, answer.err) == (0, "") and answer.out
+
+
+def test_a_user_without_a_home_directory_keeps_no_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    ((config,),) = [compositions([("train", ("loss=dcl",))]).values()]
+    assert config.config(3)["seed"] == 3
+    assert not list(Path().iterdir())
 
 
 def test_a_read_only_memory_of_processes_is_not_taken_for_the_results_folder(
