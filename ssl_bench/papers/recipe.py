@@ -127,7 +127,7 @@ def text(value: Any) -> str:
         return str(value)
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
-    if abs(value) >= 1e-3:
+    if not abs(value) < 1e-3:
         return f"{value:.6g}"
     mantissa, exponent = f"{value:.5e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
