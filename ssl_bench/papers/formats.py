@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ssl_bench.papers.cells import Table
-from ssl_bench.papers.fill import Filled, commands, record
+from ssl_bench.papers.fill import Filled, commands, deviation, record
 from ssl_bench.papers.sheet import Sheet, SheetEntry, listed, shaped
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _csv(table: Table, filled: Sequence[Filled], long: bool) -> str:
     writer.writerow(["table", "row", "column", "metric", "paper", "mean", "std", "n", "reduced", "note"])
     for each in filled:
         cell = each.cell
-        numbers = [cell.paper, each.mean, each.std, len(each.values)]
+        numbers = [cell.paper, each.mean, deviation(each.values), len(each.values)]
         writer.writerow([table.name, cell.label, cell.column, cell.metric, *numbers, each.reduced, each.note])
     return file.getvalue()
 
