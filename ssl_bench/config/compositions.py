@@ -63,11 +63,12 @@ def compositions(requests: Iterable[Request], progress: Progress = lambda each, 
     new = [request for request in different if request not in known]
     made = {request: _compose(request) for request in progress(new, len(new))}
     # The version of a plugin, which is part of the configuration, may change at any time.
-    kept = [r for r, each in made.items() if isinstance(each, Composition) and '"plugins": {' not in each.text]
+    texts = {request: each.text for request, each in made.items() if isinstance(each, Composition)}
+    lines = [json.dumps([*request, text]) + "\n" for request, text in texts.items() if '"plugins": {' not in text]
     with contextlib.suppress(OSError):  # the home directory may be read-only
-        if kept:
+        if lines:
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.append(path, "".join(json.dumps([*request, made[request].text]) + "\n" for request in kept))
+            files.append(path, "".join(lines))
             for other in set(path.parent.glob("compositions*.jsonl")) - {path}:  # made of other sources
                 other.unlink()
     return {request: known.get(request) or made[request] for request in different}

@@ -120,13 +120,13 @@ def shaped(table: Table, filled: Sequence[Filled]) -> Sheet:
         for place, name in enumerate(_present(cells.values()) or ["ours"]):
             row = [SheetEntry() if place else head, *([SheetEntry(name)] if several else [])]
             for column in columns:
-                if (each := cells.get(column)) is None:
+                if (found := cells.get(column)) is None:
                     row.append(SheetEntry())
                     continue
-                notes = [note for note in each.notes if not place and note not in common]
-                if name == "reduced" and each.shortened:
-                    notes.append(f"trained for {each.length}")
-                row.append(SheetEntry(NUMBERS[name](each), sheet.number_of(notes), (label, column) in best[name]))
+                notes = [note for note in found.notes if not place and note not in common]
+                if name == "reduced" and found.shortened:
+                    notes.append(f"trained for {found.length}")
+                row.append(SheetEntry(NUMBERS[name](found), sheet.number_of(notes), (label, column) in best[name]))
             sheet.rows.append(row)
     return sheet
 
