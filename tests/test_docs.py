@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import ssl_bench
+from ssl_bench.objective.losses import LOSSES
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 from build_docs import Page, broken_links, build
@@ -41,7 +42,9 @@ def test_the_pages_of_losses_have_their_formulas_and_the_identities(site: Path) 
     for name, formula in formulas.items():
         assert formula in text(site / f"ssl_bench/objective/losses/{name}.html")
     losses = text(site / "ssl_bench/objective/losses.html")
-    assert "Identities of the losses" in losses and "softplus(u + log(alpha / K))" in losses
+    assert "Identities of the losses" in losses
+    table = (site / "ssl_bench/objective/losses.html").read_text()
+    assert all(f"<td>{each.equation}</td>" in unescape(table) and each.equation for each in LOSSES.values())
     assert "Which loss, which negatives" in text(site / "ssl_bench/objective.html")
 
 
@@ -88,13 +91,6 @@ def test_every_number_of_the_guide_is_in_the_table_that_it_names() -> None:
         assert stated <= known, statement
         checked += len(stated)
     assert checked > 50
-
-
-def test_every_loss_is_in_the_table_of_identities() -> None:
-    from ssl_bench.objective.losses import LOSSES
-
-    rows = re.findall(r"^\| `(\w+)`", (PACKAGE / "objective" / "losses" / "README.md").read_text(), re.M)
-    assert sorted(rows) == sorted(LOSSES)
 
 
 def numbers(node: object) -> set[float]:

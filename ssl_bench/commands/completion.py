@@ -97,7 +97,7 @@ def _choices(command: str, before: Sequence[str], word: str) -> Iterator[str]:
         yield from FLAGS.get(command, ())
     elif before and before[-1] == "--format":
         exports = ("timm", "torchvision", "card")
-        yield from exports if command == "export" else ("rich", "md", "tex", "html", "csv", "json")
+        yield from exports if command == "export" else ("rich", "md", "tex", "csv", "json")
     elif before and before[-1] in ("--cfg", "-c"):
         yield from ("job", "hydra", "all")
     elif before and before[-1] == "--only":

@@ -1,12 +1,12 @@
 """Carry out a grid: start the runs that are not finished, then wait for those that other processes were training."""
 
+import itertools
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hydra._internal.core_plugins import basic_sweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
@@ -59,8 +59,8 @@ class GridSweeper(Sweeper):
         overrides = [*(f"{key}={values}" for key, values in self.params.items()), *arguments]
         parsed = OverridesParser.create(self.loader).parse_overrides(overrides)
         _check_size(parsed)
-        (batch,) = basic_sweeper.BasicSweeper.split_arguments(parsed, None)
-        runs = [list(run) for run in dict.fromkeys(map(tuple, batch))]
+        values = {override.get_key_element(): _single(override) for override in parsed}  # of a key, the last ones count
+        runs = [list(run) for run in dict.fromkeys(itertools.product(*values.values()))]
         finished = self._checked(runs)
         GridSweeper.folder = self.grid
         try:
@@ -115,6 +115,14 @@ def _check_launcher(settings: DictConfig) -> None:
         for key, value in launcher.items():
             if key != "n_jobs" and value != known.get(key, ...):
                 raise ConfigError(f"hydra.launcher.{key}={value}: leave it out: only hydra.launcher.n_jobs can be set")
+
+
+def _single(override: Override) -> list[str]:
+    """An override of a grid as overrides with one value each."""
+    key, swept = override.get_key_element(), override.is_sweep_override()
+    return [
+        f"{key}={v}" for v in (override.sweep_string_iterator() if swept else [override.get_value_element_as_str()])
+    ]
 
 
 def _check_size(overrides: Sequence[Override]) -> None:

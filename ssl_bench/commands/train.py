@@ -89,7 +89,7 @@ def main(
     experiments.register()
     sweeper.register()
     try:
-        hydra.main(version_base="1.3", config_path=str(compose.directory()), config_name=primary)(run_one)()
+        hydra.main(config_path=str(compose.directory()), config_name=primary, **compose.VERSION_BASE)(run_one)()
     except (HydraException, OmegaConfBaseException) as error:
         return refuse(compose.explain(error, overrides, primary))
     except ConfigError as error:

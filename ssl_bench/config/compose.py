@@ -4,8 +4,9 @@ import contextlib
 import math
 import pickle
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -25,12 +26,19 @@ from ssl_bench.hardware import concurrent_runs
 
 ConfigStore.instance().store("schema", Config)
 guard.install()
-OmegaConf.register_new_resolver("oc.env", guard.read_environment, replace=True)
-OmegaConf.register_new_resolver("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
-OmegaConf.register_new_resolver("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_gpu}}
-OmegaConf.register_new_resolver(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
-    "per_node", lambda devices, nodes, each=1: each * math.ceil(devices / nodes), replace=True
-)
+# Hydra 1.4 has no older behaviour to choose from, and warns if one is named.
+VERSION_BASE = {"version_base": "1.3"} if version("hydra-core").startswith("1.3.") else {}
+RESOLVERS: dict[str, Callable[..., Any]] = {
+    "oc.env": guard.read_environment,
+    "add": lambda *numbers: sum(numbers),  # ${add:3,${dataset.bits}}
+    "jobs": concurrent_runs,  # ${jobs:${devices},${runs_per_gpu}}
+    # ${per_node:${devices},${.nodes},8}: eight for each device of a node
+    "per_node": lambda devices, nodes, each=1: each * math.ceil(devices / nodes),
+}
+# The resolvers' function has the name of an older one since OmegaConf 2.4.
+_register = OmegaConf.register_new_resolver if version("omegaconf").startswith("2.3.") else OmegaConf.register_resolver
+for _name, _resolver in RESOLVERS.items():
+    _register(_name, _resolver, replace=True)  # type: ignore[call-arg]
 
 
 def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +92,6 @@ class Composer:
 
     def __init__(self) -> None:
         self._bases: dict[tuple[str, tuple[str, ...]], tuple[bytes, Mapping[str, Any]]] = {}
-        self._groups: frozenset[str] | None = None
 
     def load(self, overrides: Sequence[str], primary: str = "train") -> dict[str, Any]:
         """Compose as :func:`load` does.
@@ -99,24 +106,22 @@ class Composer:
             return load(overrides, primary)  # for anything unusual, and for Hydra's own error
 
     def _with_values(self, overrides: Sequence[str], primary: str) -> dict[str, Any]:
-        if self._groups is None:
-            with _hydra():
-                self._groups = frozenset(GlobalHydra.instance().config_loader().list_groups(""))
+        groups = _groups()
         chosen, values = list[str](), list[str]()  # what Hydra has to compose, and what sets a value
         for override in overrides:
             key = override.partition("=")[0]
             if not re.fullmatch(r"[\w./]+", key):  # it adds, removes or moves something
                 raise ValueError(override)
-            part = chosen if key in self._groups or "/" in key or key.startswith("hydra.") else values
+            part = chosen if key in groups or "/" in key or key.startswith("hydra.") else values
             part.append(override)
-        groups = tuple(chosen)
-        if (primary, groups) not in self._bases:
-            cfg = compose(primary, list(groups), return_hydra_config=True)
+        base = primary, tuple(chosen)
+        if base not in self._bases:
+            cfg = compose(primary, chosen, return_hydra_config=True)
             options = dict(cfg.hydra.runtime.choices)
             with open_dict(cfg):
                 del cfg["hydra"]
-            self._bases[primary, groups] = pickle.dumps(cfg), options
-        pickled, choices = self._bases[primary, groups]
+            self._bases[base] = pickle.dumps(cfg), options
+        pickled, choices = self._bases[base]
         cfg = pickle.loads(pickled)  # ten times faster than a deep copy
         for value in map(_parse, values):
             OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
@@ -135,7 +140,7 @@ def _hydra() -> contextlib.AbstractContextManager[Any]:
     """Hydra with the folder of the YAML files, unless it was started before."""
     if GlobalHydra.instance().is_initialized():
         return contextlib.nullcontext()
-    return initialize_config_dir(str(directory()), version_base="1.3")
+    return initialize_config_dir(str(directory()), **VERSION_BASE)
 
 
 def as_written(overrides: Any) -> list[str]:

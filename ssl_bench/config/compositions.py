@@ -1,4 +1,4 @@
-"""Many composed configurations, kept in the user's cache folder. Hydra is imported only if one is not there yet."""
+"""Many composed configurations whose seeds are still open, kept in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ssl_bench.config.compose import Composer
 
 SEED = 907_340_511  # stands for the seed until one is chosen
-LARGEST = 2**25  # bytes of the cache; a configuration takes about 4 kB
 
 Request = tuple[str, tuple[str, ...]]  # the command's configuration, such as "train", and overrides without the seed
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -52,84 +51,51 @@ class Composition:
 def compositions(requests: Iterable[Request], progress: Progress = lambda each, count: each) -> dict[Request, Any]:
     """Compose each request: a :class:`Composition`, or the ConfigError that says why there is none.
 
-    Configurations are kept in the user's cache folder, as long as the files that they are made of do not change.
-
     Args:
         progress: iterates over the new configurations, of which there are ``count``.
     """
-    inputs = _inputs()
-    cached = _read_cache(inputs)
-    wanted = dict.fromkeys(requests)
-    new = [request for request in wanted if request not in cached]
-    composed = {request: _compose(_composer(inputs), request) for request in progress(new, len(new))}
-    made = {request: result for request, result in composed.items() if isinstance(result, Composition)}
-    cached |= made
+    different, path = dict.fromkeys(requests), _file()
+    known: dict[Request, Composition] = {}
+    for line in files.read_json_lines(path) if different else ():
+        match line:
+            case [str(command), list(overrides), str(text)]:
+                known[command, tuple(overrides)] = Composition(text)
+    new = [request for request in different if request not in known]
+    made = {request: _compose(request) for request in progress(new, len(new))}
     # The version of a plugin, which is part of the configuration, may change at any time.
-    _add_to_cache(inputs, {request: each for request, each in made.items() if '"plugins": {' not in each.text})
-    return {request: cached.get(request) or composed[request] for request in wanted}
+    texts = {request: each.text for request, each in made.items() if isinstance(each, Composition)}
+    lines = [json.dumps([*request, text]) + "\n" for request, text in texts.items() if '"plugins": {' not in text]
+    with contextlib.suppress(OSError):  # the home directory may be read-only
+        if lines:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.append(path, "".join(lines))
+            for other in set(path.parent.glob("compositions*.jsonl")) - {path}:  # made of other sources
+                other.unlink()
+    return {request: known.get(request) or made[request] for request in different}
+
+
+def _file() -> Path:
+    """The cache, whose name is a hash of everything that a configuration depends on apart from the overrides."""
+    sources = [*sorted(directory().rglob("*.yaml")), *sorted(Path(__file__).parent.glob("*.py"))]
+    texts = [path.read_text() for path in sources]
+    variables = sorted({name for text in texts for name in re.findall(r"oc\.env:(\w+)", text)})
+    inputs = texts, [os.environ.get(name) for name in variables], version("hydra-core"), version("omegaconf")
+    name = f"compositions-{hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]}.jsonl"
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder, "ssl_bench", name) if os.path.isabs(folder) else Path(os.devnull)  # a user without a home
 
 
 @cache
-def _composer(inputs: str) -> Composer:
-    """The composer of this process, as long as the inputs are the same."""
-    from ssl_bench.config.compose import Composer  # imports Hydra
+def _composer() -> Composer:
+    """The composer of this process."""
+    from ssl_bench.config.compose import Composer
 
     return Composer()
 
 
-def _compose(composer: Composer, request: Request) -> Composition | ConfigError:
+def _compose(request: Request) -> Composition | ConfigError:
     primary, overrides = request
     try:
-        return Composition(json.dumps(composer.load([*overrides, f"seed={SEED}"], primary)))
+        return Composition(json.dumps(_composer().load([*overrides, f"seed={SEED}"], primary)))
     except ConfigError as error:
         return error
-
-
-# ---- the cache: a line [inputs, command, overrides, text] for each configuration
-
-
-def _cache_path() -> Path:
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    known = os.path.isabs(folder)  # not so for a user without a home directory: then nothing is kept
-    return Path(folder, "ssl_bench", "compositions.jsonl") if known else Path(os.devnull)
-
-
-@cache
-def _read_cache(inputs: str) -> dict[Request, Composition]:
-    """The kept configurations that were made of these inputs."""
-    kept: dict[Request, Composition] = {}
-    for line in files.read_json_lines(_cache_path(), start=json.dumps([inputs]).removesuffix("]").encode()):
-        match line:
-            case [str(made_of), str(command), list(overrides), str(text)] if made_of == inputs:
-                kept[command, tuple(overrides)] = Composition(text)
-    return kept
-
-
-def _add_to_cache(inputs: str, made: Mapping[Request, Composition]) -> None:
-    """Add lines at the end, where several processes can do it at once; a file that is too large begins again."""
-    lines = "".join(json.dumps([inputs, *request, each.text]) + "\n" for request, each in made.items())
-    path = _cache_path()
-    if not lines:
-        return
-    with contextlib.suppress(OSError):  # the home directory may be read-only
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size > LARGEST:
-            files.write_text(path, lines)
-        else:
-            files.append(path, lines)
-
-
-def _inputs() -> str:
-    """Hash of everything that a configuration depends on apart from the overrides."""
-    sources, variables = _sources()
-    return hashlib.sha256(repr((sources, [os.environ.get(name) for name in variables])).encode()).hexdigest()
-
-
-@cache
-def _sources() -> tuple[str, list[str]]:
-    """Hash of the YAML files, of this room and of Hydra's version; and the environment variables that they read."""
-    read = [*sorted(directory().rglob("*.yaml")), *sorted(Path(__file__).parent.glob("*.py"))]
-    texts = [(path.name, path.read_text()) for path in read]
-    names = {name for _, text in texts for name in re.findall(r"oc\.env:(\w+)", text)}
-    content = repr((texts, version("hydra-core"), version("omegaconf")))
-    return hashlib.sha256(content.encode()).hexdigest(), sorted(names)

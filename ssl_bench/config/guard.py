@@ -1,5 +1,6 @@
 """Refuse dangerous, unknown and secret entries of a configuration, before Hydra makes anything of it.
 
+This file alone imports Hydra's private modules, for the class that loads every configuration.
 Hydra makes its callbacks, launcher, sweeper and log handlers of classes that the configuration names. Only those that
 this package uses are left. Keys that nothing reads are refused, and secrets, since a configuration is written to disk.
 """
@@ -12,8 +13,6 @@ from typing import Any
 import yaml
 from hydra._internal import hydra as application
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.resolvers import oc
 
@@ -47,41 +46,17 @@ SHORTEST = 12  # characters of a secret of the environment
 class GuardedLoader(ConfigLoaderImpl):
     """Hydra's loader, which refuses what no configuration may hold."""
 
-    _asked: tuple[list[str], DictConfig] | None = None
-
     def load_configuration(
-        self,
-        config_name: str | None,
-        overrides: list[str],
-        run_mode: RunMode,
-        from_shell: bool = True,
-        validate_sweep_overrides: bool = True,
+        self, config_name: str | None, overrides: list[str], *settings: Any, **more: Any
     ) -> DictConfig:
         """Compose as Hydra does.
 
         Raises:
             ConfigError: the configuration holds a key or a value that is refused.
         """
-        if not validate_sweep_overrides:
-            # Hydra composes everything to read hydra.mode, and then once more with the mode as an override. Composing
-            # takes most of the time of a refused command, so that the first configuration is kept.
-            composed = self._compose(config_name, overrides, RunMode.RUN, from_shell, validate_sweep_overrides)
-            self._asked = list(overrides), composed
-            return composed
-        asked, self._asked = self._asked, None
-        mode = f"hydra.mode={run_mode.name}"
-        if asked is None or asked[1].hydra.mode is not None or overrides != [*asked[0], mode]:
-            return self._compose(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
-        parsed = OverridesParser.create().parse_overrides(overrides)
-        self.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
-        asked[1].hydra.mode = run_mode
-        asked[1].hydra.overrides.hydra.append(mode)
-        return asked[1]
-
-    def _compose(self, config_name: str | None, overrides: list[str], *settings: Any) -> DictConfig:
         _check_unread(overrides)
         try:
-            composed = super().load_configuration(config_name, overrides, *settings)
+            composed = super().load_configuration(config_name, overrides, *settings, **more)
         except yaml.MarkedYAMLError as error:
             place = f"{error.problem_mark.name}, line {error.problem_mark.line + 1}" if error.problem_mark else "a file"
             raise ConfigError(f"{place}: {error.problem}: mend the YAML") from error

@@ -22,10 +22,15 @@ class Loss(nn.Module, ABC):
             positive. ``two_views``: the anchors of two views, of one network, are each other's positives. ``dense``:
             the matrix of cosines itself.
         uses_tau: whether the loss depends on the temperature.
+        equation, gradient: value and gradient per anchor in the letters of ``losses/__init__.py``, for its table.
+        code: a public repository with the loss, with which ``tests/objective/test_official.py`` compares it.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
     uses_tau: ClassVar[bool] = True
+    equation: ClassVar[str] = ""
+    gradient: ClassVar[str] = ""
+    code: ClassVar[str] = ""
 
     @abstractmethod
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from ssl_bench.errors import ConfigError
 
@@ -87,9 +89,14 @@ class Cell:
         return text + "0" if text.endswith(".") else text
 
     @property
+    def unavailable(self) -> str:
+        """Why no run of this package can fill the cell; empty if one can."""
+        return f"needs {self.missing}" if self.missing else "nothing to run" if self.command == "none" else ""
+
+    @property
     def available(self) -> bool:
         """Whether a run of this package can fill the cell."""
-        return not self.missing and self.command != "none"
+        return not self.unavailable
 
     @property
     def settings(self) -> dict[str, str]:
@@ -159,3 +166,27 @@ class Table:
 def is_accuracy(metric: str) -> bool:
     """Whether a metric is an accuracy: a share in runs, a percentage in papers."""
     return "top1" in metric or "top5" in metric
+
+
+def flat(overrides: Any) -> list[str]:
+    """Overrides of nested lists as one list; None is an empty one."""
+    if overrides is None:
+        return []
+    return [o for entry in overrides for o in (flat(entry) if isinstance(entry, list) else [str(entry)])]
+
+
+def merge(*parts: Sequence[str]) -> list[str]:
+    """Join lists of overrides, keeping the last override of each key, at its place.
+
+    ``~temperature`` removes the overrides of that group before it.
+    """
+    kept: dict[str, str] = {}
+    for override in (o for part in parts for o in part):
+        if override.startswith("~"):
+            kept = {key: o for key, o in kept.items() if key.split(".")[0] != override[1:]}
+            continue
+        key = override.split("=", 1)[0]
+        if kept.get(key) != override:
+            kept.pop(key, None)
+            kept[key] = override
+    return list(kept.values())

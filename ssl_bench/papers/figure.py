@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
-from ssl_bench.papers.fill import Filled, fill
+from ssl_bench.papers.fill import Filled, deviation, fill, mean
 from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import Selection
 from ssl_bench.record.plots import COLOURS, MARKERS, STYLE
@@ -56,8 +56,8 @@ def _panel(axis: Any, table: Table, filled: Sequence[Filled]) -> None:
         points = [each for each in filled if each.cell.label == label]
         look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "label": label}
         reported = [(x[each.cell.column], each.cell.paper) for each in points if each.cell.paper is not None]
-        own = [(each, each.mean, each.std) for each in points if each.values]
-        project = [(each, each.measured_mean, each.measured_std) for each in points if each.measured]
+        own = [(each, each.mean, deviation(each.values)) for each in points if each.values]
+        project = [(each, mean(each.measured), deviation(each.measured)) for each in points if each.measured]
         if reported:
             axis.plot(*zip(*reported, strict=True), **look | {"label": f"{label} (paper)"}, linestyle="--", mfc="white")
         if measured := own or project:

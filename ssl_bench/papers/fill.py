@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import shlex
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,22 +49,7 @@ class Filled:
     @property
     def mean(self) -> float | None:
         """Mean of the values; None if there are none."""
-        return _mean(self.values)
-
-    @property
-    def std(self) -> float | None:
-        """Sample standard deviation; None for fewer than two values."""
-        return _deviation(self.values)
-
-    @property
-    def measured_mean(self) -> float | None:
-        """Mean of the project's values; None if there are none."""
-        return _mean(self.measured)
-
-    @property
-    def measured_std(self) -> float | None:
-        """Sample standard deviation of the project's values; None for fewer than two."""
-        return _deviation(self.measured)
+        return mean(self.values)
 
     @property
     def ours(self) -> str:
@@ -112,7 +98,7 @@ class Filled:
         return [each for each in (source, missing, self.lacking, self.cell.note) if each]
 
     def _spread(self, values: Sequence[float]) -> str:
-        return spread(_mean(values), _deviation(values), len(values), _digits(self.cell.metric))
+        return spread(mean(values), deviation(values), len(values), _digits(self.cell.metric))
 
 
 def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
@@ -164,7 +150,7 @@ def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
             "metric": each.cell.metric,
             "paper": each.cell.paper,
             "mean": each.mean,
-            "std": each.std,
+            "std": deviation(each.values),
             "n": len(each.values),
             "note": each.note or None,
         }
@@ -181,16 +167,17 @@ def spread(mean: float | None, std: float | None, count: int, digits: int) -> st
     return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({count})"
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def mean(values: Sequence[float]) -> float | None:
+    """The mean; None of nothing."""
+    return statistics.fmean(values) if values else None
 
 
-def _deviation(values: Sequence[float]) -> float | None:
+def deviation(values: Sequence[float]) -> float | None:
     """Sample standard deviation; None for fewer than two values."""
-    mean = _mean(values)
-    if mean is None or len(values) < 2:
+    if len(values) < 2:
         return None
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    centre = statistics.fmean(values)
+    return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
 
 
 def _digits(metric: str) -> int:

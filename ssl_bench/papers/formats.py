@@ -1,13 +1,12 @@
-"""Print filled tables: for a terminal, as Markdown, LaTeX, HTML, CSV or JSON.
+"""Print filled tables: for a terminal, as Markdown, LaTeX, CSV or JSON.
 
-The first four have the paper's shape, or with ``long`` a row for each cell (:mod:`ssl_bench.papers.sheet`). CSV and
+The first three have the paper's shape, or with ``long`` a row for each cell (:mod:`ssl_bench.papers.sheet`). CSV and
 JSON always have a row for each cell.
 """
 
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import re
@@ -16,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ssl_bench.papers.cells import Table
-from ssl_bench.papers.fill import Filled, commands, record
-from ssl_bench.papers.sheet import Sheet, SheetEntry, beside, listed, shaped
+from ssl_bench.papers.fill import Filled, commands, deviation, record
+from ssl_bench.papers.sheet import Sheet, SheetEntry, listed, shaped
 
 if TYPE_CHECKING:
     from rich.table import Table as Columns
@@ -29,30 +28,17 @@ SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
 TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
 TEX |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
-STYLE = """:root { color-scheme: light dark }
-body { font-family: system-ui, sans-serif; margin: 1rem }
-section { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: 0.2rem 0.6rem; text-align: right; white-space: nowrap }
-th.label { text-align: left; font-weight: normal }
-tr.first > * { border-top: 1px solid #8888 }
-"""
 
 
 def formatted(form: str, filled: Sequence[tuple[Table, Sequence[Filled]]], long: bool = False) -> str:
-    """Tables as text in a format of FORMATS. Several tables as JSON are one list, and as HTML one page.
+    """Tables as text in a format of FORMATS. Several tables as JSON are one list.
 
     Args:
         long: a row for each cell, instead of the paper's shape.
     """
     if form == "json" and len(filled) > 1:
         return json.dumps([record(table, cells) for table, cells in filled], indent=2) + "\n"
-    text = "\n".join(FORMATS[form](table, cells, long) for table, cells in filled)
-    if form != "html":
-        return text
-    title = ", ".join(html.escape(table.name) for table, _ in filled)
-    head = f'<meta charset="utf-8">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n'
-    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}</head>\n<body>\n{text}</body>\n</html>\n'
+    return "\n".join(FORMATS[form](table, cells, long) for table, cells in filled)
 
 
 def _rich(table: Table, filled: Sequence[Filled], long: bool) -> str:
@@ -63,11 +49,8 @@ def _rich(table: Table, filled: Sequence[Filled], long: bool) -> str:
     width = terminal.width
     console = Console(file=file, highlight=False, width=width, force_terminal=terminal.is_terminal)
     console.print(Text(f"{table.name}: {table.title}", "bold"))
-    sheet = listed(table, filled) if long else beside(table, filled)
+    sheet = listed(table, filled) if long else shaped(table, filled)
     blocks = [list(range(len(sheet.headings)))] if long else list(sheet.blocks(width, GAP, _raised))
-    if len(blocks) > 1:
-        sheet = shaped(table, filled)
-        blocks = list(sheet.blocks(width, GAP, _raised))
     for place, block in enumerate(blocks):
         console.print(*[""] * (place > 0), _columns(sheet, block, long), sep="\n")
     notes = (f"{number} {note}" for number, note in enumerate(sheet.notes, 1))
@@ -154,37 +137,13 @@ def _escaped(text: str) -> str:
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text.translate(str.maketrans(TEX)))
 
 
-def _html(table: Table, filled: Sequence[Filled], long: bool) -> str:
-    """A section of a page."""
-    sheet = listed(table, filled) if long else shaped(table, filled)
-
-    def cell(column: int, text: str) -> str:
-        return f'<th class="label">{text}</th>' if column < sheet.labels else f"<td>{text}</td>"
-
-    def text(entry: SheetEntry) -> str:
-        escaped = html.escape(entry.text)
-        marks = f"<sup>{', '.join(map(str, entry.notes))}</sup>" if entry.notes else ""
-        return (f"<strong>{escaped}</strong>" if entry.best else escaped) + marks
-
-    headings = "".join(f"<th>{html.escape(heading)}</th>" for heading in sheet.headings)
-    lines = []
-    for row in sheet.rows:
-        first = ' class="first"' if row[0].text else ""
-        lines.append(f"<tr{first}>{''.join(cell(column, text(entry)) for column, entry in enumerate(row))}</tr>\n")
-    body = f"<table>\n<thead><tr>{headings}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody>\n</table>\n"
-    notes = "".join(f"<p><sup>{n}</sup> {html.escape(note)}</p>\n" for n, note in enumerate(sheet.notes, 1))
-    note = f"<p>{html.escape(table.note)}</p>\n" if table.note else ""
-    head = f"<h2>{html.escape(table.name)}: {html.escape(table.title)}</h2>\n<p>{html.escape(table.cite)}</p>\n"
-    return f"<section>\n{head}{body}{notes}{note}</section>\n"
-
-
 def _csv(table: Table, filled: Sequence[Filled], long: bool) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["table", "row", "column", "metric", "paper", "mean", "std", "n", "reduced", "note"])
     for each in filled:
         cell = each.cell
-        numbers = [cell.paper, each.mean, each.std, len(each.values)]
+        numbers = [cell.paper, each.mean, deviation(each.values), len(each.values)]
         writer.writerow([table.name, cell.label, cell.column, cell.metric, *numbers, each.reduced, each.note])
     return file.getvalue()
 
@@ -194,7 +153,7 @@ def _json(table: Table, filled: Sequence[Filled], long: bool) -> str:
 
 
 Format = Callable[[Table, Sequence[Filled], bool], str]
-FORMATS: dict[str, Format] = {"rich": _rich, "md": _md, "tex": _tex, "html": _html, "csv": _csv, "json": _json}
+FORMATS: dict[str, Format] = {"rich": _rich, "md": _md, "tex": _tex, "csv": _csv, "json": _json}
 
 
 def _to_fill(table: Table, filled: Sequence[Filled], long: bool, indent: str) -> str:

@@ -12,8 +12,7 @@ from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import VOLATILE
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.papers import cost, runs, smoke
-from ssl_bench.papers.cells import Cell
-from ssl_bench.papers.overrides import merge
+from ssl_bench.papers.cells import Cell, merge
 from ssl_bench.papers.selection import Selection
 from ssl_bench.status.runs import finished
 
@@ -136,8 +135,7 @@ def plan(request: Request, progress: Progress = lambda each, count: each) -> lis
     planned: dict[tuple[str, ...], PlannedRuns] = {}
     for name, cell in cells:
         if not cell.available:
-            reason = f"needs {cell.missing}" if cell.missing else "nothing to run"
-            planned[name,] = PlannedRuns([], cell.command, [], [name], unavailable=reason)
+            planned[name,] = PlannedRuns([], cell.command, [], [name], unavailable=cell.unavailable)
             continue
         key = (cell.command, *cell.overrides)
         if key not in planned:

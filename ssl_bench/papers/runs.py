@@ -19,7 +19,6 @@ from ssl_bench.record.results import is_number
 from ssl_bench.status.follow import Mark, find_mark, finite
 from ssl_bench.status.runs import Finished, finished
 
-FEW = 200  # configurations; with more it is faster to compose every cell than to look which can have a run
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 
 
@@ -83,37 +82,22 @@ class Results:
     """The finished runs of a results folder, found by the cells that they fill.
 
     Args:
-        cells: the cells that will be asked for.
+        cells: the cells that will be asked for. Those of which no run has the dataset and the values are not composed.
         progress: iterates over the configurations that are composed for them.
     """
 
     def __init__(self, outputs: Path, cells: Iterable[Cell], progress: Progress = lambda each, count: each) -> None:
-        by_config: dict[str, list[Finished]] = {}  # apart from the seed
-        for run in finished(outputs):
-            by_config.setdefault(run.config_key, []).append(run)
-        scales = {key: str(runs[0].config.get("scale", "full")) for key, runs in by_config.items()}
-        shown = [runs for key, runs in by_config.items() if scales[key] != "smoke"]
-        self._by_id = {run.run_id: run for runs in shown for run in runs}
-        # Runs that differ in the seed only, by the run_id of the one with the first seed: many seeds cost few hashes.
-        families = [sorted((r for r in runs if r.seed is not None), key=lambda run: run.seed or 0) for runs in shown]
-        self._families = {runs[0].run_id: runs for runs in families if runs}
-        self._first_seeds = sorted({runs[0].seed for runs in self._families.values() if runs[0].seed is not None})
-        self._reduced = {key: runs for key, runs in by_config.items() if scales[key] == "reduced"}
+        self._by_id = {run.run_id: run for run in finished(outputs) if run.config.get("scale") != "smoke"}
+        self._seeds = sorted({run.seed for run in self._by_id.values() if run.seed is not None})
         self._agreeing: dict[tuple[str, str], set[str]] = {}
-        chosen = [cell for cell in cells if cell.available and self._by_id]
-        if len(shown) <= FEW:
-            seen = cache(lambda key, wanted: any(_agrees(runs[0].config, key, wanted) for runs in shown))
-            chosen = [cell for cell in chosen if all(seen(*setting) for setting in _lasting(cell))]
-        self._compositions = compositions(map(request, chosen), progress)
+        possible = [cell for cell in cells if cell.available and self._with(_lasting(cell))]
+        self._compositions = compositions(map(request, possible), progress)
 
     def of_cell(self, cell: Cell) -> list[Finished]:
         """The runs that fill a cell, by seed: those with its configuration, of which the scale is a part."""
-        composed = self._compositions.get(request(cell)) if cell.available else None
-        if not isinstance(composed, Composition):
-            return []
-        found = [self._families.get(i, []) for i in composed.run_ids(self._first_seeds).values()]
-        seeds = sorted({run.seed for runs in found for run in runs if run.seed is not None})
-        return [self._by_id[i] for i in composed.run_ids(seeds).values() if i in self._by_id]
+        composed = self._compositions.get(request(cell))
+        ids = composed.run_ids(self._seeds) if isinstance(composed, Composition) else {}
+        return [self._by_id[i] for i in ids.values() if i in self._by_id]
 
     def values(self, cell: Cell) -> dict[int, float]:
         """The value of each of the cell's runs, by seed."""
@@ -125,24 +109,21 @@ class Results:
 
         If they were made with several other settings, those with the most epochs.
         """
-        if not cell.available or not self._reduced or "scale" in cell.settings:
-            return []
-        keys = set.intersection(set(self._reduced), *(self._with_setting(*axis) for axis in table.axes(cell).items()))
         families: dict[str, list[Finished]] = {}
-        for run in (run for key, runs in self._reduced.items() if key in keys for run in runs):
-            content = {k: v for k, v in run.config.items() if k not in ("paths", "tracking", "name")}
-            families.setdefault(json.dumps(_without_seeds(content), sort_keys=True), []).append(run)
-        return max(
-            families.values(), key=lambda family: (finite(family[0].config, "epochs") or 0, len(family)), default=[]
-        )
+        if cell.available and "scale" not in cell.settings:
+            for run in self._with({**table.axes(cell), "scale": "reduced"}):
+                content = {k: v for k, v in run.config.items() if k not in ("paths", "tracking", "name")}
+                families.setdefault(json.dumps(_without_seeds(content), sort_keys=True), []).append(run)
+        return max(families.values(), key=lambda f: (finite(f[0].config, "epochs") or 0, len(f)), default=[])
 
-    def _with_setting(self, key: str, wanted: str) -> set[str]:
-        """The reduced runs' configurations in which a setting has this value."""
-        if (key, wanted) not in self._agreeing:
-            self._agreeing[key, wanted] = {
-                config_key for config_key, runs in self._reduced.items() if _agrees(runs[0].config, key, wanted)
-            }
-        return self._agreeing[key, wanted]
+    def _with(self, settings: Mapping[str, str]) -> list[Finished]:
+        """The runs that have all of some settings, by seed."""
+        for key, wanted in settings.items():
+            if (key, wanted) not in self._agreeing:
+                runs = (run for run in self._by_id.values() if _agrees(run.config, key, wanted))
+                self._agreeing[key, wanted] = {run.run_id for run in runs}
+        ids = set(self._by_id).intersection(*(self._agreeing[setting] for setting in settings.items()))
+        return sorted((self._by_id[i] for i in ids), key=lambda run: (run.seed or 0, run.run_id))
 
 
 def _without_seeds(node: Any) -> Any:
@@ -152,10 +133,10 @@ def _without_seeds(node: Any) -> Any:
     return node
 
 
-def _lasting(cell: Cell) -> list[tuple[str, str]]:
+def _lasting(cell: Cell) -> dict[str, str]:
     """The settings that a run of the cell has whichever way it was started: its dataset and the values of keys."""
-    settings = [(key, value) for key, value in cell.settings.items() if key.split(".")[0] not in ("name", "evaluate")]
-    return [(key, value) for key, value in settings if key == "dataset" or "." in key]
+    settings = {key: value for key, value in cell.settings.items() if key == "dataset" or "." in key}
+    return {key: value for key, value in settings.items() if not key.startswith("evaluate.")}
 
 
 def _agrees(config: Mapping[str, Any], key: str, wanted: str) -> bool:

@@ -1,7 +1,7 @@
 """Arrange a filled table as rows and columns of text: in the shape that the paper prints, or as a list of its cells.
 
-In the paper's shape a cell has up to five numbers: that of the paper, ours, the difference, that of the project, and
-ours of reduced scale. They are lines of the cell, or stand beside each other. Numbers that no cell has are left out.
+In the paper's shape a cell has up to five numbers, a line each: that of the paper, ours, the difference, that of the
+project, and ours of reduced scale. Numbers that no cell has are left out.
 
 Notes of cells are numbered footnotes. A note that a whole row has stands once, beside the name of the row.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ssl_bench.papers.cells import Metric, Table
-from ssl_bench.papers.fill import Filled
+from ssl_bench.papers.fill import Filled, mean
 
 NUMBERS: Mapping[str, Callable[[Filled], str]] = {  # of a cell, by name
     "paper": lambda each: each.cell.reported,
@@ -27,7 +27,7 @@ NUMBERS: Mapping[str, Callable[[Filled], str]] = {  # of a cell, by name
 COMPARED: Mapping[str, Callable[[Filled], float | None]] = {  # the numbers of which the best is marked
     "paper": lambda each: each.cell.paper,
     "ours": lambda each: each.mean,
-    "project": lambda each: each.measured_mean,
+    "project": lambda each: mean(each.measured),
 }
 HEADINGS = ("row", "column", *NUMBERS, "note")  # of the list
 
@@ -104,69 +104,37 @@ class Sheet:
 
 
 def shaped(table: Table, filled: Sequence[Filled]) -> Sheet:
-    """Rows x columns as in the paper, with a line for each number of a cell, unless all cells have only one."""
-    if len(_present(filled)) < 2:
-        return beside(table, filled)
-    shape = _Shape(table, filled)
-    sheet = Sheet(2, ["", "", *shape.columns])
-    for label, cells in shape.rows.items():
-        head = shape.head(sheet, label)
+    """Rows x columns as in the paper, with a line for each number of a cell; their names are left out if it is one."""
+    by_row: dict[str, dict[str, Filled]] = {}  # which need not have a cell in every column
+    for each in filled:
+        by_row.setdefault(each.cell.label, {})[each.cell.column] = each
+    columns, best = list(dict.fromkeys(each.cell.column for each in filled)), _best(table, filled)
+    names = _present(filled) or ["ours"]
+    several = len(names) > 1
+    sheet = Sheet(1 + several, [*(["", ""] if several else names), *columns])
+    for label, cells in by_row.items():
+        common = [
+            note for note in next(iter(cells.values())).notes if all(note in each.notes for each in cells.values())
+        ]
+        head = SheetEntry(label, sheet.number_of(common))
         for place, name in enumerate(_present(cells.values()) or ["ours"]):
-            numbers = [shape.entry(sheet, label, column, name, place == 0) for column in shape.columns]
-            sheet.rows.append([SheetEntry() if place else head, SheetEntry(name), *numbers])
+            row = [SheetEntry() if place else head, *([SheetEntry(name)] if several else [])]
+            for column in columns:
+                if (found := cells.get(column)) is None:
+                    row.append(SheetEntry())
+                    continue
+                notes = [note for note in found.notes if not place and note not in common]
+                if name == "reduced" and found.shortened:
+                    notes.append(f"trained for {found.length}")
+                row.append(SheetEntry(NUMBERS[name](found), sheet.number_of(notes), (label, column) in best[name]))
+            sheet.rows.append(row)
     return sheet
-
-
-def beside(table: Table, filled: Sequence[Filled]) -> Sheet:
-    """Rows x columns as in the paper, with the numbers of a cell beside each other."""
-    shape, names = _Shape(table, filled), _present(filled) or ["ours"]
-    places = [(column, place, name) for column in shape.columns for place, name in enumerate(names)]
-    if len(names) == 1:
-        sheet = Sheet(1, [names[0], *shape.columns])
-    else:
-        sheet = Sheet(1, ["", *(name if place else f"{column}\n{name}" for column, place, name in places)])
-    for label in shape.rows:
-        head = shape.head(sheet, label)
-        numbers = [shape.entry(sheet, label, column, name, place == 0) for column, place, name in places]
-        sheet.rows.append([head, *numbers])
-    return sheet
-
-
-class _Shape:
-    """The cells of a table by row and column, which need not have a cell in every place."""
-
-    def __init__(self, table: Table, filled: Sequence[Filled]) -> None:
-        self.rows: dict[str, dict[str, Filled]] = {}
-        for each in filled:
-            self.rows.setdefault(each.cell.label, {})[each.cell.column] = each
-        self.columns = list(dict.fromkeys(each.cell.column for each in filled))
-        self._best = _best(table, filled)
-        self._common = {label: _common(list(cells.values())) for label, cells in self.rows.items()}
-
-    def head(self, sheet: Sheet, label: str) -> SheetEntry:
-        """The name of a row, with the footnotes of all its cells."""
-        return SheetEntry(label, sheet.number_of(self._common[label]))
-
-    def entry(self, sheet: Sheet, label: str, column: str, name: str, first: bool) -> SheetEntry:
-        """A number of a cell; the ``first`` one has the footnotes of the cell."""
-        each = self.rows[label].get(column)
-        if each is None:
-            return SheetEntry()
-        notes = [note for note in each.notes if first and note not in self._common[label]]
-        if name == "reduced" and each.shortened:
-            notes.append(f"trained for {each.length}")
-        return SheetEntry(NUMBERS[name](each), sheet.number_of(notes), (label, column) in self._best[name])
 
 
 def _present(cells: Iterable[Filled]) -> list[str]:
     """The names of the numbers that at least one of the cells has."""
     cells = list(cells)
     return [name for name, text in NUMBERS.items() if any(text(each) for each in cells)]
-
-
-def _common(cells: Sequence[Filled]) -> list[str]:
-    """The notes that all cells have."""
-    return [note for note in cells[0].notes if all(note in each.notes for each in cells)]
 
 
 def listed(table: Table, filled: Sequence[Filled]) -> Sheet:

@@ -13,9 +13,8 @@ import yaml
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers.cells import Cell, Metric, Table
+from ssl_bench.papers.cells import Cell, Metric, Table, flat, merge
 from ssl_bench.papers.claims import PaperClaim, read_criterion
-from ssl_bench.papers.overrides import flat, merge
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
 COMMANDS = ("train", "mi", "weight", "none")

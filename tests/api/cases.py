@@ -1,27 +1,28 @@
-"""Vectors, and the 13 losses with options that their naive formulas have too (tests/objective/test_losses.py)."""
+"""Vectors, and the losses with options that their naive formulas have too (tests/objective/test_losses.py)."""
 
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-# The name of a loss, its options and the row of the formula; swd has tests of its own.
-LOSSES: dict[str, dict[str, Any]] = {
-    "align_uniform": {"weight": 0.7, "t": 1.5},
-    "byol": {},
-    "dcl": {},
-    "dclw": {},
-    "decoupled_nt_xent": {"weight": 0.3},
-    "dual_temperature": {},
-    "eqco": {},
-    "flatnce": {},
-    "infonce": {},
-    "macl": {},
-    "macl_w": {},
-    "relic": {"weight": 2.5},
-    "swd": {},
-}
-MADE_FOR = {"relic": "cross_view", "byol": "none", "swd": "none"}  # all others: in_batch
+from ssl_bench.api import options
+from ssl_bench.config.build import find_target
+from tests.objective.test_losses import LOSSES as ROWS
+
+
+def _options(name: str) -> dict[str, Any]:
+    """The arguments that the loss of a row has, learned ones as they begin; swd has tests of its own."""
+    loss = ROWS[name].loss if name in ROWS else nn.Identity()
+    given = {key: getattr(loss, key) for key in signature(type(loss)).parameters if hasattr(loss, key)}
+    return {key: value.item() if isinstance(value, Tensor) else value for key, value in given.items()}
+
+
+# The options of conf with the arguments of the row in tests/objective/test_losses.py that has a loss's naive formula.
+LOSSES = {name: _options(name) for name in options.names("loss")}
+_NEEDS = {name: find_target(options.node("loss", name), "loss").needs for name in LOSSES}
+MADE_FOR = {name: "cross_view" for name in LOSSES if "aligned" in _NEEDS[name]}  # all others: in_batch
+MADE_FOR |= {name: "none" for name in LOSSES if "negatives" not in _NEEDS[name]}
 
 
 def vectors(views: int = 2, images: int = 6, width: int = 5, seed: int = 0) -> Tensor:

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.nn.utils import parameters_to_vector
 
-from ssl_bench.api import options
 from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.errors import ConfigError
 from ssl_bench.objective.contrast import Contrast
@@ -42,10 +41,6 @@ def anchors(z: Tensor, cross: bool = False) -> list[list[Anchor]]:
             view.append(Anchor(float(s), k.tolist(), m.tolist(), TAU))
         views.append(view)
     return views
-
-
-def test_the_cases_are_all_losses_of_conf() -> None:
-    assert list(LOSSES) == options.names("loss")
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "swd"])

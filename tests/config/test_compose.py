@@ -10,7 +10,7 @@ import torch
 import yaml
 from hydra import compose, initialize_config_dir
 
-from ssl_bench.config.compose import Composer, directory, load
+from ssl_bench.config.compose import VERSION_BASE, Composer, directory, load
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import check
 from ssl_bench.hardware import available_cores
@@ -48,7 +48,7 @@ def test_a_dataset_selects_other_options_and_the_command_line_overrides_them() -
 
 @pytest.mark.parametrize(("typed", "gpus", "cpus"), [([], 8, 64), (["hydra.launcher.nodes=2"], 4, 32)])
 def test_slurm_is_asked_for_the_gpus_of_a_node_and_eight_cores_for_each(typed: list[str], gpus: int, cpus: int) -> None:
-    with initialize_config_dir(str(directory()), version_base="1.3"):
+    with initialize_config_dir(str(directory()), **VERSION_BASE):
         composed = compose("train", ["hydra/launcher=slurm", "devices=8", *typed], return_hydra_config=True)
     assert composed.hydra.launcher.gpus_per_node == gpus and composed.hydra.launcher.cpus_per_task == cpus
 

@@ -1,26 +1,14 @@
 """Configurations composed in a faster way than Hydra's equal Hydra's own."""
 
-import contextlib
-import copy
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra._internal.utils import create_config_search_path
-from hydra.core.utils import JobRuntime
-from hydra.errors import HydraException
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
 
 from ssl_bench.config import compose, compositions
 from ssl_bench.config.compose import Composer
-from ssl_bench.config.guard import GuardedLoader
 from ssl_bench.config.identity import run_id
-from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import runs, tables
 
@@ -70,42 +58,6 @@ def test_the_composer_gives_hydras_own_error(overrides: list[str]) -> None:
     assert str(error.value) == str(expected.value)
 
 
-@pytest.mark.parametrize("mode", RunMode)
-@pytest.mark.parametrize("overrides", [OVERRIDES[7], ["seed=0,1"], ["hydra.mode=MULTIRUN"], ["loss=dlc"]], ids=" ".join)
-def test_a_command_composes_once_what_hydra_would_compose_twice(overrides: list[str], mode: RunMode) -> None:
-    """Hydra reads hydra.mode from one configuration, and uses another one that has the mode."""
-
-    def composed(loader: GuardedLoader) -> Any:
-        try:
-            return loader.load_configuration("train", [*overrides, f"hydra.mode={mode.name}"], mode)
-        except HydraException as error:
-            return str(error)
-
-    JobRuntime().set("name", "train")
-    loader, plain = (GuardedLoader(create_config_search_path(str(directory()))) for _ in range(2))
-    with contextlib.suppress(HydraException):
-        asked = loader.load_configuration("train", overrides, RunMode.MULTIRUN, validate_sweep_overrides=False)
-    found, expected, again = composed(loader), composed(plain), composed(loader)
-    assert found == expected == again
-    if isinstance(found, DictConfig):
-        assert OmegaConf.to_yaml(found) == OmegaConf.to_yaml(expected)
-        assert (found is asked) == ("hydra.mode=MULTIRUN" not in overrides) and again is not found
-
-
-@pytest.fixture
-def files_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Hydra parse each file of conf/ once instead of once for every composition."""
-    load, found = FileConfigSource.load_config, dict[tuple[str, str], Any]()
-
-    def load_once(source: FileConfigSource, config_path: str) -> Any:
-        key = source.path, config_path
-        if key not in found:
-            found[key] = load(source, config_path)
-        return copy.deepcopy(found[key])
-
-    monkeypatch.setattr(FileConfigSource, "load_config", load_once)
-
-
 def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:
     composed = compositions.compositions(requests)
     for command, overrides in requests:
@@ -117,7 +69,6 @@ def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
-@pytest.mark.usefixtures("files_read_once")
 def test_every_cell_of_every_paper_equals_hydras_own_configuration() -> None:
     assert len(CELLS) > 800
     compare_with_hydra(CELLS, 3)
@@ -144,67 +95,32 @@ def test_a_seed_is_put_in_wherever_it_occurs() -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache file, in a folder of this test."""
+    """The folder of the cache, one of this test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    compositions._read_cache.cache_clear()
-    return tmp_path / "cache" / "ssl_bench" / "compositions.jsonl"
+    return tmp_path / "cache" / "ssl_bench"
 
 
 def composed(*overrides: str) -> Any:
-    """The composition of ``train`` as another process would make or read it."""
-    compositions._read_cache.cache_clear()
     return compositions.compositions([("train", overrides)])["train", overrides]
 
 
-def test_a_kept_configuration_is_read_without_hydra(cache: Path) -> None:
-    text = composed("loss=dcl").text
-    code = "import sys; from ssl_bench.config.compositions import compositions\n"
-    code += "(made,) = compositions([('train', ('loss=dcl',))]).values()\nassert 'hydra' not in sys.modules\n"
-    done = subprocess.run([sys.executable, "-c", code + "print(made.text)"], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.strip() == text, done.stderr
-
-
-def test_lines_that_cannot_be_read_are_made_again(cache: Path) -> None:
+def test_a_configuration_is_kept_and_a_line_that_cannot_be_read_is_made_again(cache: Path) -> None:
     expected = composed("loss=dcl")
-    good = cache.read_text()
-    inputs, *rest = json.loads(good)
-    wrong = ["", "{", "[]", good[:-40], '"a"', "\x00\xff", json.dumps(["other inputs", *rest])]
-    wrong += [
-        json.dumps([inputs, *entry]) for entry in (["train"], ["train", "loss=dcl", "{}"], [1, ["loss=dcl"], "{}"])
-    ]
-    for text in wrong:
-        cache.write_text(text + "\n")
-        assert composed("loss=dcl") == expected
-        assert cache.read_text() == f"{text}\n{good}"
-        assert composed("loss=dcl") == expected and cache.read_text() == f"{text}\n{good}"
+    (file,) = cache.iterdir()
+    good = file.read_text()
+    command, overrides, text = json.loads(good)
+    file.write_text(json.dumps([command, overrides, text.replace("DCL", "Other")]) + "\n")
+    assert composed("loss=dcl").config(0)["loss"]["_target_"].endswith("Other")  # as kept
+    for line in ("", "{", "[]", good[:-40], '"a"', "\x00\xff", json.dumps(["train"]), json.dumps([1, overrides, "{}"])):
+        file.write_text(f"{line}\n")
+        assert composed("loss=dcl") == expected and file.read_text() == f"{line}\n{good}"
+    assert isinstance(composed("loss=dlc"), ConfigError) and file.read_text().endswith(good)  # errors are not kept
 
 
-def test_a_cache_that_is_too_large_begins_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    composed("loss=dcl")
-    monkeypatch.setattr(compositions, "LARGEST", 100)
-    composed("loss=eqco")
-    assert [json.loads(line)[2] for line in cache.read_text().splitlines()] == [["loss=eqco"]]
-
-
-def test_a_cache_that_cannot_be_written_is_left_out(cache: Path) -> None:
-    cache.parent.parent.write_text("a file in place of the folder")
-    assert composed("loss=dcl").config(0) == compose.load(["loss=dcl"])
-
-
-def test_an_environment_variable_of_the_configuration_counts(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_is_of_one_environment_and_may_be_impossible(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("a", "b", "a"):
         monkeypatch.setenv("SSL_BENCH_DATA", folder)
         assert composed().config(0)["paths"]["data"] == folder
-
-
-def test_a_changed_source_makes_the_cache_invalid(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    composed("loss=dcl")
-    before = compositions._inputs()
-    monkeypatch.setattr(compositions, "_sources", lambda: ("other files", []))
-    assert compositions._inputs() != before
-    compositions._read_cache.cache_clear()
-    assert compositions._read_cache(compositions._inputs()) == {}
-
-
-def test_errors_are_not_kept(cache: Path) -> None:
-    assert isinstance(composed("loss=dlc"), ConfigError) and not cache.exists()
+        assert len(list(cache.iterdir())) == 1
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert composed("loss=dcl").config(0) == compose.load(["loss=dcl"])

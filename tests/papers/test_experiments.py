@@ -14,12 +14,10 @@ from omegaconf import OmegaConf
 from ssl_bench.commands.experiments import register
 from ssl_bench.commands.train import main
 from ssl_bench.config import compose as config
-from ssl_bench.config.identity import run_id
 from ssl_bench.papers import experiments, tables
 from tests.papers.conftest import cell_run_id
 
 TABLES = {table.name: table for table in tables.every()}
-SOME = ["macl/table4", "dcl/table4", "eqco/table2", "less/fig4b", "intriguing/fig7_mnist"]  # one of each paper
 Train = Callable[..., tuple[int, str]]
 Cli = Callable[..., Any]
 
@@ -66,30 +64,13 @@ ALL = pytest.param(experiments.names(), marks=pytest.mark.exhaustive)
 def test_hydra_composes_every_experiment(names: list[str]) -> None:
     register()
     register()
-    with initialize_config_dir(str(config.directory()), version_base="1.3"):
+    with initialize_config_dir(str(config.directory()), **config.VERSION_BASE):
         for name in names:
             cfg = compose("train", [f"experiment={name}"], return_hydra_config=True)
             content = experiments.content(name)
             assert content is not None and cfg.name == name.partition("/")[0] and cfg.hydra.mode.name == "MULTIRUN"
             assert OmegaConf.to_container(cfg.hydra.sweeper.params) == content["hydra"]["sweeper"]["params"]
             assert cfg.hydra.runtime.choices["experiment"] == name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SOME)
-def test_the_runs_of_an_experiment_are_those_of_the_cells(name: str) -> None:
-    register()
-    contents = experiments.of_table(TABLES[name])
-    if not contents.keys() <= set(experiments.names()):
-        pytest.skip("an earlier table has the same runs")
-    composer = config.Composer()
-    made = {
-        run_id(composer.load([f"experiment={experiment}", *overrides]))
-        for experiment, content in contents.items()
-        for overrides in grid(content)
-    }
-    cells = [cell for cell in TABLES[name].cells if cell.available and contents]
-    assert made == {cell_run_id(cell, seed) for cell in cells for seed in cell.seeds}
 
 
 @pytest.mark.slow

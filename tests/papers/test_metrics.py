@@ -10,7 +10,7 @@ import yaml
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import runs, tables
-from ssl_bench.papers.fill import fill
+from ssl_bench.papers.fill import deviation, fill
 from ssl_bench.papers.runs import Results
 from tests.papers.test_commands import write_result
 
@@ -85,7 +85,9 @@ def test_cells_hold_the_last_the_best_and_the_mean_values(curves: tables.Table) 
         assert filled.values == pytest.approx(wanted, rel=1e-12), (form, column)
         if wanted:
             assert filled.mean == pytest.approx(sum(wanted) / 2, rel=1e-12)
-            assert filled.std == pytest.approx(abs(wanted[0] - wanted[1]) / math.sqrt(2), rel=1e-9, abs=1e-12)
+            assert deviation(filled.values) == pytest.approx(
+                abs(wanted[0] - wanted[1]) / math.sqrt(2), rel=1e-9, abs=1e-12
+            )
 
 
 def test_an_epoch_without_a_value_leaves_the_cell_empty_and_a_changed_file_is_read_again(curves: tables.Table) -> None:

@@ -29,6 +29,8 @@ class AlignUniform(Loss):
         InvalidValue: a value outside of its range.
     """
 
+    equation = "2 - 2 s + weight (log mean_i(exp(l_i) / K_i) - 2 t) at tau = 1 / (2 t)"
+    code = "ssnl/align_uniform"
     needs = frozenset({"negatives"})
     uses_tau = False
     tau: Tensor

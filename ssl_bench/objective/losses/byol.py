@@ -14,6 +14,9 @@ from ssl_bench.objective.loss import Loss
 class BYOL(Loss):
     """The squared distance of anchor and positive; the temperature is not used."""
 
+    equation = "2 - 2 s"
+    gradient = "-2 grad s"
+    code = "google-deepmind/deepmind-research"
     uses_tau = False
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

@@ -14,6 +14,9 @@ from ssl_bench.objective.loss import Loss
 class DCL(Loss):
     """InfoNCE without the positive in the denominator: u."""
 
+    equation = "u"
+    gradient = "grad u"
+    code = "raminnakhli/Decoupled-Contrastive-Learning"
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

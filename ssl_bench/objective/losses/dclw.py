@@ -28,6 +28,9 @@ class DCLW(Loss):
         InvalidValue: sigma is not positive.
     """
 
+    equation = "l - w s / tau, w = sg(2 - k / mean k), k = exp(s / sigma)"
+    gradient = "grad l - (w / tau) grad s"
+    code = "raminnakhli/Decoupled-Contrastive-Learning"
     needs = frozenset({"negatives"})
 
     def __init__(self, sigma: float = 0.5) -> None:

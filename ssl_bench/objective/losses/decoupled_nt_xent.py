@@ -31,6 +31,8 @@ class DecoupledNTXent(Loss):
         InvalidValue: a value outside of its range.
     """
 
+    equation = "-s + weight log(exp(l) + exp(s / tau))"
+    code = "google-research/simclr"
     needs = frozenset({"negatives"})
 
     def __init__(self, weight: float = 0.1, form: Literal["paper", "official"] = "paper", scale: float = 1.0) -> None:

@@ -24,6 +24,9 @@ class DualTemperature(Loss):
         InvalidValue: ratio is not positive.
     """
 
+    equation = "softplus(u) sg(sigmoid(u at ratio tau) / sigmoid(u))"
+    gradient = "sigmoid(u at ratio tau) grad u"
+    code = "ChaoningZhang/Dual-temperature"
     needs = frozenset({"negatives"})
 
     def __init__(self, ratio: float = 10.0) -> None:

@@ -26,6 +26,9 @@ class EqCo(Loss):
         InvalidValue: alpha is not positive.
     """
 
+    equation = "softplus(u + log(alpha / K))"
+    gradient = "sigmoid(u + log(alpha / K)) grad u"
+    code = "poodarchu/SelfSup"
     needs = frozenset({"negatives"})
 
     def __init__(self, alpha: float = 256.0) -> None:

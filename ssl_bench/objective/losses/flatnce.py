@@ -14,6 +14,9 @@ from ssl_bench.objective.loss import Loss
 class FlatNCE(Loss):
     """The value 1 with the gradient of DCL."""
 
+    equation = "exp(u - sg(u)) = 1"
+    gradient = "grad u"
+    code = "Junya-Chen/FlatCLR"
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

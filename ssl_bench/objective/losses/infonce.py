@@ -16,6 +16,9 @@ from ssl_bench.objective.loss import Loss, softplus
 class InfoNCE(Loss):
     """Cross-entropy of the positive among the negatives: softplus(u)."""
 
+    equation = "softplus(u)"
+    gradient = "sigmoid(u) grad u"
+    code = "google-research/simclr"
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

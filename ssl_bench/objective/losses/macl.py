@@ -15,6 +15,9 @@ from ssl_bench.objective.loss import Loss, unscaled_softplus
 class MACL(Loss):
     """InfoNCE divided by its gradient multiplier, which is constant in the gradient."""
 
+    equation = "softplus(u) / sg(sigmoid(u))"
+    gradient = "grad u"
+    code = "winnerziqi/MACL"
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from ssl_bench.objective.loss import Loss, unscaled_softplus
 class MACLW(Loss):
     """MACL, multiplied by 2 - s, which is constant in the gradient."""
 
+    equation = "sg(2 - s) softplus(u) / sg(sigmoid(u))"
+    gradient = "(2 - s) grad u"
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:

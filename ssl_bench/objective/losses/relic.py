@@ -32,6 +32,7 @@ class ReLIC(Loss):
         InvalidValue: weight is negative.
     """
 
+    equation = "softplus(u) + weight KL(p_vw, p_ww)"
     needs = frozenset({"negatives", "aligned", "dense"})
 
     def __init__(self, weight: float = 1.0, detach_target: bool = False, own_view: bool = False) -> None:

@@ -37,6 +37,8 @@ class SWD(Loss):
         InvalidValue: a value outside of its range.
     """
 
+    equation = "distance of the views + weight x sliced Wasserstein distance to the prior"
+    code = "google-research/simclr"
     needs = frozenset({"two_views"})
     uses_tau = False
 
