@@ -18,7 +18,6 @@ LARGEST = 2**63 - 1  # larger whole numbers have no place in a float
 QUANTITY = 1e15  # larger epochs, steps and seconds are an error
 TAIL = 2**16  # bytes at the end of a metrics file that are enough for the rate: about a hundred rows
 WINDOW = 20  # smallest number of rows over which the rate is taken
-LOSSES = 120  # number of rows whose losses are kept
 
 
 def find_mark(path: str) -> Mark | None:
@@ -41,9 +40,8 @@ class Metrics:
             all its processes together. None: there is no row.
         speed: images per second of that row.
         best: highest accuracy of each evaluator during the training.
-        latest: last accuracy of each evaluator.
-        losses: of the last rows of the training, LOSSES at most.
-        window: epoch and seconds of the last rows. The cache has neither it nor the two before.
+        loss: of the last row. The cache has neither it nor the two below.
+        window: epoch and seconds of the last rows.
         changed: the file's time of change, in seconds of the epoch.
     """
 
@@ -52,8 +50,7 @@ class Metrics:
     seconds: float | None = None
     speed: float | None = None
     best: dict[str, float] = field(default_factory=dict)
-    latest: dict[str, float] = field(default_factory=dict)
-    losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES))
+    loss: float | None = None
     window: deque[tuple[float, float]] = field(default_factory=deque)
     changed: float = 0.0
 
@@ -77,13 +74,10 @@ class Metrics:
             return
         seconds = quantity(row, "seconds")
         if seconds is None:
-            self.latest |= (found := accuracies(row))
-            self.best |= {name: max(value, self.best.get(name, value)) for name, value in found.items()}
+            self.best |= {name: max(value, self.best.get(name, value)) for name, value in accuracies(row).items()}
             return
         self.step, self.epoch, self.seconds = step, epoch, seconds
-        self.speed = quantity(row, "images_per_second")
-        if (loss := finite(row, "loss")) is not None and abs(loss) <= QUANTITY:
-            self.losses.append(loss)
+        self.speed, self.loss = quantity(row, "images_per_second"), finite(row, "loss")
         self.window.append((epoch, seconds))
         while len(self.window) > WINDOW and self.window[1][0] <= epoch - span:
             self.window.popleft()

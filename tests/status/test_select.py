@@ -14,8 +14,8 @@ import pytest
 from ssl_bench.launch.claim import Claim
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.status.groups import summaries
 from ssl_bench.status.scan import Scan
+from ssl_bench.status.view import summaries
 from tests.status.conftest import Status
 from tests.status.folders import OUTPUTS, configuration, finish, make, make_grid, read_until, rows, running, terminal
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -19,11 +19,9 @@ from rich.console import Console
 from ssl_bench.launch.claim import Claim
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.status.entries import Entry
-from ssl_bench.status.labels import _described, labels
-from ssl_bench.status.runs import without_seed
-from ssl_bench.status.scan import Scan
-from ssl_bench.status.view import view
+from ssl_bench.status.labels import labels
+from ssl_bench.status.scan import Entry, Scan
+from ssl_bench.status.view import lines, screen
 from tests.conftest import SMALL, only_run
 from tests.status.conftest import Status
 from tests.status.folders import (
@@ -358,11 +356,14 @@ def test_runs_are_described_by_what_distinguishes_them() -> None:
         choices = {"dataset": "mnist", "loss": loss_option, "batch_size": option}
         return configuration(choices=choices, batch_size={"size": batch or int(option[1:])}, **values)
 
-    def differences(configs: Sequence[dict[str, Any]], requested: Collection[str] = ()) -> list[str]:
-        return _described([without_seed(each) for each in configs], requested)
+    def differences(configs: Sequence[dict[str, Any]], command: str = "") -> list[str]:
+        parent = f"p{len(list(OUTPUTS.glob('*')))}"
+        for number, values in enumerate(configs):
+            (make(f"{parent}/{number}", **values) / "command.txt").write_text(command)
+        return labels([entry for entry in Scan(OUTPUTS).update(0.0)[0] if entry.run and entry.run.parent == parent])
 
     assert differences([config("dcl"), config("eqco")]) == ["loss=dcl", "loss=eqco"]
-    assert differences([config("dcl")]) == ["mnist dcl b64"] and differences([]) == []
+    assert differences([config("dcl")]) == ["mnist dcl b64"]
     alphas = [config("eqco", loss={"alpha": alpha}, seed=s) for alpha in (64, 256) for s in (0, 1)]
     expected = [f"loss=eqco loss.alpha={alpha} seed={s}" for alpha in (64, 256) for s in (0, 1)]
     assert differences([*alphas, config("dcl", loss={"weight": 1.0}, seed=0)]) == [*expected, "loss=dcl seed=0"]
@@ -375,61 +376,47 @@ def test_runs_are_described_by_what_distinguishes_them() -> None:
     for each, dataset in zip(derived, ("mnist", "stl10"), strict=True):
         each["choices"] = each["choices"] | {"dataset": dataset, "augment": dataset}
     assert differences(derived) == ["dataset=mnist", "dataset=stl10"]
-    assert differences(derived, {"dataset", "epochs"}) == ["dataset=mnist epochs=1", "dataset=stl10 epochs=2"]
+    assert differences(derived, "ssl-bench train dataset=mnist epochs=1") == [
+        "dataset=mnist epochs=1",
+        "dataset=stl10 epochs=2",
+    ]
 
 
 # ---- the table
+
+
+REASON = "the loss is not finite at step 2 (lr 2.5e+37, tau 0.2): set a smaller optimizer.lr"
 
 
 def make_three_runs() -> None:
     """Make a finished run, a failed one, and one that is running elsewhere."""
     finish(make("grid/0123456789", rows(10), optimizer={"lr": 0.1}), 120.0, knn_top1=0.871, linear_top1=0.9)
     failed = make("grid/1123456789", rows(2), optimizer={"lr": 1e38})
-    reason = "the loss is not finite at step 2 (lr 2.5e+37, tau 0.2): set a smaller optimizer.lr"
-    (failed / "failed.json").write_text(json.dumps({"reason": reason}))
+    (failed / "failed.json").write_text(json.dumps({"reason": REASON}))
     claim_elsewhere(make("grid/2123456789", rows(4), optimizer={"lr": 0.3}), "node7", silent=0)
 
 
-def rendered(width: int | None, rows: int | None = None) -> list[str]:
+def test_the_table_on_a_terminal_and_to_a_pipe(status: Status) -> None:
+    make_three_runs()
     entries, left = Scan(OUTPUTS).update((OUTPUTS / "grid/2123456789/metrics.jsonl").stat().st_mtime)
-    console = Console(width=width or 1000, color_system=None)
-    with console.capture() as captured:
-        console.print(view(OUTPUTS, entries, labels(entries), left, width, rows))
-    return [line.rstrip() for line in captured.get().splitlines()]
-
-
-def test_the_table_shows_as_much_as_fits(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_three_runs()
-    wide = rendered(160)
-    assert wide[0].split() == ["folder", "run", "state", "epoch", "images/s", "ETA", "knn", "linear", "reason"]
-    assert "grid/2123456789  optimizer.lr=0.3    running on node7   4.0/10      10.0  1m00s" in wide
-    assert wide[-1] == "1 done, 1 running, 0 partial, 1 failed; about 1m00s to go"
-    narrow = rendered(80)
-    assert narrow[0].split() == ["run", "state", "epoch", "images/s", "ETA", "knn", "linear"]
-    assert max(map(len, narrow)) <= 80
-    reasons = " ".join(narrow[4:-1]).strip()
-    assert reasons.startswith("optimizer.lr=1e+38: the loss is not finite at step 2")
-    assert reasons.endswith("optimizer.lr")
-    tiny = rendered(40)
-    assert max(map(len, tiny)) <= 40 and tiny[0].split()[:3] == ["run", "state", "epoch"]
-    reason = "the loss is not finite at step 2 (lr 2.5e+37, tau 0.2): set a smaller optimizer.lr"
-    monkeypatch.setenv("COLUMNS", "200")
-    piped = status().stdout.splitlines()
-    assert len(piped) == 6 and piped[2].startswith("grid/1123456789  optimizer.lr=1e+38  failed")
-    assert piped[2].endswith(f"    {reason}")
-    monkeypatch.delenv("COLUMNS")
-    piped = status().stdout.splitlines()
-    assert len(piped) == 7 and piped[5] == f"grid/1123456789: {reason}" and max(map(len, piped[:4])) <= 120
-    some = rendered(160, rows=1)
-    assert "running" in some[1] and some[3] == "and 2 more: 1 done, 1 failed" and some[4] == wide[-1]
-
-
-def test_without_a_folder_column_the_label_names_the_parent_directory() -> None:
-    make_three_runs()
-    finish(make("other/3123456789"), 1.0)
-    narrow = rendered(80)
-    assert narrow[0].split()[0] == "run" and max(map(len, narrow)) <= 80
-    assert [line.split()[0] for line in narrow if ": " in line[:8]] == ["grid:", "grid:", "grid:", "other:"]
+    shown = list(zip(entries, labels(entries), strict=True))
+    piped = list(lines(OUTPUTS, shown, left))
+    names = ["folder", "run", "state", "epoch", "images/s", "ETA", "loss", "knn", "linear", "reason"]
+    assert piped[0].split() == names
+    assert piped[2].startswith("grid/1123456789  optimizer.lr=1e+38  failed") and piped[2].endswith(f"    {REASON}")
+    assert piped[3].split() == [
+        *("grid/2123456789", "optimizer.lr=0.3", "running", "on", "node7", "4.0/10", "10.0", "1m00s", "1")
+    ]
+    assert piped[4:] == ["", "1 done, 1 running, 0 partial, 1 failed; about 1m00s to go"]
+    for width in (160, 60):
+        console = Console(width=width, color_system=None)
+        with console.capture() as captured:
+            console.print(screen(OUTPUTS, shown, left, True, width))
+        printed = [line.rstrip() for line in captured.get().splitlines()]
+        assert max(map(len, printed)) <= width and printed[-1] == piped[-1]
+        if width == 160:
+            assert printed[0].split() == names[:-1]
+            assert printed[5] == f"grid/1123456789: optimizer.lr=1e+38: {REASON}"
 
 
 def test_watch_shows_changes_until_it_is_interrupted() -> None:
@@ -441,9 +428,8 @@ def test_watch_shows_changes_until_it_is_interrupted() -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")} | {"TERM": "xterm"}
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
     try:
-        first = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", read_until(master, "39 done, 1 partial"))
-        assert "2.0/10" in first and re.search(r"and \d+ more: \d+ done", first)
-        assert len(first.splitlines()) <= 20
+        first = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", read_until(master, "2.0/10"))
+        assert first.lstrip().startswith("39 done, 1 partial, 0 failed") and len(first.splitlines()) <= 20
         with open("outputs/grid/0/metrics.jsonl", "a") as file:
             file.write(json.dumps(rows(3)[-1]) + "\n")
         read_until(master, "3.0/10")
