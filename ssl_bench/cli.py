@@ -39,6 +39,8 @@ def main() -> None:
         del os.environ["COLUMNS"]
     try:
         try:
+            if "_ARGCOMPLETE" in os.environ:  # set by the script of ssl-bench completion
+                importlib.import_module("ssl_bench.commands.completion").complete()
             with none_ignored():
                 code = _run(*(sys.argv[1:] or ["--help"]))
         except SystemExit as end:
