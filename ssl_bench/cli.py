@@ -31,7 +31,6 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     atexit.register(_skip_last_collection)
-    streams.open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 shows other characters as "?"
             stream.reconfigure(errors="replace")
@@ -47,7 +46,7 @@ def main() -> None:
             code = end.code if isinstance(end.code, int) else refuse(end.code, 1) if end.code else 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has closed it
-        streams.drop_output()
+        streams.drop()
         code = 0
     except KeyboardInterrupt:  # outside a training, which handles signals itself
         print("interrupted; the same command does what is missing", file=sys.stderr)
@@ -55,7 +54,7 @@ def main() -> None:
     except OSError as error:
         code = refuse(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
         with contextlib.suppress(OSError):
-            streams.drop_output()
+            streams.drop()
     except MemoryError:
         code = refuse("the memory is full: free some, or raise the limit that ulimit -v shows", 1)
     except ModuleNotFoundError as error:

@@ -11,7 +11,6 @@ from ssl_bench.papers.claims import PaperClaim
 from ssl_bench.papers.fill import fill, record
 from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import HELP, Selection
-from ssl_bench.record import streams
 
 NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference, and that
 of the project, which is committed with this package."""
@@ -23,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/table1; a paper alone lists its tables")
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
     parser.add_argument("--claims", action="store_true", help="the claims of the papers, with verdicts")
-    parser.add_argument("--format", default="rich", help="|".join(formats.FORMATS))
+    parser.add_argument("--format", default="rich", choices=formats.FORMATS)
     parser.add_argument(
         "--long", action="store_true", help="a row for each cell, instead of the paper's rows and columns"
     )
@@ -33,7 +32,6 @@ def main(arguments: Sequence[str]) -> int:
     selection = Selection.read(options.names, options.all, options.overrides)
     try:
         selection.check_reading()
-        one_of("--format", options.format, tuple(formats.FORMATS))
         if options.claims:
             return _claims(selection, options.format)
         selected = [(table, selection.cells(table)) for table in selection.tables()]
@@ -46,10 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         text = "\n".join(
             formats.formatted(options.format, [each], options.long) + _verdict(each[0], results) for each in filled
         )
-    try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:  # the reader has closed the pipe; the artifact is still written
-        streams.drop_output()
+    print(text, end="", flush=True)
     if options.wandb:
         from ssl_bench.record.wandb import log_table
 

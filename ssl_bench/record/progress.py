@@ -4,42 +4,12 @@ import logging
 import math
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 log = logging.getLogger("ssl_bench")
 
-FIRST = 10  # steps that are not timed: they are slower, since kernels are chosen and memory grows
-STEPS, SECONDS = 20, 3.0  # least number and time of the steps that an estimate is made from
-RECENT = 30.0  # seconds of steps after which older ones are forgotten
-
-
-class Pace:
-    """How long the coming steps will take: as long as the recent ones, evaluations not counted."""
-
-    def __init__(self) -> None:
-        self._first, self._steps, self._seconds = 0, 0, 0.0
-        self._timed: deque[tuple[int, float]] = deque()
-
-    def add(self, steps: int, seconds: float) -> None:
-        """Count ``steps`` more steps, which took ``seconds``."""
-        if self._first < FIRST:
-            self._first += steps
-            return
-        self._timed.append((steps, seconds))
-        self._steps, self._seconds = self._steps + steps, self._seconds + seconds
-        steps, seconds = self._timed[0]
-        while self._steps - steps >= STEPS and self._seconds - seconds >= RECENT:
-            self._timed.popleft()
-            self._steps, self._seconds = self._steps - steps, self._seconds - seconds
-            steps, seconds = self._timed[0]
-
-    def seconds(self, steps: int) -> float | None:
-        """Seconds that ``steps`` coming steps will take; None before enough of them were timed."""
-        if self._steps < STEPS or self._seconds < SECONDS:
-            return None
-        return self._seconds / self._steps * steps
+PAUSE = 10.0  # seconds between two lines, without a terminal
 
 
 class Progress:
@@ -55,7 +25,8 @@ class Progress:
 
     def __init__(self, steps: int, done: int, per_epoch: int, epochs: int, shown: bool) -> None:
         self.steps, self.done, self.per_epoch, self.epochs, self.shown = steps, done, per_epoch, epochs, shown
-        self._printed, self._pace, self._announced = time.monotonic(), Pace(), False
+        self._printed = time.monotonic()
+        self._rows, self._pace = 0, 0.0  # rows shown; seconds per step, mostly of the last five rows
         self._bar: Any = None
         self._task: Any = None
 
@@ -81,7 +52,7 @@ class Progress:
             self._bar.update(self._task, completed=step)
 
     def show(self, step: int, row: Mapping[str, float], steps: int, seconds: float) -> None:
-        """Show a new row of metrics. Without a bar: a line at most every ten seconds, and one at the end.
+        """Show a new row of metrics. Without a bar: a line at most every PAUSE, and one at the end.
 
         Args:
             step: steps done.
@@ -91,18 +62,18 @@ class Progress:
         """
         if not self.shown:
             return
-        self._pace.add(steps, seconds)
-        left = self._pace.seconds(self.steps - step) if step < self.steps else None
-        if left is not None and not self._announced:
-            log.info("about %s of training to go", clock(left))
-            self._announced = True
+        left = None
+        if self._rows > 0:  # the first row does not count: kernels are chosen in its steps, and memory grows
+            self._pace = seconds / steps if self._rows == 1 else 0.8 * self._pace + 0.2 * seconds / steps
+            left = self._pace * (self.steps - step) if step < self.steps else None
+        self._rows += 1
         tau = f"  tau {row['tau']:.4g}" if "tau" in row else ""
         numbers = f"loss {row['loss']:.4f}  lr {row['lr']:.4g}{tau}  {row['images_per_second']:.0f} images/s"
         numbers += f"  {clock(left)} left" if left is not None else ""
         if self._bar is not None:
             self._bar.update(self._task, completed=step, epoch=self._epoch(step), text=numbers)
         now = time.monotonic()
-        if self._bar is None and (now - self._printed >= 10 or step == self.steps):
+        if self._bar is None and (now - self._printed >= PAUSE or step == self.steps):
             self._printed = now
             log.info("epoch %s  step %d/%d  %s", self._epoch(step), step, self.steps, numbers)
 
