@@ -31,6 +31,8 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     atexit.register(_skip_last_collection)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # a process without outputs, such as after >&-
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 shows other characters as "?"
             stream.reconfigure(errors="replace")
