@@ -31,7 +31,7 @@ class Files:
 
     Attributes:
         metrics, facts, environment: of ``results.json``; empty for an unfinished run.
-        curves: as :func:`ssl_bench.report.curves.as_data` writes them.
+        curves: by name, as :mod:`ssl_bench.report.curves` makes them.
         steps_per_epoch: None if no row has both.
         log: the last lines of its log.
         pictures: file names.
@@ -132,7 +132,7 @@ class Collector:
             found, steps = curves.read(run.folder / METRICS, most)
             metrics, facts, environment = (_mapping(content.get(part)) for part in ("metrics", "facts", "environment"))
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
-            known = marks, Files(metrics, facts, environment, curves.as_data(found), steps, log, names)
+            known = marks, Files(metrics, facts, environment, found, steps, log, names)
             self._files[run.path] = known
         return known[1]
 

