@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/table1; a paper alone lists its tables")
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
     parser.add_argument("--claims", action="store_true", help="the claims of the papers, with verdicts")
-    parser.add_argument("--format", default="rich", choices=formats.FORMATS)
+    parser.add_argument("--format", default="rich", help="|".join(formats.FORMATS))
     parser.add_argument(
         "--long", action="store_true", help="a row for each cell, instead of the paper's rows and columns"
     )
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     selection = Selection.read(options.names, options.all, options.overrides)
     try:
         selection.check_reading()
+        one_of("--format", options.format, tuple(formats.FORMATS))
         if options.claims:
             return _claims(selection, options.format)
         selected = [(table, selection.cells(table)) for table in selection.tables()]

@@ -25,7 +25,7 @@ class TensorBoardRun(Dashboard):
         from torch.utils.tensorboard.summary import hparams
 
         done = json.loads(self.lines[-1])["step"] if self.lines else -1
-        writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=done + 1)
+        writer: Any = SummaryWriter(str(self.folder / "tensorboard"), purge_step=done + 1)
         flat = flat_config(self.config, self.facts).items()
         values = {name: value if type(value) in (int, float) else shown(value) for name, value in flat}
         # SummaryWriter.add_hparams would write the metrics again, to a run of its own.

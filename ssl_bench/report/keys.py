@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ssl_bench.status.labels import as_override
-from ssl_bench.status.runs import varying, words
+from ssl_bench.status.runs import varying
 from ssl_bench.status.scan import Entry
 
 PLACES = {"paths", "tracking", "plugins"}  # settings that say where files go
@@ -90,5 +90,5 @@ def _parsed(text: str) -> Value:
 
 def _requested(entries: Sequence[Entry]) -> set[str]:
     """The keys that the commands set."""
-    commands = {word for entry in entries for word in (*words(entry.command or ""), *(entry.overrides or ()))}
-    return {word.partition("=")[0].lstrip("+") for word in commands if "=" in word}
+    commands = {word for e in entries for word in (*(e.command or "").split(), *(e.overrides or ()))}
+    return {word.partition("=")[0].lstrip("+'") for word in commands if "=" in word}

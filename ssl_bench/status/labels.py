@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from ssl_bench.config.identity import VOLATILE
-from ssl_bench.status.runs import Run, SharedConfig, varying, words
+from ssl_bench.status.runs import Run, SharedConfig, varying
 from ssl_bench.status.scan import Entry
 
 MAIN_GROUPS = ("dataset", "framework", "loss", "negatives", "temperature", "batch_size")  # groups that are named first
@@ -23,7 +23,7 @@ def labels(entries: Sequence[Entry]) -> list[str]:
     for entry in entries:
         if entry.run:
             parents.setdefault(entry.run.parent, []).append(entry.run)
-            given.setdefault(entry.run.parent, set()).update(words(entry.command or ""))
+            given.setdefault(entry.run.parent, set()).update((entry.command or "").replace("'", "").split())
     by_path: dict[str, str] = {}
     for parent, runs in parents.items():
         requested = {word.partition("=")[0].lstrip("+") for word in given[parent] if "=" in word}

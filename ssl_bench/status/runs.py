@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import shlex
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,6 @@ from ssl_bench.status.follow import Metrics, accuracies, find_mark, finite, quan
 FILES = "config.yaml", "results.json", "command.txt", "failed.json", "metrics.jsonl"
 CONFIG, RESULTS, COMMAND, FAILURE, METRICS = FILES
 FINAL = CONFIG, RESULTS  # the files that may change what is shown of a finished run
-LONGEST_COMMAND = 2**18  # bytes: shlex needs a second for a million
-_PLAIN = re.compile(r"[\w@%+=:,./-]+( [\w@%+=:,./-]+)*", re.ASCII).fullmatch  # a command that needs no quotes
 
 
 class SharedConfig:
@@ -146,10 +142,9 @@ class Run:
         return min(1.0, (self.metrics.epoch or 0.0) / self.end) if self.end else 0.0
 
     @property
-    def training_seconds(self) -> float | None:
-        """Time that the whole training takes at its present rate."""
-        rate = self.metrics.rate(quantity(self.config.content.get("batch_size"), "size"))
-        return self.end / rate if rate and self.end and self.end < 1e15 * rate else None
+    def whole(self) -> float | None:
+        """Seconds that the whole run takes: as long for the rest of the training as for what is done of it."""
+        return self.seconds or (self.metrics.seconds / self.share if self.metrics.seconds and self.share else None)
 
 
 class Runs:
@@ -203,8 +198,6 @@ class Runs:
         if not run.done:
             self.unreadable += [start + n for n in FINAL if find_mark(start + n) and not os.access(start + n, os.R_OK)]
             run.owner = claim.owner(run.folder)
-            if run.owner:  # the cache lacks the last rows
-                run.metrics = _metrics(run.config.content, start)
         return run
 
     def _restored(self, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,7 +221,7 @@ class Runs:
         shared = without_seed(config, config.get("seed"))
         key = hashlib.sha1(as_json(shared).encode()).hexdigest()[:16]
         self._cache.get(f"config {key}", "", lambda: shared)
-        metrics = _metrics(config, start, last_only=done)
+        evaluated = not done and bool(quantity(config.get("evaluate"), "every"))
         return {
             "config": key,
             "seed": as_json(config["seed"]) if "seed" in config else None,
@@ -237,12 +230,8 @@ class Runs:
             "run_id": results["run_id"] if done else None,
             "seconds": quantity(results, "seconds") if done else None,
             "results": results["metrics"] if done else {},
-            "metrics": {name: getattr(metrics, name) for name in ("step", "epoch", "seconds", "speed", "best")},
+            "metrics": asdict(read_metrics(start + METRICS, evaluated)),
         }
-
-
-def _metrics(config: Mapping[str, Any], start: str, last_only: bool = False) -> Metrics:
-    return read_metrics(start + METRICS, quantity(config.get("evaluate"), "every") or 0.0, last_only)
 
 
 @dataclass(frozen=True)
@@ -286,10 +275,8 @@ def _read_config(path: str) -> dict[str, Any] | None:
 
 
 def _read_command(path: str) -> str | None:
-    """A recorded command, quoted as ``shlex.join`` does."""
     try:
-        text = files.read_bytes(path, LONGEST_COMMAND).decode().strip()
-        return text if _PLAIN(text) else shlex.join(shlex.split(text)) or None
+        return files.read_bytes(path).decode().strip() or None
     except (OSError, ValueError):
         return None
 
@@ -297,11 +284,6 @@ def _read_command(path: str) -> str | None:
 def one_line(reason: Any) -> str:
     """A reason without line breaks and half characters."""
     return " ".join(str(reason or "").split()).encode(errors="replace").decode()
-
-
-def words(command: str) -> list[str]:
-    """The words of a command that ``shlex.join`` made; ``shlex.split`` takes long."""
-    return shlex.split(command) if "'" in command else command.split(" ")
 
 
 def as_json(value: Any) -> str:

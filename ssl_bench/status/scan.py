@@ -174,31 +174,27 @@ def _status(run: Run | None, grid: GridFolder | None, index: int) -> Status | No
 def _estimate(entries: Sequence[Entry], now: float) -> float | None:
     """Set ``left`` of the running entries of one grid; return the seconds until the grid is done, if they are known.
 
-    The training of a run takes T = epochs / rate. The rate is taken over its last rows, evaluations included. The final
-    evaluation takes E, the mean time of the finished runs after their last row. W is the mean over what finished runs
-    took and what running ones will take, T + E. R are the seconds left of each running entry.
+    The rest of a run takes as long as what is done of it, so that a whole run takes T = seconds / share done. W is the
+    mean T of the finished and the running ones. R are the seconds left of each running entry.
 
-        left of a running entry = T (1 - share done) + E - time since its last row, or W - time since its start
+        left of a running entry = T - seconds - time since its last row, or W - time since its start
         left of the grid = max(longest of R, (sum of R + sum of W (1 - share done) of the waiting ones) / |R|)
     """
-    done = [entry.run for entry in entries if entry.state is Status.DONE and entry.run]
     running = [entry for entry in entries if entry.state is Status.RUNNING]
     waiting = [entry.run.share if entry.run else 0.0 for entry in entries if entry.state is Status.WAITING]
-    after = [max(0.0, run.seconds - run.metrics.seconds) for run in done if run.seconds and run.metrics.seconds]
-    evaluation = mean(after) if after else 0.0
-    whole = [run.seconds for run in done if run.seconds]
-    whole += [e.run.training_seconds + evaluation for e in running if e.run and e.run.training_seconds is not None]
+    counted = (entry.run for entry in entries if entry.state in (Status.DONE, Status.RUNNING) and entry.run)
+    whole = [run.whole for run in counted if run.whole] if running or waiting else []
     usual = mean(whole) if whole else None
     for entry in running:
         run = entry.run
         assert run is not None and run.owner is not None
-        if run.training_seconds is not None:
-            left = run.training_seconds * (1 - run.share) + evaluation
-            entry.left = max(0.0, left - max(0.0, now - max(run.metrics.changed, run.owner.since))) if left else None
-        elif usual is not None:
+        if run.whole and run.metrics.seconds and run.share < 1:
+            silent = max(0.0, now - max(run.metrics.changed, run.owner.since))
+            entry.left = max(0.0, run.whole - run.metrics.seconds - silent)
+        elif usual and not run.metrics.seconds:
             entry.left = max(0.0, usual - max(0.0, now - run.owner.since))
     known = [entry.left for entry in running if entry.left is not None]
     if not (running or waiting) or len(known) < len(running) or (waiting and usual is None):
         return None
-    rest = sum(usual * (1 - share) for share in waiting) if usual is not None else 0.0
+    rest = sum((usual or 0.0) * (1 - share) for share in waiting)
     return max([*known, (sum(known) + rest) / max(1, len(running))])

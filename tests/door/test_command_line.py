@@ -195,7 +195,7 @@ REFUSED = {
     "mi steps=2.5": "steps=2.5: set steps to a positive integer",
     "mi lr=1e400": "lr=inf: set lr to a positive number",
     "mi seed=-1": "seed=-1: set seed to an integer of 0 or more",
-    "completion": "name a shell: bash or zsh",
+    "completion": "required: shell",
     "completion fish": "invalid choice: 'fish'",
 }
 # A command with --help, and words of its first lines.

@@ -200,7 +200,7 @@ def test_folders_whose_names_are_no_text(encoding: str, monkeypatch: pytest.Monk
     ]
     assert json.loads(printed("--json"))[0]["folder"] == f"outputs/{odd}/x"
     assert b'"outputs/\xff\x1b[31m\n/x",x,done,dataset=bunt\xc3\xa9,' in printed("--csv")
-    assert printed("--failed") == "ssl-bench train 'dataset=bunté'\n".encode()
+    assert printed("--failed") == "ssl-bench train dataset=bunté\n".encode()
 
 
 def test_nothing_to_show(lines: Lines) -> None:
