@@ -6,7 +6,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,10 +58,9 @@ def screen(
     from rich.text import Text
 
     entries = [entry for entry, _ in shown]
-    groups = summaries(entries)
     parts: list[Text | Table] = []
-    if len(groups) > 1 or (entries and not listed):
-        parts = [_table(overview(groups), width), Text("")]
+    if entries and (len(grouped(entries)) > 1 or not listed):
+        parts = [_table(overview(entries), width), Text("")]
     if not listed:
         shown = [pair for pair in shown if live and pair[0].state is Status.RUNNING]
     if live:
@@ -97,27 +95,6 @@ def runs_table(shown: Sequence[Labelled]) -> Columns:
     return {name: texts for name, texts in columns.items() if any(texts)}
 
 
-@dataclass(frozen=True)
-class Summary:
-    """A grid, or the single runs of a directory.
-
-    Attributes:
-        name: the settings that distinguish a grid from the others and those that vary in it; or the directory.
-        started: in seconds of the epoch.
-        left: seconds until all its runs are done, if that is known.
-        metric, value: of the best run; the metric is one in which more is better.
-        label: of the best run.
-    """
-
-    name: str
-    started: float
-    counts: Counter[Status]
-    left: float | None
-    metric: str
-    value: float | None
-    label: str
-
-
 def grouped(entries: Sequence[Entry]) -> dict[GridFolder | str, list[Entry]]:
     """The entries by their grid, or by the directory of single runs."""
     groups: dict[GridFolder | str, list[Entry]] = {}
@@ -126,13 +103,15 @@ def grouped(entries: Sequence[Entry]) -> dict[GridFolder | str, list[Entry]]:
     return groups
 
 
-def summaries(entries: Sequence[Entry]) -> list[Summary]:
-    """The groups of ``entries``, sorted by start."""
-    groups = grouped(entries)
+def overview(entries: Sequence[Entry]) -> Columns:
+    """A row for each grid, and for the single runs of each directory, sorted by start.
+
+    The best run is by the accuracy that most runs have, of those that the group has.
+    """
+    groups, rows = grouped(entries), list[tuple[float, dict[str, str]]]()
     usual = Counter(metric for entry in entries for metric in entry.best if metric.endswith("/top1"))
     grids = [group for group in groups if isinstance(group, GridFolder)]
     shared = frozenset(grids[0].common).intersection(*(grid.common for grid in grids)) if len(grids) > 1 else None
-    found = []
     for group, members in groups.items():
         metric = next((name for name, _ in usual.most_common() if any(name in e.best for e in members)), "")
         best = max((e for e in members if metric in e.best), key=lambda e: e.best[metric], default=None)
@@ -144,8 +123,19 @@ def summaries(entries: Sequence[Entry]) -> list[Summary]:
             left = max((e.left for e in members if e.left is not None), default=None)
             label = labels(members)[members.index(best)] if best else ""
         counts = Counter(entry.state for entry in members)
-        found.append(Summary(name, started, counts, left, metric, best.best[metric] if best else None, label))
-    return sorted(found, key=lambda summary: summary.started)
+        row = {
+            "grid": printable(name),
+            "started": time.strftime("%b %d %H:%M", time.localtime(started)),
+            "runs": str(len(members)),
+            **{state.value: str(counts[state] or "") for state in Status},
+            "ETA": "" if left is None else clock(left),
+            "best": f"{metric.removesuffix('/top1')} {_number(metric, best.best)}" if best else "",
+            "best run": printable(label),
+        }
+        rows.append((started, row))
+    rows.sort(key=lambda pair: pair[0])
+    columns = {name: [row[name] for _, row in rows] for name in rows[0][1]}
+    return {name: texts for name, texts in columns.items() if any(texts)}
 
 
 def axes(grid: GridFolder) -> list[str]:
@@ -158,20 +148,6 @@ def _name(grid: GridFolder, shared: frozenset[str] | None) -> str:
     """A grid's settings that differ from those of the other grids, then its axes."""
     own = [o for o in grid.runs[0] if o in grid.common and o not in shared] if shared is not None and grid.runs else []
     return ", ".join([*own, *axes(grid)]) or " ".join(grid.runs[0] if grid.runs else [])
-
-
-def overview(groups: Sequence[Summary]) -> Columns:
-    """A row for each grid, and for the single runs of each directory."""
-    columns = {
-        "grid": [printable(group.name) for group in groups],
-        "started": [time.strftime("%b %d %H:%M", time.localtime(group.started)) for group in groups],
-        "runs": [str(group.counts.total()) for group in groups],
-        **{state.value: [str(group.counts[state] or "") for group in groups] for state in Status},
-        "ETA": [clock(group.left) if group.left is not None else "" for group in groups],
-        "best": [f"{g.metric[:-5]} {_number(g.metric, {g.metric: g.value})}" if g.value else "" for g in groups],
-        "best run": [printable(group.label) for group in groups],
-    }
-    return {name: texts for name, texts in columns.items() if any(texts)}
 
 
 def _table(columns: Columns, width: int, states: Sequence[Status] = ()) -> Table:
@@ -234,6 +210,6 @@ def _loss(entry: Entry) -> str:
     return "" if loss is None else f"{loss:.4g}"
 
 
-def _number(metric: str, values: Mapping[str, float | None]) -> str:
+def _number(metric: str, values: Mapping[str, float]) -> str:
     value = values.get(metric)
     return "" if value is None else f"{100 * value:.1f}%" if metric.endswith("/top1") else f"{value:.4g}"

@@ -14,8 +14,9 @@ import pytest
 from ssl_bench.launch.claim import Claim
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.record.progress import clock
 from ssl_bench.status.scan import Scan
-from ssl_bench.status.view import summaries
+from ssl_bench.status.view import overview
 from tests.status.conftest import Status
 from tests.status.folders import OUTPUTS, configuration, finish, make, make_grid, read_until, rows, running, terminal
 
@@ -194,18 +195,19 @@ def make_grids() -> None:
 def test_the_numbers_of_the_overview() -> None:
     make_grids()
     entries, left = Scan(OUTPUTS).update(time.time())
-    first, second, single = summaries(entries)
-    assert first.name == "name=a, loss x3, optimizer.lr x3, seed x5" and first.started == 1e9
-    assert {state.value: number for state, number in first.counts.items()} == {"done": 45} and first.left is None
-    assert (first.metric, first.value, first.label) == ("knn/top1", 0.44, "loss=swd optimizer.lr=0.3 seed=4")
-    assert second.name == "name=b, epochs=10, seed x6"
-    assert {state.value: number for state, number in second.counts.items()} == {
-        **{"done": 2, "running": 1, "failed": 1, "waiting": 2}
+    columns = overview(entries)
+    assert left is not None and columns["ETA"] == ["", clock(left), ""]
+    assert {name: texts for name, texts in columns.items() if name not in ("started", "ETA")} == {
+        "grid": ["name=a, loss x3, optimizer.lr x3, seed x5", "name=b, epochs=10, seed x6", "single/"],
+        "runs": ["45", "6", "2"],
+        "done": ["45", "2", "1"],
+        "running": ["", "1", ""],
+        "waiting": ["", "2", ""],
+        "partial": ["", "", "1"],
+        "failed": ["", "1", ""],
+        "best": ["knn 44.0%", "knn 30.0%", "linear 25.0%"],
+        "best run": ["loss=swd optimizer.lr=0.3 seed=4", "seed=3", "optimizer.lr=1.0"],
     }
-    assert (second.metric, second.value, second.label) == ("knn/top1", 0.3, "seed=3")
-    assert second.left is not None and second.left == left
-    assert (single.name, single.counts.total(), single.left) == ("single/", 2, None)
-    assert (single.metric, single.value, single.label) == ("linear/top1", 0.25, "optimizer.lr=1.0")
 
 
 def on_terminal(*arguments: str, width: int = 160, until: str) -> list[str]:
