@@ -5,11 +5,8 @@ import contextlib
 import difflib
 import gc
 import importlib
-import io
 import os
-import resource
 import signal
-import subprocess
 import sys
 
 from ssl_bench import __version__
@@ -24,17 +21,6 @@ READERS = ("status", "table", "figure", "report", "completion")  # end with thei
 
 def main() -> None:
     """Run the command that ``sys.argv`` names and exit with its code."""
-    # Idle OpenMP threads spin for milliseconds by default and take the cores from other processes; if they hardly spin,
-    # small networks wait for their threads to wake up. The variable is read when torch is loaded.
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    atexit.register(_skip_last_collection)
-    streams.open_missing()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 shows other characters as "?"
-            stream.reconfigure(errors="replace")
-    if not os.environ.get("COLUMNS", "1").strip("0"):  # a terminal that does not know its width
-        del os.environ["COLUMNS"]
     try:
         try:
             code = _run(*(sys.argv[1:] or ["--help"]))
@@ -42,7 +28,7 @@ def main() -> None:
             code = end.code if isinstance(end.code, int) else refuse(end.code, 1) if end.code else 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has closed it
-        streams.drop_output()
+        streams.drop()
         code = 0
     except KeyboardInterrupt:  # outside a training, which handles signals itself
         print("interrupted; the same command does what is missing", file=sys.stderr)
@@ -50,20 +36,8 @@ def main() -> None:
     except OSError as error:
         code = refuse(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
         with contextlib.suppress(OSError):
-            streams.drop_output()
-    except MemoryError:
-        code = refuse("the memory is full: free some, or raise the limit that ulimit -v shows", 1)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("ssl_bench"):
-            raise
-        code = refuse(f"there is no package {error.name}: install ssl-bench again, with its dependencies", 1)
+            streams.drop()
     sys.exit(code)
-
-
-def _skip_last_collection() -> None:
-    """Keep Python from looking for garbage in all of torch's modules at its end, which takes 0.6 s."""
-    if "triton" not in sys.modules:  # it would print what is not collected as leaks
-        gc.freeze()
 
 
 def _run(command: str, *arguments: str) -> int:
@@ -76,23 +50,32 @@ def _run(command: str, *arguments: str) -> int:
             print(USAGE, end="")
             return 0
         command, arguments = arguments[0], ("--help",)
+    if "_ARGCOMPLETE" in os.environ:  # set by the script of ssl-bench completion
+        importlib.import_module("ssl_bench.commands.completion").complete()
     if command not in COMMANDS:
         return refuse(_no_command(command))
-    if command != "status":  # which lists folders of any name
-        for argument in arguments:
-            if any("\udc80" <= letter <= "\udcff" for letter in argument):  # bytes that Python could not decode
-                return refuse(f"{argument!a}: write the argument in UTF-8")
-    try:
-        if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
-            os.environ["PYTHONSAFEPATH"] = "1"
-    except FileNotFoundError:
-        return refuse("the working directory was deleted: change to a folder that exists")
-    if command not in READERS:
-        streams.outlive_reader()
-        if not {"--help", "-h"} & {*arguments} and not _enough_address_space():
-            return refuse("the address space is too small to load torch: set ulimit -v to unlimited", 1)
+    _prepare(command)
     code: int = importlib.import_module(f"ssl_bench.commands.{command}").main(arguments)
     return code
+
+
+def _prepare(command: str) -> None:
+    """Set up the process of a command: what the program changes outside of itself stands here."""
+    # Idle OpenMP threads spin for milliseconds by default and take the cores from other processes; if they hardly spin,
+    # small networks wait for their threads to wake up. The variable is read when torch is loaded.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
+        os.environ["PYTHONSAFEPATH"] = "1"  # no process of this one imports from the working directory
+    if command not in READERS:
+        streams.outlive_reader()
+    atexit.register(_skip_last_collection)
+
+
+def _skip_last_collection() -> None:
+    """Keep Python from looking for garbage in all of torch's modules at its end, which takes 0.6 s."""
+    if "triton" not in sys.modules:  # it would print what is not collected as leaks
+        gc.freeze()
 
 
 def _no_command(word: str) -> str:
@@ -100,12 +83,3 @@ def _no_command(word: str) -> str:
     near = difflib.get_close_matches(word.lower(), COMMANDS, 1, 0.6)
     hint = f" (did you mean {near[0]}?)" if near else " (did you mean ssl-bench train?)" if "=" in word else ""
     return f"there is no command {word!a}{hint}: the commands are {', '.join(COMMANDS)}"
-
-
-def _enough_address_space() -> bool:
-    """Whether torch can be loaded: tried in a process of its own, without the many messages of its libraries."""
-    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
-        return True
-    code = "import torch, torchvision, timm, sklearn.linear_model"
-    silent = subprocess.DEVNULL
-    return subprocess.run([sys.executable, "-c", code], stdout=silent, stderr=silent, check=False).returncode == 0

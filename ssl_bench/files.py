@@ -1,10 +1,9 @@
-"""Atomic writes, and careful reads of files that may hold anything.
+"""Atomic writes, and reads of files that may be damaged.
 
 Writing: the new content goes to a temporary file beside the file, is flushed to the disk, and the file is renamed. So
 a file has its whole old content or its whole new content, never a part.
 
-Reading: only regular files, up to a size, as plain data. The limits are far above what a run writes, and keep a damaged
-or hostile file from filling the memory or the stack.
+Reading: only regular files, up to a size far above what a run writes, as plain data.
 """
 
 import contextlib
@@ -18,9 +17,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 LARGEST = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
-LONGEST = 2**20  # bytes of a line of JSON lines: a row of metrics has below 10 kB
-DEEPEST = 100  # lists and mappings inside each other: a configuration has below 10, and many functions are recursive
-MOST = 10**6  # values in a YAML file, whose aliases can make a small file a huge object
 
 
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
@@ -77,27 +73,16 @@ def unused(path: Path) -> Path:
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file to read; unlike ``open`` never wait for a pipe.
-
-    Raises:
-        OSError: it cannot be read, or is a directory, a pipe or a device.
-    """
+    """Open a file to read; an OSError for a directory, a pipe (for which ``open`` would wait) or a device."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "Not a regular file", str(path))
-        return open(descriptor, "rb")
-    except BaseException:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return open(descriptor, "rb")
 
 
 def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
-    """Content of a regular file.
-
-    Raises:
-        OSError: as :func:`open_regular`, or it has more than ``largest`` bytes.
-    """
+    """Content of a regular file; an OSError if it cannot be read or has more than ``largest`` bytes."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > largest:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
@@ -105,21 +90,14 @@ def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
 
 
 def parse_json(content: bytes) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        ValueError: it is not JSON in UTF-8, or is nested more than DEEPEST times.
-    """
+    """The value of a JSON text; a ValueError for anything else."""
     try:
-        value = json.loads(content.decode())
+        return json.loads(content.decode())
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    if content.count(b"[") + content.count(b"{") > DEEPEST and not _bounded(value, len(content)):
-        raise ValueError("nested too deeply")
-    return value
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: str | Path) -> Any:
     """Content of ``path``, or None if there is no such file or it cannot be read as JSON."""
     try:
         return parse_json(read_bytes(path))
@@ -128,52 +106,20 @@ def read_json(path: Path) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """Content of ``path`` as plain values with texts as keys, or None if it cannot be read as YAML."""
+    """Content of ``path`` as plain values, or None if it cannot be read as YAML."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the former is in C
     try:
-        content, depth = read_bytes(path), 0
-        for event in yaml.parse(content, loader):  # the loader would overflow the stack, and end the process
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                return None
-        value = yaml.load(content, loader)
+        return yaml.load(read_bytes(path), loader)
     except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, yaml.YAMLError):
         return None  # the loader lets errors of dates, numbers and keys through
-    return value if _bounded(value, MOST) else None
-
-
-def _bounded(value: Any, most: int) -> bool:
-    """Whether a value is nested at most DEEPEST times, has at most ``most`` values, and only texts are keys."""
-    level, count = [value], 0
-    for _ in range(DEEPEST + 1):
-        nodes = [node for node in level if isinstance(node, dict | list)]
-        if not nodes:
-            return True
-        if not all(isinstance(key, str) for node in nodes if isinstance(node, dict) for key in node):
-            return False
-        inside = (node.values() if isinstance(node, dict) else node for node in nodes)
-        level = list(itertools.islice(itertools.chain.from_iterable(inside), most))
-        count += len(level)
-        if count >= most:
-            return False
-    return False
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file one by one; an empty one in place of a line longer than LONGEST.
-
-    Raises:
-        OSError: as :func:`open_regular`.
-    """
+    """The lines of a regular file one by one; an OSError if it cannot be read."""
     with open_regular(path) as file:
-        while line := file.readline(LONGEST):
-            if len(line) == LONGEST:
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(LONGEST)
-                line = b""
-            yield line
+        yield from file
 
 
 def read_json_lines(path: Path, start: bytes = b"") -> list[Any]:
@@ -185,8 +131,7 @@ def read_json_lines(path: Path, start: bytes = b"") -> list[Any]:
     values = []
     with contextlib.suppress(OSError):
         for line in read_lines(path):
-            if not line.startswith(start):
-                continue
-            with contextlib.suppress(ValueError):
-                values.append(parse_json(line))
+            if line.startswith(start):
+                with contextlib.suppress(ValueError):
+                    values.append(parse_json(line))
     return values

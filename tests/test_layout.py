@@ -109,7 +109,13 @@ def test_no_two_classes_and_no_two_views_of_one_name() -> None:
 
 
 def test_hydra_is_known_to_config_and_train_and_wandb_to_one_file() -> None:
-    allowed = ("config/", "commands/train.py", "commands/experiments.py", "commands/sweeper.py")
+    allowed = (
+        "config/",
+        "commands/train.py",
+        "commands/experiments.py",
+        "commands/sweeper.py",
+        "commands/completion.py",
+    )
     assert all(user.startswith(allowed) for user in users_of("hydra") | users_of("omegaconf"))
     assert users_of("wandb") == {"record/wandb.py"}
 

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,14 @@ class Parser(argparse.ArgumentParser):
         options = self.parse_args(words)
         options.overrides = overrides
         return options
+
+    def parse_args(self, *given: Any) -> Any:  # type: ignore[override]
+        """As argparse does it, or answer a Tab."""
+        if "_ARGCOMPLETE" in os.environ:
+            from ssl_bench.commands.completion import answer
+
+            answer(self)
+        return super().parse_args(*given)
 
     def split(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         """Words and flags, and the overrides: ``key=value``, ``~key``."""

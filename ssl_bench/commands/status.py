@@ -17,35 +17,28 @@ each run and for each run that a grid has still to make:
 ``--csv`` has the same fields, with one column ``best.<metric>`` for each metric and the overrides joined by blanks.
 """
 
-from __future__ import annotations
-
+import csv
 import io
 import json
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ssl_bench.commands.arguments import Parser, refuse
 from ssl_bench.errors import ConfigError, printable
-from ssl_bench.status.cache import no_collection
-from ssl_bench.status.entries import Entry, Status
-from ssl_bench.status.groups import summaries
 from ssl_bench.status.labels import labels
-from ssl_bench.status.scan import Scan
-from ssl_bench.status.select import RunFilter
-from ssl_bench.status.view import lines, listing, overview, totals, view
-
-if TYPE_CHECKING:
-    from rich.console import Group
+from ssl_bench.status.scan import Entry, Scan, Status
+from ssl_bench.status.select import Labelled, select
+from ssl_bench.status.view import lines, screen
 
 PAUSE = 2.0  # seconds between two updates
 LISTED = 40  # more runs than these are listed on a terminal only if that is asked for
 WHERE = (
     "only runs with this value: a group or key such as loss=dcl or optimizer.lr=0.3, or state=failed; may be repeated"
 )
-WATCH = "update the table every two seconds, with the last losses and accuracies of running runs"
 SORT = "list the runs by state, folder, label, epoch, speed, a metric (best first), a group or a key; -KEY reverses"
 
 
@@ -57,11 +50,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE[,VALUE]", help=WHERE)
     parser.add_argument("--sort", metavar="KEY", help=SORT)
     forms = parser.add_mutually_exclusive_group()
-    forms.add_argument("--watch", action="store_true", help=f"{WATCH}, until Ctrl-C")
+    forms.add_argument("--watch", action="store_true", help="update the table every two seconds, until Ctrl-C")
     forms.add_argument("--json", action="store_true", help="print a list of objects, one for each run")
     forms.add_argument("--csv", action="store_true", help="print a table of the same fields")
     forms.add_argument("--failed", action="store_true", help="print the commands that start the failed runs again")
-    options = parser.parse_args(_with_reversed_key(arguments))  # the name of the folder may contain "="
+    words = list(arguments)
+    for place in range(len(words) - 1):
+        if words[place] == "--sort" and words[place + 1].startswith("-"):  # which argparse takes for two flags
+            words[place : place + 2] = [f"--sort={words[place + 1]}"]
+            break
+    options = parser.parse_args(words)  # the name of the folder may contain "="
     if isinstance(sys.stdout, io.TextIOWrapper):  # a folder may have any bytes as its name
         if options.csv or options.failed:
             sys.stdout.reconfigure(encoding=sys.getfilesystemencoding(), errors="surrogateescape")
@@ -70,105 +68,54 @@ def main(arguments: Sequence[str]) -> int:
     if not options.outputs.is_dir():
         return refuse(f"there is no folder {options.outputs}: name the folder that paths.outputs was set to")
     try:
-        selection, listed = RunFilter(options.where, options.sort), options.runs or bool(options.sort)
-        shown = Shown(options.outputs, selection, listed, options.watch)
-        if options.watch:
-            return _watch(shown)
-        if options.json or options.csv:
-            shown.update(named=True)
-            records = [_record(entry, label) for entry, label in zip(shown.entries, shown.labels, strict=True)]
-            _print_csv(records) if options.csv else print(json.dumps(records, indent=2))
-        elif options.failed:
-            shown.update()
-            _print_commands(options.outputs, [entry for entry in shown.entries if entry.state is Status.FAILED])
-        elif sys.stdout.isatty():
-            from rich.console import Console
-
-            shown.update()
-            console = Console(highlight=False)
-            console.print(shown.screen(console.width))
-        else:
-            shown.update(named=True)
-            print(*lines(options.outputs, shown.entries, shown.labels, shown.left), sep="\n")
-        for sentence in shown.refusals():
-            refuse(sentence)
-        return 0
+        return _watch(options) if options.watch else _print(options)
     except ConfigError as error:
         return refuse(error)
 
 
-def _with_reversed_key(arguments: Sequence[str]) -> list[str]:
-    """``--sort=-KEY`` for ``--sort -KEY``, which argparse takes for two flags."""
-    words = list(arguments)
-    for place in range(len(words) - 1):
-        if words[place] == "--sort" and words[place + 1].startswith("-"):
-            words[place : place + 2] = [f"--sort={words[place + 1]}"]
-            break
-    return words
+def _look(scan: Scan, options: Namespace) -> tuple[list[Labelled], float | None, bool]:
+    """The selected runs with their labels, the seconds left of those that run, and whether to list them."""
+    entries, left = scan.update(time.time())
+    shown = select(list(zip(entries, labels(entries), strict=True)), options.where, options.sort)
+    going = any(entry.state in (Status.RUNNING, Status.WAITING) for entry, _ in shown)
+    return shown, left if going else None, bool(options.runs or options.sort or len(shown) <= LISTED)
 
 
-class Shown:
-    """The runs that are shown.
+def _print(options: Namespace) -> int:
+    scan = Scan(options.outputs)
+    shown, left, listed = _look(scan, options)
+    if options.json:
+        print(json.dumps([_record(*pair) for pair in shown], indent=2))
+    elif options.csv:
+        _print_csv([_record(*pair) for pair in shown])
+    elif options.failed:
+        _print_commands(options.outputs, [entry for entry, _ in shown if entry.state is Status.FAILED])
+    elif sys.stdout.isatty():
+        from rich.console import Console
 
-    Args:
-        outputs: the results folder.
-        selection: which runs, and their order.
-        listed: list them on a terminal, also if they are many.
-        live: show the last losses and accuracies of running runs, and list these also if there are many other runs.
+        console = Console(highlight=False)
+        console.print(screen(options.outputs, shown, left, listed, console.width))
+    else:
+        print(*lines(options.outputs, shown, left), sep="\n")
+    for sentence in scan.refusals():
+        refuse(sentence)
+    return 0
 
-    Attributes:
-        entries, labels: of the runs; the labels are empty texts unless they are needed.
-        left: seconds until all are done; None if that is not known, or nothing is running.
-    """
 
-    def __init__(self, outputs: Path, selection: RunFilter, listed: bool, live: bool = False) -> None:
-        self.outputs, self._selection, self._always, self._live = outputs, selection, listed, live
-        self._scan = Scan(outputs)
-        self.entries: list[Entry] = []
-        self.labels: list[str] = []
-        self.left: float | None = None
+def _watch(options: Namespace) -> int:
+    """Show the tables and update them until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
 
-    def refusals(self) -> list[str]:
-        """Say in a sentence what could not be read, if there is any."""
-        return self._scan.refusals()
-
-    @property
-    def listed(self) -> bool:
-        """Whether the runs are listed on a terminal."""
-        return self._always or len(self.entries) <= LISTED
-
-    @no_collection()
-    def update(self, named: bool = False) -> None:
-        """Look at the files again; the runs have labels if they are ``named`` or listed.
-
-        Raises:
-            ConfigError: no run has a key of the selection.
-        """
-        entries, left = self._scan.update(time.time())
-        few = len(entries) <= LISTED
-        names = labels(entries) if named or few or self._always or self._selection.conditions else [""] * len(entries)
-        self.entries, self.labels = self._selection(entries, names)
-        going = any(entry.state in (Status.RUNNING, Status.WAITING) for entry in self.entries)
-        self.left = left if going else None
-
-    def screen(self, width: int, rows: int | None = None) -> Group:
-        """The tables for a terminal.
-
-        Args:
-            width: of the terminal, in characters.
-            rows: the largest number of runs that are listed, or of grids if there are no runs; None: all.
-        """
-        from rich.console import Group
-        from rich.text import Text
-
-        groups = summaries(self.entries)
-        if self.listed:
-            table = view(self.outputs, self.entries, self.labels, self.left, width, rows, self._live)
-            return Group(overview(groups, width), Text(""), table) if len(groups) > 1 and rows is None else table
-        running = [entry for entry in self.entries if self._live and entry.state is Status.RUNNING]
-        parts = listing(self.outputs, running, labels(running), width, rows, live=True) if running else []
-        last = Text(f"{totals(self.entries, self.left)}; --runs lists the runs")
-        return Group(overview(groups, width, rows), Text(""), *parts, last)
+    scan, console = Scan(options.outputs), Console(highlight=False)
+    try:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                now = screen(options.outputs, *_look(scan, options), console.width, live=True)
+                live.update(now, refresh=True)
+                time.sleep(PAUSE)
+    except KeyboardInterrupt:
+        return 0
 
 
 def _record(entry: Entry, label: str) -> dict[str, Any]:
@@ -191,17 +138,13 @@ def _record(entry: Entry, label: str) -> dict[str, Any]:
 
 
 def _print_csv(records: Sequence[dict[str, Any]]) -> None:
-    import csv
-
     metrics = dict.fromkeys(metric for record in records for metric in record["best"])
     writer = csv.writer(sys.stdout, lineterminator="\n")
     for place, record in enumerate(records):
         row = dict[str, Any]()
         for name, value in record.items():
-            if name == "best":
-                row |= {f"best.{metric}": value.get(metric) for metric in metrics}
-            else:
-                row[name] = " ".join(value) if isinstance(value, list) else value
+            of_best = {f"best.{metric}": value.get(metric) for metric in metrics} if name == "best" else {}
+            row |= of_best if name == "best" else {name: " ".join(value) if isinstance(value, list) else value}
         if place == 0:
             writer.writerow(row)
         writer.writerow(row.values())
@@ -214,30 +157,5 @@ def _print_commands(outputs: Path, failed: Sequence[Entry]) -> None:
         print(command)
     for entry in failed:
         if entry.run and not entry.command:
-            print(
-                f"ssl-bench: the command of {printable(str(entry.run.folder))} was not recorded: enter it again",
-                file=sys.stderr,
-            )
-
-
-def _watch(shown: Shown) -> int:
-    """Show the tables and update them until Ctrl-C."""
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(highlight=False)
-    try:
-        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-            while True:
-                shown.update()
-                rows: int | None = None
-                while True:  # leave out rows until the counts below the table fit on the terminal
-                    screen = shown.screen(console.width, rows)
-                    excess = len(console.render_lines(screen)) - (console.height - 1)
-                    if excess <= 0 or rows == 0:
-                        break
-                    rows = console.height if rows is None else max(0, rows - max(1, excess // 2))
-                live.update(screen, refresh=True)
-                time.sleep(PAUSE)
-    except KeyboardInterrupt:
-        return 0
+            folder = printable(str(entry.run.folder))
+            print(f"ssl-bench: the command of {folder} was not recorded: enter it again", file=sys.stderr)

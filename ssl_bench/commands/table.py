@@ -11,7 +11,6 @@ from ssl_bench.papers.claims import PaperClaim
 from ssl_bench.papers.fill import fill, record
 from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import HELP, Selection
-from ssl_bench.record import streams
 
 NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference, and that
 of the project, which is committed with this package."""
@@ -46,10 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         text = "\n".join(
             formats.formatted(options.format, [each], options.long) + _verdict(each[0], results) for each in filled
         )
-    try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:  # the reader has closed the pipe; the artifact is still written
-        streams.drop_output()
+    print(text, end="", flush=True)
     if options.wandb:
         from ssl_bench.record.wandb import log_table
 

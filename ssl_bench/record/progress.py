@@ -4,42 +4,12 @@ import logging
 import math
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 log = logging.getLogger("ssl_bench")
 
-FIRST = 10  # steps that are not timed: they are slower, since kernels are chosen and memory grows
-STEPS, SECONDS = 20, 3.0  # least number and time of the steps that an estimate is made from
-RECENT = 30.0  # seconds of steps after which older ones are forgotten
-
-
-class Pace:
-    """How long the coming steps will take: as long as the recent ones, evaluations not counted."""
-
-    def __init__(self) -> None:
-        self._first, self._steps, self._seconds = 0, 0, 0.0
-        self._timed: deque[tuple[int, float]] = deque()
-
-    def add(self, steps: int, seconds: float) -> None:
-        """Count ``steps`` more steps, which took ``seconds``."""
-        if self._first < FIRST:
-            self._first += steps
-            return
-        self._timed.append((steps, seconds))
-        self._steps, self._seconds = self._steps + steps, self._seconds + seconds
-        steps, seconds = self._timed[0]
-        while self._steps - steps >= STEPS and self._seconds - seconds >= RECENT:
-            self._timed.popleft()
-            self._steps, self._seconds = self._steps - steps, self._seconds - seconds
-            steps, seconds = self._timed[0]
-
-    def seconds(self, steps: int) -> float | None:
-        """Seconds that ``steps`` coming steps will take; None before enough of them were timed."""
-        if self._steps < STEPS or self._seconds < SECONDS:
-            return None
-        return self._seconds / self._steps * steps
+PAUSE = 10.0  # seconds between two lines, without a terminal
 
 
 class Progress:
@@ -55,7 +25,8 @@ class Progress:
 
     def __init__(self, steps: int, done: int, per_epoch: int, epochs: int, shown: bool) -> None:
         self.steps, self.done, self.per_epoch, self.epochs, self.shown = steps, done, per_epoch, epochs, shown
-        self._printed, self._pace, self._announced = time.monotonic(), Pace(), False
+        self._printed = time.monotonic()
+        self._rows, self._pace = 0, 0.0  # rows shown; seconds per step, mostly of the last five rows
         self.restart(done)
         self._bar: Any = None
         self._task: Any = None
@@ -83,7 +54,9 @@ class Progress:
     def rate(self, step: int) -> float:
         """Steps per second since the last call, or :meth:`restart`, until ``step``."""
         steps, seconds = step - self._before, time.monotonic() - self._since
-        self._pace.add(steps, seconds)
+        self._rows += 1
+        if self._rows > 1:  # the first one does not count: kernels are chosen in its steps, and memory grows
+            self._pace = seconds / steps if self._rows == 2 else 0.8 * self._pace + 0.2 * seconds / steps
         self.restart(step)
         return steps / seconds
 
@@ -93,20 +66,17 @@ class Progress:
             self._bar.update(self._task, completed=step)
 
     def show(self, step: int, row: Mapping[str, float]) -> None:
-        """Show the row of metrics of ``step``. Without a bar: a line at most every ten seconds, and one at the end."""
+        """Show the row of metrics of ``step``. Without a bar: a line at most every PAUSE, and one at the end."""
         if not self.shown:
             return
-        left = self._pace.seconds(self.steps - step) if step < self.steps else None
-        if left is not None and not self._announced:
-            log.info("about %s of training to go", clock(left))
-            self._announced = True
+        left = self._pace * (self.steps - step) if self._rows > 1 and step < self.steps else None
         tau = f"  tau {row['tau']:.4g}" if "tau" in row else ""
         numbers = f"loss {row['loss']:.4f}  lr {row['lr']:.4g}{tau}  {row['images_per_second']:.0f} images/s"
         numbers += f"  {clock(left)} left" if left is not None else ""
         if self._bar is not None:
             self._bar.update(self._task, completed=step, epoch=self._epoch(step), text=numbers)
         now = time.monotonic()
-        if self._bar is None and (now - self._printed >= 10 or step == self.steps):
+        if self._bar is None and (now - self._printed >= PAUSE or step == self.steps):
             self._printed = now
             log.info("epoch %s  step %d/%d  %s", self._epoch(step), step, self.steps, numbers)
 

@@ -1,74 +1,40 @@
-"""Standard output and error of a process: they outlive their reader, so that a closed terminal ends no run."""
+"""Standard output and error outlive their reader: a closed terminal or pipe ends no run, and no grid between runs."""
 
-import contextlib
 import io
 import os
 import sys
 
 
 class LastingStream(io.TextIOWrapper):
-    """A standard stream that drops its text once it cannot be written: a closed pipe, terminal or full disk."""
+    """A standard stream whose text goes nowhere once it cannot be written: a closed pipe or terminal, a full disk."""
 
     def write(self, text: str) -> int:
         try:
             return super().write(text)
         except OSError:
-            self._drop()
+            drop(self.fileno())
             return len(text)
 
     def flush(self) -> None:
         try:
             super().flush()
         except OSError:
-            self._drop()
-
-    def _drop(self) -> None:
-        """Let the descriptor write to nowhere: also for libraries and child processes."""
-        _write_nowhere(self.fileno())
-        super().flush()
-
-
-def open_missing() -> None:
-    """Open the standard streams with which this process was not started, such as after ``>&-``.
-
-    Otherwise the first file that is opened gets descriptor 1, and what is printed goes into it.
-    """
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
-            os.set_inheritable(null, True)
-    sys.stdout = sys.stdout or _standard(1)
-    sys.stderr = sys.stderr or _standard(2)
+            drop(self.fileno())
+            super().flush()
 
 
 def outlive_reader() -> None:
-    """Replace standard output and error of this process by lasting streams, unless a program has redirected them."""
-    output = sys.stdout
-    if output is sys.__stdout__ and output is not None:
-        with contextlib.suppress(OSError):
-            output.flush()
-        sys.stdout = _standard(1)
-    if sys.stderr is not None and sys.stderr is sys.__stderr__:
-        sys.stderr = _standard(2)
+    """Make standard output and error of this process lasting streams, unless a program has redirected them."""
+    for name, descriptor in {"stdout": 1, "stderr": 2}.items():
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
+            binary = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
+            lines = descriptor == 2 or stream.isatty()
+            setattr(sys, name, LastingStream(binary, stream.encoding, "backslashreplace", line_buffering=lines))
 
 
-def drop_output() -> None:
-    """Drop what is still to be written to standard output, whose reader is gone."""
-    _write_nowhere(1)
-    if sys.stdout is not None:
-        sys.stdout.flush()
-
-
-def _standard(descriptor: int) -> LastingStream:
-    binary = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
-    former = sys.__stdout__
-    lines = descriptor == 2 or binary.raw.isatty()
-    return LastingStream(binary, former.encoding if former else "utf-8", "backslashreplace", line_buffering=lines)
-
-
-def _write_nowhere(descriptor: int) -> None:
+def drop(descriptor: int = 1) -> None:
+    """Let a descriptor write to nowhere: also for libraries and child processes."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, descriptor)
     os.close(null)

@@ -1,30 +1,16 @@
 """Weights & Biases: a view of a run's files. A failure here never stops or changes a run.
 
-What W&B is given
------------------
-Its config has the names of the command line (``dashboard.py``), so that a parallel-coordinates view or a sweep finds
-them: an agent of a W&B sweep adds its parameters under the same names.
+Its config has the names of the command line (``dashboard.py``), under which an agent of a W&B sweep adds its
+parameters. The summary has the metrics of ``results.json`` and the last values of the curves. Group: the experiment,
+else ``name``. Tags: ``tracking.tags`` and the scale, unless it is full. State: finished, failed, or preempting if a
+signal stopped the run, which makes a sweep start it again.
 
-The summary has the metrics of ``results.json`` (``knn/top1`` ...) and the last values of all other curves. Group: the
-experiment, else ``name``. Job type: ``train``. Tags: ``tracking.tags`` and the scale, unless it is full. State:
-finished, failed, or preempting if a signal stopped the run, which makes a sweep start it again.
+W&B's step is the row's number in ``metrics.jsonl``. Every process that resumes a run first shows the rows that W&B
+lacks: online those after the last one that the server has; offline all, in a directory of its own. So the newest
+directory is enough, and ``scripts/sync_wandb.sh`` sends only that one: ``wandb sync`` would show rows twice.
 
-How a resumed run is shown
---------------------------
-W&B's step is the row's number in ``metrics.jsonl``. Every process that resumes a run first replays the rows that W&B
-lacks:
-
-* offline, all rows. Each process has a W&B directory of its own, with the run from its first row, so that nothing is
-  missing if an earlier process was killed (W&B writes to its file every 15 seconds). The newest directory is enough;
-  ``scripts/sync_wandb.sh`` sends that one, after the run has finished. Sending the others too, or ``resume="allow"``,
-  with which ``wandb sync`` appends to a run that exists, would show rows twice.
-* online, the rows after the last one that the server has (``resume="allow"``). Rows that were shown before a crash and
-  are computed again have a number that the server knows: W&B ignores them, and they are equal (unless ``log_every`` was
-  changed in between).
-
-Under an agent of a W&B sweep (``WANDB_SWEEP_ID``) the agent sets the run and project to write to; otherwise the run_id
-does. If the suggested run has finished before, ``record/metrics.py`` shows it to the agent from its files, so that each
-suggestion has a result.
+Under an agent of a W&B sweep (``WANDB_SWEEP_ID``) the agent sets the run and project to write to, otherwise the run_id
+does. A suggested run that has finished before is shown from its files (``show_agent`` in ``metrics.py``).
 """
 
 import json

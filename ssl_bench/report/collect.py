@@ -13,13 +13,12 @@ from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record import results as finished_run
 from ssl_bench.report import curves, keys, pictures, results
-from ssl_bench.status.cache import no_collection
-from ssl_bench.status.entries import Entry
 from ssl_bench.status.follow import find_mark, finite
 from ssl_bench.status.grids import GridFolder
 from ssl_bench.status.labels import labels
 from ssl_bench.status.runs import METRICS, RESULTS, Run
-from ssl_bench.status.scan import Scan
+from ssl_bench.status.scan import Entry, Scan
+from ssl_bench.status.view import axes, grouped
 
 LOG = "train.log"
 POINTS, FEWEST, MOST = 40_000, 16, 400  # points of a curve times runs; limits of the points of a curve
@@ -32,7 +31,7 @@ class Files:
 
     Attributes:
         metrics, facts, environment: of ``results.json``; empty for an unfinished run.
-        curves: as :func:`ssl_bench.report.curves.as_data` writes them.
+        curves: by name, as :mod:`ssl_bench.report.curves` makes them.
         steps_per_epoch: None if no row has both.
         log: the last lines of its log.
         pictures: file names.
@@ -68,7 +67,6 @@ class Collector:
         """Say in a sentence what could not be read, if there is any."""
         return self._scan.refusals()
 
-    @no_collection()
     def collect(self, start: Path | None = None) -> dict[str, Any]:
         """The data of the report.
 
@@ -134,7 +132,7 @@ class Collector:
             found, steps = curves.read(run.folder / METRICS, most)
             metrics, facts, environment = (_mapping(content.get(part)) for part in ("metrics", "facts", "environment"))
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
-            known = marks, Files(metrics, facts, environment, curves.as_data(found), steps, log, names)
+            known = marks, Files(metrics, facts, environment, found, steps, log, names)
             self._files[run.path] = known
         return known[1]
 
@@ -207,33 +205,22 @@ def _path(entry: Entry) -> str:
 
 def _groups(entries: Sequence[Entry]) -> tuple[list[dict[str, Any]], list[int]]:
     """The grids, and the folders of single runs, sorted by start; and the place of each entry's group among them."""
-    members: dict[GridFolder | str, list[Entry]] = {}
-    for entry in entries:
-        members.setdefault(entry.grid or (entry.run.parent if entry.run else ""), []).append(entry)
-    groups = [_group(group, its) for group, its in members.items()]
-    order = sorted(range(len(groups)), key=lambda number: groups[number]["started"])
-    place = {group: order.index(number) for number, group in enumerate(members)}
-    return [groups[number] for number in order], [
-        place[entry.grid or (entry.run.parent if entry.run else "")] for entry in entries
-    ]
+    members = grouped(entries)
+    made = sorted(((_group(group, its), its) for group, its in members.items()), key=lambda pair: pair[0]["started"])
+    place = {id(entry): number for number, (_, its) in enumerate(made) for entry in its}
+    return [group for group, _ in made], [place[id(entry)] for entry in entries]
 
 
 def _group(group: GridFolder | str, members: Sequence[Entry]) -> dict[str, Any]:
     parents = " ".join(dict.fromkeys(f"{e.run.parent}/" if e.run.parent else "./" for e in members if e.run))
     if isinstance(group, str):
-        started = min((e.run.began or 0.0 for e in members if e.run), default=0.0)
+        started = min(e.run.began or 0.0 for e in members if e.run)
         return {"name": f"{printable(parents)} single runs", "started": started, "left": None, "command": None}
-    counts = dict[str, int]()
-    for override in dict.fromkeys(override for run in group.runs for override in run):
-        key = override.partition("=")[0].lstrip("+")
-        counts[key] = counts.get(key, 0) + 1
-    axes = ", ".join(f"{key} x {count}" for key, count in counts.items() if count > 1)
-    command = group.content["command"]
     return {
-        "name": printable(f"{parents} {axes}".strip()),
+        "name": printable(f"{parents} {', '.join(axes(group))}".strip()),
         "started": group.started,
         "left": group.left,
-        "command": printable(command),
+        "command": printable(group.content["command"]),
     }
 
 

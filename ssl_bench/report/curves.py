@@ -1,7 +1,6 @@
 """Learning curves of a run, with at most a given number of points each."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +11,12 @@ CLOCKS = {"step", "epoch", "seconds"}
 LARGEST = 1e300  # of a value that has a point
 DIGITS = 4  # significant ones, more than a screen can show
 
-
-@dataclass(frozen=True)
-class Series:
-    """One number of a run over the steps, thinned.
-
-    Attributes:
-        steps, values: of the points that are kept; finite, in the order of the steps.
-        total: number of rows that have the number.
-        not_finite: number of those rows in which it is NaN, infinite or beyond 1e300; they have no point.
-    """
-
-    steps: list[float]
-    values: list[float]
-    total: int
-    not_finite: int
+# Steps and values of the points that are kept; number of rows that have the value; number of those rows in which it is
+# NaN, infinite or beyond 1e300, which have no point.
+Curve = list[Any]
 
 
-def read(path: Path, most: int) -> tuple[dict[str, Series], float | None]:
+def read(path: Path, most: int) -> tuple[dict[str, Curve], float | None]:
     """The curves in ``metrics.jsonl`` that have two rows or more, and the number of steps of an epoch.
 
     Args:
@@ -43,21 +30,18 @@ def read(path: Path, most: int) -> tuple[dict[str, Series], float | None]:
             continue
         steps_per_epoch = step / epoch if (epoch := finite(row, "epoch")) else steps_per_epoch
         for name, value in row.items():
-            if type(value) is float or type(value) is int:  # a truth value is neither
+            if name not in CLOCKS and type(value) in (int, float):
                 steps, values = columns.setdefault(name, ([], []))
                 steps.append(step)
                 values.append(value)
-    curves = {name: curve for name in columns.keys() - CLOCKS if (curve := _series(*columns[name], most)).total > 1}
-    return {name: curves[name] for name in columns if name in curves}, steps_per_epoch
+    return {name: _curve(*column, most) for name, column in columns.items() if len(column[0]) > 1}, steps_per_epoch
 
 
-def _series(steps: Sequence[float], values: Sequence[float], most: int) -> Series:
-    """A thinned curve of numbers, which may be NaN, infinite, or whole numbers that no float can hold."""
+def _curve(steps: Sequence[float], values: Sequence[float], most: int) -> Curve:
     good = [place for place, value in enumerate(values) if -LARGEST < value < LARGEST]
-    finite_values = values if len(good) == len(values) else [values[place] for place in good]
-    kept = [good[place] for place in thin(finite_values, most)]
+    kept = [good[place] for place in thin([values[place] for place in good], most)]
     shown = [float(f"{values[place]:.{DIGITS}g}") for place in kept]
-    return Series([steps[place] for place in kept], shown, len(values), len(values) - len(good))
+    return [_whole(steps[place] for place in kept), _whole(shown), len(values), len(values) - len(good)]
 
 
 def thin(values: Sequence[float], most: int) -> list[int]:
@@ -78,11 +62,6 @@ def thin(values: Sequence[float], most: int) -> list[int]:
     return sorted(kept)
 
 
-def as_data(curves: Mapping[str, Series]) -> dict[str, Any]:
-    """The curves for the page: ``{name: [steps, values, total, not_finite]}``. Whole numbers are written as such."""
-    return {name: [_whole(c.steps), _whole(c.values), c.total, c.not_finite] for name, c in curves.items()}
-
-
-def _whole(numbers: Sequence[float]) -> list[float]:
+def _whole(numbers: Iterable[float]) -> list[float]:
     """Numbers that are written shorter: 3 instead of 3.0."""
     return [int(number) if number.is_integer() and abs(number) < 1e15 else number for number in map(float, numbers)]

@@ -2,19 +2,18 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.status.entries import Entry
 from ssl_bench.status.labels import as_override
-from ssl_bench.status.runs import SEED, varying, words
+from ssl_bench.status.runs import varying
+from ssl_bench.status.scan import Entry
 
-PLACES = ("paths", "tracking", "plugins")  # settings that say where files go
+PLACES = {"paths", "tracking", "plugins"}  # settings that say where files go
 FACTS = ("negatives_per_anchor", "steps", "lr", "parameters", "train_images")  # of results.json, that a plot may need
 
 Value = str | float | bool | None
-Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,44 +40,37 @@ def compare(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]]) -> Key
         facts: of each entry, what ``results.json`` says about its run; empty for an unfinished one.
     """
     configs = {entry.run.config.key: entry.run.config for entry in entries if entry.run}
-    differing = dict(zip(configs, varying(configs.values()), strict=True))
+    differing = dict(zip(configs, map(_values, varying(configs.values())), strict=True))
     of_runs = [_settings(entry, differing) for entry in entries]
     for name in FACTS:
         if len({repr(known[name]) for known in facts if name in known}) > 1:  # unfinished runs have none
             for settings, known in zip(of_runs, facts, strict=True):
                 if isinstance(known.get(name), int | float):
                     settings.setdefault(name, _value(json.dumps(known[name])))
-    requested, options = _requested(entries), dict[str, None]()
-    for number in differing.values():
-        options |= {_name(path): None for path in number if path[0] == "choices"}
+    requested = _requested(entries)
+    options = {name for config in configs.values() for name in config.groups}
     names = dict.fromkeys(name for settings in of_runs for name in settings)
     vary = [name for name in names if len({repr(settings.get(name)) for settings in of_runs}) > 1]
     vary.sort(key=lambda name: (name not in requested, name not in options, name.count("."), name == "seed"))
     shown = [name for name in vary if name in requested] or [name for name in vary if name in options or name == "seed"]
-    some = next(iter(configs.values()), None)
-    whole = dict(_named(some.settings.items())) if some else {}
+    whole = _values(next(iter(configs.values())).settings) if configs else {}
     first = of_runs[0] if of_runs else {}
     common = {name: value for name, value in (whole | first).items() if name not in vary}
     return Keys(vary, shown, [[settings.get(name) for name in vary] for settings in of_runs], common)
 
 
-def _settings(entry: Entry, differing: Mapping[str, Mapping[Path, str]]) -> dict[str, Value]:
+def _settings(entry: Entry, differing: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
     """The settings of an entry that are not common to all configurations; its overrides if it has no run yet."""
     if entry.run is None:
         pairs = (override.lstrip("+").partition("=") for override in entry.overrides or ())
         return {name: _parsed(value) for name, _, value in pairs}
-    return dict(_named(differing[entry.run.config.key].items(), entry.run.seed))
+    seed = {} if entry.run.seed is None else {"seed": _value(entry.run.seed)}
+    return {**differing[entry.run.config.key], **seed}
 
 
-def _named(settings: Iterable[tuple[Path, str]], seed: str | None = None) -> Iterable[tuple[str, Value]]:
-    """Settings by name; the option of a group comes after, and so replaces, a key of the same name."""
-    for path, value in sorted(settings, key=lambda setting: setting[0][0] == "choices"):
-        if path[0] not in PLACES and path[-1] not in PLACES:
-            yield _name(path), _value(seed or "null" if value == SEED else value)
-
-
-def _name(path: Path) -> str:
-    return ".".join(path[1:] if path[0] == "choices" and len(path) > 1 else path)
+def _values(settings: Mapping[str, str]) -> dict[str, Value]:
+    """The settings whose name has no part in PLACES."""
+    return {name: _value(text) for name, text in settings.items() if not PLACES & {*name.split(".")}}
 
 
 def _value(text: str) -> Value:
@@ -98,5 +90,5 @@ def _parsed(text: str) -> Value:
 
 def _requested(entries: Sequence[Entry]) -> set[str]:
     """The keys that the commands set."""
-    commands = {word for entry in entries for word in (*words(entry.command or ""), *(entry.overrides or ()))}
-    return {word.partition("=")[0].lstrip("+") for word in commands if "=" in word}
+    commands = {word for e in entries for word in (*(e.command or "").split(), *(e.overrides or ()))}
+    return {word.partition("=")[0].lstrip("+'") for word in commands if "=" in word}

@@ -1,64 +1,48 @@
-"""Caches: files of JSON lines, which spare reading many small files again.
-
-A cache may be deleted at any time. A damaged line counts as missing, like a file that is too large or cannot be read.
-"""
+"""What was read of the runs and grids, in ``<outputs>/.runs.json``, so that unchanged files are not read again."""
 
 import contextlib
-import gc
 import json
-import os
-import socket
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import files
+from ssl_bench import __version__, files
 
-LARGEST = 2**28  # bytes: the cache of 50,000 runs has a tenth
-FEW, SHARE = 64, 0.01  # a cache is not written for fewer changes, nor for a smaller share of its lines
-
-
-def load(path: Path) -> Iterator[Any]:
-    """The values in a cache."""
-    with contextlib.suppress(OSError):
-        if path.stat().st_size <= LARGEST:
-            for line in files.read_lines(path):
-                with contextlib.suppress(ValueError):
-                    yield files.parse_json(line)
+NAME = ".runs.json"
+FEW = 20  # so many files are read in no time: the cache is not written again for fewer changes
 
 
-def save(path: Path, values: Iterable[Any], changes: int, count: int) -> bool:
-    """Replace a cache, if enough of its ``count`` lines changed to make that worth it, and return whether they did.
+class Cache:
+    """Values by name, each with the marks of the files it was read from: ``{name: [marks, value]}``.
 
-    A folder that cannot be written gets no cache.
+    The file may be deleted at any time. One that is damaged or of another version counts as missing, and a folder that
+    cannot be written gets none.
+
+    Args:
+        outputs: the results folder; names are paths in it.
     """
-    if changes <= max(FEW, SHARE * count):
-        return False
-    # Unlike in files.write the name is unique among processes of several machines, too.
-    temporary = Path(f"{path}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}")
-    with contextlib.suppress(OSError):
-        try:
-            with open(temporary, "x") as file:
-                file.writelines(as_json(value) + "\n" for value in values)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    return True
 
+    def __init__(self, outputs: Path) -> None:
+        self._outputs, self._changes, self._used = outputs, 0, set[str]()
+        content: Any = files.read_json(outputs / NAME)
+        usable = isinstance(content, dict) and content.get("version") == __version__
+        self._values: dict[str, list[Any]] = content["values"] if usable else {}
 
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Stop the garbage collector, which would look at all new objects several times, and find nothing to free."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    def get(self, name: str, marks: str, read: Callable[[], Any]) -> Any:
+        """The value that was read when the files had these marks, otherwise that of ``read``."""
+        self._used.add(name)
+        known = self._values.get(name)
+        if known is None or known[0] != marks:
+            known = self._values[name] = [marks, read()]
+            self._changes += 1
+        return known[1]
 
-
-def as_json(value: Any) -> str:
-    """A value as JSON in one line."""
-    return json.dumps(value, separators=(",", ":"), default=str)
+    def save(self) -> None:
+        """Write the file if many values are new; those that were not used stay if their files exist."""
+        if self._changes > FEW:
+            values = {n: v for n, v in self._values.items() if n in self._used or (self._outputs / n).exists()}
+            content = {"version": __version__, "values": values}
+            with contextlib.suppress(OSError):
+                files.write_text(self._outputs / NAME, json.dumps(content, separators=(",", ":"), default=str))
+            self._changes = 0
+        self._used.clear()

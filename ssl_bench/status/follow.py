@@ -1,12 +1,9 @@
 """Files that other processes are still writing: when they have changed, and what the rows of a training say."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
 import stat
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +11,8 @@ from ssl_bench import files
 
 Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed
 
-LARGEST = 2**63 - 1  # larger whole numbers have no place in a float
 QUANTITY = 1e15  # larger epochs, steps and seconds are an error
-TAIL = 2**16  # bytes at the end of a metrics file that are enough for the rate: about a hundred rows
-WINDOW = 20  # smallest number of rows over which the rate is taken
-LOSSES = 120  # number of rows whose losses are kept
+TAIL = 2**16  # bytes at the end of a metrics file that have its last row
 
 
 def find_mark(path: str) -> Mark | None:
@@ -29,7 +23,7 @@ def find_mark(path: str) -> Mark | None:
         return None
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino & LARGEST
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @dataclass
@@ -37,13 +31,9 @@ class Metrics:
     """What the rows of a run's ``metrics.jsonl`` say.
 
     Attributes:
-        step, epoch, seconds: of the last row of the training; ``seconds`` is the time that the run has taken so far, in
-            all its processes together. None: there is no row.
-        speed: images per second of that row.
+        step, epoch, seconds, speed, loss: of the last row of the training; ``seconds`` is the time that the run has
+            taken so far, in all its processes together, ``speed`` is in images per second. None: there is no row.
         best: highest accuracy of each evaluator during the training.
-        latest: last accuracy of each evaluator.
-        losses: of the last rows of the training, LOSSES at most.
-        window: epoch and seconds of the last rows. The cache has neither it nor the two before.
         changed: the file's time of change, in seconds of the epoch.
     """
 
@@ -51,65 +41,41 @@ class Metrics:
     epoch: float | None = None
     seconds: float | None = None
     speed: float | None = None
+    loss: float | None = None
     best: dict[str, float] = field(default_factory=dict)
-    latest: dict[str, float] = field(default_factory=dict)
-    losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES))
-    window: deque[tuple[float, float]] = field(default_factory=deque)
     changed: float = 0.0
 
-    def rate(self, batch_size: float | None) -> float | None:
-        """Epochs per second over the last rows, which include the pause of an evaluation if there are evaluations.
-
-        The ``seconds`` of a single row include the start of the run. The rate is then its images per second over the
-        images of an epoch, ``batch_size`` times the steps of an epoch.
-        """
-        if len(self.window) > 1:
-            (before, since), (epoch, seconds) = self.window[0], self.window[-1]
-            return (epoch - before) / (seconds - since) if epoch > before and seconds > since else None
-        if not (self.step and self.epoch and self.speed and batch_size):
-            return None
-        return self.speed / (batch_size * self.step / self.epoch)
-
-    def add(self, row: Any, span: float) -> None:
-        """Take the next row; the window covers ``span`` epochs and WINDOW rows, or all rows if these are fewer."""
-        step, epoch = quantity(row, "step"), quantity(row, "epoch")
+    def add(self, row: Any) -> None:
+        """Take the next row."""
+        step, epoch, seconds = (quantity(row, name) for name in ("step", "epoch", "seconds"))
         if step is None or epoch is None:
             return
-        seconds = quantity(row, "seconds")
         if seconds is None:
-            self.latest |= (found := accuracies(row))
-            self.best |= {name: max(value, self.best.get(name, value)) for name, value in found.items()}
+            self.best |= {name: max(value, self.best.get(name, value)) for name, value in accuracies(row).items()}
             return
         self.step, self.epoch, self.seconds = step, epoch, seconds
-        self.speed = quantity(row, "images_per_second")
-        if (loss := finite(row, "loss")) is not None and abs(loss) <= QUANTITY:
-            self.losses.append(loss)
-        self.window.append((epoch, seconds))
-        while len(self.window) > WINDOW and self.window[1][0] <= epoch - span:
-            self.window.popleft()
+        self.speed, self.loss = quantity(row, "images_per_second"), finite(row, "loss")
 
 
-def read_metrics(path: str, span: float, last_only: bool = False) -> Metrics:
+def read_metrics(path: str, whole: bool) -> Metrics:
     """Read a run's rows: a file that grows, and may end in half a row.
 
     Args:
-        span: epochs between two evaluations. If it is 0 only the end of the file is read, else all of it, for the best
-            evaluation.
-        last_only: read only the last row of the training, which is all that matters of a finished run.
+        whole: read all of it, for the best evaluation; otherwise only its end, for the last row.
     """
     metrics = Metrics()
     try:
         with files.open_regular(path) as file:
             status = os.fstat(file.fileno())
-            file.seek(max(0, status.st_size - (files.LARGEST if span and not last_only else TAIL)))
+            file.seek(max(0, status.st_size - (files.LARGEST if whole else TAIL)))
             lines = file.read().split(b"\n")[:-1]
     except OSError:
         return metrics
     metrics.changed = status.st_mtime
-    for line in reversed(lines) if last_only else lines:
+    for line in lines if whole else reversed(lines):
         with contextlib.suppress(ValueError):  # cut short, by a crash or at the start of the end
-            metrics.add(files.parse_json(line), span)
-        if last_only and metrics.step is not None:
+            metrics.add(files.parse_json(line))
+        if not whole and metrics.step is not None:
             break
     return metrics
 
@@ -126,9 +92,7 @@ def finite(node: Any, key: str) -> float | None:
     value = node.get(key) if isinstance(node, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if isinstance(value, int):
-        return value if -LARGEST <= value <= LARGEST else None
-    return value if math.isfinite(value) else None
+    return value if -(2**63) < value < 2**63 or (isinstance(value, float) and math.isfinite(value)) else None
 
 
 def quantity(node: Any, key: str) -> float | None:

@@ -1,20 +1,89 @@
-"""Find every run and grid under a results folder, those of other machines too, from the files alone."""
+"""All runs and grids under a results folder, those of other machines too, from the files alone; the time left."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from statistics import mean
 
 from ssl_bench.launch.outcome import State
-from ssl_bench.status.entries import Entry, Status, estimate
-from ssl_bench.status.grids import GridFolder, Grids
-from ssl_bench.status.runs import Run, Runs
+from ssl_bench.status.cache import Cache
+from ssl_bench.status.grids import GridFolder, find_grids
+from ssl_bench.status.runs import Run, Runs, one_line
+
+
+class Status(StrEnum):
+    """State of an entry.
+
+    ``RUNNING``: the process that owns the run is alive. ``WAITING``: a grid at work has still to start the run.
+    ``PARTIAL``: the run was begun and has no owner; ``ssl-bench train`` resumes it.
+    """
+
+    DONE = "done"
+    RUNNING = "running"
+    WAITING = "waiting"
+    PARTIAL = "partial"
+    FAILED = "failed"
+
+
+URGENT = (Status.RUNNING, Status.FAILED, Status.PARTIAL, Status.WAITING, Status.DONE)  # most urgent first
+
+
+@dataclass(slots=True)
+class Entry:
+    """A run, or a run that a grid has still to make.
+
+    Attributes:
+        run: its directory, if there is one.
+        grid: the grid that it belongs to, if there is one.
+        index: of the run in the grid.
+        left: seconds until a running one is done, if that is known.
+    """
+
+    run: Run | None
+    grid: GridFolder | None
+    index: int
+    state: Status
+    left: float | None = None
+
+    @property
+    def overrides(self) -> list[str] | None:
+        """Its overrides in the grid."""
+        return self.grid.runs[self.index] if self.grid else None
+
+    @property
+    def command(self) -> str | None:
+        """The command that trains only this run; None if it was not recorded."""
+        recorded = self.run.command if self.run else None
+        return recorded or (self.grid.commands[self.index] if self.grid else None)
+
+    @property
+    def best(self) -> dict[str, float]:
+        """As of its run."""
+        return self.run.best if self.run else {}
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, in one line."""
+        if self.state is not Status.FAILED:
+            return ""
+        if self.run and self.run.failure is not None:
+            return self.run.failure
+        return (
+            one_line(self.grid.records[self.index].outcome.reason)
+            if self.grid and self.index in self.grid.records
+            else ""
+        )
 
 
 class Scan:
     """The runs and grids under ``outputs``; the first update reads all files, each later one those that changed."""
 
     def __init__(self, outputs: Path) -> None:
-        self.outputs = outputs
-        self._runs, self._grids = Runs(outputs), Grids(outputs)
+        self.outputs, self._cache = outputs, Cache(outputs)
+        self._runs = Runs(outputs, self._cache)
 
     def refusals(self) -> list[str]:
         """A sentence on what this user may not read of the results folder, if there is any."""
@@ -29,14 +98,13 @@ class Scan:
             now: in seconds of the epoch.
         """
         runs = {run.path: run for run in self._runs.find() if run.began is not None}
-        grids = self._grids.find(self._runs.sweeps)
+        grids = find_grids(self.outputs, self._runs.sweeps, self._cache)
+        self._cache.save()
         entries = _entries(runs, grids, now)
-        active = {entry.group for entry in entries if entry.state in (Status.RUNNING, Status.WAITING)}
-        groups: dict[object, list[Entry]] = {group: [] for group in active}
-        for entry in entries if active else ():
-            if entry.group in active:
-                groups[entry.group].append(entry)
-        left = {group: estimate(members, now) for group, members in groups.items()}
+        groups: dict[object, list[Entry]] = {}
+        for entry in entries:
+            groups.setdefault(entry.grid or entry.run, []).append(entry)
+        left = {group: _estimate(members, now) for group, members in groups.items()}
         for grid in grids:
             grid.left = left.get(grid)
         return entries, max((seconds for seconds in left.values() if seconds is not None), default=None)
@@ -101,3 +169,32 @@ def _status(run: Run | None, grid: GridFolder | None, index: int) -> Status | No
     if (run is not None and run.failure is not None) or (recorded is State.FAILED and not begun):
         return Status.FAILED
     return Status.PARTIAL if run is not None else None
+
+
+def _estimate(entries: Sequence[Entry], now: float) -> float | None:
+    """Set ``left`` of the running entries of one grid; return the seconds until the grid is done, if they are known.
+
+    The rest of a run takes as long as what is done of it, so that a whole run takes T = seconds / share done. W is the
+    mean T of the finished and the running ones. R are the seconds left of each running entry.
+
+        left of a running entry = T - seconds - time since its last row, or W - time since its start
+        left of the grid = max(longest of R, (sum of R + sum of W (1 - share done) of the waiting ones) / |R|)
+    """
+    running = [entry for entry in entries if entry.state is Status.RUNNING]
+    waiting = [entry.run.share if entry.run else 0.0 for entry in entries if entry.state is Status.WAITING]
+    counted = (entry.run for entry in entries if entry.state in (Status.DONE, Status.RUNNING) and entry.run)
+    whole = [run.whole for run in counted if run.whole] if running or waiting else []
+    usual = mean(whole) if whole else None
+    for entry in running:
+        run = entry.run
+        assert run is not None and run.owner is not None
+        if run.whole and run.metrics.seconds and run.share < 1:
+            silent = max(0.0, now - max(run.metrics.changed, run.owner.since))
+            entry.left = max(0.0, run.whole - run.metrics.seconds - silent)
+        elif usual and not run.metrics.seconds:
+            entry.left = max(0.0, usual - max(0.0, now - run.owner.since))
+    known = [entry.left for entry in running if entry.left is not None]
+    if not (running or waiting) or len(known) < len(running) or (waiting and usual is None):
+        return None
+    rest = sum((usual or 0.0) * (1 - share) for share in waiting)
+    return max([*known, (sum(known) + rest) / max(1, len(running))])

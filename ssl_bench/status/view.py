@@ -1,26 +1,25 @@
-"""The tables of ``ssl-bench status``: plain text, or fitted to a terminal."""
+"""The tables of ``ssl-bench status``: plain text, or in colours on a terminal."""
 
 from __future__ import annotations
 
-import shutil
 import socket
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ssl_bench.errors import printable
 from ssl_bench.record.progress import clock
-from ssl_bench.status.entries import URGENT, Entry, Status
-from ssl_bench.status.groups import Summary
-from ssl_bench.status.sparkline import sparkline
+from ssl_bench.status.grids import GridFolder
+from ssl_bench.status.labels import labels, own_overrides
+from ssl_bench.status.scan import URGENT, Entry, Status
+from ssl_bench.status.select import Labelled
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
 COLOURS = {
     Status.DONE: "green",
@@ -29,220 +28,164 @@ COLOURS = {
     Status.PARTIAL: "yellow",
     Status.FAILED: "red",
 }
-FIXED = ("folder", "run", "state", "epoch", "images/s", "ETA", "loss", "reason")  # columns that are no metrics
-GAP = 2  # blank characters between two columns
-PIPED = 120  # width without a terminal, unless COLUMNS is set
-SPARKS = 12  # characters of a sparkline
-NARROWEST = 20  # to which a column of texts is shortened: a run_id and the end of its parent directory
+LEFT = ("folder", "run", "state", "reason", "grid", "started", "best", "best run")  # columns of text, not of numbers
+FOLDED = ("folder", "run", "grid", "best run")  # columns whose texts a narrow terminal breaks, to 20 characters
+DROPPED = ("best run", "started", "runs", "images/s", "folder", "ETA")  # columns that a narrower one leaves out
+
+Columns = dict[str, list[str]]  # texts by heading
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table; its texts may be folded to a width of ``fold``, if that is given.
-
-    ``style`` is rich's style of all texts, or that of each.
-    """
-
-    name: str
-    texts: list[str]
-    right: bool = False
-    fold: int | None = None
-    style: str | list[str] = ""
-
-    @property
-    def unfolded(self) -> int:
-        """Width without folding."""
-        return max(map(len, [self.name, *self.texts]))
-
-    @property
-    def width(self) -> int:
-        """Width on a terminal."""
-        return self.unfolded if self.fold is None else min(self.unfolded, self.fold)
-
-
-def overview(groups: Sequence[Summary], width: int, rows: int | None = None) -> Group:
-    """Make the table of the grids and of the directories with single runs.
-
-    Args:
-        width: of the terminal, in characters.
-        rows: how many to show: those that are running, then the newest; None: all.
-    """
-    from rich.console import Group
-    from rich.text import Text
-
-    newest = sorted(groups, key=lambda group: (group.counts[Status.RUNNING] > 0, group.started), reverse=True)
-    shown = sorted(newest[:rows], key=lambda group: group.started)
-    best = [f"{g.metric.removesuffix('/top1')} {100 * g.value:.1f}%" if g.value is not None else "" for g in shown]
-    states = [state for state in Status if any(group.counts[state] for group in shown)]
-    columns = [
-        Column("grid", [printable(group.name) for group in shown], fold=40),
-        Column("started", [time.strftime("%b %d %H:%M", time.localtime(group.started)) for group in shown]),
-        Column("runs", [str(group.counts.total()) for group in shown], right=True),
-        *(
-            Column(s.value, [str(group.counts[s] or "") for group in shown], right=True, style=COLOURS[s])
-            for s in states
-        ),
-        Column("ETA", [clock(group.left) if group.left is not None else "" for group in shown], right=True),
-        Column("best", best),
-        Column("best run", [printable(group.label) for group in shown], fold=40),
-    ]
-    columns = [column for column in columns if any(column.texts)]
-    table = _table(_fitting(columns, width, ("best run", "started", "runs", "ETA")))
-    return Group(table, *([Text(f"and {len(groups) - len(shown)} more")] if len(shown) < len(groups) else []))
-
-
-def view(
-    outputs: Path,
-    entries: Sequence[Entry],
-    labels: Sequence[str],
-    left: float | None,
-    width: int | None = None,
-    rows: int | None = None,
-    live: bool = False,
-) -> Group:
-    """Make the table, the reasons of failures that have no column, and a line with the number of runs in each state.
-
-    Args:
-        labels: of the entries.
-        left: seconds until all are done, if that is known.
-        width: of the terminal, in characters; None: unlimited.
-        rows: how many entries to show, the most urgent ones; None: all.
-        live: of running runs, show the losses and the last accuracies instead of the best ones.
-    """
-    from rich.console import Group
-    from rich.text import Text
-
-    return Group(*listing(outputs, entries, labels, width, rows, live), Text(totals(entries, left)))
-
-
-def listing(
-    outputs: Path,
-    entries: Sequence[Entry],
-    labels: Sequence[str],
-    width: int | None = None,
-    rows: int | None = None,
-    live: bool = False,
-) -> list[Table | Text]:
-    """The same without the last line."""
-    from rich.text import Text
-
-    by_urgency = sorted(range(len(entries)), key=lambda index: URGENT.index(entries[index].state))
-    indices = sorted(by_urgency[:rows])
-    shown, shown_labels = [entries[index] for index in indices], [printable(labels[index]) for index in indices]
-    columns = _columns(shown, shown_labels, live)
-    if width is not None:
-        metrics = [column.name for column in columns if column.name not in FIXED]
-        order = ("reason", "folder", *reversed(metrics[1:]), "images/s", "ETA", "loss", *metrics[:1])
-        columns = _fitting(columns, width, order)
-    names = {column.name for column in columns}
-    parents = [printable(entry.run.folder.parent.name) if entry.run else "" for entry in shown]
-    if "folder" not in names and len({entry.run.parent for entry in shown if entry.run}) > 1:
-        full = [f"{parent}: {label}" if parent else label for parent, label in zip(parents, shown_labels, strict=True)]
-        columns = [replace(column, texts=full) if column.name == "run" else column for column in columns]
-    parts: list[Table | Text] = [_table(columns) if shown else Text(_nothing(outputs)), Text("")]
-    hidden = Counter(entries[index].state for index in by_urgency[len(shown) :])
-    if hidden:
-        parts.append(Text(f"and {hidden.total()} more: {_counts(hidden)}"))
-    for label, entry in zip(shown_labels, shown, strict=True):
-        if entry.reason and "reason" not in names:
-            parts.append(Text.assemble((label, "bold"), ": ", (printable(entry.reason), COLOURS[Status.FAILED])))
-    return parts
-
-
-def lines(outputs: Path, entries: Sequence[Entry], labels: Sequence[str], left: float | None) -> Iterator[str]:
-    """The same without a terminal: all columns, one line for each entry.
-
-    Where that is wider than PIPED or COLUMNS, the reasons follow below the table, and the longest folders and labels
-    are shortened in their middle.
-    """
-    columns, width = _columns(entries, labels), shutil.get_terminal_size((PIPED, 1)).columns
-    below = _total_width(columns) > width
-    if below:
-        columns = _shortened([column for column in columns if column.name != "reason"], width)
-    form = (" " * GAP).join(f"%{'' if column.right else '-'}{column.unfolded}s" for column in columns)
-    yield (form % tuple(column.name for column in columns)).rstrip() if entries else _nothing(outputs)
-    for cells in zip(*(column.texts for column in columns), strict=True):
+def lines(outputs: Path, shown: Sequence[Labelled], left: float | None) -> Iterator[str]:
+    """The table of runs as plain text, and a line with the number of runs in each state."""
+    columns = runs_table(shown)
+    widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
+    form = "  ".join(f"%{'-' if name in LEFT else ''}{width}s" for name, width in widths.items())
+    yield (form % tuple(columns)).rstrip() if shown else nothing(outputs)
+    for cells in zip(*columns.values(), strict=True):
         yield (form % cells).rstrip()
     yield ""
-    for entry, label in zip(entries, labels, strict=True):
-        if below and entry.reason:
-            yield f"{printable(entry.run.path if entry.run else label)}: {printable(entry.reason)}"
-    yield totals(entries, left)
+    yield totals([entry for entry, _ in shown], left)
+
+
+def screen(
+    outputs: Path, shown: Sequence[Labelled], left: float | None, listed: bool, width: int, live: bool = False
+) -> Group:
+    """The tables for a terminal: of the grids if there are several, of the runs if they are ``listed``, the totals.
+
+    A ``live`` screen begins with the totals and has the most urgent runs first: its end may be cut off.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    entries = [entry for entry, _ in shown]
+    parts: list[Text | Table] = []
+    if entries and (len(grouped(entries)) > 1 or not listed):
+        parts = [_table(overview(entries), width), Text("")]
+    if not listed:
+        shown = [pair for pair in shown if live and pair[0].state is Status.RUNNING]
+    if live:
+        shown = sorted(shown, key=lambda pair: URGENT.index(pair[0].state))
+    if shown or not entries:
+        columns = runs_table(shown)
+        columns.pop("reason", None)
+        states = [entry.state for entry, _ in shown]
+        parts += [_table(columns, width, states) if shown else Text(nothing(outputs)), Text("")]
+    for entry, label in shown:
+        if entry.reason:
+            name = printable(f"{entry.run.path}: " if entry.run else "") + printable(label)
+            parts.append(Text.assemble((name, "bold"), ": ", (printable(entry.reason), COLOURS[Status.FAILED])))
+    last = Text(totals(entries, left) + ("" if listed else "; --runs lists the runs"))
+    return Group(last, Text(""), *parts) if live else Group(*parts, last)
+
+
+def runs_table(shown: Sequence[Labelled]) -> Columns:
+    """A row for each run; columns that would be empty are left out."""
+    best = dict.fromkeys(metric for entry, _ in shown for metric in entry.best)
+    columns = {
+        "folder": [printable(entry.run.path or ".") if entry.run else "" for entry, _ in shown],
+        "run": [printable(label) for _, label in shown],
+        "state": [_state(entry) for entry, _ in shown],
+        "epoch": [_epoch(entry) for entry, _ in shown],
+        "images/s": [_speed(entry) for entry, _ in shown],
+        "ETA": [clock(entry.left) if entry.left is not None else "" for entry, _ in shown],
+        "loss": [_loss(entry) for entry, _ in shown],
+        **{name.removesuffix("/top1"): [_number(name, entry.best) for entry, _ in shown] for name in best},
+        "reason": [printable(entry.reason) for entry, _ in shown],
+    }
+    return {name: texts for name, texts in columns.items() if any(texts)}
+
+
+def grouped(entries: Sequence[Entry]) -> dict[GridFolder | str, list[Entry]]:
+    """The entries by their grid, or by the directory of single runs."""
+    groups: dict[GridFolder | str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.grid or (entry.run.parent if entry.run else ""), []).append(entry)
+    return groups
+
+
+def overview(entries: Sequence[Entry]) -> Columns:
+    """A row for each grid, and for the single runs of each directory, sorted by start.
+
+    The best run is by the accuracy that most runs have, of those that the group has.
+    """
+    groups, rows = grouped(entries), list[tuple[float, dict[str, str]]]()
+    usual = Counter(metric for entry in entries for metric in entry.best if metric.endswith("/top1"))
+    grids = [group for group in groups if isinstance(group, GridFolder)]
+    shared = frozenset(grids[0].common).intersection(*(grid.common for grid in grids)) if len(grids) > 1 else None
+    for group, members in groups.items():
+        metric = next((name for name, _ in usual.most_common() if any(name in e.best for e in members)), "")
+        best = max((e for e in members if metric in e.best), key=lambda e: e.best[metric], default=None)
+        if isinstance(group, GridFolder):
+            name, started, left = _name(group, shared), group.started, group.left
+            label = own_overrides(best.overrides or [], group.common) if best else ""
+        else:
+            name, started = f"{group}/" if group else "./", min(e.run.began or 0.0 for e in members if e.run)
+            left = max((e.left for e in members if e.left is not None), default=None)
+            label = labels(members)[members.index(best)] if best else ""
+        counts = Counter(entry.state for entry in members)
+        row = {
+            "grid": printable(name),
+            "started": time.strftime("%b %d %H:%M", time.localtime(started)),
+            "runs": str(len(members)),
+            **{state.value: str(counts[state] or "") for state in Status},
+            "ETA": "" if left is None else clock(left),
+            "best": f"{metric.removesuffix('/top1')} {_number(metric, best.best)}" if best else "",
+            "best run": printable(label),
+        }
+        rows.append((started, row))
+    rows.sort(key=lambda pair: pair[0])
+    columns = {name: [row[name] for _, row in rows] for name in rows[0][1]}
+    return {name: texts for name, texts in columns.items() if any(texts)}
+
+
+def axes(grid: GridFolder) -> list[str]:
+    """How many values each setting of a grid has, if they are several: ``loss x3``."""
+    keys = Counter(o.partition("=")[0].lstrip("+") for o in dict.fromkeys(chain.from_iterable(grid.runs)))
+    return [f"{key} x{count}" for key, count in keys.items() if count > 1]
+
+
+def _name(grid: GridFolder, shared: frozenset[str] | None) -> str:
+    """A grid's settings that differ from those of the other grids, then its axes."""
+    own = [o for o in grid.runs[0] if o in grid.common and o not in shared] if shared is not None and grid.runs else []
+    return ", ".join([*own, *axes(grid)]) or " ".join(grid.runs[0] if grid.runs else [])
+
+
+def _table(columns: Columns, width: int, states: Sequence[Status] = ()) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    widest = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
+    for name in DROPPED:
+        if sum(min(widest[n], 20) if n in FOLDED else widest[n] for n in columns) + 2 * len(columns) - 2 <= width:
+            break
+        columns = {n: texts for n, texts in columns.items() if n != name}
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    headings = {state.value: COLOURS[state] for state in Status}
+    for name in columns:
+        folded = name in FOLDED
+        table.add_column(
+            Text(name),
+            justify="left" if name in LEFT else "right",
+            no_wrap=not folded,
+            overflow="fold" if folded else "ellipsis",
+            style=headings.get(name),
+        )
+    for row, cells in enumerate(zip(*columns.values(), strict=True)):
+        named = zip(columns, cells, strict=True)
+        table.add_row(*(Text(text, COLOURS[states[row]] if name == "state" else "") for name, text in named))
+    return table
 
 
 def totals(entries: Sequence[Entry], left: float | None) -> str:
     """The number of runs in each state, and the time left."""
-    counts = _counts(Counter(entry.state for entry in entries), (Status.DONE, Status.PARTIAL, Status.FAILED))
-    return counts if left is None else f"{counts}; about {clock(left)} to go"
+    counts, always = Counter(entry.state for entry in entries), (Status.DONE, Status.PARTIAL, Status.FAILED)
+    text = ", ".join(f"{counts[state]} {state.value}" for state in Status if counts[state] or state in always)
+    return text if left is None else f"{text}; about {clock(left)} to go"
 
 
-def _nothing(outputs: Path) -> str:
+def nothing(outputs: Path) -> str:
+    """The sentence in place of an empty table."""
     return f"there are no runs to show under {printable(str(outputs))}"
-
-
-def _table(columns: Sequence[Column]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for column in columns:
-        side: Literal["left", "right"] = "right" if column.right else "left"
-        table.add_column(Text(column.name), justify=side, no_wrap=column.fold is None, overflow="fold")
-    for row in range(len(columns[0].texts)):
-        cells = ((column.texts[row], column.style) for column in columns)
-        table.add_row(*(Text(text, style if isinstance(style, str) else style[row]) for text, style in cells))
-    return table
-
-
-def _columns(entries: Sequence[Entry], labels: Sequence[str], live: bool = False) -> list[Column]:
-    """All columns that are not empty; ``live`` is that of :func:`view`."""
-    best = dict.fromkeys(metric for entry in entries for metric in entry.best)
-    accuracies = [_latest(entry) if live else entry.best for entry in entries]
-    columns = [
-        Column("folder", [printable(entry.run.path or ".") if entry.run else "" for entry in entries]),
-        Column("run", list(map(printable, labels)), fold=28),
-        Column("state", [_state(entry) for entry in entries], style=[COLOURS[entry.state] for entry in entries]),
-        Column("epoch", [_epoch(entry) for entry in entries], right=True),
-        Column("images/s", [_speed(entry) for entry in entries], right=True),
-        Column("ETA", [clock(entry.left) if entry.left is not None else "" for entry in entries], right=True),
-        Column("loss", [_losses(entry) if live else "" for entry in entries], right=True),
-        *(Column(name.removesuffix("/top1"), [_number(name, of) for of in accuracies], right=True) for name in best),
-        Column("reason", [printable(entry.reason) for entry in entries], fold=40, style=COLOURS[Status.FAILED]),
-    ]
-    return [column for column in columns if any(column.texts)]
-
-
-def _fitting(columns: list[Column], width: int, order: Sequence[str]) -> list[Column]:
-    """The columns that fit beside each other; those in ``order`` are left out until they do."""
-    for name in order:
-        if sum(column.width + GAP for column in columns) - GAP <= width:
-            break
-        columns = [column for column in columns if column.name != name]
-    return columns
-
-
-def _total_width(columns: Sequence[Column]) -> int:
-    """Width of a table without folding."""
-    return sum(column.unfolded + GAP for column in columns) - GAP
-
-
-def _shortened(columns: Sequence[Column], width: int) -> list[Column]:
-    """The columns with folders and labels shortened as far as needed for a table of ``width``, the widest first."""
-    texts = sorted(column.unfolded for column in columns if column.name in ("folder", "run"))
-    left = width - (_total_width(columns) - sum(texts))
-    limit = max([NARROWEST, left // max(1, len(texts)), left - sum(texts[:1])])
-    return [
-        replace(column, texts=[_cut(text, limit) for text in column.texts])
-        if column.name in ("folder", "run")
-        else column
-        for column in columns
-    ]
-
-
-def _cut(text: str, limit: int) -> str:
-    """``text`` in at most ``limit`` characters: its beginning and, twice as long, its end."""
-    head = (limit - 3) // 3
-    return text if len(text) <= limit else f"{text[:head]}...{text[head + 3 - limit :]}"
 
 
 def _state(entry: Entry) -> str:
@@ -262,21 +205,11 @@ def _speed(entry: Entry) -> str:
     return "" if speed is None else f"{speed:.0f}" if speed >= 100 else f"{speed:.1f}"
 
 
-def _latest(entry: Entry) -> Mapping[str, float]:
-    """The accuracies of an entry: the last ones of a running run, else the result or the best ones."""
-    return entry.run.metrics.latest if entry.run and entry.state is Status.RUNNING else entry.best
-
-
-def _losses(entry: Entry) -> str:
-    """The last losses of a running run as a sparkline, and the last one."""
-    losses = list(entry.run.metrics.losses) if entry.run and entry.state is Status.RUNNING else []
-    return f"{sparkline(losses, SPARKS)} {losses[-1]:.4g}" if losses else ""
+def _loss(entry: Entry) -> str:
+    loss = entry.run.metrics.loss if entry.run and entry.state is Status.RUNNING else None
+    return "" if loss is None else f"{loss:.4g}"
 
 
 def _number(metric: str, values: Mapping[str, float]) -> str:
     value = values.get(metric)
     return "" if value is None else f"{100 * value:.1f}%" if metric.endswith("/top1") else f"{value:.4g}"
-
-
-def _counts(counts: Counter[Status], always: Collection[Status] = ()) -> str:
-    return ", ".join(f"{counts[state]} {state.value}" for state in Status if counts[state] or state in always)

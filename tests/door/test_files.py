@@ -21,11 +21,8 @@ from ssl_bench.papers.runs import value
 from ssl_bench.record import checkpoint, results
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.summary import one_line, print_grid, print_run
-from ssl_bench.status.grids import GridFolder
-from ssl_bench.status.labels import labels
 from ssl_bench.status.runs import finished
 from ssl_bench.status.scan import Scan
-from ssl_bench.status.view import lines
 from tests.conftest import SMALL, only_run
 from tests.door.door import Answer, enter
 from tests.ranks import train_on_two_ranks
@@ -34,8 +31,7 @@ from tests.status.folders import OUTPUTS, finish, make, make_grid, rows, running
 Train = Callable[..., tuple[int, str]]
 Variant = tuple[str, bytes]  # description, content
 VARIANTS = 200
-DEEP = b"[" * 100_000
-ODD = [b"", b"null", b"[]", b"3", b'"text"', b"{}", b"\xff\xfe", b"{" * 50, DEEP, b'{"a":' * 5000, b"1" * 5000]
+ODD = [b"", b"null", b"[]", b"3", b'"text"', b"{}", b"\xff\xfe", b"{" * 50, b"[" * 5000, b"1" * 5000]
 ODD += [b'{"run_id": 1, "config": [], "metrics": {}, "seconds": "x"}', b'{"state": [], "code": {}}', b"NaN", b"1e999"]
 COMMANDS = ("status", "status --json", "status --csv", "status --failed", "status --sort knn/top1")
 
@@ -118,16 +114,9 @@ def test_results_of_any_content_are_read(run: Path) -> None:
     good = results.read(run)
     assert good is not None and results.finished(run)
     extra = with_every_number(good)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.door.test_files.scan", lambda: None)
-        answers = fuzzed(run / "results.json", lambda: read_results(run), extra)
+    answers = fuzzed(run / "results.json", lambda: read_results(run), extra)
     assert 50 < answers < 2 * VARIANTS + len(extra)
     assert results.read(run) == good
-
-
-@pytest.mark.slow
-def test_results_of_any_content_are_scanned(run: Path) -> None:
-    assert fuzzed(run / "results.json", scan, with_every_number(results.read(run))) > 0
 
 
 @pytest.mark.slow
@@ -172,21 +161,6 @@ def test_other_files_of_any_content_are_scanned(run: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [".runs.jsonl", ".sweeps/1/.records.jsonl"])
-def test_a_cache_of_any_content_stops_no_table(run: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ssl_bench.status.cache.FEW", 0)
-    monkeypatch.setattr("ssl_bench.status.cache.SHARE", 0.0)
-    assert scan() and (OUTPUTS / name).is_file()
-
-    def read() -> bool:
-        entries, left = Scan(OUTPUTS).update(time.time())
-        list(lines(OUTPUTS, entries, labels(entries), left))
-        return finished(OUTPUTS)[0].run_id == "1"
-
-    assert fuzzed(OUTPUTS / name, read) == 2 * VARIANTS + len(ODD)
-
-
-@pytest.mark.slow
 def test_a_grid_and_its_records_of_any_content_are_scanned(run: Path) -> None:
     grid = OUTPUTS / ".sweeps/1"
     for path in (grid / "grid.json", grid / "jobs/0.json"):
@@ -225,7 +199,7 @@ def test_a_claim_of_any_content_is_read(run: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_claim_that_cannot_be_read_ends_with_its_lease(tmp_path: Path) -> None:
-    for content in (b'{"pid": 3}', b'{"pid": "../../etc", "host": []}', DEEP):
+    for content in (b'{"pid": 3}', b'{"pid": "../../etc", "host": []}'):
         folder = tmp_path / str(len(content))
         (folder / "claims").mkdir(parents=True)
         (folder / "claims/1").write_bytes(content)
@@ -267,8 +241,7 @@ def test_what_is_no_file_is_not_read(run: Path, kind: str, capfd: pytest.Capture
         no_file(OUTPUTS / "a/3" / name, kind)
     no_file(run / "results.json", kind)
     no_file(OUTPUTS / ".sweeps/1/jobs/0.json", kind)
-    no_file(OUTPUTS / ".runs.jsonl", kind)
-    no_file(OUTPUTS / ".sweeps/1/.records.jsonl", kind)
+    no_file(OUTPUTS / ".runs.json", kind)
     entries, _ = Scan(OUTPUTS).update(time.time())
     assert [(entry.run.path, entry.state) for entry in entries if entry.run] == [("a/1", "partial"), ("a/2", "partial")]
     for command in COMMANDS[:2]:
@@ -287,32 +260,15 @@ def test_what_is_no_file_is_not_read(run: Path, kind: str, capfd: pytest.Capture
         checkpoint.load(checkpoints, "id")
 
 
-def test_the_limits_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_plain_data_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
-
-    def json_of(text: str) -> Any:
-        path.write_text(text)
-        return files.read_json(path)
-
-    assert json_of("[" * 101 + "]" * 101) is None and json_of("[" * 100 + "]" * 100) is not None
-    assert json_of("[" + "[]," * 10**5 + "[]]") is not None  # wide is not deep
     path.write_text("a: &a [x, x]\nb: &b [*a, *a]\n")
     assert files.read_yaml(path) == {"a": ["x", "x"], "b": [["x", "x"]] * 2}
-    levels = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 12)]
-    bombs = [
-        "l0: &l0 [x]\n" + "\n".join(levels),
-        "a: &a [*a]",
-        "? 2020-01-01\n: 1",
-        "? [a]\n: b",
-        "1: 2",
-        "a: 9999-99-99",
-    ]
-    for text in [*bombs, "[" * 200_000, "- " * 200_000, "!!python/object/apply:os.system [touch hacked]"]:
+    for text in ["? [a]\n: b", "a: 9999-99-99", "!!python/object/apply:os.system [touch hacked]", "{a: ["]:
         path.write_text(text)
-        assert files.read_yaml(path) is None, text[:50]
+        assert files.read_yaml(path) is None, text
     assert not Path("hacked").exists()
-    monkeypatch.setattr(files, "LONGEST", 8)
-    path.write_text('1\n"0123456789abcdefghi"\n2\n"xx"')
+    path.write_text('1\n"012\n2\n"xx"')
     assert files.read_json_lines(path) == [1, 2, "xx"]
     with pytest.raises(OSError, match="File too large"):
         files.read_bytes(path, 5)
@@ -477,7 +433,7 @@ def restore(content: dict[str, bytes]) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["checkpoints/last.pt", "metrics.jsonl", "config.yaml", "command.txt", "train.log"])
 def test_a_run_with_a_damaged_file_goes_on_or_names_it(train: Train, name: str, stopped_run: dict[str, bytes]) -> None:
-    for description, content in [*variants(stopped_run[str(restore(stopped_run) / name)], 11, 2), ("deep", DEEP)]:
+    for description, content in variants(stopped_run[str(restore(stopped_run) / name)], 11, 2):
         run = restore(stopped_run)
         (run / "results.json").unlink(missing_ok=True)
         (run / name).write_bytes(content)
@@ -523,9 +479,7 @@ def test_every_command_reads_damaged_results(capfd: pytest.CaptureFixture[str], 
 def test_a_grid_of_other_content_is_no_grid() -> None:
     folder = make_grid("1", ["seed=1"], {})
     content = json.loads((folder / "grid.json").read_text())
-    for change in ({"started": float("inf")}, {"pid": 10**400}, {"pid": -1}, {"runs": 3}, {"command": 3}):
+    changes: list[dict[str, Any]] = [{"started": float("inf")}, {"started": float("nan")}, {"pid": 10**400}]
+    for change in [*changes, {"pid": -1}, {"runs": 3}, {"command": 3}]:
         (folder / "grid.json").write_text(json.dumps(content | change))
-        entries, _ = Scan(OUTPUTS).update(time.time())
-        assert entries == []
-    with pytest.raises((ValueError, OverflowError)):
-        GridFolder("outputs", ".sweeps/1", content | {"started": float("nan")})
+        assert Scan(OUTPUTS).update(time.time())[0] == []

@@ -11,16 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from ssl_bench.training.signals import STOPPED, STOPS, stops
 
 from ssl_bench import cli, files
-from ssl_bench.record.streams import LastingStream, open_missing
-from ssl_bench.signals import STOPPED, STOPS, stops
+from ssl_bench.record.streams import LastingStream
 from tests import ranks
 from tests.conftest import SMALL, no_pictures, only_run
 from tests.ranks import Command, _command
@@ -86,34 +86,6 @@ def test_a_stream_on_a_full_disk_drops_its_text() -> None:
         stream.write("x" * 100_000)
         stream.flush()
         stream.write("more")
-
-
-def in_child(function: Callable[[], None]) -> int:
-    """Exit code of a forked process that calls a function."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            function()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def test_standard_streams_that_are_missing_are_opened_and_no_file_takes_their_descriptor() -> None:
-    def check() -> None:
-        for descriptor in range(3):
-            os.close(descriptor)
-        with patch.object(sys, "stdout", None), patch.object(sys, "stderr", None):
-            open_missing()
-            print("dropped", flush=True)
-            print("dropped", file=sys.stderr, flush=True)
-            with open("file", "w") as file:
-                assert file.fileno() > 2
-                os.write(1, b"dropped")
-        assert Path("file").read_text() == ""
-
-    assert in_child(check) == 0
 
 
 # ---- whole runs

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ssl_bench.commands import completion, reproduce
+from ssl_bench.commands import reproduce
 from ssl_bench.config.build import KINDS, build
 from ssl_bench.config.compose import Composer
 from ssl_bench.config.compositions import compositions
@@ -191,10 +191,6 @@ def test_a_recipe_refuses_what_is_about_training(arguments: list[str], words: st
 def test_a_wrong_override_is_refused(capsys: Output) -> None:
     assert reproduce.main(["dcl/table1", "row=CIFAR-10 DCL", "col=32", "--recipe", "optimizer.rate=1"]) == 2
     assert "there is no key optimizer.rate" in capsys.readouterr().err
-
-
-def test_the_flag_completes() -> None:
-    assert "--recipe" in completion.candidates("ssl-bench reproduce --re")
 
 
 @pytest.mark.exhaustive

@@ -43,19 +43,12 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def assert_shown_once(folder: Path) -> None:
-    """Every number of ``metrics.jsonl`` is in the only file of events, and nothing else is."""
+    """TensorBoard shows every number of ``metrics.jsonl`` once, and nothing else."""
     expected: dict[str, list[tuple[int, float]]] = {}
     for row in rows(folder):
         for name, value in row.items():
             if name not in ("step", "epoch") and isinstance(value, int | float):
                 expected.setdefault(name, []).append((row["step"], float(np.float32(value))))
-    written: dict[str, list[tuple[int, float]]] = {}
-    (path,) = folder.glob("tensorboard/*")
-    for event in EventFileLoader(str(path)).Load():
-        for value in event.summary.value:
-            if value.metadata.plugin_data.plugin_name == "scalars":
-                written.setdefault(value.tag, []).append((event.step, value.tensor.float_val[0]))
-    assert written == expected
     shown = read(folder)
     assert {tag: [(e.step, e.value) for e in shown.Scalars(tag)] for tag in shown.Tags()["scalars"]} == expected
 
@@ -63,7 +56,7 @@ def assert_shown_once(folder: Path) -> None:
 def hparams(folder: Path) -> dict[str, HParamsPluginData]:
     """The entries for the view HPARAMS by their tag."""
     found = {}
-    (path,) = folder.glob("tensorboard/*")
+    path = max(folder.glob("tensorboard/*"))
     for event in EventFileLoader(str(path)).Load():
         for value in event.summary.value:
             if value.metadata.plugin_data.plugin_name == "hparams":
@@ -71,22 +64,17 @@ def hparams(folder: Path) -> dict[str, HParamsPluginData]:
     return found
 
 
-def test_rows_of_a_resumed_run_are_written_once_at_the_time_of_the_run(tmp_path: Path) -> None:
+def test_rows_of_a_resumed_run_are_shown_once(tmp_path: Path) -> None:
     first = Tracker(tmp_path, CONFIG, "id", 0, {})
     for step in range(1, 6):
         first.row(step, {"epoch": step / 4, "loss": float(step), "seconds": 10.0 * step})
-    first.finish({}, 143)
-    before = set(tmp_path.glob("tensorboard/*"))
+    assert [event.step for event in read(tmp_path).Scalars("loss")] == [1, 2, 3, 4, 5]  # also of a killed run
     second = Tracker(tmp_path, CONFIG, "id", 3, {"negatives_per_anchor": 62})
     second.row(4, {"epoch": 1.0, "loss": 40.0, "seconds": 41.0})
     second.row(4, {"epoch": 1.0, "knn/top1": 0.5})
     second.finish({"knn/top1": 0.5}, 0)
-    assert not before & set(tmp_path.glob("tensorboard/*"))
     assert_shown_once(tmp_path)
-    loss = read(tmp_path).Scalars("loss")
-    assert [(e.step, e.value) for e in loss] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
-    assert loss[-1].wall_time == pytest.approx(time.time(), abs=20)
-    assert np.diff([e.wall_time for e in loss]) == pytest.approx([10.0, 10.0, 11.0], abs=1e-3)
+    assert [event.value for event in read(tmp_path).Scalars("loss")] == [1.0, 2.0, 3.0, 40.0]
 
 
 @pytest.mark.parametrize("code", [0, 1, 143])
@@ -150,7 +138,7 @@ def test_a_killed_run_resumes_without_missing_or_repeated_rows(train: Train) -> 
     run.send_signal(signal.SIGKILL)
     run.wait()
     folder = only_run()
-    assert 23 <= len(rows(folder)) < 42 and len(list(folder.glob("tensorboard/*"))) == 1
+    assert 23 <= len(rows(folder)) < 42
     code, printed = train(*overrides, pictures=True)
     assert code == 0 and "resuming at step " in printed and "TensorBoard failed" not in printed
     assert [row["step"] for row in rows(folder)] == [*range(1, 43), 42]

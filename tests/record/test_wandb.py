@@ -102,24 +102,6 @@ def wait_for_rows(number: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_has_all_rows_in_wandb(train: Train) -> None:
-    """The run has got to its second checkpoint of three, and recorded rows after it."""
-    run = ["tracking=offline", "dataset.size=12", "batch_size.size=680", "checkpoint.every=1", "max_steps=3"]
-    assert train(*run, pictures=True)[0] == 0
-    folder = only_run()
-    (folder / "results.json").unlink()
-    (folder / "checkpoints" / "previous.pt").rename(folder / "checkpoints" / "last.pt")
-    time.sleep(1)  # W&B names its directories by the second
-    code, printed = train(*run, pictures=True)
-    assert code == 0 and "resuming at step 2 of 3" in printed and "W&B failed" not in printed
-    first, second = wandb_directories(folder)
-    assert [h["step"] for h in history(records(first))] == [h["step"] for h in history(records(second))] == [1, 2, 3, 3]
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [h.get("loss") for h in history(records(second))] == [row.get("loss") for row in rows]
-    assert not of_kind(records(second), "run")[0].resume
-
-
-@pytest.mark.slow
 def test_a_killed_run_resumes_without_missing_or_repeated_rows_in_wandb(train: Train) -> None:
     """An epoch has 21 steps: the checkpoint is older than the kill, and W&B's file may lack the last rows before it."""
     run = start("checkpoint.every=1", "max_steps=84", "evaluate=knn")
@@ -143,17 +125,16 @@ def test_a_killed_run_resumes_without_missing_or_repeated_rows_in_wandb(train: T
     assert not of_kind(entries, "run")[0].resume  # or `wandb sync` would append these rows to those of the first
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGUSR2])
-def test_a_stopped_run_is_preempting(number: signal.Signals) -> None:
+def test_a_stopped_run_is_preempting() -> None:
     run = start("max_steps=2000")
     wait_for_rows(3)
-    run.send_signal(number)
+    run.send_signal(signal.SIGUSR2)
     run.wait()
-    assert run.code == 128 + number
+    assert run.code == 128 + signal.SIGUSR2
     entries = records(wandb_directories(only_run())[0])
     kinds = [r.WhichOneof("record_type") for r in entries]
     (end,) = of_kind(entries, "exit")
-    assert end.exit_code == 128 + number
+    assert end.exit_code == 128 + signal.SIGUSR2
     assert kinds.index("preempting") < kinds.index("exit") and not of_kind(entries, "resume")
 
 

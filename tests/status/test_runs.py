@@ -1,13 +1,10 @@
-"""The caches of a results folder: they change how long ``ssl-bench status`` takes, and never what it shows."""
+"""The runs of a results folder, and its cache: it changes how long ``ssl-bench status`` takes, never what it shows."""
 
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +14,19 @@ from ssl_bench import files
 from ssl_bench.launch.claim import Claim
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.status import cache, runs
-from ssl_bench.status.follow import Mark
+from ssl_bench.status import cache
 from ssl_bench.status.labels import labels
-from ssl_bench.status.runs import SEED, Run, Runs, finished, without_seed
+from ssl_bench.status.runs import Runs, finished
 from ssl_bench.status.scan import Scan
-from ssl_bench.status.view import lines
 from tests.status.folders import OUTPUTS, claim_elsewhere, configuration, make, make_grid, rows, touch
 
-CACHE, RECORDS = OUTPUTS / ".runs.jsonl", OUTPUTS / ".sweeps/1/.records.jsonl"
+CACHE = OUTPUTS / ".runs.json"
 NOW = time.time()
 
 
 @pytest.fixture(autouse=True)
 def written_for_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "FEW", 0)
-    monkeypatch.setattr(cache, "SHARE", 0.0)
 
 
 def results(run_id: str, config: dict[str, Any], **metrics: float) -> str:
@@ -97,7 +91,7 @@ def shown() -> list[dict[str, Any]]:
         if run:
             of_metrics = (run.metrics.step, run.metrics.epoch, run.metrics.seconds, run.metrics.speed)
             one |= {"path": run.path, "metrics": of_metrics, "end": run.end, "share": run.share, "owner": run.owner}
-            one |= {"began": run.began, "config": run.config.text, "seed": run.seed, "seconds": run.seconds}
+            one |= {"began": run.began, "config": run.config.content, "seed": run.seed, "seconds": run.seconds}
             one |= {"run_id": run.run_id, "results": run.results}
         found.append(one)
     return found
@@ -105,12 +99,11 @@ def shown() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def uncached(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]:
-    """Function that scans without caches."""
+    """Function that scans without a cache."""
 
     def scan() -> list[dict[str, Any]]:
         with monkeypatch.context() as patch:
-            patch.setattr(cache, "LARGEST", -1)
-            patch.setattr(cache, "FEW", 10**6)
+            patch.setattr(cache, "NAME", "no/such/folder")
             return shown()
 
     return scan
@@ -122,13 +115,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
     read_run, read_json = Runs._read, files.read_json
 
-    def run(self: Runs, path: str, start: str, marks: Sequence[Mark | None]) -> Run | None:
-        paths.append(path)
-        return read_run(self, path, start, marks)
+    def run(self: Runs, start: str, begun: bool) -> dict[str, Any] | None:
+        paths.append(str(Path(start).relative_to(OUTPUTS)))
+        return read_run(self, start, begun)
 
-    def record_of_grid(path: Path) -> Any:
-        if path.parent.name == "jobs":
-            paths.append(str(path.relative_to(OUTPUTS)))
+    def record_of_grid(path: str | Path) -> Any:
+        if Path(path).parent.name == "jobs":
+            paths.append(str(Path(path).relative_to(OUTPUTS)))
         return read_json(path)
 
     monkeypatch.setattr(Runs, "_read", run)
@@ -139,17 +132,15 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 Uncached = Callable[[], list[dict[str, Any]]]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_scan_with_caches_gives_what_one_without_them_gives(seed: int, uncached: Uncached, read: list[str]) -> None:
-    make_many(seed)
+def test_a_scan_with_the_cache_gives_what_one_without_it_gives(uncached: Uncached, read: list[str]) -> None:
+    make_many()
     expected = uncached()
     assert {str(one["state"].value) for one in expected} == {"done", "running", "partial", "failed", "waiting"}
-    assert len(read) > 24 and not CACHE.exists() and not RECORDS.exists()
-    assert shown() == expected and CACHE.is_file() and RECORDS.is_file()
+    assert len(read) > 24 and not CACHE.exists()
+    assert shown() == expected and CACHE.is_file()
     read.clear()
-    written = CACHE.stat().st_ino, RECORDS.stat().st_ino
-    assert shown() == expected and (CACHE.stat().st_ino, RECORDS.stat().st_ino) == written
-    assert read == ["c"]  # it has a config.yaml that is none of ours
+    written = CACHE.stat().st_ino
+    assert shown() == expected and CACHE.stat().st_ino == written and read == []
 
 
 def test_whatever_changes_is_read_again(uncached: Uncached, read: list[str]) -> None:
@@ -161,7 +152,7 @@ def test_whatever_changes_is_read_again(uncached: Uncached, read: list[str]) -> 
     def changed(*folders: Path) -> dict[str, dict[str, Any]]:
         read.clear()
         now = shown()
-        assert {*read} <= {"c", *(str(folder.relative_to(OUTPUTS)) for folder in folders)}
+        assert {*read} <= {*(str(folder.relative_to(OUTPUTS)) for folder in folders)}
         assert now == uncached()
         return {one["path"]: one for one in now if "path" in one}
 
@@ -194,149 +185,55 @@ def test_whatever_changes_is_read_again(uncached: Uncached, read: list[str]) -> 
     assert all(one["grid"] is None for one in changed().values())
 
 
-def test_few_changes_do_not_write_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "FEW", 2)
-    monkeypatch.setattr(cache, "SHARE", 0.4)
-
-    def inode_after(number: int) -> int | None:
-        make_done(f"a/{number}")
-        shown()
-        return CACHE.stat().st_ino if CACHE.exists() else None
-
-    assert [inode_after(number) for number in range(2)] == [None, None]
-    third = inode_after(2)
-    assert third is not None and inode_after(3) == inode_after(4) == third
-    assert inode_after(5) not in (None, third)
-
-
-def odd_values(content: bytes) -> bytes:
-    """Each line of a cache once for each of its values, which is replaced by one of another type, or another number."""
-    odd: Any
-    made: list[Any] = []
-    for line in map(json.loads, content.splitlines()):
-        for place in range(len(line)) if isinstance(line, list) else ():
-            for odd in (None, True, 0, -1, 10**30, float("nan"), "x", "\ud800", [], ["x"], {}, {"a": "b"}, {"a": []}):
-                made.append([*line[:place], odd, *line[place + 1 :]])
-        made += [line] if isinstance(line, dict) else [line[:-1], [*line, None]]
-    return "\n".join(map(json.dumps, [*made, {"choices": 3}, 3, None, "text", []])).encode()
+def test_few_changes_do_not_write_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "FEW", 4)  # a run is a change, and so is its configuration
+    make_done("a/0")
+    shown()
+    assert not CACHE.exists()
+    for number in range(1, 4):
+        make_done(f"a/{number}", epochs=number)
+    shown()
+    assert CACHE.is_file()
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
     "cut": lambda content: content[: len(content) // 2],
     "garbage": lambda content: random.Random(0).randbytes(len(content)),
-    "one line": lambda content: content.replace(b"\n", b" "),
-    "an enormous line": lambda content: b"[" * (2**22) + b"\n" + content,
-    "nested": lambda content: b"\n".join([b"[" * 900 + b"]" * 900, b'{"a":' * 900 + b"1" + b"}" * 900]),
-    "another order": lambda content: b"\n".join(reversed(content.splitlines())),
+    "of another version": lambda content: content.replace(b'"version":"', b'"version":"0.'),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_line_counts_as_missing(damage: str, uncached: Uncached, read: list[str]) -> None:
+def test_a_damaged_cache_counts_as_none_and_is_replaced(damage: str, uncached: Uncached) -> None:
     make_many()
     expected = uncached()
     shown()
-    for path in (CACHE, RECORDS):
-        path.write_bytes(DAMAGE[damage](path.read_bytes()))
-    for _ in range(2):
-        found = shown()
-        assert [one | {"config": ""} for one in found] == [one | {"config": ""} for one in expected]
-        assert [run.config["epochs"] for run in finished(OUTPUTS)]
-    read.clear()
-    assert shown() == found and read == ["c"]
+    content = CACHE.read_bytes()
+    CACHE.write_bytes(DAMAGE[damage](content))
+    assert shown() == expected and json.loads(CACHE.read_bytes()) == json.loads(content)
 
 
-def test_values_of_any_type_stop_no_command() -> None:
-    make_many()
-    grids = [one["grid"] for one in shown()]
-    for path in (CACHE, RECORDS):
-        path.write_bytes(odd_values(path.read_bytes()))
-    assert [one["grid"] for one in shown()] == grids
-    for path in (CACHE, RECORDS):
-        path.write_bytes(odd_values(path.read_bytes()))
-    entries, left = Scan(OUTPUTS).update(NOW)
-    assert len(list(lines(OUTPUTS, entries, labels(entries), left))) > 24
-    assert {type(run.run_id) for run in finished(OUTPUTS)} == {str}
-
-
-PLACES = ("folder", "link to itself", "link to a file", "device", "pipe", "too large", "unwritable")
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_cache_that_cannot_be_used_is_left_out(
-    place: str, uncached: Uncached, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_many()
-    expected = uncached()
-    Path("victim").write_text("text\n")
-    for path in (CACHE, RECORDS):
-        if place == "folder":
-            (path / "inside").mkdir(parents=True)
-        elif place == "pipe":
-            os.mkfifo(path)
-        elif place == "too large":
-            with open(path, "wb") as file:
-                file.truncate(2**40)  # a file with a hole
-        elif place == "unwritable":
-            monkeypatch.setattr(runs, "NAME", "no/such/folder/cache")
-        else:
-            targets: dict[str, str | Path] = {"link to itself": path.name, "link to a file": Path("victim").absolute()}
-            path.symlink_to(targets.get(place, "/dev/zero"))
-    before = {*OUTPUTS.rglob(".*")}
-    assert shown() == expected and shown() == expected
-    assert capfd.readouterr() == ("", "") and Path("victim").read_text() == "text\n"
-    assert {*OUTPUTS.rglob(".*")} - before <= {CACHE, RECORDS, OUTPUTS / ".sweeps/2/.records.jsonl"}
-    assert place in ("folder", "unwritable") or (CACHE.is_file() and not CACHE.is_symlink())
-
-
-def test_processes_that_write_and_read_at_once() -> None:
-    for number in range(100):
-        make_done(f"a/{number:03d}", number / 100, seed=number)
-    code = """
-from pathlib import Path
-from ssl_bench.status import cache
-from ssl_bench.status.runs import Runs
-cache.FEW, cache.SHARE = -1, -1.0
-for _ in range(15):
-    runs = Runs(Path("outputs")).find()
-    assert sorted(run.results["knn/top1"] for run in runs) == [n / 100 for n in range(100)]
-    assert len([*cache.load(Path("outputs/.runs.jsonl"))]) == 101
-"""
-    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
-    assert [path.name for path in OUTPUTS.glob(".*")] == [".runs.jsonl"]
-
-
-# ---- configurations
+@pytest.mark.parametrize("place", ["folder", "no such folder"])
+def test_a_cache_that_cannot_be_written_is_left_out(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_done("a/0")
+    CACHE.mkdir()
+    monkeypatch.setattr(cache, "NAME", {"folder": CACHE.name}.get(place, "no/such/folder"))
+    before = {*OUTPUTS.rglob("*")}
+    assert len(shown()) == 1 and {*OUTPUTS.rglob("*")} == before
 
 
 def test_runs_that_differ_in_their_seed_only_share_a_configuration() -> None:
-    nested = {"dataset": {"seed": 3, "deeper": {"seed": 3, "x": [1, {"seed": 3}]}, "empty": {}, "none": None}}
-    first, seed = without_seed({"seed": 3, **nested})
-    assert seed == "3" and first.content["seed"] is None
-    assert first.content["dataset"] == {
-        **{"seed": None, "deeper": {"seed": None, "x": [1, {"seed": 3}]}, "empty": {}, "none": None},
-    }
-    assert first.settings["seed",] == first.settings["dataset", "deeper", "seed"] == SEED
-    odd = "\"\0the run's seed"
-    assert without_seed({"seed": 3, odd: odd})[0].content == {"seed": None, odd: odd}
-    assert first.settings["dataset", "empty"] == "{}" and first.settings["dataset", "deeper", "x"] == '[1,{"seed":3}]'
-    also = {"dataset": {"seed": 4, "deeper": {"seed": 4, "x": [1, {"seed": 3}]}, "empty": {}, "none": None}}
-    assert without_seed({"seed": 4, **also})[0].key == first.key
-    others: list[dict[str, Any]] = [
-        {"seed": 4, **nested},
-        {"seed": 3, "dataset": {"seed": None}},
-        {"seed": 3, "dataset": {"seed": 3.0}},
-        {"seed": 1, "dataset": {"seed": True}},
-        {"dataset": {"seed": 3}},
-        {},
-    ]
-    assert len({without_seed(config)[0].key for config in others} - {first.key}) == 6
-    assert [without_seed(config)[1] for config in others] == ["4", "3", "3", "1", None, None]
+    def nested(seed: int, inner: int) -> dict[str, Any]:
+        return {"seed": seed, "dataset": {"seed": inner, "deeper": {"seed": seed, "x": [1, {"seed": 3}]}}}
 
-
-# ---- finished runs
+    for number, (seed, inner) in enumerate([(3, 3), (4, 4), (4, 5)]):
+        make_done(f"a/{number}", **nested(seed, inner))
+    first, second, third = finished(OUTPUTS)
+    assert first.config is second.config and first.config_key == second.config_key != third.config_key
+    assert first.config["seed"] is None
+    assert first.config["dataset"] == {"seed": None, "deeper": {"seed": None, "x": [1, {"seed": 3}]}}
+    assert [run.seed for run in (first, second, third)] == [3, 4, 4]
 
 
 def test_finished_runs_are_those_with_results_at_any_depth() -> None:
