@@ -42,6 +42,8 @@ def main() -> None:
 
 def _run(command: str, *arguments: str) -> int:
     """Run a command; return its exit code."""
+    if "_ARGCOMPLETE" in os.environ:  # set by the script of ssl-bench completion
+        importlib.import_module("ssl_bench.commands.completion").complete()
     if command in ("--version", "-V", "version"):
         print(f"ssl-bench {__version__}")
         return 0
@@ -50,8 +52,6 @@ def _run(command: str, *arguments: str) -> int:
             print(USAGE, end="")
             return 0
         command, arguments = arguments[0], ("--help",)
-    if "_ARGCOMPLETE" in os.environ:  # set by the script of ssl-bench completion
-        importlib.import_module("ssl_bench.commands.completion").complete()
     if command not in COMMANDS:
         return refuse(_no_command(command))
     _prepare(command)

@@ -4,7 +4,6 @@ import os
 import pty
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -278,21 +277,6 @@ def test_the_folder_of_config_dir_may_have_an_equals_sign_and_options_of_its_own
     )
 
 
-def test_an_argument_that_is_not_utf8_is_refused(capfd: Capture) -> None:
-    refuses(f"train {os.fsdecode(b'name=')}{os.fsdecode(bytes([255]))}", "'name= write the argument in UTF-8", capfd)
-
-
-def test_a_deleted_working_directory_is_refused(capfd: Capture, tmp_path: Path) -> None:
-    folder = tmp_path / "deleted"
-    folder.mkdir()
-    os.chdir(folder)
-    folder.rmdir()
-    for command in ("train", "status", "prepare dataset=mnist"):
-        answer = enter(command, capfd)
-        line = "ssl-bench: the working directory was deleted: change to a folder that exists\n"
-        assert (answer.code, answer.out, answer.err) == (2, "", line)
-
-
 def test_errors_outside_a_command_are_sentences(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(error: BaseException) -> None:
         def main(arguments: object) -> int:
@@ -300,14 +284,10 @@ def test_errors_outside_a_command_are_sentences(capfd: Capture, monkeypatch: pyt
 
         monkeypatch.setattr(table, "main", main)
 
-    fails(MemoryError())
-    refuses("table", "the memory is full ulimit -v", capfd, 1)
     fails(PermissionError(13, "Permission denied", "x"))
     refuses("table", "x: Permission denied", capfd, 1)
     fails(OSError(28, "No space left on device"))
     refuses("table", "No space left on device", capfd, 1)
-    fails(ModuleNotFoundError("no", name="rich"))
-    refuses("table", "no package rich: install", capfd, 1)
     fails(KeyboardInterrupt())
     answer = enter("table", capfd)
     assert (answer.code, answer.err) == (130, "interrupted; the same command does what is missing\n")
@@ -317,33 +297,6 @@ def test_errors_outside_a_command_are_sentences(capfd: Capture, monkeypatch: pyt
         from ssl_bench import cli
 
         cli.main()
-
-
-def test_ctrl_c_in_a_destructor_stops_a_command(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupts:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGINT)
-
-    def main(arguments: object) -> int:
-        Interrupts()
-        time.sleep(20)
-        return 0
-
-    monkeypatch.setattr(table, "main", main)
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        answer = enter("table", capfd)
-    finally:
-        signal.signal(signal.SIGINT, former)
-    assert (answer.code, answer.err) == (130, "interrupted; the same command does what is missing\n")
-
-
-@pytest.mark.slow
-def test_too_little_address_space_is_one_sentence() -> None:
-    run = f"ulimit -v 600000; {sys.executable} -m ssl_bench train"
-    done = subprocess.run(["bash", "-c", run], capture_output=True, text=True)
-    line = "ssl-bench: the address space is too small to load torch: set ulimit -v to unlimited\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
 
 
 def test_the_launcher_of_slurm_needs_slurm(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,8 @@
 """Commands in an environment that is odd: its variables, its encoding, its permissions."""
 
 import contextlib
-import io
 import os
 import pwd
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,27 +43,6 @@ def test_a_variable_of_slurm_alone_is_no_job_of_slurm(
     assert (nodes(), restarted()) == (Nodes(), False)
     code, printed = train("max_steps=1")
     assert code == 0, printed
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_without_utf8_shows_a_table(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    printed = io.BytesIO()
-    with monkeypatch.context() as patched:
-        stream = io.TextIOWrapper(printed, encoding)
-        patched.setattr(sys, "stdout", stream)
-        patched.setattr(sys, "argv", ["ssl-bench", "table", "--claims"])
-        from ssl_bench import cli
-
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-    assert end.value.code == 0 and b"?" in printed.getvalue()
-
-
-@pytest.mark.parametrize("command", ["table dcl/fig3", "table --claims"])
-def test_a_terminal_that_does_not_know_its_width(command: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "0")
-    answer = enter(command, capfd)
-    assert (answer.code, answer.err) == (0, "") and answer.out
 
 
 def test_a_user_without_a_home_directory_keeps_no_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
