@@ -20,7 +20,7 @@ from tests.conftest import SMALL
 
 ROOT = Path(__file__).parents[1]
 READMES = ["README.md", "conf/README.md", "scripts/README.md", "ssl_bench/papers/README.md"]
-READMES += ["ssl_bench/papers/measured/README.md"]
+READMES += ["ssl_bench/papers/measured/README.md", "ssl_bench/check/README.md"]
 SETUP = (
     "pip ",
     "ruff ",

@@ -163,8 +163,8 @@ def step_finding(name: str, batch: int, floor: float, setting: Setting) -> Findi
     finally:
         release_memory(device)
     share = images_s / floor
-    values = {"images_s": images_s, "gflop_per_image": 2 * NETWORKS[name].gflop, "share_of_floor": share}
-    values |= {"batch": batch, "precision": run.precision.name}
+    values: dict[str, Any] = {"images_s": images_s, "gflop_per_image": 2 * NETWORKS[name].gflop}
+    values |= {"share_of_floor": share, "batch": batch, "precision": run.precision.name}
     figure = f"{images_s:,.{0 if images_s >= 10 else 2}f} images/s, {share:.0%} of the floor"
     figure += f" (batch {batch}, {run.precision.name})"
     if share >= LEAST_SHARE[device.type]:

@@ -124,7 +124,7 @@ def _check(request: "CheckRequest", command: str, as_json: bool) -> int:
     seconds = time.monotonic() - start
     content = report.record(request, command, started, seconds, results)
     try:
-        folder = report.save(request.outputs, content, started)
+        folder = report.save(request.outputs, content, started, results)
     except OSError as error:
         return refuse(error, 1)
     print(f"{report.summary(results, seconds)}; {folder / 'check.md'}", file=output)
