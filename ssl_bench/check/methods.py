@@ -27,7 +27,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import move
 from ssl_bench.methods.base import Method
 from ssl_bench.parts import OBJECTIVE, Parts
-from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
+from ssl_bench.seeding import seed_everything
 
 # Largest relative error of a loss and of a gradient in each format: about ten times what a right machine has, and three
 # times in formats of 16 bits. A loss whose backward pass is off by a thousandth is found in fp32.
@@ -141,11 +141,7 @@ def steps(framework: str) -> list[Step64]:
         pools = [config["negatives"], node("negatives", "in_batch"), node("negatives", "cross_view")]
         losses = {name: node("loss", name) for name in options("loss")}
         candidates = {n: [config | {"loss": loss, "negatives": pool} for pool in pools] for n, loss in losses.items()}
-    kept = rng_state()
-    try:
-        return [step for name, configs in candidates.items() if (step := reference(name, configs)) is not None]
-    finally:
-        set_rng_state(kept)
+    return [step for name, configs in candidates.items() if (step := reference(name, configs)) is not None]
 
 
 @cache

@@ -1,6 +1,6 @@
 """``ssl-bench check``: a small self-test of this machine, for right results and for speed.
 
-``--quick`` takes less than a minute on two cores. ``--only kernels,speed`` runs these sections only. Every finding is a
+``--quick`` takes half a minute on two cores. ``--only kernels,speed`` runs these sections only. Every finding is a
 line: section, name, figure and verdict, with a reason and advice below it if it is not good. All of it is kept in
 ``<paths.outputs>/checks/<host>-<time>/``: ``check.json``, and ``check.md`` for an issue report.
 """
