@@ -157,7 +157,7 @@ def attempt(
 def small_disk(folder: Path) -> Iterator[bool]:
     """Mount a small file system at ``folder``; yield whether that is possible."""
     folder.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "kill_runs", folder]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "kill_runs", str(folder)]
     possible = subprocess.run(mount, capture_output=True).returncode == 0
     try:
         yield possible

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ssl_bench.check.bounds import UNITS, Difference, NumberFormat, computing, distance, formats, judged
+from ssl_bench.check.bounds import Difference, NumberFormat, distance, formats, judged
 from ssl_bench.check.finding import Finding, Setting
 from ssl_bench.config.compose import load
 from ssl_bench.config.schema import directory
@@ -27,12 +27,12 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import move
 from ssl_bench.methods.base import Method
 from ssl_bench.parts import OBJECTIVE, Parts
-from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
+from ssl_bench.seeding import seed_everything
 
 # Largest relative error of a loss and of a gradient in each format: about ten times what a right machine has, and three
 # times in formats of 16 bits. A loss whose backward pass is off by a thousandth is found in fp32.
 BOUNDS = {"fp64": (1e-12, 1e-9), "fp32": (2e-5, 2e-4), "tf32": (1e-2, 0.05), "fp16": (1e-2, 0.05), "bf16": (0.05, 0.3)}
-QUICK = ("simclr", "moco_v2", "byol")  # frameworks of a quick check
+QUICK = ["simclr", "moco_v2", "byol"]  # frameworks of a quick check
 IMAGES = 16
 SCALE = 2.0**10  # of the loss in fp16, against gradients below its smallest number
 SMALL = {"k": 64, "clusters": 4, "predictor": 16, "hidden": 16, "width": 8}  # arguments that a framework or head has
@@ -45,9 +45,7 @@ def section(setting: Setting) -> Iterator[Finding]:
     for framework in QUICK if setting.quick else options("framework"):
         references = steps(framework)
         for form in formats(setting.device):
-            compared = [
-                each for each in references if form.unit <= UNITS["fp32"] or not ORDERED & {framework, each.name}
-            ]
+            compared = [each for each in references if not form.half or not ORDERED & {framework, each.name}]
             differences = [each for step in compared for each in step.compare(form, setting.device)]
             if differences:
                 yield judged(f"{framework} {form.name}", differences, "losses and gradients")
@@ -77,8 +75,8 @@ class Step64:
     def compare(self, form: NumberFormat, device: torch.device) -> Iterator[Difference]:
         """Differences of the loss and of each gradient in a format on a device."""
         method: Any = move(copy.deepcopy(self.method).to(form.precision.weights), device)
-        with computing(form.name == "tf32"):
-            loss, gradients = stepped(method, self.batch, form.precision.weights, form.precision.autocast)
+        form.select()
+        loss, gradients = stepped(method, self.batch, form.precision.weights, form.precision.autocast)
         of_loss, of_gradients = BOUNDS[form.name]
         yield distance(f"{self.name}, the loss", loss, self.loss, of_loss, 1.0)
         least = 1e-2 * math.hypot(*(float(exact.norm()) for exact in self.gradients.values()))
@@ -143,11 +141,7 @@ def steps(framework: str) -> list[Step64]:
         pools = [config["negatives"], node("negatives", "in_batch"), node("negatives", "cross_view")]
         losses = {name: node("loss", name) for name in options("loss")}
         candidates = {n: [config | {"loss": loss, "negatives": pool} for pool in pools] for n, loss in losses.items()}
-    kept = rng_state()
-    try:
-        return [step for name, configs in candidates.items() if (step := reference(name, configs)) is not None]
-    finally:
-        set_rng_state(kept)
+    return [step for name, configs in candidates.items() if (step := reference(name, configs)) is not None]
 
 
 @cache

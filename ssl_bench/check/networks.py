@@ -9,11 +9,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.check.bounds import Difference, computing, distance, judged
+from ssl_bench.check.bounds import Difference, distance, judged
 from ssl_bench.check.finding import Finding, Setting
 from ssl_bench.hardware import move
 from ssl_bench.networks.backbones import ConvN, DigitsResNet
 from ssl_bench.networks.encoder import Encoder
+from ssl_bench.precision import set_matmul_options
 
 BOUND = 1e-2  # relative: a ReLU whose input is nearly zero may be on the other side; a faulty kernel is wrong by 0.75
 LEAST = 1e-3  # norm of a gradient, below which it is zero but for rounding
@@ -42,13 +43,14 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 
 def section(setting: Setting) -> Iterator[Finding]:
     """The relative error of every gradient of every network, with as many threads as a run has."""
+    set_matmul_options(tf32=False)
     yield judged("gradients", [each for name in NETWORKS for each in differences(name, setting.device)], "gradients")
 
 
 def differences(name: str, device: torch.device) -> Iterator[Difference]:
     """Compare the gradients of the images and of all weights of a network, for images of both sizes."""
     for size in SIZES:
-        with torch.random.fork_rng(devices=[]), computing(tf32=False):
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             exact, ours = (Encoder(NETWORKS[name](size), nn.Identity()) for _ in range(2))
             ours.load_state_dict(exact.state_dict())

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
-from ssl_bench.check.bounds import UNITS, WRONG_RESULT, Difference, distance, judged
+from ssl_bench.check.bounds import WRONG_RESULT, Difference, distance, judged
 from ssl_bench.check.finding import Finding, Setting, Verdict
 from ssl_bench.check.runs import tiny, train, weights
 from ssl_bench.distributed import all_sum, average_gradients, gather, join_local, leave, parallel
@@ -77,7 +77,7 @@ def work(rank: int, world: int, device: torch.device, folder: Path) -> tuple[Err
     join_local(folder / "meeting", rank, world, device, SECONDS)
     errors = exchange(rank, world, device)
     found = weights(train(tiny(folder, device, "precision=fp64", f"devices={world}"), STEPS))
-    bound = 8 * 25600**0.5 * UNITS["fp64"] * 10.0 ** (STEPS - 1)
+    bound = 8 * 25600**0.5 * 2.0**-53 * 10.0 ** (STEPS - 1)
     names = {name: f"{name} on {world} ranks" for name in expected}
     return errors, [distance(names[name], found[name], value, bound) for name, value in expected.items()]
 
@@ -139,7 +139,7 @@ def collectives(answers: list[Errors]) -> Finding:
     """
     everyone = range(len(answers))
     for name in answers[0]:
-        bound = 2 * UNITS["fp32"] if "average" in name else 0.0
+        bound = 2.0**-23 if "average" in name else 0.0
         wrong = [(to, sender) for to in everyone for sender in everyone if answers[to][name][sender] > bound]
         if not wrong:
             continue

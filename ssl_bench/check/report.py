@@ -56,16 +56,9 @@ def record(
         "gpus": request.gpus,
         "environment": facts,
         "findings": [
-            {
-                "section": each.section,
-                "name": each.finding.name,
-                "figure": each.finding.figure,
-                "verdict": each.finding.verdict.value,
-                "reason": each.finding.reason,
-                "advice": each.finding.advice,
-                "values": {name: _plain(value) for name, value in each.finding.values.items()},
-                "seconds": round(each.seconds, 2),
-            }
+            {"section": each.section, **vars(each.finding), "verdict": each.finding.verdict.value}
+            | {"values": {name: _plain(value) for name, value in each.finding.values.items()}}
+            | {"seconds": round(each.seconds, 2)}
             for each in results
         ],
     }
@@ -76,39 +69,23 @@ def _plain(value: Any) -> Any:
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
-def markdown(content: Mapping[str, Any]) -> str:
-    """The report as one pastes it into an issue."""
+def markdown(content: Mapping[str, Any], results: Sequence[CheckResult]) -> str:
+    """The report as one pastes it into an issue: what the terminal has shown, and the versions."""
     versions = ", ".join(f"{name} {value}" for name, value in content["environment"].items() if value is not None)
-    findings: list[Mapping[str, Any]] = content["findings"]
-    counts = {v.value: sum(each["verdict"] == v.value for each in findings) for v in Verdict}
-    text = [
-        f"# Check of {content['machine']}",
-        "",
-        f"* {', '.join(f'{count} {verdict}' for verdict, count in counts.items() if count) or 'nothing was checked'}",
-        f"* `{content['command']}` on {content['host']}, {content['started']}, {content['seconds']:.0f} s",
-        f"* {versions or 'no process could start'}",
-    ]
-    for section in dict.fromkeys(each["section"] for each in findings):
-        chosen = [each for each in findings if each["section"] == section]
-        text += ["", f"## {section} ({sum(each['seconds'] for each in chosen):.0f} s)", ""]
-        text += ["| check | measured | verdict |", "|---|---|---|"]
-        for each in chosen:
-            verdict = f"**{each['verdict']}**" if each["verdict"] in ("slow", "wrong") else each["verdict"]
-            text.append(f"| {_cell(each['name'])} | {_cell(each['figure'])} | {verdict} |")
-        notes = [each for each in chosen if each["reason"] or each["advice"]]
-        if notes:
-            text.append("")
-        for each in notes:
-            reason = " -> ".join(filter(None, (each["reason"], each["advice"])))
-            text.append(f"* {each['name']}, {each['verdict']}: {' '.join(reason.split())}")
-    return "\n".join(text) + "\n"
+    shown = "\n".join(line.rstrip() for each in results for line in lines(each))
+    return f"""# Check of {content["machine"]}
+
+* {summary(results, content["seconds"])}
+* `{content["command"]}` on {content["host"]}, {content["started"]}
+* {versions or "no process could start"}
+
+```text
+{shown}
+```
+"""
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def save(outputs: Path, content: Mapping[str, Any], started: datetime.datetime) -> Path:
+def save(outputs: Path, content: Mapping[str, Any], started: datetime.datetime, results: Sequence[CheckResult]) -> Path:
     """Write both files into a new folder of ``outputs/checks``, which appears with both or not at all; return it.
 
     Raises:
@@ -120,7 +97,7 @@ def save(outputs: Path, content: Mapping[str, Any], started: datetime.datetime) 
     try:
         unfinished.mkdir(parents=True)
         files.write_json(unfinished / "check.json", content)
-        files.write_text(unfinished / "check.md", markdown(content))
+        files.write_text(unfinished / "check.md", markdown(content, results))
         os.rename(unfinished, checks / name)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -159,9 +159,9 @@ def _work(connection: Connection, section: Section, setting: Setting, log: Path,
     os.setsid()  # a group of its own, which Ctrl-C in the terminal does not reach: the parent ends it
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    for number in (1, 2):  # of this process, its libraries and its children
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
-    sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
+    for stream in (1, 2):  # of this process, its libraries and its children
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), stream)
+    sys.stdout, sys.stderr = (os.fdopen(stream, "w", 1, closefd=False) for stream in (1, 2))
     faulthandler.enable()
     die_with(parent)
     end = OVER

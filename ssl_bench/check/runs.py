@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_bench.check.bounds import WRONG_RESULT, Difference, difference, distance, judged
+from ssl_bench.check.bounds import WRONG_RESULT, Difference, distance, judged
 from ssl_bench.check.finding import REPORT, Finding, Setting, Verdict
 from ssl_bench.config.compose import load
 from ssl_bench.errors import RunError
@@ -153,4 +153,4 @@ def _equal(
         elif noise.get(name):
             yield Difference(f"{name} {where}", float((found[name] - value).norm()), 8 * noise[name])
         else:
-            yield difference(f"{name} {where}", found[name], value)
+            yield distance(f"{name} {where}", found[name], value, 0.0)

@@ -8,8 +8,6 @@ convolution reads and writes its tensors once in each of its three passes, a bat
 statistics, reads and writes it to normalise, and reads four tensors and writes one in the backward pass.
 """
 
-import itertools
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -163,8 +161,8 @@ def step_finding(name: str, batch: int, floor: float, setting: Setting) -> Findi
     finally:
         release_memory(device)
     share = images_s / floor
-    values = {"images_s": images_s, "gflop_per_image": 2 * NETWORKS[name].gflop, "share_of_floor": share}
-    values |= {"batch": batch, "precision": run.precision.name}
+    values: dict[str, Any] = {"images_s": images_s, "gflop_per_image": 2 * NETWORKS[name].gflop}
+    values |= {"share_of_floor": share, "batch": batch, "precision": run.precision.name}
     figure = f"{images_s:,.{0 if images_s >= 10 else 2}f} images/s, {share:.0%} of the floor"
     figure += f" (batch {batch}, {run.precision.name})"
     if share >= LEAST_SHARE[device.type]:
@@ -177,21 +175,17 @@ def step_finding(name: str, batch: int, floor: float, setting: Setting) -> Findi
 
 
 def photos() -> Finding:
-    """Photos that all cores decode per second, as the loader does: JPEGs of 500 x 375 pixels in memory."""
+    """Photos that all cores decode per second, as the loader does: JPEGs in memory, about as large as photos."""
     data = [constructed(seed) for seed in range(PHOTOS)]
     cores = available_cores()
-    start, count = time.perf_counter(), 0
     with ThreadPoolExecutor(cores) as pool:
-        for images in itertools.repeat(data):
-            count += len([*pool.map(decode, images)])
-            if (seconds := time.perf_counter() - start) > SECONDS:
-                break
-    figure = f"{count / seconds:,.0f} photos/s decoded on {cores} cores, {WIDTH} x {HEIGHT} pixels"
-    return Finding("photos", figure, values={"images_s": count / seconds, "cores": cores})
+        rate = PHOTOS / median(seconds_of_calls(lambda: [*pool.map(decode, data)]))
+    figure = f"{rate:,.0f} photos/s decoded on {cores} cores, {WIDTH} x {HEIGHT} pixels"
+    return Finding("photos", figure, values={"images_s": rate, "cores": cores})
 
 
 def constructed(seed: int) -> Tensor:
-    """The bytes of a JPEG about as large as a photo: noise at every scale."""
+    """The bytes of a JPEG with noise at every scale."""
     generator = torch.Generator().manual_seed(seed)
     image = torch.full((1, 3, HEIGHT, WIDTH), 0.5)
     for cells in (2, 4, 8, 16, 32, 64, 128, 256):

@@ -1,6 +1,6 @@
 """``ssl-bench check``: a small self-test of this machine, for right results and for speed.
 
-``--quick`` takes less than a minute on two cores. ``--only kernels,speed`` runs these sections only. Every finding is a
+``--quick`` takes half a minute on two cores. ``--only kernels,speed`` runs these sections only. Every finding is a
 line: section, name, figure and verdict, with a reason and advice below it if it is not good. All of it is kept in
 ``<paths.outputs>/checks/<host>-<time>/``: ``check.json``, and ``check.md`` for an issue report.
 """
@@ -124,7 +124,7 @@ def _check(request: "CheckRequest", command: str, as_json: bool) -> int:
     seconds = time.monotonic() - start
     content = report.record(request, command, started, seconds, results)
     try:
-        folder = report.save(request.outputs, content, started)
+        folder = report.save(request.outputs, content, started, results)
     except OSError as error:
         return refuse(error, 1)
     print(f"{report.summary(results, seconds)}; {folder / 'check.md'}", file=output)

@@ -53,15 +53,15 @@ def test_the_record_has_everything_and_markdown_is_made_from_it() -> None:
     assert json.loads(json.dumps(made)) == made
     assert made["machine"] == "2 x NVIDIA H100" and content(gpus=0)["machine"] == "16 cores of NVIDIA H100"
     assert (made["started"], made["level"]) == ("2026-03-04T05:06:07+00:00", "quick")
-    text = report.markdown(made)
-    assert text.startswith("# Check of 2 x NVIDIA H100\n\n* 1 slow, 1 wrong, 1 known\n* `ssl-bench check --quick` on ")
+    text = report.markdown(made, RESULTS)
+    head = "# Check of 2 x NVIDIA H100\n\n* 3 checks in 12 s: 1 slow, 1 wrong, 1 known\n* `ssl-bench check --quick` on "
+    assert text.startswith(head)
     assert "torch 2.15.0, device NVIDIA H100, cores 16" in text and "git" not in text
-    assert "| a \\| b | 1.2e-3 | **wrong** |" in text and "## speed (3 s)" in text
-    assert "* a | b, wrong: 1.2e-3, above 1e-6 -> do not use it" in text
+    assert report.lines(RESULTS[1])[0] in text and "1.2e-3, above 1e-6 -> do not use it" in text
 
 
 def test_the_folder_appears_with_both_files_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = report.save(Path("outputs"), content(), NOW)
+    folder = report.save(Path("outputs"), content(), NOW, RESULTS)
     assert folder == Path("outputs/checks") / f"{socket.gethostname()}-20260304-050607"
     assert {path.name for path in folder.iterdir()} == {"check.json", "check.md"}
     later = NOW + datetime.timedelta(seconds=1)
@@ -71,7 +71,7 @@ def test_the_folder_appears_with_both_files_or_not_at_all(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(files, "write_text", full)
     with pytest.raises(OSError, match="No space left"):
-        report.save(Path("outputs"), content(), later)
+        report.save(Path("outputs"), content(), later, RESULTS)
     assert os.listdir("outputs/checks") == [folder.name]
 
 

@@ -42,7 +42,7 @@ def test_a_quick_check_goes_to_its_end(gpu: Callable[..., Any], tmp_path: Path) 
 
 def verdicts(names: list[str], fault: bool = False) -> dict[str, str]:
     """The verdict of each check of some sections, in this process; ``fault``: replays from the eighth on do nothing."""
-    methods.QUICK = ("byol",)
+    methods.QUICK = ["byol"]
     replay, replays = CudaRecording.replay, 0
 
     def lazy(self: CudaRecording) -> None:
