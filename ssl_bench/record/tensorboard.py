@@ -45,7 +45,7 @@ class TensorBoardRun(Dashboard):
 
             with Image.open(path) as picture:
                 client.add_image(f"figures/{name}", np.asarray(picture.convert("RGB")), step, dataformats="HWC")
-        client.flush()  # the file lacks nothing if the run is killed
+        client.flush()  # the file lacks no row if the run is killed
 
     def _end(self, client: Any, summary: Mapping[str, Any], exit_code: int) -> None:
         from torch.utils.tensorboard.summary import hparams

@@ -38,11 +38,10 @@ class Cache:
         return known[1]
 
     def save(self) -> None:
-        """Write the file if many values are new; those that were not used stay if their files exist."""
+        """Write the file if many values are new; those that nobody asked for stay if their files exist."""
         if self._changes > FEW:
             values = {n: v for n, v in self._values.items() if n in self._used or (self._outputs / n).exists()}
             content = {"version": __version__, "values": values}
             with contextlib.suppress(OSError):
                 files.write_text(self._outputs / NAME, json.dumps(content, separators=(",", ":"), default=str))
             self._changes = 0
-        self._used.clear()

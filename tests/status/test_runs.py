@@ -196,6 +196,19 @@ def test_few_changes_do_not_write_the_cache(monkeypatch: pytest.MonkeyPatch) -> 
     assert CACHE.is_file()
 
 
+def test_the_cache_has_what_is_there_and_nothing_else() -> None:
+    scan = Scan(OUTPUTS)
+    for number in range(3):
+        make_done(f"a/{number}", epochs=number)
+        scan.update(NOW)
+    assert len(shown()) == 3
+    shutil.rmtree(OUTPUTS / "a/0")
+    make_done("a/3", epochs=4)
+    finished(OUTPUTS)
+    names = [name for name in json.loads(CACHE.read_bytes())["values"] if not name.startswith("config ")]
+    assert sorted(names) == ["a/1", "a/2", "a/3"]
+
+
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
     "cut": lambda content: content[: len(content) // 2],
