@@ -4,7 +4,7 @@ import contextlib
 import math
 import pickle
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, QuotedString, RangeSweep
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import guard, plugins
@@ -28,17 +28,14 @@ ConfigStore.instance().store("schema", Config)
 guard.install()
 # Hydra 1.4 has no older behaviour to choose from, and warns if one is named.
 VERSION_BASE = {"version_base": "1.3"} if version("hydra-core").startswith("1.3.") else {}
-RESOLVERS: dict[str, Callable[..., Any]] = {
-    "oc.env": guard.read_environment,
-    "add": lambda *numbers: sum(numbers),  # ${add:3,${dataset.bits}}
-    "jobs": concurrent_runs,  # ${jobs:${devices},${runs_per_gpu}}
-    # ${per_node:${devices},${.nodes},8}: eight for each device of a node
-    "per_node": lambda devices, nodes, each=1: each * math.ceil(devices / nodes),
-}
-# The resolvers' function has the name of an older one since OmegaConf 2.4.
-_register = OmegaConf.register_new_resolver if version("omegaconf").startswith("2.3.") else OmegaConf.register_resolver
-for _name, _resolver in RESOLVERS.items():
-    _register(_name, _resolver, replace=True)  # type: ignore[call-arg]
+# OmegaConf 2.4 has another name for the function.
+register: Any = OmegaConf.register_new_resolver if version("omegaconf") < "2.4" else OmegaConf.register_resolver
+register("oc.env", guard.read_environment, replace=True)
+register("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
+register("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_gpu}}
+register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
+    "per_node", lambda devices, nodes, each=1: each * math.ceil(devices / nodes), replace=True
+)
 
 
 def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,11 +73,16 @@ def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any
 
 def _load(overrides: Sequence[str], primary: str) -> dict[str, Any]:
     with _hydra():
-        cfg = compose(primary, list(overrides), return_hydra_config=True)
-        choices = cfg.hydra.runtime.choices
-        OmegaConf.set_struct(cfg, False)
-        cfg.pop("hydra")
-        return resolve(cfg, choices)
+        return resolve(*_composed(overrides, primary))
+
+
+def _composed(overrides: Sequence[str], primary: str) -> tuple[DictConfig, dict[str, Any]]:
+    """Hydra's configuration without Hydra's own part, and the option that was chosen in each group."""
+    cfg = compose(primary, list(overrides), return_hydra_config=True)
+    choices = dict(cfg.hydra.runtime.choices)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg, choices
 
 
 class Composer:
@@ -116,10 +118,7 @@ class Composer:
             part.append(override)
         base = primary, tuple(chosen)
         if base not in self._bases:
-            cfg = compose(primary, chosen, return_hydra_config=True)
-            options = dict(cfg.hydra.runtime.choices)
-            with open_dict(cfg):
-                del cfg["hydra"]
+            cfg, options = _composed(chosen, primary)
             self._bases[base] = pickle.dumps(cfg), options
         pickled, choices = self._bases[base]
         cfg = pickle.loads(pickled)  # ten times faster than a deep copy

@@ -44,9 +44,9 @@ SHORTEST = 12  # characters of a secret of the environment
 
 
 class GuardedLoader(ConfigLoaderImpl):
-    """Hydra's loader, which refuses what no configuration may hold."""
+    """Hydra's loader, which refuses what no configuration may hold: in the method that every way of composing calls."""
 
-    def load_configuration(
+    def _load_configuration_impl(
         self, config_name: str | None, overrides: list[str], *settings: Any, **more: Any
     ) -> DictConfig:
         """Compose as Hydra does.
@@ -56,7 +56,7 @@ class GuardedLoader(ConfigLoaderImpl):
         """
         _check_unread(overrides)
         try:
-            composed = super().load_configuration(config_name, overrides, *settings, **more)
+            composed = super()._load_configuration_impl(config_name, overrides, *settings, **more)
         except yaml.MarkedYAMLError as error:
             place = f"{error.problem_mark.name}, line {error.problem_mark.line + 1}" if error.problem_mark else "a file"
             raise ConfigError(f"{place}: {error.problem}: mend the YAML") from error
