@@ -53,7 +53,8 @@ class Log(logging.Handler):
 def training(*overrides: str, one_layer: bool = False, cpu: bool = False) -> Training:
     """A run on the GPU of this rank, or on the CPU; ``one_layer``: with the smallest backbone and heads."""
     device = torch.device("cpu") if cpu else torch.device("cuda", rank())
-    config = load([*TINY, *overrides])
+    other = any(word.startswith("backbone=") for word in overrides)  # which has no width
+    config = load([*TINY[other:], *overrides])
     with contextlib.ExitStack() as stack:
         if one_layer:
             stack.enter_context(patch("ssl_bench.networks.backbones.DigitsResNet", OneConvolution))

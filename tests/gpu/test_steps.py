@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
-from ssl_bench.training.graph import EAGER_STEPS
+from ssl_bench.training.graph import EAGER_STEPS, GraphedStepper
 from tests.composed import load
 from tests.gpu.conftest import REAL
 from tests.gpu.runs import Log, launches, training, waits
@@ -142,31 +143,37 @@ def test_the_fake_gpu_computes_what_a_cpu_does(gpu: Callable[..., Any]) -> None:
 def launches_and_waits(*overrides: str) -> tuple[list[int], list[int]]:
     """What the host starts, and how often it waits, in each step of a run, of which every fourth is logged."""
     run = training("log_every=4", *overrides)
-    step, started, waited = run.stepper(), list[int](), list[int]()
-    for number in range(12):
-        before = launches(), waits()
-        diagnostics = step(number % 4 == 3)
-        if number % 4 == 3:
-            run._row(diagnostics)
-        started.append(launches() - before[0])
-        waited.append(waits() - before[1])
-    return started, waited
+    found: tuple[list[int], list[int]] = [], []
+    with patch.object(GraphedStepper, "_compared", lambda *_: []):  # kernels that do nothing give no values to compare
+        step = run.stepper()
+        for number in range(12):
+            before = launches(), waits()
+            diagnostics = step(number % 4 == 3)
+            if number % 4 == 3:
+                run._row(diagnostics)
+            for count, now, earlier in zip(found, (launches(), waits()), before, strict=True):
+                count.append(now - earlier)
+    return found
 
 
-METHODS = [
-    ["framework=simclr"],
-    ["framework=moco_v2", "negatives.k=64"],
-    ["framework=byol", "framework.predictor=8", "head.hidden=8"],
-]
+# What a step starts on the host with ResNet-18 for CIFAR in bf16: eagerly, and replayed.
+STARTED = {
+    "framework=simclr": (568, 9),
+    "framework=moco_v2 negatives.k=64": (705, 10),
+    "framework=byol": (1185, 10),
+}
 
 
 @pytest.mark.skipif(REAL, reason="only the fake GPU counts waits and launches")
-@pytest.mark.parametrize("method", METHODS, ids=[method[0].partition("=")[2] for method in METHODS])
+@pytest.mark.parametrize("method", STARTED)
 def test_only_a_logged_step_waits_and_that_once_and_a_replayed_one_is_a_few_launches(
-    method: list[str], gpu: Callable[..., Any]
+    method: str, gpu: Callable[..., Any]
 ) -> None:
-    eager, waited = gpu(launches_and_waits, "graph=false", *method, values=False)
+    overrides = ["backbone=resnet18_cifar", *method.split()]
+    eager, waited = gpu(launches_and_waits, "graph=false", *overrides, values=False)
     assert waited[1:] == [0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
-    replayed, waited = gpu(launches_and_waits, "graph=auto", *method)
+    replayed, waited = gpu(launches_and_waits, "graph=true", *overrides, values=False)
     assert waited[5:] == [0, 0, 1, 0, 0, 0, 1]
-    assert max(replayed[n] for n in (5, 6, 8, 9, 10)) <= 12 and min(eager[4:]) > 300
+    assert len({*eager[8:11]}) == len({*replayed[8:11]}) == 1 and replayed[8] <= 12
+    if torch.__version__.startswith("2.15."):  # other releases have other operations
+        assert (eager[8], replayed[8]) == STARTED[method]
