@@ -52,13 +52,6 @@ def _claims() -> str:
     return f"\n## Claims\n\n{verdicts.formatted('md', judged)}" if judged else ""
 
 
-def summary() -> str:
-    """The table of the main README: the claims that were run."""
-    judged = [verdicts.judge(claim, _none()) for claim in verdicts.named([])]
-    rows = [f"| {each.claim.says} | {each.claim.name} | {each.verdict.value} |\n" for each in judged if each.was_run]
-    return "".join(["| claim | name | verdict |\n", "|---|---|---|\n", *rows])
-
-
 def _section(table: Table) -> str:
     """A measured table: its numbers, and its figure, notes and command."""
     content = measurements.read(table)

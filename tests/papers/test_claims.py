@@ -250,10 +250,6 @@ def judged(claim: PaperClaim) -> verdicts.Judged:
 def test_the_committed_page_is_made_from_the_committed_numbers() -> None:
     folder = tables.directory() / "measured"
     assert (folder / "README.md").read_text() == page.text()
-    assert (
-        page.summary() in (Path(__file__).parents[2] / "README.md").read_text()
-        and "| dcl/multiplier | shown |" in page.summary()
-    )
     measured = {measurements.path_of(table) for table in page.measured()}
     assert measured == set(folder.glob("*.json"))
     figures = {measurements.path_of(table).stem for table in page.measured() if table.x}
