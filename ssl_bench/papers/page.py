@@ -114,4 +114,3 @@ def _stem(table: Table) -> str:
 
 if __name__ == "__main__":
     write(Path(sys.argv[1]) if len(sys.argv) > 1 else tables.directory() / "measured")
-    print(f"The main README has this table:\n\n{summary()}", end="")
