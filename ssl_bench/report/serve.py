@@ -44,12 +44,24 @@ class ReportServer(ThreadingHTTPServer):
         self._read, self._data = 0.0, b""
         self._root = os.path.realpath(collector.outputs)
         self.local = address in (LOCAL, "localhost")
-        self.secret = secrets.token_urlsafe()
+        self.secret, self._once = secrets.token_urlsafe(), secrets.token_urlsafe()
 
     @property
     def url(self) -> str:
         """Address of the page."""
         return f"http://{self.server_address[0]!s}:{self.server_port}/{self.secret}/"
+
+    @property
+    def url_to_open(self) -> str:
+        """An address that leads to the page once: other users can read the command line of a browser."""
+        return self.url.replace(self.secret, self._once)
+
+    def opens(self, word: str) -> bool:
+        """Whether a request has the word of :attr:`url_to_open`, as the first one."""
+        with self._lock:
+            first = bool(self._once) and hmac.compare_digest(word.encode(), self._once.encode())
+            self._once = "" if first else self._once
+        return first
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing about a reader that has left."""
@@ -101,7 +113,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.FORBIDDEN)  # another site's name that leads here: it must not read the report
             return
         secret, _, path = self.path.partition("?")[0].removeprefix("/").partition("/")
-        if not hmac.compare_digest(secret.encode(), self.server.secret.encode()):
+        if self.server.opens(secret):
+            self._answer(HTTPStatus.FOUND, Location=self.server.url)
+        elif not hmac.compare_digest(secret.encode(), self.server.secret.encode()):
             self._answer(HTTPStatus.NOT_FOUND)
         elif path == "":
             self._answer(HTTPStatus.OK, self.server.html(), "text/html; charset=utf-8")

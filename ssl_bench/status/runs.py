@@ -190,14 +190,16 @@ class Runs:
         began, ended = (find_mark(start + name) for name in FINAL)
         if not (began or ended):
             return None
-        marks = str([began, ended] if ended else [began, *(find_mark(start + name) for name in FILES[1:])])
+        needed = start + (RESULTS if ended else CONFIG)
+        readable = os.access(needed, os.R_OK, effective_ids=True)
+        self.unreadable += [] if readable else [needed]
+        others = [] if ended else [find_mark(start + name) for name in FILES[2:]]
+        marks = str([readable, began, ended, *others])
         known = self._cache.get(path, marks, lambda: self._read(start, began is not None))
         if known is None:
             return None
         run = Run(self._outputs, path, marks, began=began and began[0] / 1e9, **self._restored(known))
-        if not run.done:
-            self.unreadable += [start + n for n in FINAL if find_mark(start + n) and not os.access(start + n, os.R_OK)]
-            run.owner = claim.owner(run.folder)
+        run.owner = None if run.done else claim.owner(run.folder)
         return run
 
     def _restored(self, known: Mapping[str, Any]) -> dict[str, Any]:
