@@ -67,8 +67,3 @@ def training(*overrides: str, one_layer: bool = False, cpu: bool = False) -> Tra
 def waits() -> int:
     """How often the host has waited for the fake GPU so far."""
     return int(ctypes.CDLL(None).fake_cuda_waits())
-
-
-def launches() -> int:
-    """How many kernels, copies, fills and graphs the fake GPU was given so far."""
-    return int(ctypes.CDLL(None).fake_cuda_launches())

@@ -10,7 +10,7 @@ import torch
 from ssl_bench.training.graph import EAGER_STEPS
 from tests.composed import load
 from tests.gpu.conftest import REAL
-from tests.gpu.runs import Log, launches, training, waits
+from tests.gpu.runs import Log, training, waits
 from tests.methods.training import has_own_objective, options
 from tests.objective.test_combinations import missing_need, rule_of
 
@@ -158,24 +158,3 @@ def test_a_logged_step_waits_for_the_loss_and_the_diagnostics_and_others_never(
     graph: str, gpu: Callable[..., Any]
 ) -> None:
     assert gpu(waits_by_step, f"graph={graph}")[5:] == [0, 0, 2, 0, 0, 0, 2]
-
-
-def launches_of_a_step(*overrides: str) -> list[int]:
-    """How many kernels, copies, fills and graphs a step launches: eagerly, and replayed."""
-    found = []
-    for graph in ("false", "true"):
-        run = training(f"graph={graph}", *overrides, one_layer=True)
-        step = run.stepper()
-        for _ in range(EAGER_STEPS + 2):
-            step(False)
-        before = launches()
-        step(False)
-        found.append(launches() - before)
-    return found
-
-
-@pytest.mark.skipif(REAL, reason="only the fake GPU counts launches")
-def test_a_replayed_step_is_a_few_launches(gpu: Callable[..., Any]) -> None:
-    """That of the graph, and those that feed it: ids, random numbers, learning rate, progress."""
-    eager, replayed = gpu(launches_of_a_step)
-    assert eager > 100 and replayed <= 12, (eager, replayed)
