@@ -78,7 +78,7 @@ def _serve(collector: Collector, address: str, shown: bool) -> int:
     with server:
         print(f"{server.url} shows {collector.outputs}, until Ctrl-C", flush=True)
         if shown:
-            webbrowser.open(server.url)
+            webbrowser.open(server.url_to_open)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -117,6 +117,14 @@ def test_other_users_of_the_machine_cannot_read_it(server: ReportServer) -> None
     assert len(server.secret) >= 43 and get(server, f"/{picture}")[0] == get(server, "/data?x=/")[0] == 200
 
 
+def test_the_address_that_a_browser_is_given_leads_to_the_page_once(server: ReportServer) -> None:
+    address, path = server.url_to_open, server.url_to_open.partition(str(server.server_port))[2]
+    assert server.secret not in address
+    status, content, headers = get_any(server, path)
+    assert (status, content, headers["Location"]) == (302, b"", server.url)
+    assert get_any(server, path)[:2] == get_any(server, "//")[:2] == (404, b"")
+
+
 def test_a_reader_that_leaves_and_a_damaged_request_print_nothing(
     server: ReportServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
