@@ -11,7 +11,7 @@ import torch
 from ssl_bench.training.graph import EAGER_STEPS, GraphedStepper
 from tests.composed import load
 from tests.gpu.conftest import REAL
-from tests.gpu.runs import Log, training, waits
+from tests.gpu.runs import Log, launches, training, waits
 from tests.methods.training import has_own_objective, options
 from tests.objective.test_combinations import missing_need, rule_of
 
