@@ -1,9 +1,7 @@
 """Photos in folders: reading, refusals, views and evaluation; equal results with two processes and after a stop."""
 
-import json
 import logging
 import os
-import re
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -27,8 +25,6 @@ from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.parts import Parts
 from tests.composed import load
-from tests.conftest import only_run
-from tests.ranks import train_on_two_ranks
 
 Train = Callable[..., tuple[int, str]]
 CLASSES = ["n01", "n02", "n03"]
@@ -139,7 +135,6 @@ def test_imagenet100_selects_its_classes(tmp_path: Path) -> None:
 # Refusals
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
@@ -155,12 +150,11 @@ def test_imagenet100_selects_its_classes(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_folder_that_is_not_imagenet_is_refused(tmp_path: Path, train: Train, spoil: str, sentence: str) -> None:
-    imagenet(tmp_path / "data", 2, 1)
-    assert os.system(f"cd {tmp_path}/data && {spoil}") == 0
-    code, printed = train("dataset=imagenet", "paths.data=data", "dataset.num_classes=3", "batch_size=b32", small=False)
-    assert code == 2 and re.search(sentence, printed), printed
-    assert not Path("outputs").exists()
+def test_a_folder_that_is_not_imagenet_is_refused(tmp_path: Path, spoil: str, sentence: str) -> None:
+    imagenet(tmp_path, 2, 1)
+    assert os.system(f"cd {tmp_path} && {spoil}") == 0
+    with pytest.raises(ConfigError, match=sentence):
+        dataset(tmp_path).check()
 
 
 @pytest.mark.parametrize(
@@ -197,8 +191,9 @@ def test_a_digit_needs_room_on_the_photo(tmp_path: Path) -> None:
 def test_the_next_image_of_the_class_replaces_a_damaged_image(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "train" / "n01"
     folder.mkdir(parents=True)
+    kinds = [jpeg(i, 8 + i % 5, 9) for i in range(7)]
     for i in range(2500):
-        (folder / f"{i:04}.JPEG").write_bytes(jpeg(i % 7, 8 + i % 5, 9))
+        (folder / f"{i:04}.JPEG").write_bytes(kinds[i % 7])
     (folder / "0010.JPEG").write_text("this is no image")
     whole = (folder / "2499.JPEG").read_bytes()
     (folder / "2499.JPEG").write_bytes(whole[: len(whole) // 2])
@@ -215,41 +210,7 @@ def test_the_next_image_of_the_class_replaces_a_damaged_image(tmp_path: Path, ca
         images.take(torch.tensor([500]))
 
 
-def test_a_replacement_has_the_same_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = imagenet(tmp_path, train=2)
-    (root / "train" / "n01" / "n01_0001.JPEG").write_bytes(b"")
-    images = dataset(tmp_path).photos("train")
-    monkeypatch.setattr(photos, "MAX_DAMAGED", 0.5)
-    assert equal(images.take(torch.tensor([1])), images.take(torch.tensor([0])))
-    (root / "train" / "n01" / "n01_0000.JPEG").write_bytes(b"")
-    with pytest.raises(RunError, match="no other image of its class can"):
-        images.take(torch.tensor([1, 0]))
-
-
-def test_a_run_fails_if_too_many_images_are_damaged(tmp_path: Path, train: Train) -> None:
-    root = imagenet(tmp_path / "data")
-    for path in (root / "train" / "n02").iterdir():
-        path.write_bytes(b"\xff\xd8 nothing")
-    code, printed = train(*TINY, "max_steps=2")
-    assert code == 1 and "damaged images so far, more than 0.1% of 24" in printed, printed
-
-
 # Views and evaluation
-
-
-def test_views_of_photos_equal_the_views_of_each_photo_alone(tmp_path: Path) -> None:
-    imagenet(tmp_path)
-    images = dataset(tmp_path).photos("train")
-    views = Views(16, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5, interpolation="bicubic")
-    ids = torch.randperm(24, generator=torch.Generator().manual_seed(0))
-    taken = images.take(ids)
-    sizes = torch.tensor([image.shape[1:] for image in taken])
-    parameters = views.parameters(views.uniform(24, torch.Generator().manual_seed(1)), *sizes.unbind(1))
-    each = torch.cat([views.apply(image[None], parameters[i : i + 1]) for i, image in enumerate(taken)])
-    for masked in (False, True):
-        torch.testing.assert_close(views.apply(taken, parameters, masked=masked), each, rtol=0, atol=1e-6)
-    whole = torch.cat([views.apply(taken[rows], parameters[rows]) for rows in (slice(0, 5), slice(5, 24))])
-    assert torch.equal(whole, views.apply(taken, parameters))
 
 
 def test_packing_shrinks_large_photos_and_keeps_small_ones() -> None:
@@ -260,7 +221,7 @@ def test_packing_shrinks_large_photos_and_keeps_small_ones() -> None:
     assert encode(image, 301)[1] == (300, 400)
 
 
-@pytest.mark.parametrize(("resize", "size"), [(256, 224), (20, 15), (33, 33)])
+@pytest.mark.parametrize(("resize", "size"), [(256, 224), (20, 15)])
 def test_the_evaluation_view_equals_torchvisions_centre(resize: int, size: int) -> None:
     sides = [(375, 500), (500, 333), (224, 224), (61, 40), (375, 500), (257, 300)]
     images = [reference(jpeg(i, *each)) for i, each in enumerate(sides)]
@@ -289,36 +250,11 @@ def test_a_resumed_loader_continues_in_the_middle_of_an_epoch(tmp_path: Path) ->
 
 # Whole commands
 
-TINY = ["dataset=imagenet", "paths.data=data", "dataset.size=16", "dataset.resize=20", "dataset.num_classes=3"]
-TINY += ["dataset.workers=2", "backbone=resnet_digits", "backbone.width=4", "head.out=16", "batch_size.size=8"]
-TINY += ["tracking=off", "log_every=1", "optimizer.lr=0.3", "precision=fp64"]
 
-
-def losses(outputs: str) -> list[float]:
-    rows = map(json.loads, (only_run(Path(outputs)) / "metrics.jsonl").read_text().splitlines())
-    return [row["loss"] for row in rows if "loss" in row]
-
-
-@pytest.mark.slow
-def test_one_and_two_processes_give_the_same_losses_on_a_folder(tmp_path: Path, train: Train) -> None:
-    imagenet(tmp_path / "data")
-    settings = ["max_steps=2", "evaluate=[knn,linear]", "evaluate.knn.k=3", "evaluate.linear.epochs=2"]
-    code, printed = train(*TINY, *settings, "paths.outputs=one", small=False)
-    assert code == 0, printed
-    code, printed = train_on_two_ranks(*TINY, *settings, "paths.outputs=two")
-    assert code == 0, printed
-    one, two = losses("one"), losses("two")
-    assert len(one) == 2 and one == pytest.approx(two, rel=1e-12)
-    first, second = (json.loads((only_run(Path(o)) / "results.json").read_text()) for o in ("one", "two"))
-    assert first["run_id"] == second["run_id"] and first["metrics"]["knn/top1"] == second["metrics"]["knn/top1"]
-    assert "knn_init/top1" in first["metrics"] and "knn_raw/top1" not in first["metrics"]
-
-
-def test_packed_photos_are_the_encoded_originals(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], train: Train
-) -> None:
+def test_packed_photos_are_the_encoded_originals(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = imagenet(tmp_path / "data")
-    packed = [*TINY[:5], "dataset.packed=true"]
+    packed = ["dataset=imagenet", "paths.data=data", "dataset.size=16", "dataset.resize=20", "dataset.num_classes=3"]
+    packed += ["dataset.packed=true"]
     damaged = root / "train" / "n01" / "n01_0000.JPEG"
     kept = damaged.read_bytes()
     damaged.write_bytes(b"")
@@ -343,7 +279,6 @@ def test_packed_photos_are_the_encoded_originals(
     before = (root / "packed" / "all_20" / "train.npz").stat().st_mtime_ns
     assert prepare(packed) == 0
     assert (root / "packed" / "all_20" / "train.npz").stat().st_mtime_ns == before
-    assert train(*TINY, "dataset.packed=true", "max_steps=1", "evaluate=[]", small=False)[0] == 0
     path = root / "packed" / "all_20" / "train.jpegs"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ConfigError, match=r"train\.npz is damaged, or does not belong to train\.jpegs: remove both"):

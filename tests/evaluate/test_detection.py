@@ -4,7 +4,6 @@ import functools
 import importlib.util
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -334,17 +333,6 @@ def test_missing_files_and_pycocotools_are_refused_before_the_training(
     assert refusal() == "evaluate.detection: average precision needs pycocotools: pip install 'ssl-bench[detection]'"
 
 
-@pytest.mark.exhaustive
-@needs_pycocotools
-def test_a_detector_learns_its_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing tells the classes of the squares apart, but the places of two photos that are of the same class."""
-    monkeypatch.setattr(detection, "detector", small_detector)
-    settings = recipe(data(tmp_path), epochs=25, drops=(20,), lr=0.16, warmup=5, batch_size=3, sizes=(64, 64))
-    assert not dict(settings.run(make_target(None)))
-    results = dict(settings.run(make_target(resnet())))
-    assert set(results) == {"ap", "ap50", "ap75", "ap_s"} and results["ap50"] > 40, results
-
-
 def train_on_ranks(folder: Path, rank: int) -> dict[str, float]:
     """Three photos in a batch, which two ranks cannot share equally."""
     torch.manual_seed(rank)
@@ -374,22 +362,3 @@ def test_detection_is_an_evaluator_of_a_run() -> None:
     names = ("ap", "ap50", "ap75", "ap_s")
     assert set(metrics) == {f"detection{infix}/{name}" for infix in ("", "_init") for name in names}
     assert all(0 <= value <= 100 for value in metrics.values())
-
-
-@pytest.mark.slow
-@needs_pycocotools
-@pytest.mark.skipif("SSL_BENCH_COCO" not in os.environ, reason="SSL_BENCH_COCO is not set to a folder with COCO photos")
-def test_photos_of_coco_are_read_trained_on_and_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SSL_BENCH_COCO=FOLDER, a few photos, in ``images/{train,val}2017``, and ``annotations/``."""
-    monkeypatch.setattr(detection, "detector", small_detector)
-    folder = Path(os.environ["SSL_BENCH_COCO"])
-    results = dict(recipe(folder, images="images", sizes=(96, 128)).run(make_target(resnet())))
-    assert set(results) == set(AP) and all(0 <= value <= 100 for value in results.values())
-    photos = Boxes(folder / "images/val2017", folder / "annotations/instances_val2017.json", True)
-    boxes: list[dict[str, Any]] = []
-    for index in range(len(photos)):
-        target = photos.take(index)[1]
-        for (x1, y1, x2, y2), label in zip(target["boxes"].tolist(), target["labels"].tolist(), strict=True):
-            boxes.append(box(int(target["image_id"]), 1.0, x1, y1, x2 - x1, y2 - y1))
-            boxes[-1]["category_id"] = photos.categories[label - 1]
-    assert coco_metrics(folder / "annotations/instances_val2017.json", boxes) == pytest.approx(dict.fromkeys(AP, 100))

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -84,22 +83,6 @@ def same(found: Tensor, expected: Tensor) -> None:
 def several_panels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "PANEL", PANEL)
     monkeypatch.setattr(tiles, "ROWS", 1)
-
-
-def test_with_many_candidates_a_panel_still_has_several_anchors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "ROWS", 4)
-    x = leaves(True)
-    with patch.object(tiles, "_cosines", side_effect=tiles._cosines) as computed:
-        x.contrast("all", True, True).lse(x.tau)
-    heights = [call.args[-1].stop - call.args[-1].start for call in computed.call_args_list]
-    assert heights[:-1] == [4] * (len(heights) - 1) and PANEL // C < 4
-
-
-def test_few_chosen_keys_are_read_and_many_are_not() -> None:
-    keys = torch.zeros(C, D)
-    assert tiles._reads(keys, places(FEW)[0]) and not tiles._reads(keys, places(MANY)[0])
-    anchors = torch.zeros(V * B, D)
-    assert len(list(tiles._panels(anchors, C))) == 5 and len(list(tiles._panels(anchors, FEW * D))) == 5
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -202,18 +185,6 @@ def test_extreme_cosines_stay_finite_in_single_precision(choice: str, sign: floa
         assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("tiled", [False, True])
-def test_the_number_of_negatives(tiled: bool) -> None:
-    x = leaves()
-    others = [sum(int(k) != int(i) for k in KEY_IDS) for i in IDS]  # of each image
-    assert set(others) == {76, 77}
-    assert x.contrast("all", True, tiled).count.tolist() == [others]
-    assert x.contrast("excluded", True, tiled).count.tolist() == [[70] * B]
-    assert x.contrast("all", False, tiled).count.tolist() == [[C] * B]
-    assert x.contrast("few", True, tiled).count.tolist() == [[FEW] * B]
-    assert x.contrast("all", True, tiled).count.dtype == torch.float64
-
-
 def test_the_number_of_negatives_of_given_cosines() -> None:
     pos, neg = torch.zeros(2, 3), torch.zeros(2, 3, 4)
     valid = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)  # [B, C]
@@ -222,18 +193,3 @@ def test_the_number_of_negatives_of_given_cosines() -> None:
     assert Contrast.dense(pos, neg, valid[2]).count.tolist() == [[1, 1, 1]]
     assert Contrast.dense(pos, neg, torch.stack([valid, ~valid])).count.tolist() == [[4, 2, 1], [0, 2, 3]]
     assert Contrast(pos, None, None).count.tolist() == [[0, 0, 0]]
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
-def test_panels_are_used_if_one_is_too_small(choice: str, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "pooled_lse" if choice in ("all", "excluded") else "picked_lse"
-    lse = Mock(wraps=getattr(tiles, name))
-    monkeypatch.setattr(tiles, name, lse)
-    x = leaves(shared)
-    for panel, expected in ((V * B * C, False), (V * B * C - 1, True)):
-        monkeypatch.setattr(tiles, "PANEL", panel)
-        lse.reset_mock()
-        contrast = CHOICES[choice](Contrast.of(Embedded(x.q, x.p, x.q, IDS), Bank(x.keys, KEY_IDS)))
-        contrast.lse(x.tau)
-        assert lse.called == (expected or choice == "excluded")
