@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -101,15 +100,6 @@ def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_grid_trains_only_what_is_missing(train: Train) -> None:
-    assert train("-m", "max_steps=2", "seed=0,1")[0] == 0
-    (run,) = [c.parent for c in Path("outputs").glob("*/*/config.yaml") if yaml.safe_load(c.read_text())["seed"] == 1]
-    (run / "results.json").unlink()
-    _, printed = train("-m", "max_steps=2", "seed=0,1,2")
-    assert "3 runs: 2 trained, 1 done before, 0 failed" in printed
-
-
-@pytest.mark.slow
 def test_a_grid_ends_with_a_table_of_means_over_the_seeds(train: Train) -> None:
     code, printed = train(
         "-m", "max_steps=1", "temperature.tau=0.1,0.2", "seed=0,1", "evaluate=knn", "evaluate.baselines=[init]"
@@ -151,40 +141,6 @@ def test_a_value_that_is_refused_when_its_run_starts_fails_only_that_run(train: 
 
 
 # ---- several runs at a time, or several processes that want the same run
-
-
-@pytest.mark.exhaustive  # tests/launch/test_workers.py compares such grids too
-def test_a_parallel_grid_gives_the_same_losses_as_a_sequential_one(cli: Cli, train: Train) -> None:
-    grid = [*SMALL, "-m", "max_steps=3", "optimizer.lr=0.1,0.2,1e38", "seed=0"]
-    # Every run has one core in both grids, so that sums are divided in the same way.
-    parallel = cli("train", *grid, *LOCAL, "paths.outputs=parallel")
-    assert parallel.returncode == 1, parallel.stdout + parallel.stderr
-    assert "3 runs: 2 trained, 0 done before, 1 failed" in parallel.stdout
-    failures = [line for line in parallel.stdout.splitlines() if line.startswith("  failed: ")]
-    assert len(failures) == 1 and "optimizer.lr=1e+38" in failures[0] and "not finite" in failures[0]
-    again = cli("train", *grid, *LOCAL, "paths.outputs=parallel")
-    assert again.returncode == 1 and "3 runs: 0 trained, 2 done before, 1 failed" in again.stdout
-    assert train(*grid, "paths.outputs=sequential", small=False)[0] == 1
-    assert set(results("parallel")) == set(results("sequential")) and len(results("sequential")) == 2
-    for identity in results("sequential"):
-        (one,), (other,) = Path("parallel").glob(f"*/{identity}"), Path("sequential").glob(f"*/{identity}")
-        assert losses(one) == losses(other) and len(losses(other)) == 3
-        assert not (one / "claims").exists()
-
-
-@pytest.mark.exhaustive  # in tests/launch/test_workers.py a run crashes too
-def test_a_killed_run_does_not_stop_the_other_runs() -> None:
-    command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "-m", *LOCAL, "epochs=4000,2", "seed=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
-        try:
-            wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
-            wait_for(results)  # the short run is done: the only process that still trains has the long one
-            wait_for(lambda: len(training_processes(grid.pid)) == 1)
-            os.kill(training_processes(grid.pid)[0], signal.SIGKILL)
-            printed, _ = grid.communicate(timeout=100)
-        finally:
-            grid.kill()
-    assert grid.returncode == 1 and "2 runs: 1 trained, 0 done before, 1 failed" in printed, printed
 
 
 @pytest.mark.slow

@@ -157,30 +157,8 @@ def started_here(kind: str, folder: Path) -> Outcome:
 
 
 @pytest.mark.slow
-def test_a_known_failure_of_a_rank_ends_all_with_its_sentence(tmp_path: Path) -> None:
+def test_a_failure_of_a_rank_ends_all_with_its_sentence_or_its_traceback(tmp_path: Path) -> None:
     assert started_here("known", tmp_path) == Outcome.failed("a planted reason")
-
-
-@pytest.mark.slow
-def test_an_unknown_failure_of_a_rank_ends_all_with_its_traceback(tmp_path: Path) -> None:
     outcome = started_here("unknown", tmp_path)
     assert (outcome.state, outcome.code) == (State.FAILED, 1)
     assert outcome.reason == "rank 1 failed: KeyError: 'a planted bug'" and "_fail" in outcome.detail
-
-
-def test_only_nccl_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    for size, device, hangs in ((1, "cuda", False), (2, "cpu", False), (2, "cuda", True)):
-        monkeypatch.setattr(ranks, "world", lambda size=size: size)
-        assert ranks._may_hang(torch.device(device)) == hangs
-
-
-@pytest.mark.parametrize("hangs", [False, True])
-def test_a_rank_leaves_the_group_unless_that_may_hang(hangs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[Any] = []
-    register: Callable[..., Any] = lambda function, code: done.append((function, code))  # noqa: E731
-    monkeypatch.setattr(ranks, "_may_hang", lambda device: hangs)
-    monkeypatch.setattr(ranks, "leave", lambda: done.append("left"))
-    monkeypatch.setattr(atexit, "register", register)
-    ranks._leave_after(0, torch.device("cpu"))
-    ranks._leave_after(2, torch.device("cpu"))
-    assert done == ["left", (ranks._end_at_once, 2) if hangs else "left"]

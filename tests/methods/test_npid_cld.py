@@ -28,7 +28,6 @@ from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.methods.training import select
 from tests.ranks import on_two_ranks, train_on_two_ranks
-from tests.training.test_run import losses
 
 IMAGES, INSTANCES, DIM = 8, 30, 5
 NPID_: dict[str, Any] = {"instances": INSTANCES, "tau": 0.1, "memory_momentum": 0.5, "seed": 0, "norm": "sync"}
@@ -280,11 +279,6 @@ def test_chunks_give_the_gradient_of_the_batch(name: str) -> None:
 
 
 SHORT = ["dataset.size=12", "epochs=2", "checkpoint.every=1"]
-SETTINGS: dict[str, list[str]] = {
-    "npid": ["framework.noise=9"],
-    "npid_cld": ["framework.clusters=8"],
-    "moco_cld": ["framework.clusters=8", "framework.k=100"],
-}
 
 
 def _back_to_the_first_epoch(outputs: Path) -> None:
@@ -292,22 +286,6 @@ def _back_to_the_first_epoch(outputs: Path) -> None:
     folder = only_run(outputs)
     (folder / "checkpoints" / "previous.pt").rename(folder / "checkpoints" / "last.pt")
     (folder / "results.json").unlink()
-
-
-@pytest.mark.parametrize(
-    "framework", [pytest.param(f, marks=[] if f == "npid" else pytest.mark.slow) for f in SETTINGS]
-)
-def test_a_stopped_run_resumes_to_the_same_bits(framework: str, train: Callable[..., Any]) -> None:
-    run = [f"framework={framework}", *SETTINGS[framework], "batch_size=b128", *SHORT]
-    assert train(*run)[0] == 0
-    outputs = Path("outputs")
-    expected, expected_losses = _state(outputs), losses(outputs)
-    _back_to_the_first_epoch(outputs)
-    code, printed = train(*run)
-    assert code == 0 and "resuming at step 10 of 20" in printed
-    found = _state(outputs)
-    assert expected.keys() == found.keys() and losses(outputs) == expected_losses
-    assert all(torch.equal(found[k], v) if isinstance(v, Tensor) else found[k] == v for k, v in expected.items())
 
 
 @pytest.mark.slow
@@ -353,18 +331,6 @@ def _state(outputs: Path) -> dict[str, Any]:
             "framework.memory_momentum=2.0: set framework.memory_momentum to a number from 0 to 1",
         ),
         (["framework=npid", "framework.sharded=no_way"], "set framework.sharded to true or false or auto"),
-        (
-            ["framework=npid", "negatives=queue"],
-            "negatives=queue: framework=npid has no negatives: leave negatives out",
-        ),
-        (
-            ["negatives=memory_bank", "negatives.k=1347"],
-            "negatives.k=1347: set negatives.k to a number from 1 to 1346, the other images, or to null",
-        ),
-        (
-            ["negatives=random_k", "negatives.k=127"],
-            "negatives.k=127: set negatives.k to 126 or less, the candidates of an anchor at a batch of 64",
-        ),
     ],
 )
 def test_invalid_values_are_refused(overrides: list[str], message: str) -> None:

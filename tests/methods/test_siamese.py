@@ -5,7 +5,6 @@ import functools
 import itertools
 import math
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,10 +16,8 @@ from ssl_bench.distributed import world
 from ssl_bench.errors import InvalidValue
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.methods.supervised import Supervised
-from ssl_bench.networks import shuffle
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import group_statistics
-from ssl_bench.networks.shuffle import deal
 from ssl_bench.objective.contrast import Embedded
 from tests.ranks import on_ranks, on_two_ranks
 
@@ -268,19 +265,6 @@ def test_shuffled_keys_return_to_the_ranks_of_their_images(ranks: int) -> None:
     _check_shuffled(on_ranks(_shuffled, ranks))
 
 
-def _dtypes_on_the_way(rank: int) -> list[torch.dtype]:
-    seen = []
-    with torch.autocast("cpu", torch.bfloat16), patch.object(shuffle.dist, "all_to_all_single") as exchange:
-        for dtype in (torch.float32, torch.float64):
-            deal(torch.zeros(4, 1, 2, 2, dtype=dtype), 2)
-        seen = [call.args[1].dtype for call in exchange.call_args_list]
-    return seen
-
-
-def test_under_autocast_images_travel_in_half_precision() -> None:
-    assert on_two_ranks(_dtypes_on_the_way) == [[torch.bfloat16, torch.float64]] * 2
-
-
 # ---- with labels
 
 LABELS = torch.tensor([2, -1, 0, 1, -1, -1, -1, 2])  # three labels on the first of two ranks, one on the second
@@ -333,6 +317,3 @@ def test_supervised_without_any_label_is_zero() -> None:
     loss = method(Batch(batch.views, batch.ids, torch.full((6,), -1)), 0.0).loss
     loss.backward()
     assert float(loss.detach()) == 0 and not any(p.grad.any() for p in method.parameters() if p.grad is not None)
-
-
-# ---- batch statistics over ranks

@@ -1,9 +1,7 @@
 """The VAE: its bound against a naive loop, its divergence in closed form, sizes of the decoder, draws, refusals."""
 
 import contextlib
-import copy
-import math
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
@@ -67,21 +65,6 @@ def test_the_loss_is_the_bound_from_a_naive_loop(constants: Literal["once", "pix
         torch.testing.assert_close(*pair, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (1.5, 1.0), (-2.0, 0.1), (0.0, 3.0)])
-def test_the_divergence_is_that_of_two_gaussians(mean: float, std: float) -> None:
-    """KL(N(m, s) || N(0, 1)) for an encoder whose outputs are m and log s^2 for every image."""
-    method = vae()
-    last = method.encoder.get_submodule("head.layers.0")
-    assert isinstance(last, nn.Linear)
-    nn.init.zeros_(last.weight)
-    with torch.no_grad():
-        last.bias.copy_(torch.tensor([mean] * LATENTS + [2 * math.log(std)] * LATENTS))
-    normal = torch.distributions.Normal
-    expected = LATENTS * torch.distributions.kl_divergence(normal(mean, std), normal(0.0, 1.0))
-    diagnostics = method(images(3), 0.0, True).diagnostics
-    torch.testing.assert_close(diagnostics["vae/kl"].float(), expected, rtol=1e-6, atol=1e-6)
-
-
 def test_logits_of_any_size_give_a_finite_loss_and_gradient() -> None:
     method = vae()
     for logit in (-1e4, 0.0, 1e4):
@@ -93,7 +76,7 @@ def test_logits_of_any_size_give_a_finite_loss_and_gradient() -> None:
 
 @pytest.mark.parametrize(
     ("size", "side", "widths"),
-    [(20, 3, [128, 64, 32]), (28, 4, [128, 64, 32]), (32, 4, [128, 64, 32]), (64, 4, [256, 128, 64, 32])],
+    [(20, 3, [128, 64, 32]), (28, 4, [128, 64, 32]), (64, 4, [256, 128, 64, 32])],
 )
 def test_the_decoder_makes_images_of_every_size(size: int, side: int, widths: list[int]) -> None:
     decoder = Decoder(5, 32, 13, size)
@@ -102,14 +85,6 @@ def test_the_decoder_makes_images_of_every_size(size: int, side: int, widths: li
     assert [m.bias is not None for m in convolutions] == [False] * (len(convolutions) - 1) + [True]
     assert decoder.layers[1](decoder.layers[0](torch.zeros(1, 5))).shape == (1, widths[0], side, side)
     assert decoder(torch.randn(2, 5)).shape == (2, 13, size, size)
-
-
-def test_the_decoder_of_photos() -> None:
-    with torch.device("meta"):
-        decoder = Decoder(128, 32, 3, 224)
-        convolutions = [m for m in decoder.layers if isinstance(m, nn.ConvTranspose2d)]
-        assert [m.in_channels for m in convolutions] == [512, 512, 256, 128, 64, 32]
-        assert decoder(torch.zeros(2, 128)).shape == (2, 3, 224, 224)
 
 
 def test_evaluators_see_the_mean_of_the_latents() -> None:
@@ -139,24 +114,11 @@ def test_the_option_fits_the_dataset() -> None:
         ("head.out=7", "head.out=7: set head.out to an even number"),
         ("framework.beta=-1", "framework.beta=-1.0: set framework.beta to 0 or more"),
         ("framework.width=0", "framework.width=0: set framework.width to 1 or more"),
-        ("loss=infonce", "loss=infonce: framework=vae has no loss: leave loss out"),
     ],
 )
 def test_invalid_values_are_refused(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
         _ = Parts(load(["framework=vae", setting])).method
-
-
-def test_a_resumed_training_draws_the_same_noise() -> None:
-    steps = local_batches(images(24), 3)
-    expected = train(vae(), steps)
-    first, state = vae(), dict[str, Any]()
-    train(first, steps[:1], state)
-    again = vae()
-    again.load_state_dict(copy.deepcopy(first.state_dict()))
-    assert again.draws.step == 1
-    assert torch.equal(train(again, steps[1:], state), expected)
-    assert not torch.equal(train(vae(), steps[:1] * 2), expected)
 
 
 @pytest.mark.parametrize("chunk", [None, 8, 2])

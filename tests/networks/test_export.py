@@ -16,7 +16,7 @@ from ssl_bench.parts import Parts
 from ssl_bench.record import checkpoint
 from tests.composed import load as compose
 
-STEMS = [("resnet18_cifar", 1), ("resnet18_cifar", 3), ("resnet18", 1), ("resnet18", 3)]
+STEMS = [("resnet18_cifar", 1), ("resnet18", 3)]
 
 
 def run_directory(folder: Path, *overrides: str) -> nn.Module:
