@@ -83,24 +83,6 @@ def test_one_direction_is_the_first_row_of_two(negatives: str) -> None:
     same(one(*vectors()), both(*vectors())[:1])
 
 
-def test_more_views_are_further_positives() -> None:
-    z = vectors(3)
-    found = PairLoss("dcl", TAU, reduction="none")([*z])
-    pair = PairLoss("dcl", TAU, reduction="none", symmetric=False)
-    same(found, torch.cat([pair(z[a], z[p]) for a, p in ((0, 1), (0, 2), (1, 0), (1, 2))]))
-    same(PairLoss("dcl", TAU, reduction="none", symmetric=False)([*z]), found[:2])
-
-
-def test_rows_of_one_image_are_no_negatives_of_each_other() -> None:
-    z = vectors(images=4)
-    repeated = torch.cat([z, z[:, :1]], 1)
-    u, ids = normalize(repeated, dim=-1), torch.tensor([5, 6, 7, 8, 5])
-    found = PairLoss("dcl", TAU, reduction="none")(*repeated, ids=ids)
-    k = torch.cat([u[v, i : i + 1] for v in (0, 1) for i in (1, 2, 3)]) @ u[0, 0]  # not row 4
-    same(found[0, 0], (k / TAU).logsumexp(0) - u[0, 0] @ u[1, 0] / TAU)
-    same(found[:, 4], found[:, 0])
-
-
 def test_the_statistics_of_a_batch() -> None:
     z = vectors()
     loss = PairLoss("dcl", TAU, reduction="none")
@@ -223,7 +205,7 @@ def test_a_temperature_by_name_mapping_and_number() -> None:
     "given",
     [
         {"loss": "dcl", "negatives": "queue", "k": 40, "dim": 5},
-        *({"loss": name} for name in ("dclw", "dual_temperature", "relic")),
+        {"loss": "dclw"},
     ],
 )
 def test_a_loss_is_compiled_without_a_break(given: dict[str, Any]) -> None:
@@ -263,14 +245,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"loss": "eqco", "alhpa": 3},
         "alhpa: loss=eqco with negatives=in_batch has no such option (did you mean alpha?); there are alpha",
     ),
-    ({"loss": "dcl", "alpha": 3}, "alpha: loss=dcl with negatives=in_batch has no such option; there are none"),
-    ({"loss": "eqco", "alpha": -3}, "alpha=-3.0: set alpha to a positive number"),
-    ({"loss": "dcl", "negatives": "queue", "k": 0}, "k=0: set k to 1 or more"),
     ({"loss": "dcl", "negatives": "queue", "k": "many"}, "k=many: set k to an integer"),
     ({"loss": "dcl", "negatives": "memory_bank"}, "instances is missing: set instances"),
     ({"loss": "dcl", "negatives": "none"}, "DCL needs negatives: set negatives to an option other than none"),
     ({"loss": "dcl", "temperature": 0}, "temperature=0: set temperature to a positive number"),
-    ({"loss": "dcl", "temperature": "linear"}, "epochs is missing: set epochs"),
     ({"loss": "dcl", "temperature": {"tau": 1}}, "temperature={'tau': 1}: set temperature to a mapping with name"),
     (
         {"loss": "dcl", "temperature": {"name": "cosine", "end": 1}},
@@ -304,7 +282,6 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"z2": torch.ones(4, 5)}, "views=[[6,5],[4,5]]: set views to two or more tensors of one shape [B, D]"),
     ({}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "batch size=1: set batch size to 2 or more: the other"),
     ({}, {"ids": torch.arange(4)}, "ids=torch.int64 [4]: set ids to integers [6], one for each image"),
-    ({"negatives": "random_k", "k": 40}, {}, "k=40: set k to 10 or less, the candidates of an anchor at a batch of 6"),
     ({"negatives": "memory_bank", "instances": 9}, {}, "ids=null: set ids to the numbers of the images, from 0 to"),
     ({"temperature": "cosine"}, {}, "progress=null: set progress to the share of the training that is done"),
     ({"temperature": "cosine"}, {"progress": 1.5}, "progress=1.5: set progress to a number from 0 to 1"),

@@ -102,16 +102,6 @@ def test_the_grid_has_each_whole_digit_in_a_separate_cell(tmp_path: Path, digits
         assert torch.equal(cells[i][place], mnist[made.which[i]])
 
 
-def test_the_grid_uses_every_cell_and_every_digit(tmp_path: Path) -> None:
-    write_mnist(tmp_path)
-    made = canvases(tmp_path, "dataset.placement=grid", "dataset.digits=4")
-    places = made.top // 28 * 4 + made.left // 28
-    assert places.unique().tolist() == list(range(16))
-    counts = torch.bincount(made.which.flatten(), minlength=TRAIN)  # 384 draws: a digit is missed with p = 1.8%
-    assert (counts > 0).float().mean() > 0.9 and counts.max() < 16
-    assert any(len(row.unique()) < 16 for row in canvases(tmp_path, "dataset.digits=16").which)  # independent draws
-
-
 def test_random_places_are_inside_and_the_brighter_pixel_counts(tmp_path: Path) -> None:
     mnist = write_mnist(tmp_path)["train"]
     made = canvases(tmp_path, "dataset.digits=8")
@@ -186,21 +176,15 @@ def test_evaluation_uses_single_digits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["dataset.digits=17"], "dataset.digits=17: set dataset.digits to a number from 1 to 16"),
         (["dataset.channels=3"], "dataset.channels=3: set dataset.channels to 1"),
         (
             ["dataset.digits=3", "dataset.sizes=[20,80]"],
             "dataset.sizes=[20,80]: set dataset.sizes to null or 3 positive numbers, one per digit (dataset.digits)",
         ),
         (
-            ["dataset.digits=1", "dataset.sizes=[0]"],
-            "dataset.sizes=[0]: set dataset.sizes to null or 1 positive numbers, one per digit (dataset.digits)",
-        ),
-        (
             ["dataset.digits=1", "dataset.sizes=[120]"],
             "dataset.size=112: set dataset.size to 120 or more, the side of the largest digit",
         ),
-        (["dataset.size=27"], "dataset.size=27: set dataset.size to 28 or more, the side of the largest digit"),
         (
             ["dataset.digits=2", "dataset.sizes=[20,20]", "dataset.placement=grid"],
             "dataset.sizes=[20,20]: set dataset.sizes to null, or dataset.placement to random: a cell of the grid has "
@@ -331,9 +315,7 @@ def test_a_network_takes_the_picture_and_the_bits(tmp_path: Path, name: str, pic
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["dataset=randbit_mnist", "dataset.bits=-1"], "dataset.bits=-1: set dataset.bits to a number from 0 to 60"),
         (["dataset=randbit_mnist", "dataset.bits=61"], "dataset.bits=61: set dataset.bits to a number from 0 to 60"),
-        (["dataset=bits", "dataset.bits=0"], "dataset.bits=0: set dataset.bits to a number from 1 to 60"),
         (["dataset=bits", "dataset.images=1"], "dataset.images=1: set dataset.images to 2 or more"),
         (
             ["dataset=randbit_mnist", "dataset.bits=5", "dataset.channels=3"],
@@ -431,10 +413,8 @@ def test_photo_and_digit_are_separate_probes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "height", "width"),
     [
-        ("multi_digits", 3 * 116, 8 * 116),
         ("randbit_mnist", 3 * (116 + 20), 8 * 116),
         ("bits", 3 * 20, 8 * 132),
-        ("scattered_digits", 3 * 124, 8 * 124),
     ],
 )
 def test_a_sheet_shows_images_and_views(

@@ -22,7 +22,7 @@ from ssl_bench.data.loader import Loader
 from ssl_bench.data.packed import Packed, encode
 from ssl_bench.data.shrink import box
 from ssl_bench.data.views import Views
-from ssl_bench.errors import ConfigError, InvalidValue, RunError
+from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.parts import Parts
 from tests.composed import load
 
@@ -103,17 +103,6 @@ def test_every_kind_of_image_becomes_rgb(mode: str, kind: str) -> None:
     assert float((image.float() - expected.float()).abs().max()) <= 2
 
 
-def test_pngs_of_16_bits_and_a_torchvision_without_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = BytesIO()
-    Image.fromarray(np.arange(0, 60000, 1000, dtype=np.uint16).reshape(6, 10)).save(out, "PNG")
-    deep = photos.decode(torch.frombuffer(bytearray(out.getvalue()), dtype=torch.uint8))
-    assert deep[0].flatten().tolist() == [v >> 8 for v in range(0, 60000, 1000)]
-    data = torch.frombuffer(bytearray(jpeg(0, 20, 30)), dtype=torch.uint8)
-    native = photos.decode(data)
-    monkeypatch.setattr(photos, "_native", lambda: None)
-    assert int((photos.decode(data).int() - native.int()).abs().max()) <= 1
-
-
 def test_the_orientation_in_exif_is_ignored() -> None:
     picture, exif, out = Image.new("RGB", (30, 20)), Image.Exif(), BytesIO()
     exif[0x0112] = 6  # orientation: turned by 90 degrees
@@ -179,12 +168,6 @@ def test_invalid_arguments_are_refused(tmp_path: Path, train: Train, override: s
     assert code == 2 and sentence in printed, printed
 
 
-def test_a_digit_needs_room_on_the_photo(tmp_path: Path) -> None:
-    sentence = r"^dataset\.size=16: set dataset\.size to 112 or more, with room for digits of 28 pixels$"
-    with pytest.raises(InvalidValue, match=sentence):
-        dataset(tmp_path, name="digit_on_imagenet")
-
-
 # Damaged images
 
 
@@ -211,14 +194,6 @@ def test_the_next_image_of_the_class_replaces_a_damaged_image(tmp_path: Path, ca
 
 
 # Views and evaluation
-
-
-def test_packing_shrinks_large_photos_and_keeps_small_ones() -> None:
-    image = reference(jpeg(0, 300, 400))
-    data, size = encode(image, 150)
-    expected = F.resize(image, [150, 200], antialias=True).float()
-    assert size == (150, 200) and float((reference(data).float() - expected).abs().mean()) < 1
-    assert encode(image, 301)[1] == (300, 400)
 
 
 @pytest.mark.parametrize(("resize", "size"), [(256, 224), (20, 15)])

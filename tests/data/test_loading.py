@@ -115,7 +115,6 @@ def test_stl10_trains_on_unlabelled_images_and_evaluates_labelled_images(tmp_pat
     [
         (["dataset.size=11"], "dataset.size=11: set dataset.size to 12 or more"),
         (["dataset.channels=3"], "dataset.channels=3: set dataset.channels to 1"),
-        (["dataset.channels=0"], "dataset.channels=0: set dataset.channels to 1 or more"),
         (
             ["dataset.mean=[0.2,0.2]", "dataset.std=[1,1]"],
             "dataset.mean=[0.2,0.2]: set dataset.mean to at most 1 numbers, one per channel from",

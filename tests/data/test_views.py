@@ -5,7 +5,7 @@ All seeds are fixed, so every p-value is the same in each run. Images are smooth
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -110,53 +110,6 @@ def test_crop_flip_resize(height: int, width: int, size: int, n: int, channels: 
     assert deviation(views, images, parameters) <= (5e-7 if interpolation == "bilinear" else 2e-6)
 
 
-def test_boxes_down_to_one_pixel() -> None:
-    parameters = replace(still(4, 9, 9), height=torch.tensor([1, 9, 1, 2]), width=torch.tensor([9, 1, 1, 3]))
-    parameters = replace(parameters, top=torch.tensor([8, 0, 4, 7]), left=torch.tensor([0, 8, 3, 6]))
-    for interpolation in ("bilinear", "bicubic"):
-        assert deviation(Views(12, interpolation=interpolation), smooth(4, 3, 9, 9), parameters) <= 2e-6
-
-
-def keys(x: float) -> float:
-    """Keys' cubic of the distance x >= 0, with a = -1/2."""
-    if x < 1:
-        return ((1.5 * x) - 2.5) * x * x + 1
-    return ((-0.5 * x + 2.5) * x - 4) * x + 2 if x < 2 else 0.0
-
-
-def bicubic_tf(line: Sequence[float], out: int) -> list[float]:
-    """One axis as by tensorflow/core/kernels/image/resize_bicubic_op.cc at 023ab92, with half_pixel_centers.
-
-    Four neighbours, whatever the scale; the place between two pixels is one of 1024; neighbours outside have weight 0.
-    """
-    row = []
-    for target in range(out):
-        place = (target + 0.5) * len(line) / out - 0.5
-        first = math.floor(place)
-        between = round((place - first) * 1024) / 1024
-        near = [(k, keys(abs(k - first - between))) for k in range(first - 1, first + 3) if 0 <= k < len(line)]
-        row.append(sum(weight * line[k] for k, weight in near) / sum(weight for _, weight in near))
-    return row
-
-
-@pytest.mark.parametrize(("height", "width", "size"), [(20, 31, 9), (9, 7, 16), (1, 5, 4)])
-def test_bicubic_as_in_tensorflow_is_its_kernel(height: int, width: int, size: int) -> None:
-    """Whole batches and images one by one, against loops in double precision."""
-    views = Views(size, scale=(0.3, 1), interpolation="bicubic_tf", grayscale=0)
-    images = smooth(3, 1, height, width)
-    parameters = replace(views.draw(3, height, width, generator()), flip=torch.tensor([True, False, True]))
-    rows = []
-    for k, image in enumerate(images[:, 0].double() / 255):
-        top, left, h, w = (int(getattr(parameters, name)[k]) for name in ("top", "left", "height", "width"))
-        lines = [bicubic_tf(line, size) for line in image[top : top + h, left : left + w].tolist()]
-        x = torch.tensor([bicubic_tf(line, size) for line in zip(*lines, strict=True)], dtype=torch.float64).T
-        rows.append((x.flip(1) if parameters.flip[k] else x).clamp(0, 1)[None])
-    for given in (images, list(images)):
-        for masked in (False, True):
-            found = views.apply(given, parameters, torch.float64, masked)
-            torch.testing.assert_close(found, torch.stack(rows), rtol=0, atol=1e-13)
-
-
 def test_bicubic_as_in_tensorflow_has_the_values_of_tensorflow() -> None:
     """tf.image.resize(crop, [5, 5], method=BICUBIC) of TensorFlow 2.21.0, for the box of 11 x 7 pixels at (1, 2)."""
     expected = """
@@ -171,29 +124,6 @@ def test_bicubic_as_in_tensorflow_has_the_values_of_tensorflow() -> None:
     parameters = replace(still(1, 13, 9), **{name: torch.tensor([side]) for name, side in box.items()})
     found = Views(5, interpolation="bicubic_tf").apply(image, parameters)[0, 0]
     assert float((found - torch.tensor([float(x) for x in expected.split()]).view(5, 5)).abs().max()) < 1e-6
-
-
-@pytest.mark.parametrize("grayscale_first", [False, True])
-def test_grayscale_before_or_after_the_jitter(grayscale_first: bool) -> None:
-    """As in torchvision. Only before it, a change of the saturation or hue cannot be seen on a gray image."""
-    views = Views(32, jitter=(0.4, 0.4, 0.4, 0.4), jitter_p=1, grayscale=1, grayscale_first=grayscale_first)
-    images = smooth(30, 3, 32, 32)
-    parameters = views.draw(30, 32, 32, generator())
-    assert deviation(views, images, parameters) <= 5e-6
-    colours = parameters.strength.clone()
-    colours[:, 2:] = torch.tensor([1.0, 0.0])  # saturation and hue as they are
-    other = views.apply(images, replace(parameters, strength=colours))
-    difference = float((views.apply(images, parameters) - other).abs().max())
-    assert (difference < 1e-3) == grayscale_first  # the weights of the luma add up to 0.9999
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_jitter_in_every_order(channels: int) -> None:
-    orders = torch.tensor(list(itertools.permutations(range(4))))  # [24, 4]
-    views = Views(32, jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1, grayscale=0, flip=0)
-    for seed in range(3):
-        parameters = replace(views.draw(24, 32, 32, generator(seed)), order=orders)
-        assert deviation(views, smooth(24, channels, 32, 32, seed), parameters) <= 5e-6
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -225,11 +155,11 @@ RECIPES = sorted(path.stem for path in AUGMENT.glob("*.yaml") if "_target_" in y
 
 
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize(("height", "size", "n"), [(32, 32, 60), (256, 224, 3)])
-def test_whole_recipe(name: str, height: int, size: int, n: int) -> None:
+@pytest.mark.parametrize(("height", "size", "n", "channels"), [(32, 32, 60, 3), (32, 32, 30, 1), (256, 224, 3, 3)])
+def test_whole_recipe(name: str, height: int, size: int, n: int, channels: int) -> None:
     views = recipe(name, size)
     parameters = views.draw(n, height, height, generator())
-    assert deviation(views, smooth(n, 3, height, height), parameters) <= 5e-6
+    assert deviation(views, smooth(n, channels, height, height), parameters) <= 5e-6
 
 
 SIMCLR = {"scale": (0.08, 1), "jitter_p": 0.8, "grayscale_first": False}
@@ -255,13 +185,6 @@ def test_each_channel_is_normalised() -> None:
     parameters = views.draw(5, 32, 32, generator())
     expected = F.normalize(plain.apply(images, parameters), MEAN, STD)
     assert torch.allclose(views.apply(images, parameters), expected, rtol=0, atol=1e-6)
-
-
-def test_one_channel_has_no_saturation_hue_or_grayscale() -> None:
-    images = smooth(50, 1, 32, 32)
-    views = Views(32, jitter=(0, 0, 0.8, 0.5), jitter_p=1, grayscale=1)
-    parameters = views.draw(50, 32, 32, generator())
-    assert torch.equal(views.apply(images, parameters), Views(32, grayscale=0).apply(images, parameters))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -373,17 +296,6 @@ def test_a_generator_determines_the_views() -> None:
     assert not torch.equal(views(images, state), first)  # the next call draws new parameters
 
 
-def test_parameters_of_a_seed_do_not_depend_on_other_settings() -> None:
-    full, bare = Views(32, **ON), Views(32, flip=0.1, jitter=None, grayscale=0)
-    state = generator(1), generator(1)
-    for _ in range(2):
-        a, b = full.draw(50, 32, 32, state[0]), bare.draw(50, 32, 32, state[1])
-        for name in ("top", "left", "height", "width", "order", "sigma"):
-            assert torch.equal(getattr(a, name), getattr(b, name))
-    assert torch.equal(state[0].get_state(), state[1].get_state())
-    assert all(torch.equal(getattr(a.to("cpu")[3:9], f.name), getattr(a, f.name)[3:9]) for f in fields(a))
-
-
 # Distributions
 
 N = 20_000
@@ -416,19 +328,6 @@ def test_boxes_are_distributed_as_in_torchvision(height: int, width: int, least:
     for name in ours:
         assert stats.ks_2samp(ours[name], theirs[name]).pvalue > P, name
     assert ours["bottom"].max() == height and ours["right"].max() == width and min(ours["top"]) == 0
-
-
-@pytest.mark.parametrize(("height", "width"), [(10, 100), (100, 10), (30, 30)])
-def test_the_central_box_is_used_if_no_try_fits(height: int, width: int) -> None:
-    scale = (0.9, 1.0) if height != width else (0.99999, 1.0)
-    ratio = (3 / 4, 4 / 3) if height != width else (0.9, 0.95)
-    parameters = Views(8, scale=scale, ratio=ratio).draw(50, height, width, generator())
-    torch.manual_seed(0)
-    box = RandomResizedCrop.get_params(torch.empty(3, height, width), list(scale), list(ratio))
-    assert torch.equal(
-        torch.stack([parameters.top, parameters.left, parameters.height, parameters.width], 1),
-        torch.tensor(box).expand(50, 4),
-    )
 
 
 def test_strengths_and_sigma_are_distributed_as_in_torchvision() -> None:
@@ -492,29 +391,19 @@ CHANNELS = "null or a list of 0, 1 or 3 numbers, one per channel of the picture"
     ("name", "value", "shown", "remedy"),
     [
         ("size", 0, "0", "1 to 10000 pixels"),
-        ("scale", (0.0, 1.0), "[0.0,1.0]", f"{RANGE} <= 1"),
         ("scale", (0.5, 0.2), "[0.5,0.2]", f"{RANGE} <= 1"),
-        ("scale", (0.5, 1.2), "[0.5,1.2]", f"{RANGE} <= 1"),
-        ("ratio", (0.0, 1.0), "[0.0,1.0]", RANGE),
         ("ratio", (2.0, 1.0), "[2.0,1.0]", RANGE),
-        ("ratio", (1.0,), "[1.0]", RANGE),
         ("interpolation", "nearest", "nearest", "bilinear or bicubic or bicubic_tf"),
         ("flip", 1.5, "1.5", "a probability in [0, 1]"),
-        ("jitter", (0.4, 0.4, 0.4), "[0.4,0.4,0.4]", JITTER),
-        ("jitter", (0.4, -0.4, 0.4, 0.1), "[0.4,-0.4,0.4,0.1]", JITTER),
         ("jitter", (0.4, 0.4, 0.4, 0.6), "[0.4,0.4,0.4,0.6]", JITTER),
         ("jitter_p", -0.1, "-0.1", "a probability in [0, 1]"),
-        ("grayscale", 2, "2", "a probability in [0, 1]"),
         ("blur", -1, "-1", "a probability in [0, 1]"),
         ("solarize", 2, "2", "a probability in [0, 1]"),
         ("blur_kernel", 4, "4", KERNEL),
-        ("blur_kernel", 1, "1", KERNEL),
-        ("blur_kernel", 65, "65", KERNEL),
         ("blur_sigma", (0.0, 2.0), "[0.0,2.0]", RANGE),
         ("mean", (0.5, 0.5), "[0.5,0.5]", CHANNELS),
         ("mean", None, "null", "as many numbers as std has, or both to null"),
         ("std", (0.5, 0.5, 0.0), "[0.5,0.5,0.0]", "as many positive numbers as mean has (3)"),
-        ("std", (0.5,), "[0.5]", "as many positive numbers as mean has (3)"),
     ],
 )
 def test_an_invalid_argument_is_refused(name: str, value: object, shown: str, remedy: str) -> None:
@@ -544,11 +433,6 @@ def test_an_invalid_argument_of_the_evaluation_view_is_refused(arguments: dict[s
 def test_wrong_images_are_refused(images: Tensor) -> None:
     with pytest.raises(ValueError, match="images must be uint8"):
         Views(8).apply(images, still(2, 8, 8))
-
-
-def test_channels_must_match_the_statistics() -> None:
-    with pytest.raises(ValueError, match=r"uint8 \[n, 3 or more, H, W\], not torch.uint8 \[2, 1, 8, 8\]"):
-        Views(8, mean=MEAN, std=STD)(smooth(2, 1, 8, 8), generator())
 
 
 # Solarisation, extra channels, images of many sizes

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.arrays import Images
-from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate import knn
 from ssl_bench.evaluate.knn import BLOCKS, GROUP, KNN, _products, knn_predict
 from ssl_bench.evaluate.target import Target
@@ -177,13 +176,6 @@ def test_evaluator_reports_backbone_and_projection() -> None:
 def test_raw_pixels_have_no_projection_and_few_classes_no_top5() -> None:
     assert list(dict(KNN(k=10).run(make_target(None, 5)))) == ["top1"]
     assert list(dict(KNN(k=10).run(make_target(None, 6)))) == ["top1", "top5"]
-
-
-def test_empty_lists_are_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"^k=\[\]: set k to one or more numbers of neighbours"):
-        KNN(k=[])
-    with pytest.raises(InvalidValue, match=r"^temperature=\[\]: set temperature to one or more positive numbers"):
-        KNN(temperature=[])
 
 
 def test_several_settings_share_one_search_and_the_first_has_the_plain_names() -> None:

@@ -15,7 +15,7 @@ from ssl_bench.data import coco
 from ssl_bench.data.arrays import Images
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.artifacts import Regions
-from ssl_bench.evaluate.local_features import LocalFeatures, clustered, feature_maps, patches
+from ssl_bench.evaluate.local_features import LocalFeatures, clustered, feature_maps
 from ssl_bench.evaluate.target import Target
 from ssl_bench.record import plots
 
@@ -88,13 +88,6 @@ def test_clusters_are_numbered_by_size() -> None:
     results = clustered(x, 3, seed=0, n_init=2)
     assert results.dtype == np.uint8 and np.bincount(results.flatten()).tolist() == [20, 12, 4]
     assert clustered(torch.zeros(4, 4, 2), 3, seed=0, n_init=2).tolist() == [[0] * 4] * 4  # all locations are equal
-
-
-def test_patches_hold_the_pixels_of_their_location() -> None:
-    pixels = torch.randint(0, 256, (1, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    results = patches(pixels, 4)
-    torch.testing.assert_close(results[2, 1], pixels[0, :, 8:12, 4:8].flatten() / 255)
-    assert results.shape == (3, 3, 48)
 
 
 def test_feature_maps_are_unit_vectors_and_no_larger_than_the_grid() -> None:

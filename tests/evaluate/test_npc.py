@@ -7,16 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ssl_bench.data.arrays import Images
-from ssl_bench.data.views import Views
 from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate.artifacts import Curve, Histogram
 from ssl_bench.evaluate.npc import NPC, multipliers
-from ssl_bench.evaluate.target import Target
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.negatives import InBatch
-from tests.evaluate.test_geometry import Halves, generator, make_target, split
-from tests.ranks import on_two_ranks
+from tests.evaluate.test_geometry import Halves, generator, make_target
 
 
 @pytest.mark.parametrize(("n", "tau"), [(2, 0.1), (9, 0.5)])
@@ -67,9 +63,6 @@ def test_batches_differ_and_depend_on_the_seed_only() -> None:
     [
         ({"batch_sizes": []}, r"batch_sizes=\[\]: set batch_sizes to one or more sizes"),
         ({"batch_sizes": [1]}, r"batch_sizes=\[1\]: set batch_sizes to one or more sizes, each 2 or more"),
-        ({"batches": 0}, "batches=0: set batches to 1 or more"),
-        ({"bins": 0}, "bins=0: set bins to 1 to 100000"),
-        ({"tau": 0.0}, r"tau=0\.0: set tau to a positive number"),
     ],
 )
 def test_refusals(change: dict[str, Any], message: str) -> None:
@@ -82,22 +75,3 @@ def test_a_target_with_too_few_images_or_without_views_is_refused() -> None:
         next(NPC(batch_sizes=[71]).run(make_target(Halves())))
     with pytest.raises(ValueError, match="the target has no augment"):
         next(NPC().run(make_target(Halves(), augment=())))
-
-
-def measure(rank: int = 0) -> dict[str, Any]:
-    """Batches that two ranks cannot share equally, and one with a single image for each rank."""
-    torch.manual_seed(rank)  # the results must not depend on the global generator
-    target = make_target(Halves(), batch_size=4)
-    images = Images([split(3).parts[0]], split(3).labels)
-    few = Target(
-        Halves(), images, images, num_classes=5, view=target.view, device="cpu", seed=0, augment=[Views(6, flip=0)] * 2
-    )
-    return {**dict(NPC((2, 9, 33), batches=2).run(target)), "few": dict(NPC((3,), batches=1).run(few))["n3_mean"]}
-
-
-def test_two_ranks_measure_the_same_as_one() -> None:
-    alone = measure()
-    for measured in on_two_ranks(measure):
-        assert measured["multiplier"].counts == alone["multiplier"].counts
-        for name in (name for name, value in alone.items() if isinstance(value, float)):
-            assert measured[name] == pytest.approx(alone[name], rel=1e-6), name

@@ -39,13 +39,6 @@ def arguments(option: str) -> dict[str, Any]:
     return {name: p.default for name, p in parameters.items()}
 
 
-@pytest.mark.parametrize("option", NODES)
-def test_an_option_names_every_argument(option: str) -> None:
-    named = [name for name in NODES[option] if name != "_target_"]
-    optional = {"jitter_p", "lighting", "windows"} - set(named)  # an option without it uses its default
-    assert named == [name for name in arguments(option) if name not in optional]
-
-
 @pytest.mark.parametrize("target", sorted({node["_target_"] for node in NODES.values()}))
 def test_one_option_of_each_evaluator_has_its_defaults(target: str) -> None:
     def differences(option: str) -> list[str]:

@@ -9,12 +9,9 @@ from torch import Tensor, nn
 from ssl_bench.data.arrays import Images
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.knn import KNN
-from ssl_bench.evaluate.linear import LinearProbe
-from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.projections import Projections
 from ssl_bench.evaluate.run import check_evaluators, run_evaluators
 from ssl_bench.evaluate.target import Target
-from tests.ranks import on_two_ranks
 
 CLASSES = 6
 
@@ -93,18 +90,9 @@ class Counting(Net):
         return super().forward(x)
 
 
-class Training(Net):
-    """Put the batch norm back into training mode."""
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        self.norm.train()
-        return super().forward(x)
-
-
-@pytest.mark.parametrize(("network", "written"), [(Counting, "count"), (Training, "norm.num_batches_tracked")])
-def test_a_network_that_changes_is_refused(network: type[Net], written: str) -> None:
-    with pytest.raises(RuntimeError, match=f"but {written} was written"):
-        make_target(network(), split(4), split(4)).features("train")
+def test_a_network_that_changes_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="but count was written"):
+        make_target(Counting(), split(4), split(4)).features("train")
 
 
 def test_raw_pixels_skip_the_view() -> None:
@@ -148,37 +136,3 @@ def test_refusals_name_the_evaluator() -> None:
     unlabelled = make_target(None, split(11), Images([split(1).parts[0]], torch.tensor([-1])))
     with pytest.raises(ConfigError, match=r"^evaluate\.knn: test labels are -1 to -1, not in \[0, 6\): set dataset to"):
         check_evaluators({"knn": KNN(k=5)}, [("/", unlabelled)])
-
-
-def measure() -> dict[str, Any]:
-    """Features and metrics on any number of ranks; 21 and 13 images give the ranks unequal shares."""
-    network = Net()
-    target = make_target(network, split(21), split(13, 1))
-    features = {name: target.features(name) for name in ("train", "test")}
-    images = sum(network.seen)
-    on_images = LinearOnImages(6, flip=0.5, epochs=3, batch_size=10, lr=0.5, milestones=[1])
-    return {
-        "features": features,
-        "images": images,
-        "knn": list(KNN(k=5).run(target)),
-        "linear": list(LinearProbe(epochs=3, batch_size=8).run(target)),
-        "on_images": list(on_images.run(target)),
-        "classifier": on_images._fit(target)[""][:2],
-        "one": make_target(Net(), split(1), split(1)).features("test"),
-        "equal": make_target(Net(), split(8), split(1)).features("train"),
-    }
-
-
-def _rank_measure(rank: int) -> dict[str, Any]:
-    return measure()
-
-
-def test_two_ranks_measure_the_same_as_one() -> None:
-    alone, ranks = measure(), on_two_ranks(_rank_measure)
-    assert [alone["images"], *(measured["images"] for measured in ranks)] == [34, 10 + 6, 11 + 7]
-    for measured in ranks:
-        for name in ("features", "one", "equal", "classifier"):
-            torch.testing.assert_close(measured[name], alone[name], rtol=1e-5, atol=1e-5)
-        for name in ("knn", "linear", "on_images"):
-            assert measured[name] == alone[name]
-    torch.testing.assert_close(ranks[0]["features"], ranks[1]["features"], rtol=0, atol=0)

@@ -3,7 +3,6 @@
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,14 +18,6 @@ def test_a_record_is_read_back_without_its_detail(state: State) -> None:
     assert record.keys() == {"state", "code", "reason", "folder"} and record["state"] == state.value
     assert Outcome.read(record) == Outcome(state, 1, "the loss is not finite", "", "outputs/default/0123456789")
     assert Outcome.read({**record, "overrides": ["seed=1"]}) == Outcome.read(record)
-
-
-@pytest.mark.parametrize(
-    "record",
-    [None, {}, {"state": "unknown", "code": 0, "reason": "", "folder": None}],
-)
-def test_an_unknown_record_reads_as_none(record: Any) -> None:
-    assert Outcome.read(record) is None
 
 
 def test_exit_codes_and_states() -> None:

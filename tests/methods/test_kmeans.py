@@ -46,16 +46,4 @@ def test_a_cluster_without_points_is_at_the_origin() -> None:
 
 
 def test_the_gradient_goes_through_the_last_means() -> None:
-    x = points(12).requires_grad_()
-    weights = points(4, seed=5)
-    labels = kmeans(x, 4, 5)[0]
-    gradient = torch.autograd.grad((kmeans(x, 4, 5)[1] * weights).sum(), x)[0]
-    step = 1e-6
-    for place in range(x.numel()):
-        moved = []
-        for sign in (1, -1):
-            near = x.detach().clone()
-            near.view(-1)[place] += sign * step
-            assert torch.equal(kmeans(near, 4, 5)[0], labels)  # no point changes its cluster
-            moved.append(float((kmeans(near, 4, 5)[1] * weights).sum()))
-        assert float(gradient.reshape(-1)[place]) == pytest.approx((moved[0] - moved[1]) / (2 * step), abs=1e-8)
+    assert torch.autograd.gradcheck(lambda x: kmeans(x, 4, 5)[1], points(12).requires_grad_())

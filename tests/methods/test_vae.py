@@ -1,11 +1,10 @@
 """The VAE: its bound against a naive loop, its divergence in closed form, sizes of the decoder, draws, refusals."""
 
-import contextlib
 from typing import Literal
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
@@ -13,10 +12,7 @@ from ssl_bench.methods.vae import VAE, Decoder
 from ssl_bench.networks.backbones import DigitsResNet
 from ssl_bench.networks.heads import MLP
 from ssl_bench.parts import Parts
-from ssl_bench.training import chunked
 from tests.composed import load
-from tests.methods.training import local_batches, train
-from tests.ranks import on_two_ranks
 
 LATENTS, CHANNELS, SIZE = 3, 2, 8
 
@@ -75,8 +71,7 @@ def test_logits_of_any_size_give_a_finite_loss_and_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "side", "widths"),
-    [(20, 3, [128, 64, 32]), (28, 4, [128, 64, 32]), (64, 4, [256, 128, 64, 32])],
+    ("size", "side", "widths"), [(20, 3, [128, 64, 32]), (28, 4, [128, 64, 32]), (64, 4, [256, 128, 64, 32])]
 )
 def test_the_decoder_makes_images_of_every_size(size: int, side: int, widths: list[int]) -> None:
     decoder = Decoder(5, 32, 13, size)
@@ -112,8 +107,6 @@ def test_the_option_fits_the_dataset() -> None:
     ("setting", "message"),
     [
         ("head.out=7", "head.out=7: set head.out to an even number"),
-        ("framework.beta=-1", "framework.beta=-1.0: set framework.beta to 0 or more"),
-        ("framework.width=0", "framework.width=0: set framework.width to 1 or more"),
     ],
 )
 def test_invalid_values_are_refused(setting: str, message: str) -> None:
@@ -121,51 +114,11 @@ def test_invalid_values_are_refused(setting: str, message: str) -> None:
         _ = Parts(load(["framework=vae", setting])).method
 
 
-@pytest.mark.parametrize("chunk", [None, 8, 2])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, None])
-def test_the_decoder_computes_in_the_format_of_the_networks_in_chunks_too(
-    chunk: int | None, dtype: torch.dtype | None
-) -> None:
-    """Chunks of 8 are the batch: the same numbers as without chunks."""
-    expected, _ = _step_in_chunks(None, dtype)
-    found, formats = _step_in_chunks(chunk, dtype)
-    assert formats == {dtype or torch.float32}
-    for computed, exact in zip(found, expected, strict=True):
-        assert chunk == 2 or torch.equal(computed, exact)
-        # Two roundings of bf16 apart, 2^-8 each.
-        torch.testing.assert_close(computed, exact, rtol=2**-7, atol=2**-7 * float(exact.abs().max()))
-
-
-def _step_in_chunks(chunk: int | None, dtype: torch.dtype | None) -> tuple[list[Tensor], set[torch.dtype]]:
-    """Loss and gradients of a step, and the formats of the logits."""
-    torch.manual_seed(0)
-    backbone = nn.Sequential(nn.Flatten(), nn.Linear(SIZE**2 * CHANNELS, 8))  # no batch statistics
-    head = MLP(8, 1, None, 2 * LATENTS, norm=False, final_norm="none")
-    method = VAE(backbone, head, 2, CHANNELS, SIZE, (0.3,), (0.5,), 0.7, "once", seed=5)
-    views, formats = [view.float() for view in images(8).views], set[torch.dtype]()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_decoder_computes_in_the_format_of_the_networks(dtype: torch.dtype) -> None:
+    method, formats = vae().float(), set[torch.dtype]()
     method.decoder.register_forward_hook(lambda _, __, logits: formats.add(logits.dtype))
-
-    def part(rows: slice) -> Batch:
-        ids = torch.arange(8)[rows]
-        return Batch([view[rows] for view in views], ids, torch.full_like(ids, -1))
-
-    def autocast() -> contextlib.AbstractContextManager[None]:
-        return torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext()
-
-    if chunk is None:
-        with autocast():
-            loss = method(part(slice(None)), 0.0).loss
-        loss.backward()
-    else:
-        loss = chunked.backward(method, part, 8, chunk, 0.0, False, autocast, lambda value: value).loss
-    return [loss.detach(), *(p.grad for p in method.parameters() if p.grad is not None)], formats
-
-
-def _trained(rank: int | None = None) -> Tensor:
-    return train(vae(), local_batches(images(24), 3))
-
-
-def test_two_ranks_draw_the_noise_of_the_global_batch() -> None:
-    alone = _trained()
-    for found in on_two_ranks(_trained):
-        torch.testing.assert_close(found, alone, rtol=1e-11, atol=1e-12)
+    batch = images(8)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        method(Batch([view.float() for view in batch.views], batch.ids, batch.labels), 0.0)
+    assert formats == {dtype}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ssl_bench.commands.export import main
 from ssl_bench.errors import ConfigError
-from ssl_bench.networks.export import check_exportable, load
+from ssl_bench.networks.export import load
 from ssl_bench.parts import Parts
 from ssl_bench.record import checkpoint
 from tests.composed import load as compose
@@ -77,13 +77,6 @@ def test_a_network_that_accepts_one_size_is_exported_at_the_size_of_the_images(
         expected = network(views(3))
         assert torch.equal(loaded.eval()(views(3)), expected)
         assert torch.equal(scope["model"].eval()(views(3)), expected)
-
-
-def test_a_backbone_is_timms_by_the_name_of_its_builder() -> None:
-    for module in ("ssl_bench.networks.backbones", "elsewhere"):
-        check_exportable("timm", {"backbone": {"_target_": f"{module}.timm_backbone"}, "choices": {}})
-    with pytest.raises(ConfigError, match=r"--format timm: backbone=elsewhere\.ConvN is no network of timm: "):
-        check_exportable("timm", {"backbone": {"_target_": "elsewhere.ConvN"}, "choices": {}})
 
 
 def test_a_network_that_torchvision_lacks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

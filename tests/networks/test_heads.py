@@ -12,21 +12,6 @@ from ssl_bench.config.build import build
 from ssl_bench.errors import InvalidValue
 from ssl_bench.networks.heads import MLP
 
-
-@pytest.mark.parametrize("layers", [1, 3])
-def test_the_heads_of_simclr(layers: int) -> None:
-    """k layers: k Linears without bias, each followed by a BN; the last BN has a scale and no shift."""
-    head = MLP(12, layers, None, 5)
-    linears = [m for m in head.modules() if isinstance(m, nn.Linear)]
-    norms = [m for m in head.modules() if isinstance(m, nn.BatchNorm1d)]
-    assert len(linears) == len(norms) == layers and all(m.bias is None for m in linears)
-    assert [m.out_features for m in linears] == [12] * (layers - 1) + [5]
-    assert [m.bias.requires_grad for m in norms] == [True] * (layers - 1) + [False]
-    assert sum(isinstance(m, nn.ReLU) for m in head.modules()) == layers - 1
-    assert float(linears[-1].weight.detach().std()) < 0.02
-    assert head(torch.randn(4, 12)).shape == (4, 5)
-
-
 HEADS = Path(__file__).parents[2] / "conf" / "head"
 
 

@@ -82,10 +82,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "memory_bank": rule("", "negatives aligned"),
         "none": rule(),
     },
-    "temperature": {
-        **dict.fromkeys(["fixed", "linear", "cosine", "macl_a", "macl_b"], rule()),
-        "learned": rule("tau"),
-    },
+    "temperature": {**dict.fromkeys(["fixed", "linear", "cosine", "macl_a", "macl_b"], rule()), "learned": rule("tau")},
     "framework": {
         **dict.fromkeys(["simclr", "relic"], rule("", "both_views two_views")),
         "byol": rule("", "both_views"),

@@ -13,7 +13,6 @@ from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import MemoryBank
 from ssl_bench.objective.shards import Shards, memory
-from tests.objective.test_negatives import assert_uniform
 from tests.ranks import on_two_ranks
 
 IMAGES, DIM, SHARE, VIEWS = 11, 4, 6, 2
@@ -96,16 +95,6 @@ def test_k_of_the_other_images_are_negatives(k: int, tiled: bool) -> None:
             for own_image, images in zip(ids.tolist(), view, strict=True):
                 assert len(set(images)) == len(images) == k and own_image not in images
         bank.draws.step += 1
-
-
-def test_the_negatives_are_drawn_uniformly() -> None:
-    bank, subsets = one_hot(2), []
-    for step in range(250):
-        bank.draws.step = step
-        for view in negatives_of(bank, torch.tensor([3, 0, 10])):
-            for own_image, images in zip((3, 0, 10), view, strict=True):
-                subsets.append(tuple(i - (i > own_image) for i in images))
-    assert_uniform(subsets, IMAGES - 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench.errors import InvalidValue
 from ssl_bench.objective import bits
-from ssl_bench.objective.bits import pack, unpack
+from ssl_bench.objective.bits import unpack
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
@@ -207,17 +207,6 @@ def test_marked_draws_of_a_large_pool_are_uniform_and_rows_do_not_depend_on_what
     assert float(pairs) == pytest.approx(-1 / (width - 2), abs=4 / math.sqrt(chosen.numel()))
 
 
-@pytest.mark.parametrize("count", [1, 8, 65])
-@pytest.mark.parametrize("in_numpy", [True, False])
-def test_packed_booleans(count: int, in_numpy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bits, "in_numpy", lambda device: in_numpy)
-    values = torch.rand(3, 2, count, generator=torch.Generator().manual_seed(0)) < 0.5
-    packed = pack(values)
-    assert packed.shape == (3, 2, -(-count // 8)) and torch.equal(unpack(packed, count), values)
-    for i, byte in enumerate(packed[0, 0].tolist()):
-        assert byte == sum(1 << j for j, value in enumerate(values[0, 0, 8 * i : 8 * i + 8].tolist()) if value)
-
-
 @pytest.mark.parametrize(("views", "pool"), [("all", 14), ("cross", 7)])
 def test_more_than_the_pool_is_refused(views: Any, pool: int) -> None:
     assert RandomK(pool, views, False, 0).count(8) == pool
@@ -302,20 +291,6 @@ def test_random_k_continues_from_its_state() -> None:
     assert keys_of(negatives, numbered(9)) != keys_of(again, numbered(9))
     again.load_state_dict(negatives.state_dict())
     assert keys_of(negatives, numbered(9)) == keys_of(again, numbered(9))
-
-
-def test_streams_of_random_numbers_differ() -> None:
-    draws, cpu = StepGenerator("a", 0), torch.device("cpu")
-    seeds = [
-        draws.generator(cpu).initial_seed(),
-        draws.generator(cpu, 0).initial_seed(),
-        draws.generator(cpu, 1).initial_seed(),
-        StepGenerator("b", 0).generator(cpu).initial_seed(),
-    ]
-    seeds += [StepGenerator("a", 1).generator(cpu).initial_seed()]
-    draws.step = 1
-    seeds += [draws.generator(cpu).initial_seed()]
-    assert len(set(seeds)) == len(seeds)
 
 
 # ---- two processes

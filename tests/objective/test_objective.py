@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Contrastive, Framework, MissingNeed, Outputs
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.heads import MLP
-from ssl_bench.objective.candidates import Cosines
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.losses import BYOL, SWD, InfoNCE, ReLIC
 from ssl_bench.objective.negatives import CrossView, InBatch, NoNegatives, Queue
@@ -60,15 +58,6 @@ def test_the_mirror_has_the_cosines_of_the_positives_with_the_candidates() -> No
     torch.testing.assert_close(contrast.pick(index).mirror, contrast.mirror.gather(-1, index))
 
 
-def test_the_lse_at_one_temperature_is_computed_once() -> None:
-    """And the result for one temperature is never returned for another."""
-    contrast = Contrast.dense(draw(1, 3).tanh(), draw(1, 3, 4, seed=1).tanh())
-    one, other = torch.tensor(0.2, dtype=torch.float64), torch.tensor(0.4, dtype=torch.float64)
-    with patch.object(Cosines, "lse", autospec=True, side_effect=Cosines.lse) as computed:
-        assert contrast.lse(one) is contrast.lse(one) and computed.call_count == 1
-        assert not torch.equal(contrast.lse(other), contrast.lse(one)) and computed.call_count == 3
-
-
 # ---- the contrastive method
 
 
@@ -94,18 +83,6 @@ class Linear(Framework):
 
 def batch() -> Batch:
     return Batch([draw(5, 6), draw(5, 6, seed=1)], torch.arange(5), torch.zeros(5))
-
-
-def test_the_mean_and_the_sum_over_views() -> None:
-    """The sum is over the views only, so it is twice the mean over the anchors of both views."""
-    values = []
-    for reduction in ("mean", "sum"):
-        torch.manual_seed(0)
-        method = Contrastive(Linear(), InBatch(), Fixed(0.2), InfoNCE(), reduction)  # type: ignore[arg-type]
-        values.append(float(method(batch(), 0.0)[0].detach()))
-    e = method.framework.embed(method.trained_outputs(batch()), batch().ids)
-    each = InfoNCE()(Contrast.of(e, InBatch().bank(e)), torch.tensor(0.2, dtype=torch.float64))
-    assert values == pytest.approx([float(each.detach().mean()), 2 * float(each.detach().mean())], rel=1e-12)
 
 
 def test_a_step_fills_the_queue_and_advances_the_draws() -> None:

@@ -183,13 +183,3 @@ def test_extreme_cosines_stay_finite_in_single_precision(choice: str, sign: floa
     torch.testing.assert_close(found, sign * 100 + contrast.count.log().expand(V, B), rtol=1e-5, atol=0)
     for gradient in x.gradients(contrast.log_odds(tau).sum()):
         assert gradient.isfinite().all()
-
-
-def test_the_number_of_negatives_of_given_cosines() -> None:
-    pos, neg = torch.zeros(2, 3), torch.zeros(2, 3, 4)
-    valid = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)  # [B, C]
-    assert Contrast.dense(pos, neg).count.tolist() == [[4, 4, 4]]
-    assert Contrast.dense(pos, neg, valid).count.tolist() == [[4, 2, 1]]
-    assert Contrast.dense(pos, neg, valid[2]).count.tolist() == [[1, 1, 1]]
-    assert Contrast.dense(pos, neg, torch.stack([valid, ~valid])).count.tolist() == [[4, 2, 1], [0, 2, 3]]
-    assert Contrast(pos, None, None).count.tolist() == [[0, 0, 0]]

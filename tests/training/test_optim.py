@@ -188,21 +188,6 @@ def test_lars_under_a_gradient_scaler_asks_nothing_of_the_host_and_leaves_out_an
         assert scaler.get_scale() == 2.0 ** (10 - (step >= 2))
 
 
-def test_an_overflow_in_the_first_step_of_lars_counts_for_nothing() -> None:
-    scaled, plain = twins(2)
-    mine, reference = lars_of(scaled), lars_of(plain)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=100)
-    scaler.scale(torch.zeros(()))
-    for step, scale in enumerate((torch.inf, 2.0, 2.0)):
-        set_gradients(scaled, step, scale)
-        scaler.step(mine)
-        scaler.update()
-        if step > 0:
-            set_gradients(plain, step)
-            reference.step()
-        assert_same(scaled, plain)
-
-
 @pytest.mark.parametrize("name", ["sgd", "lars", "adam", "adamw"])
 def test_optimiser_and_momentum_network_are_updated_in_few_operations(name: str) -> None:
     """At most 25 operations for over 60 tensors of a ResNet-18 and its head; a loop takes about a thousand."""
