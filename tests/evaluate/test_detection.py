@@ -325,7 +325,7 @@ def train_on_ranks(folder: Path, rank: int) -> dict[str, float]:
     """Three photos in a batch, which two ranks cannot share equally."""
     torch.manual_seed(rank)
     detection.detector = small_detector  # type: ignore[assignment]  # in a process of its own
-    return dict(recipe(folder, batch_size=3, epochs=2).run(make_target(resnet())))
+    return dict(recipe(folder, batch_size=3).run(make_target(resnet())))
 
 
 @pytest.mark.slow

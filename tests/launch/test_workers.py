@@ -147,13 +147,13 @@ def test_a_stopped_run_saves_its_state_and_ends_with_the_code_of_the_signal() ->
 
 
 def test_runs_of_workers_have_the_bits_of_the_same_runs_one_by_one(train: Any) -> None:
-    runs = ["max_steps=2", "loss=infonce,dcl", "seed=0,1,2", "evaluate=knn"]
+    runs = ["max_steps=2", "seed=0,1,2", "evaluate=knn", "evaluate.baselines=[]"]
     with grid(*runs, "paths.outputs=parallel") as process:
         printed, _ = process.communicate()
-    assert "6 runs: 6 trained, 0 done before, 0 failed" in printed, printed
+    assert "3 runs: 3 trained, 0 done before, 0 failed" in printed, printed
     assert train("-m", *runs, "paths.outputs=sequential")[0] == 0
     one, other = results("parallel"), results("sequential")
-    assert len(one) == 6 and one.keys() == other.keys()
+    assert len(one) == 3 and one.keys() == other.keys()
     for identity in one:
         assert one[identity]["metrics"] == other[identity]["metrics"] and "knn/top1" in one[identity]["metrics"]
         a, b = (next(Path(place).glob(f"*/{identity}")) for place in ("parallel", "sequential"))
