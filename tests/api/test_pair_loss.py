@@ -98,18 +98,6 @@ def test_the_statistics_of_a_batch() -> None:
 # ---- state
 
 
-def test_a_queue_is_the_negatives_of_the_calls_before() -> None:
-    loss, keys = PairLoss("dcl", TAU, "queue", k=8), []
-    for step in range(5):
-        q, k = vectors(images=4, seed=step).requires_grad_()
-        keys.append(normalize(k.detach(), dim=1))
-        value = loss(q, k)
-        if step >= 2:  # full
-            logits = normalize(q, dim=1) @ torch.cat(keys[step - 2 : step]).T / TAU  # [4, 8]
-            same(value.detach(), (logits.logsumexp(1) - (normalize(q, dim=1) * keys[-1]).sum(1) / TAU).mean().detach())
-        value.backward()
-
-
 def test_two_calls_can_share_one_backward_pass() -> None:
     """The queue that the first call has seen is not overwritten by the second one."""
     z = [vectors(seed=s) for s in (0, 1)]

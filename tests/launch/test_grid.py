@@ -79,18 +79,6 @@ def test_the_files_of_a_grid_have_its_runs_and_their_outcomes(train: Train) -> N
     assert all((Path(job["folder"]) / "config.yaml").exists() for job in jobs)
 
 
-def test_finished_runs_are_recorded_once_and_not_started(train: Train) -> None:
-    assert train("-m", "max_steps=1", "seed=1")[0] == 0
-    code, printed = train("-m", "max_steps=1", "seed=0,1,0")
-    assert code == 0 and "1 of 2 runs are done already" in printed and "2 runs: 1 trained, 1 done before" in printed
-    grid = max(Path("outputs/.sweeps").iterdir(), key=lambda folder: files.read_json(folder / "grid.json")["started"])
-    content = files.read_json(grid / "grid.json")
-    assert [run[-1] for run in content["runs"]] == ["seed=0", "seed=1"]
-    ((number, folder),) = content["finished"].items()
-    assert number == "1" and files.read_json(Path(folder) / "results.json")["config"]["seed"] == 1
-    assert [path.name for path in (grid / "jobs").iterdir()] == ["0.json"]
-
-
 def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine/hydra/sweeper").mkdir(parents=True)
     basic = "_target_: hydra._internal.core_plugins.basic_sweeper.BasicSweeper\nmax_batch_size: null\nparams: null\n"
@@ -144,12 +132,11 @@ def test_a_value_that_is_refused_when_its_run_starts_fails_only_that_run(train: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [[], LOCAL], ids=["basic", "local"])
-def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done(launcher: list[str]) -> None:
+def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done() -> None:
     common = [*SMALL, "max_steps=1"]
     held = run_dir(compose.load([*common, "seed=0"]))
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    grid = [sys.executable, "-m", "ssl_bench", "train", "-m", *common, "seed=0,1,2", *launcher]
+    grid = [sys.executable, "-m", "ssl_bench", "train", "-m", *common, "seed=0,1,2", *LOCAL]
     with (
         subprocess.Popen([sys.executable, "-c", HOLDER, str(held)], **pipes) as holder,
         subprocess.Popen(grid, **pipes, stderr=subprocess.STDOUT) as started,

@@ -54,6 +54,3 @@ def test_the_heads_of_the_papers(
 def test_invalid_heads_are_refused(make: Callable[[], MLP], message: str) -> None:
     with pytest.raises(InvalidValue, match=f"^{message}"):
         make()
-
-
-# ---- anchors and positives

@@ -113,24 +113,6 @@ def test_invalid_settings_are_refused(k: int | None, momentum: float, message: s
     assert str(refused.value) == message
 
 
-def test_a_bank_continues_bit_for_bit_from_its_state() -> None:
-    bank, again = (MemoryBank(3, 0.5, DIM, IMAGES, 0).double() for _ in range(2))
-    for step in range(6):
-        ids, fresh = batch(step)
-        if step == 3:
-            again.load_state_dict(bank.state_dict())
-        for each in (bank, again) if step >= 3 else (bank,):
-            each.update(Embedded(fresh, fresh, fresh, ids))
-            each.draws.step += 1
-    assert torch.equal(bank.memory.vectors, again.memory.vectors)
-    bank.memory.vectors.copy_(unit(IMAGES, DIM, seed=1))
-    again.memory.vectors.copy_(unit(IMAGES, DIM, seed=1))
-    ids, fresh = batch(9)
-    e = Embedded(fresh, fresh, fresh, ids)
-    lse = [each.select(Contrast.of(e, each.bank(e))).lse(TAU) for each in (bank, again)]
-    assert torch.equal(*lse)
-
-
 # ---- two processes
 
 

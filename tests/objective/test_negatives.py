@@ -266,33 +266,6 @@ def test_a_queue_smaller_than_a_batch_is_k_different_keys_of_the_batch_before(k:
     assert len(chosen) > 2  # they differ between steps
 
 
-# ---- state
-
-
-@pytest.mark.parametrize("k", [3, 7])
-def test_a_queue_continues_bit_for_bit_from_its_state(k: int) -> None:
-    queue, again = Queue(k, 4, 0).double(), Queue(k, 4, 1).double()
-    again.draws.seed = 0  # the seed comes from the configuration, the rest from the state
-    steps = batches(7, 1, 5)
-    for e in steps[:4]:
-        queue.update(e)
-        queue.draws.step += 1
-    again.load_state_dict(queue.state_dict())
-    for e in steps[4:]:
-        for each in (queue, again):
-            each.update(e)
-            each.draws.step += 1
-        assert torch.equal(queue.keys, again.keys) and torch.equal(queue.place, again.place)
-
-
-def test_random_k_continues_from_its_state() -> None:
-    negatives, again = RandomK(4, "all", False, 0), RandomK(4, "all", False, 0)
-    negatives.draws.step = 17
-    assert keys_of(negatives, numbered(9)) != keys_of(again, numbered(9))
-    again.load_state_dict(negatives.state_dict())
-    assert keys_of(negatives, numbered(9)) == keys_of(again, numbered(9))
-
-
 # ---- two processes
 
 RANDOM: list[tuple[Any, int, bool]] = [("all", 4, False), ("all", 9, False), ("cross", 2, False), ("cross", 3, True)]
