@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import BINS, diagnose
@@ -14,17 +13,11 @@ from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.losses import BYOL, DCL, EqCo, InfoNCE
 from ssl_bench.objective.negatives import InBatch
 from ssl_bench.training.snr import GradientSNR
+from tests.objective.test_losses import draw
+from tests.objective.test_negatives import unit
 from tests.ranks import on_two_ranks
 
 TAU = torch.tensor(0.5, dtype=torch.float64)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def unit(*shape: int, seed: int = 0) -> Tensor:
-    return normalize(draw(*shape, seed=seed), dim=-1)
 
 
 def cosines(images: int = 40) -> tuple[Tensor, Tensor]:

@@ -24,11 +24,8 @@ from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
 from ssl_bench.objective.sampling import StepGenerator, unchosen, without_replacement
+from tests.objective.test_losses import draw
 from tests.ranks import on_two_ranks
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def numbered(images: int, views: int = 2) -> Embedded:

@@ -17,14 +17,8 @@ from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.losses import BYOL, SWD, InfoNCE, ReLIC
 from ssl_bench.objective.negatives import CrossView, InBatch, NoNegatives, Queue
 from ssl_bench.objective.temperature import Fixed, Learned
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def unit(*shape: int, seed: int = 0) -> Tensor:
-    return nn.functional.normalize(draw(*shape, seed=seed), dim=-1)
+from tests.objective.test_losses import draw
+from tests.objective.test_negatives import unit
 
 
 def test_candidates_without_an_image_are_never_excluded() -> None:

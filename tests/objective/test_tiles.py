@@ -8,25 +8,18 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ssl_bench.objective import tiles
 from ssl_bench.objective.bits import pack
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
+from tests.objective.test_losses import draw
+from tests.objective.test_negatives import unit
 
 V, B, C, D = 2, 7, 80, 40
 PANEL = 250  # three anchors per panel, fewer in the last one of 14 or 7
 FEW, MANY = 2, 5  # chosen keys per anchor: few enough at C to be read one by one, and too many for that
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def unit(*shape: int, seed: int = 0) -> Tensor:
-    return normalize(draw(*shape, seed=seed), dim=-1)
 
 
 def places(n: int) -> Tensor:

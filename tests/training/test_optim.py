@@ -14,7 +14,7 @@ from ssl_bench.config.identity import run_id
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.backbones import timm_backbone
 from ssl_bench.networks.heads import MLP
-from ssl_bench.training.optim import LARS, Recipe
+from ssl_bench.training.optim import Recipe
 from tests.composed import load
 
 
@@ -131,33 +131,6 @@ def assert_same(model: nn.Module, other: nn.Module) -> None:
 def lars_of(model: nn.Module, momentum: float = 0.9) -> torch.optim.Optimizer:
     settings = ["optimizer.weight_decay=0.01", "optimizer.trust_coefficient=0.02", f"optimizer.momentum={momentum}"]
     return recipe("optimizer=lars", *settings).optimizer(model)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("tensor_lr", [False, True])
-def test_lars_is_timms_to_the_last_bit_and_reads_its_state(momentum: float, tensor_lr: bool) -> None:
-    from timm.optim import Lars
-
-    ours, timms, resumed = twins(3)
-    mine, later = lars_of(ours, momentum), lars_of(resumed, momentum)
-    decayed, rest = LARS.groups(recipe("optimizer=lars", "optimizer.weight_decay=0.01"), timms)
-    groups = [decayed | {"always_adapt": True}, rest]
-    reference = Lars(groups, 0.3, momentum=momentum, trust_coeff=0.02, foreach=True)
-    for step, lr in enumerate((0.5, 0.3, 0.2, 0.1, 0.4)):
-        for optimizer, model in ((mine, ours), (reference, timms), (later, resumed)):
-            for group in optimizer.param_groups:
-                group["lr"] = torch.tensor(lr) if tensor_lr else lr
-            set_gradients(model, step)
-            if step == 1:  # a weight and a gradient of nothing but zeros
-                weight = model.get_parameter("3.weight")
-                weight.grad = torch.zeros_like(weight)
-            optimizer.step()
-        assert_same(ours, timms)
-        if step == 2:
-            resumed.load_state_dict(timms.state_dict())
-            later.load_state_dict(copy.deepcopy(reference.state_dict()))
-        if step >= 2:
-            assert_same(resumed, timms)
 
 
 def test_lars_under_a_gradient_scaler_asks_nothing_of_the_host_and_leaves_out_an_overflow() -> None:
