@@ -1,4 +1,4 @@
-"""lightly's SimCLR loop with our losses in place of its own, plain and as a module of Lightning."""
+"""lightly's losses have the values of ours, which train in a module of Lightning."""
 
 from typing import Any
 

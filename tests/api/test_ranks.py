@@ -1,4 +1,4 @@
-"""Two ranks against one process: weights after training with DistributedDataParallel, and what lightly gives there."""
+"""Two ranks against one process: weights after training with DistributedDataParallel."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Photos in folders: reading, refusals, views and evaluation; equal results with two processes and after a stop."""
+"""Photos in folders: reading, refusals, evaluation, and a loader that continues in the middle of an epoch."""
 
 import logging
 import os

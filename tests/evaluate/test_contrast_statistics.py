@@ -1,4 +1,4 @@
-"""Statistics over K compared with a loop over queries, draws and negatives, with closed forms, and on two ranks."""
+"""Statistics over K compared with a loop over queries, draws and negatives."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Geometry and projections compared with naive loops, closed forms and scikit-learn, on one rank and on two."""
+"""Geometry and projections compared with naive loops and scikit-learn."""
 
 import itertools
 import math

@@ -1,7 +1,6 @@
 """kNN compared with scikit-learn and with a dense float64 reference, ties included, in bounded memory."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.arrays import Images
 from ssl_bench.evaluate import knn
-from ssl_bench.evaluate.knn import BLOCKS, GROUP, KNN, _products, knn_predict
+from ssl_bench.evaluate.knn import BLOCKS, GROUP, KNN, knn_predict
 from ssl_bench.evaluate.target import Target
 
 CLASSES = 7
@@ -94,14 +93,6 @@ def test_features_that_are_not_finite_count_as_zeros() -> None:
         rankings.append(knn_predict(queries, bank, labels, k=200, temperature=0.1, num_classes=CLASSES))
     assert torch.equal(rankings[0], rankings[1])
     assert torch.equal(rankings[0], rankings[2])
-
-
-def test_the_search_keeps_the_tf32_setting_of_each_run(tf32: Callable[[bool], None]) -> None:
-    for allowed in (True, False, True):
-        tf32(allowed)
-        assert _products(torch.ones(3, 4), torch.ones(0, 4)).shape == (3, 0)  # uses the matrix product, even on a CPU
-        assert torch.backends.cuda.matmul.allow_tf32 == allowed
-        assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
 
 
 class Largest(TorchDispatchMode):

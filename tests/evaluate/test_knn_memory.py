@@ -1,4 +1,4 @@
-"""kNN in a memory: the votes equal those of a plain search without unlabelled images; its curve in a whole run."""
+"""kNN in a memory: the votes equal those of a plain search without unlabelled images."""
 
 import pytest
 import torch

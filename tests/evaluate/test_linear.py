@@ -65,16 +65,19 @@ def test_training_equals_torchs_sgd_with_cosine_decay(weight_decay: float) -> No
     torch.testing.assert_close(F.linear(x, weight[0], bias[0]), expected, rtol=0, atol=1e-12)
 
 
-def test_learning_rates_together_equal_each_rate_alone() -> None:
+def test_rates_and_weight_decays_together_equal_each_alone() -> None:
     x, y = data()
-    lrs = [0.001, 0.03, 1.0]
-    weight, bias = fit(x, y, lrs)
-    for i, lr in enumerate(lrs):
-        alone = fit(x, y, [lr])
+    lrs, decays = [0.001, 0.03, 1.0], [0.0, 0.5, 0.01]
+    weight, bias = fit(x, y, lrs, weight_decay=decays)
+    for i, (lr, decay) in enumerate(zip(lrs, decays, strict=True)):
+        alone = fit(x, y, [lr], weight_decay=decay)
         torch.testing.assert_close(weight[i], alone[0][0], rtol=0, atol=1e-10)
         torch.testing.assert_close(bias[i], alone[1][0], rtol=0, atol=1e-10)
-    single = fit(x.float(), y, lrs)
+    single = fit(x.float(), y, lrs, weight_decay=decays)
     torch.testing.assert_close(single[0].double(), weight, rtol=1e-3, atol=1e-5)
+    probe = LinearProbe(lrs=[1.0], weight_decay=[1.0, 0.0], epochs=5)
+    metrics = dict(probe.run(raw(blobs(400, 1.0, 0), blobs(200, 1.0, 1))))
+    assert metrics["weight_decay"] == 0.0 and metrics["lr"] == 1.0
 
 
 def test_a_rate_that_diverges_does_not_change_the_others() -> None:
@@ -201,18 +204,6 @@ def test_every_epoch_sees_new_crops_and_the_last_one_is_tested() -> None:
 
 def test_no_classifier_is_trained_on_crops_of_raw_pixels() -> None:
     assert list(LinearOnImages(4).run(raw(blobs(20, 1, 0), blobs(20, 1, 1)))) == []
-
-
-def test_weight_decays_are_chosen_together_with_the_rates() -> None:
-    x, y = data()
-    weight, _ = fit(x, y, [0.1, 0.1], weight_decay=[0.0, 0.5])
-    for i, decay in enumerate((0.0, 0.5)):
-        alone = fit(x, y, [0.1], weight_decay=decay)
-        torch.testing.assert_close(weight[i], alone[0][0], rtol=0, atol=1e-10)
-    metrics = dict(
-        LinearProbe(lrs=[1.0], weight_decay=[1.0, 0.0], epochs=5).run(raw(blobs(400, 1.0, 0), blobs(200, 1.0, 1)))
-    )
-    assert metrics["weight_decay"] == 0.0 and metrics["lr"] == 1.0
 
 
 def test_the_accuracy_of_each_class() -> None:

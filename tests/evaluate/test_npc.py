@@ -1,4 +1,4 @@
-"""The coupling multiplier compared with the objective and with its formula, on one rank and on two."""
+"""The coupling multiplier compared with the objective and with its formula."""
 
 import math
 from typing import Any

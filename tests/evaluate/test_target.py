@@ -1,4 +1,4 @@
-"""A target: its network is frozen and computes every image once, in order, on any number of ranks."""
+"""A target: its network is frozen and computes every image once, in order."""
 
 from typing import Any
 

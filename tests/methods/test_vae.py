@@ -1,4 +1,4 @@
-"""The VAE: its bound against a naive loop, its divergence in closed form, sizes of the decoder, draws, refusals."""
+"""The VAE: its bound against a naive loop, sizes of the decoder, number formats, refusals."""
 
 from typing import Literal
 

@@ -222,21 +222,6 @@ def test_a_loss_that_is_not_finite_stops_the_run(train: Train) -> None:
     assert "not finite" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
 
-@pytest.mark.slow
-def test_a_run_with_a_damaged_checkpoint_resumes_from_the_previous_one(train: Train) -> None:
-    run = [*SHORT, "checkpoint.every=1"]
-    assert train(*run)[0] == 0
-    whole = checkpoint_tensors(Path("outputs"))
-    folder = only_run()
-    (folder / "results.json").unlink()
-    last = folder / "checkpoints" / "last.pt"
-    last.write_bytes(last.read_bytes()[:2000])
-    code, printed = train(*run)
-    assert code == 0
-    assert "last.pt cannot be read" in printed and "resuming from" in printed and "resuming at step 20 of 30" in printed
-    assert identical(whole, checkpoint_tensors(Path("outputs")))
-
-
 def test_a_run_resumed_under_other_conditions_says_so(train: Train, cli: Callable[..., Any]) -> None:
     run = [*SHORT, "epochs=2", "checkpoint.every=1"]
     assert train(*run)[0] == 0
