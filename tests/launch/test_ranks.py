@@ -110,7 +110,10 @@ def started_here(kind: str, folder: Path) -> Outcome:
 
 @pytest.mark.slow
 def test_a_failure_of_a_rank_ends_all_with_its_sentence_or_its_traceback(tmp_path: Path) -> None:
-    assert started_here("known", tmp_path) == Outcome.failed("a planted reason")
-    outcome = started_here("unknown", tmp_path)
+    known, unknown = tmp_path / "known", tmp_path / "unknown"
+    for folder in (known, unknown):
+        folder.mkdir()
+    assert started_here("known", known) == Outcome.failed("a planted reason")
+    outcome = started_here("unknown", unknown)
     assert (outcome.state, outcome.code) == (State.FAILED, 1)
     assert outcome.reason == "rank 1 failed: KeyError: 'a planted bug'" and "_fail" in outcome.detail
