@@ -273,29 +273,6 @@ def bits_of(images: Tensor, picture: int) -> Tensor:
     return constants[:, :, 0, 0]
 
 
-def _bit_views(root: Path, epoch: int) -> tuple[Tensor, list[Tensor]]:
-    parts = Parts(load(["dataset=randbit_mnist", "dataset.bits=12", "batch_size.size=32", f"paths.data={root}"]))
-    loader = Loader(parts.dataset.pretrain(), parts.views, 32, CPU, 0, torch.float32)
-    batch = next(loader.steps(epoch * 3, epoch * 3 + 1)).batch()
-    return batch.ids, batch.views
-
-
-def test_an_image_keeps_its_bits_in_views_epochs_and_evaluation(tmp_path: Path) -> None:
-    write_mnist(tmp_path)
-    made = dataset(tmp_path, "dataset=randbit_mnist", "dataset.bits=12")
-    train = made.split("train")
-    assert isinstance(train, WithBits)
-    expected = binary(train.values, 12).float()  # [N, 12]
-    for epoch in range(2):
-        ids, (first, second) = _bit_views(tmp_path, epoch)
-        assert torch.equal(bits_of(first, 1), expected[ids]) and torch.equal(bits_of(second, 1), expected[ids])
-        assert not torch.equal(first[:, :1], second[:, :1])
-    evaluated = EvalView(mean=[0.2], std=[0.5])(taken(train, torch.arange(9)))
-    assert torch.equal(bits_of(evaluated, 1), expected[:9]) and evaluated.shape == (9, 13, 28, 28)
-    order = torch.randperm(TRAIN)
-    assert torch.equal(taken(train.to(CPU), order), taken(train)[order])
-
-
 @pytest.mark.parametrize(("name", "picture", "size"), [("randbit_mnist", 1, 28), ("randbit_cifar10", 3, 32)])
 def test_a_network_takes_the_picture_and_the_bits(tmp_path: Path, name: str, picture: int, size: int) -> None:
     k = 7 if picture == 1 else 0

@@ -286,16 +286,6 @@ def broken(*_: object) -> list[Tensor]:
     raise RuntimeError("no C compiler\n was found")
 
 
-def test_a_generator_determines_the_views() -> None:
-    images, views = smooth(20, 3, 32, 32), Views(32, **ON)
-    first = views(images, generator(3))
-    assert torch.equal(views(images, generator(3)), first)
-    assert not torch.equal(views(images, generator(4)), first)
-    state = generator(3)
-    assert torch.equal(views(images, state), first)
-    assert not torch.equal(views(images, state), first)  # the next call draws new parameters
-
-
 # Distributions
 
 N = 20_000

@@ -64,10 +64,6 @@ def leave(code: int) -> Outcome:
     os._exit(code)
 
 
-def divide() -> Outcome:
-    return Outcome(State.DONE, 1 // 0)
-
-
 def stop_parent(pid: int, number: int) -> Outcome:
     """Send the process that waits for this one a signal, and end as a training does when that arrives here."""
     with Interrupt() as interrupt:
@@ -97,13 +93,6 @@ def test_a_crash_fails_one_run_and_the_server_goes_on(crash: Any, argument: int,
     server = fact("server")
     assert in_worker(crash, argument) == Outcome.failed(f"{reason}; the same command resumes")
     assert fact("server") == server
-
-
-def test_an_exception_becomes_the_outcome() -> None:
-    outcome = in_worker(divide)
-    assert (outcome.state, outcome.code) == (State.FAILED, 1)
-    assert outcome.reason == "the process of the run failed: ZeroDivisionError: integer division or modulo by zero"
-    assert outcome.detail.startswith("Traceback") and "1 // 0" in outcome.detail
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.errors import InvalidValue
-from ssl_bench.networks.backbones import DigitsResNet, timm_backbone, wide_resnet50
+from ssl_bench.networks.backbones import timm_backbone, wide_resnet50
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,3 @@ def test_invalid_networks_of_timm_are_refused() -> None:
         timm_backbone("vit_tiny_patch16_224", 3, "cifar")
     with pytest.raises(InvalidValue, match=r"^zero_init_residual=true: set zero_init_residual to null"):
         timm_backbone("vit_tiny_patch16_224", 3, zero_init_residual=True)
-
-
-def test_the_small_network() -> None:
-    model = DigitsResNet(16, 1)
-    assert model(torch.zeros(2, 1, 20, 20)).shape == (2, 64) and model.num_features == 64
