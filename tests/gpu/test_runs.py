@@ -22,7 +22,8 @@ from ssl_bench.training.step import Stepper
 from tests.composed import load
 from tests.gpu.conftest import REAL
 from tests.gpu.runs import TINY
-from tests.launch.test_grid import training_processes, wait_for
+from tests.launch.test_grid import training_processes
+from tests.ranks import wait_for
 
 EXACT = ["precision=fp64", "optimizer.lr=0.01", "max_steps=8", "log_every=1"]
 

@@ -1,10 +1,8 @@
 """Grids: every run once, one after another or several at a time, and a summary at the end."""
 
-import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from ssl_bench import files
 from ssl_bench.config import compose
 from ssl_bench.config.identity import run_dir
 from tests.conftest import SMALL
+from tests.ranks import wait_for
 
 Train = Callable[..., tuple[int, str]]
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -35,11 +34,6 @@ LOCAL = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
 def results(outputs: str = "outputs") -> dict[str, Any]:
     """``results.json`` of all runs by run_id."""
     return {path.parent.name: files.read_json(path) for path in Path(outputs).glob("*/*/results.json")}
-
-
-def losses(folder: Path) -> list[float]:
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [row["loss"] for row in rows if "loss" in row]
 
 
 # ---- runs one after another
@@ -148,14 +142,6 @@ def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done()
     assert started.returncode == 0 and "3 runs: 3 trained, 0 done before, 0 failed" in printed, printed
     assert f"is being trained by {os.uname().nodename} (process {holder.pid})" in printed
     assert len(results()) == 3
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
-    """Wait until ``condition`` returns something true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def training_processes(grid: int) -> list[int]:

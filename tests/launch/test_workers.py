@@ -18,7 +18,8 @@ from ssl_bench.launch.slots import Slot
 from ssl_bench.launch.workers import carry_out
 from ssl_bench.signals import Interrupt
 from tests.conftest import SMALL
-from tests.launch.test_grid import LOCAL, losses, results, training_processes, wait_for
+from tests.launch.test_grid import LOCAL, results, training_processes
+from tests.ranks import wait_for
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 pytestmark = [linux, pytest.mark.slow]
@@ -122,6 +123,11 @@ def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
 
 
 # ---- a grid of workers
+
+
+def losses(folder: Path) -> list[float]:
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [row["loss"] for row in rows if "loss" in row]
 
 
 def test_a_stopped_run_saves_its_state_and_ends_with_the_code_of_the_signal() -> None:
