@@ -31,11 +31,6 @@ def example(
     return run
 
 
-def test_there_are_four_of_at_most_forty_lines() -> None:
-    lengths = {file.name: len(file.read_text().splitlines()) for file in EXAMPLES.glob("*.py")}
-    assert len(lengths) == 4 and max(lengths.values()) <= 40, lengths
-
-
 @pytest.mark.slow
 def test_a_plain_loop_learns(example: Callable[..., list[str]]) -> None:
     first, *_, last = example("plain_loop", "10")

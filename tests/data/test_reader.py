@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ssl_bench.data import reader
 from ssl_bench.data.arrays import ImageBatch, Images, Source
-from ssl_bench.data.padding import Padded, pad
+from ssl_bench.data.padding import pad
 from ssl_bench.data.pixels import by_size
 from ssl_bench.data.reader import Reader
 from ssl_bench.data.views import ViewParameters, Views
@@ -65,21 +65,6 @@ def test_padded_images_are_the_images(channels: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(copy, images, strict=True))
 
 
-def cropped_per_view(views: Views, images: list[Tensor], parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
-    """The crops as they were made before: padded with zeros once for each view."""
-    groups = by_size(images, 128)
-    order = torch.tensor([i for group in groups for i in group])
-    grouped, out, start = parameters[order], [], 0
-    for group in groups:
-        size = [max(images[i].shape[side] for i in group) for side in (0, 1, 2)]
-        batch = images[0].new_zeros(len(group), size[1], size[2], size[0]).permute(0, 3, 1, 2)
-        for padded, i in zip(batch, group, strict=True):
-            padded[:, : images[i].shape[1], : images[i].shape[2]] = images[i]
-        out.append(views._crop(batch, grouped[start : start + len(group)], dtype))
-        start += len(group)
-    return torch.empty_like(torch.cat(out)).index_copy_(0, order, torch.cat(out))
-
-
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_views_of_padded_images_are_the_same_whatever_the_padding_holds(interpolation: str) -> None:
     views = Views(32, interpolation=interpolation, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5)
@@ -88,24 +73,11 @@ def test_views_of_padded_images_are_the_same_whatever_the_padding_holds(interpol
         batch.fill_(255)
         for row, i in zip(batch, group, strict=True):
             row[:, : images[i].shape[1], : images[i].shape[2]] = images[i]
-    for view in range(2):
-        drawn = parameters(views, view)
-        for dtype in (torch.float32, torch.float64):
-            expected = cropped_per_view(views, images, drawn, dtype)
-            assert torch.equal(views._crop_padded(once, 3, drawn, dtype), expected)
-        made = views.apply(once, drawn, masked=True)
-        assert torch.equal(made, views.apply(images, drawn, masked=True))
-        torch.testing.assert_close(made, views.apply(images, drawn, masked=False), rtol=0, atol=2e-5)
-
-
-def test_channels_beyond_the_picture_pass_through_padded_images() -> None:
-    views = Views(16, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
-    images, drawn = photos(5), parameters(views, 0)
-    for i, image in enumerate(images):
-        image[3:] = torch.tensor([i, 255 - i], dtype=torch.uint8)[:, None, None]
-    made = views.apply(pad(images), drawn, masked=True)
-    assert torch.equal(made[:, 3, 0, 0], torch.arange(len(images)) / 255)
-    torch.testing.assert_close(made, views.apply(images, drawn, masked=False), rtol=0, atol=2e-5)
+    drawn = parameters(views, 0)
+    for dtype in (torch.float32, torch.float64):
+        made = views.apply(once, drawn, dtype, masked=True)
+        assert torch.equal(made, views.apply(images, drawn, dtype, masked=True))
+        torch.testing.assert_close(made, views.apply(images, drawn, dtype, masked=False), rtol=0, atol=2e-5)
 
 
 # ---- order
@@ -207,23 +179,15 @@ def of_one_size() -> Images:
     return Images([images], torch.arange(8))
 
 
-@pytest.mark.parametrize("ragged", [False, True])
-def test_copies_run_on_their_own_stream_and_the_training_waits_for_each(
-    ragged: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    images = photos()
-    monkeypatch.setattr(reader, "pad", lambda batch, pinned: pad(batch))  # its own copies are not the subject
-    source = Many(images, [0.0] * len(SIDES)) if ragged else of_one_size()
+def test_copies_run_on_their_own_stream_and_the_training_waits_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = of_one_size()
     expected = [source.take(ids) for ids in torch.arange(8).split(4)]
-    batches = [pad(batch) for batch in expected] if ragged else expected  # type: ignore[arg-type]
-    monkeypatch.setattr(reader, "pad", lambda batch, pinned: next(p for p in batches if torch.equal(p[0], batch[0])))
     gpu = FakeGPU(monkeypatch)
     made = Reader(source, torch.device("cuda", 0))
     for i, batch in enumerate(made.batches(torch.arange(8).split(4))):
         held = [batch.ids, batch.labels, *reader._tensors(batch)[2:]]
-        assert len(held) == (3 if not ragged else 3 + len(batch.images.batches))  # type: ignore[union-attr]
-        assert all(tensor.data_ptr() in gpu.copies for tensor in held)
-        assert all(torch.equal(a, b) for a, b in zip(batch.images, expected[i], strict=True))
+        assert len(held) == 3 and all(tensor.data_ptr() in gpu.copies for tensor in held)
+        assert torch.equal(batch.images, expected[i])  # type: ignore[arg-type]
         last = [call for call in gpu.calls if call[1] == "training"]
         assert last[0][0] == "wait"  # before anything uses the batch
         assert [call[2] for call in last[1:]] == [tensor.data_ptr() for tensor in held]
@@ -243,9 +207,3 @@ def test_each_batch_waits_for_its_own_event(monkeypatch: pytest.MonkeyPatch) -> 
     assert waits == [("wait", "training", f"event {i}") for i in (1, 2, 3, 4)]
     names = [call[0] for call in gpu.calls if call[1] == "copies"]
     assert names == ["copy", "copy", "copy", "event"] * 4  # the event is after the copies of its batch
-
-
-def test_nothing_is_copied_or_padded_for_a_cpu() -> None:
-    source = Many(photos(), [0.0] * len(SIDES))
-    batch = Reader(source, CPU).take(torch.tensor([3, 1]))
-    assert not isinstance(batch.images, Padded) and batch.images[0] is source.images[3]

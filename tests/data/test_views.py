@@ -3,12 +3,9 @@
 All seeds are fixed, so every p-value is the same in each run. Images are smooth noise.
 """
 
-import colorsys
 import itertools
 import math
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +14,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from PIL import Image
 from scipy import stats
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import ColorJitter, GaussianBlur, InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as F
 
-from ssl_bench.data.color import shift_hue
 from ssl_bench.data.evalview import EvalView
-from ssl_bench.data.resample import blur_matrix, resize_box, resize_matrix
+from ssl_bench.data.resample import blur_matrix
 from ssl_bench.data.views import LARGE, ViewParameters, Views
 from ssl_bench.errors import InvalidValue
 from tests.operations import Operations
@@ -73,12 +68,10 @@ PARTS: list[Callable[[Any, float], Any]] = [F.adjust_brightness, F.adjust_contra
 
 
 def reference(image: Any, views: Views, parameters: ViewParameters, k: int) -> Any:
-    """Apply row k with torchvision to a float tensor [C, H, W] in [0, 1] or to a PIL image; not normalised."""
+    """Apply row k with torchvision to a float tensor [C, H, W] in [0, 1]; not normalised."""
     box = [int(getattr(parameters, name)[k]) for name in ("top", "left", "height", "width")]
     mode = InterpolationMode(views.interpolation)
-    x = F.resized_crop(image, *box, [views.size] * 2, mode, antialias=True)
-    if isinstance(x, Tensor):
-        x = x.clamp(0, 1)
+    x = F.resized_crop(image, *box, [views.size] * 2, mode, antialias=True).clamp(0, 1)
     if parameters.flip[k]:
         x = F.hflip(x)
     channels = F.get_dimensions(x)[0]
@@ -108,75 +101,13 @@ def deviation(views: Views, images: Tensor, parameters: ViewParameters, dtype: t
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(
-    ("height", "width", "size", "n"), [(32, 32, 32, 40), (96, 96, 96, 12), (256, 256, 224, 12), (40, 27, 33, 20)]
-)
+@pytest.mark.parametrize(("height", "width", "size", "n"), [(32, 32, 32, 40), (256, 256, 224, 12), (40, 27, 33, 20)])
 def test_crop_flip_resize(height: int, width: int, size: int, n: int, channels: int, interpolation: str) -> None:
     views = Views(size, interpolation=interpolation, grayscale=0)
     images = smooth(n, channels, height, width)
     parameters = views.draw(n, height, width, generator())
     assert parameters.flip.any() and not parameters.flip.all()
     assert deviation(views, images, parameters) <= (5e-7 if interpolation == "bilinear" else 2e-6)
-
-
-def test_boxes_down_to_one_pixel() -> None:
-    parameters = replace(still(4, 9, 9), height=torch.tensor([1, 9, 1, 2]), width=torch.tensor([9, 1, 1, 3]))
-    parameters = replace(parameters, top=torch.tensor([8, 0, 4, 7]), left=torch.tensor([0, 8, 3, 6]))
-    for interpolation in ("bilinear", "bicubic"):
-        assert deviation(Views(12, interpolation=interpolation), smooth(4, 3, 9, 9), parameters) <= 2e-6
-
-
-def keys(x: float) -> float:
-    """Keys' cubic of the distance x >= 0, with a = -1/2."""
-    if x < 1:
-        return ((1.5 * x) - 2.5) * x * x + 1
-    return ((-0.5 * x + 2.5) * x - 4) * x + 2 if x < 2 else 0.0
-
-
-def bicubic_tf(line: Sequence[float], out: int) -> list[float]:
-    """One axis as by tensorflow/core/kernels/image/resize_bicubic_op.cc at 023ab92, with half_pixel_centers.
-
-    Four neighbours, whatever the scale; the place between two pixels is one of 1024; neighbours outside have weight 0.
-    """
-    row = []
-    for target in range(out):
-        place = (target + 0.5) * len(line) / out - 0.5
-        first = math.floor(place)
-        between = round((place - first) * 1024) / 1024
-        near = [(k, keys(abs(k - first - between))) for k in range(first - 1, first + 3) if 0 <= k < len(line)]
-        row.append(sum(weight * line[k] for k, weight in near) / sum(weight for _, weight in near))
-    return row
-
-
-@pytest.mark.parametrize(("height", "width", "size"), [(20, 31, 9), (9, 7, 16), (24, 24, 10), (1, 5, 4)])
-def test_bicubic_as_in_tensorflow_is_its_kernel(height: int, width: int, size: int) -> None:
-    """Whole batches and images one by one, against loops in double precision."""
-    views = Views(size, scale=(0.3, 1), interpolation="bicubic_tf", grayscale=0)
-    images = smooth(3, 1, height, width)
-    parameters = replace(views.draw(3, height, width, generator()), flip=torch.tensor([True, False, True]))
-    rows = []
-    for k, image in enumerate(images[:, 0].double() / 255):
-        top, left, h, w = (int(getattr(parameters, name)[k]) for name in ("top", "left", "height", "width"))
-        lines = [bicubic_tf(line, size) for line in image[top : top + h, left : left + w].tolist()]
-        x = torch.tensor([bicubic_tf(line, size) for line in zip(*lines, strict=True)], dtype=torch.float64).T
-        rows.append((x.flip(1) if parameters.flip[k] else x).clamp(0, 1)[None])
-    for given in (images, list(images)):
-        for masked in (False, True):
-            found = views.apply(given, parameters, torch.float64, masked)
-            torch.testing.assert_close(found, torch.stack(rows), rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_one_photo_is_resized_as_a_batch_is(dtype: torch.dtype) -> None:
-    """Of the format that the views have already, which needs no cast, and of any memory format."""
-    photo = torch.rand(3, 20, 30, dtype=dtype)
-    for image in (photo, photo.permute(1, 2, 0).contiguous().permute(2, 0, 1)):
-        rows, columns = (
-            resize_matrix(torch.zeros(1), torch.tensor([float(side)]), None, side, 8, "bicubic_tf", dtype)
-            for side in (20, 30)
-        )
-        expected = rows[0] @ photo @ columns[0].T
-        torch.testing.assert_close(resize_box(image, 8, "bicubic_tf"), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_bicubic_as_in_tensorflow_has_the_values_of_tensorflow() -> None:
@@ -195,64 +126,12 @@ def test_bicubic_as_in_tensorflow_has_the_values_of_tensorflow() -> None:
     assert float((found - torch.tensor([float(x) for x in expected.split()]).view(5, 5)).abs().max()) < 1e-6
 
 
-def test_the_bicubic_interpolations_differ_only_where_a_crop_shrinks() -> None:
-    """A crop of a 32-pixel image for 32 pixels is enlarged: there, antialiasing does nothing."""
-    for size, apart in (32, False), (12, True):
-        images, kinds = smooth(40, 3, 32, 32), [Views(size, interpolation=kind) for kind in ("bicubic", "bicubic_tf")]
-        a, b = (views.apply(images, views.draw(40, 32, 32, generator())) for views in kinds)
-        assert (float((a - b).abs().max()) > 0.1) == apart
-        assert apart or float((a - b).abs().max()) < 1e-3  # the filter's table has 1024 places
-
-
-@pytest.mark.parametrize("grayscale_first", [False, True])
-def test_grayscale_before_or_after_the_jitter(grayscale_first: bool) -> None:
-    """As in torchvision. Only before it, a change of the saturation or hue cannot be seen on a gray image."""
-    views = Views(32, jitter=(0.4, 0.4, 0.4, 0.4), jitter_p=1, grayscale=1, grayscale_first=grayscale_first)
-    images = smooth(30, 3, 32, 32)
-    parameters = views.draw(30, 32, 32, generator())
-    assert deviation(views, images, parameters) <= 5e-6
-    colours = parameters.strength.clone()
-    colours[:, 2:] = torch.tensor([1.0, 0.0])  # saturation and hue as they are
-    other = views.apply(images, replace(parameters, strength=colours))
-    difference = float((views.apply(images, parameters) - other).abs().max())
-    assert (difference < 1e-3) == grayscale_first  # the weights of the luma add up to 0.9999
-
-
 @pytest.mark.parametrize("channels", [1, 3])
-def test_jitter_in_every_order(channels: int) -> None:
-    orders = torch.tensor(list(itertools.permutations(range(4))))  # [24, 4]
-    views = Views(32, jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1, grayscale=0, flip=0)
-    for seed in range(3):
-        parameters = replace(views.draw(24, 32, 32, generator(seed)), order=orders)
-        assert deviation(views, smooth(24, channels, 32, 32, seed), parameters) <= 5e-6
-
-
-@pytest.mark.parametrize("part", range(4))
-def test_each_part_alone(part: int) -> None:
-    jitter = tuple(0.5 if p == part else 0.0 for p in range(4))
-    views = Views(32, jitter=jitter, jitter_p=1, grayscale=0)
-    parameters = views.draw(30, 32, 32, generator())
-    others = [p for p in range(4) if p != part]
-    assert torch.equal(parameters.strength[:, others], torch.tensor([1.0, 1.0, 1.0, 0.0])[others].expand(30, 3))
-    assert deviation(views, smooth(30, 3, 32, 32), parameters) <= 2e-6
-
-
-def test_hue_against_the_standard_library() -> None:
-    steps = torch.linspace(0, 1, 5, dtype=torch.float64)
-    colours = torch.cartesian_prod(steps, steps, steps)  # [125, 3]: grays, primaries, ties between channels
-    for turn in (-0.5, -0.21, 0.0, 1 / 6, 0.5):
-        ours = shift_hue(colours[:, :, None, None], torch.full((125,), turn, dtype=torch.float64))[:, :, 0, 0]
-        for colour, turned in zip(colours.tolist(), ours.tolist(), strict=True):
-            hue, saturation, value = colorsys.rgb_to_hsv(*colour)
-            assert turned == pytest.approx(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value), abs=1e-12)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("size", "n"), [(32, 20), (96, 6), (224, 3)])
+@pytest.mark.parametrize(("size", "n"), [(32, 20), (224, 3)])
 def test_blur(size: int, n: int, channels: int) -> None:
     views = Views(size, scale=(1, 1), ratio=(1, 1), flip=0, grayscale=0, blur=1)
     parameters = views.draw(n, size, size, generator())
-    assert views.blur_kernel == {32: 3, 96: 9, 224: 23}[size]
+    assert views.blur_kernel == {32: 3, 224: 23}[size]
     assert deviation(views, smooth(n, channels, size, size), parameters) <= 1.5e-6
 
 
@@ -276,11 +155,11 @@ RECIPES = sorted(path.stem for path in AUGMENT.glob("*.yaml") if "_target_" in y
 
 
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize(("height", "size", "n"), [(32, 32, 120), (256, 224, 5)])
-def test_whole_recipe(name: str, height: int, size: int, n: int) -> None:
+@pytest.mark.parametrize(("height", "size", "n", "channels"), [(32, 32, 60, 3), (32, 32, 30, 1), (256, 224, 3, 3)])
+def test_whole_recipe(name: str, height: int, size: int, n: int, channels: int) -> None:
     views = recipe(name, size)
     parameters = views.draw(n, height, height, generator())
-    assert deviation(views, smooth(n, 3, height, height), parameters) <= 5e-6
+    assert deviation(views, smooth(n, channels, height, height), parameters) <= 5e-6
 
 
 SIMCLR = {"scale": (0.08, 1), "jitter_p": 0.8, "grayscale_first": False}
@@ -301,41 +180,11 @@ def test_recipes_of_the_papers(name: str, expected: dict[str, Any]) -> None:
     assert {setting: getattr(views, setting) for setting in expected} == expected
 
 
-def pil_levels(views: Views, n: int) -> Tensor:
-    """Differences [n, 3, S, S] from the same operations on PIL images, in levels of 255."""
-    images = smooth(n, 3, 32, 32)
-    parameters = views.draw(n, 32, 32, generator())
-    rows = [
-        reference(Image.fromarray(image.permute(1, 2, 0).numpy()), views, parameters, k)
-        for k, image in enumerate(images)
-    ]
-    theirs = torch.stack([torch.from_numpy(np.array(row)).permute(2, 0, 1) for row in rows])
-    return (views.apply(images, parameters) * 255 - theirs).abs()
-
-
-def test_values_are_close_to_pil_which_rounds_after_every_operation() -> None:
-    assert pil_levels(Views(32, grayscale=0), 60).max() <= 1.01
-    assert pil_levels(recipe("simclr_cifar", 32), 200).mean() <= 1.5
-
-
 def test_each_channel_is_normalised() -> None:
     images, views, plain = smooth(5, 3, 32, 32), Views(32, mean=MEAN, std=STD, **ON), Views(32, **ON)
     parameters = views.draw(5, 32, 32, generator())
     expected = F.normalize(plain.apply(images, parameters), MEAN, STD)
     assert torch.allclose(views.apply(images, parameters), expected, rtol=0, atol=1e-6)
-
-
-def test_one_channel_has_no_saturation_hue_or_grayscale() -> None:
-    images = smooth(50, 1, 32, 32)
-    views = Views(32, jitter=(0, 0, 0.8, 0.5), jitter_p=1, grayscale=1)
-    parameters = views.draw(50, 32, 32, generator())
-    assert torch.equal(views.apply(images, parameters), Views(32, grayscale=0).apply(images, parameters))
-
-
-def test_operations_that_are_off_change_nothing() -> None:
-    images = smooth(6, 3, 32, 32)
-    views = Views(32, scale=(1, 1), ratio=(1, 1), flip=0, jitter=None, grayscale=0, blur=0, mean=MEAN, std=STD)
-    assert torch.allclose(views(images, generator()), EvalView(mean=MEAN, std=STD)(images), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -355,6 +204,7 @@ def test_other_dtypes() -> None:
     assert deviation(views, images, parameters, torch.float64) <= 1e-13
     precise = views.apply(images, parameters, torch.float64)
     assert (precise - views.apply(images, parameters)).abs().max() <= 3e-6
+    assert (precise - views.apply(images, parameters, torch.float64, masked=True)).abs().max() <= 1e-13
     for dtype in (torch.float16, torch.bfloat16):
         assert torch.equal(views.apply(images, parameters, dtype), views.apply(images, parameters).to(dtype))
     with torch.autocast("cpu", torch.bfloat16):
@@ -367,7 +217,7 @@ def test_other_dtypes() -> None:
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "bicubic_tf"])
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("height", "size", "n"), [(32, 32, 200), (40, 18, 60), (33, 33, 90), (96, 96, 20)])
+@pytest.mark.parametrize(("height", "size", "n"), [(40, 18, 60), (96, 96, 20)])
 def test_both_forms_are_equal_and_rows_are_independent(
     height: int, size: int, n: int, channels: int, interpolation: str
 ) -> None:
@@ -383,13 +233,6 @@ def test_both_forms_are_equal_and_rows_are_independent(
     some = torch.tensor([n - 1, 3, 3, 7])
     for rows in (slice(5, 19), slice(n - 1, n), slice(1, None, 3), some):
         assert torch.equal(views.apply(images[rows], parameters[rows]), unmasked[rows])
-
-
-def test_both_forms_in_float64() -> None:
-    views, images = Views(33, **ON), smooth(50, 3, 33, 33)
-    parameters = views.draw(50, 33, 33, generator())
-    forms = [views.apply(images, parameters, torch.float64, masked) for masked in (True, False)]
-    assert (forms[0] - forms[1]).abs().max() <= 1e-13
 
 
 def test_the_masked_form_never_waits_for_the_data() -> None:
@@ -443,27 +286,6 @@ def broken(*_: object) -> list[Tensor]:
     raise RuntimeError("no C compiler\n was found")
 
 
-def test_a_generator_determines_the_views() -> None:
-    images, views = smooth(20, 3, 32, 32), Views(32, **ON)
-    first = views(images, generator(3))
-    assert torch.equal(views(images, generator(3)), first)
-    assert not torch.equal(views(images, generator(4)), first)
-    state = generator(3)
-    assert torch.equal(views(images, state), first)
-    assert not torch.equal(views(images, state), first)  # the next call draws new parameters
-
-
-def test_parameters_of_a_seed_do_not_depend_on_other_settings() -> None:
-    full, bare = Views(32, **ON), Views(32, flip=0.1, jitter=None, grayscale=0)
-    state = generator(1), generator(1)
-    for _ in range(2):
-        a, b = full.draw(50, 32, 32, state[0]), bare.draw(50, 32, 32, state[1])
-        for name in ("top", "left", "height", "width", "order", "sigma"):
-            assert torch.equal(getattr(a, name), getattr(b, name))
-    assert torch.equal(state[0].get_state(), state[1].get_state())
-    assert all(torch.equal(getattr(a.to("cpu")[3:9], f.name), getattr(a, f.name)[3:9]) for f in fields(a))
-
-
 # Distributions
 
 N = 20_000
@@ -480,12 +302,7 @@ def uniform_parameters(parameters: ViewParameters) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(
     ("height", "width", "least"),
-    [
-        (32, 32, 0.08),
-        (96, 96, 0.08),
-        (60, 40, 0.2),
-        (10, 20, 0.5),
-    ],  # in the last one, a quarter of the boxes are central
+    [(32, 32, 0.08), (60, 40, 0.2), (10, 20, 0.5)],  # in the last one, a quarter of the boxes are central
 )
 def test_boxes_are_distributed_as_in_torchvision(height: int, width: int, least: float) -> None:
     torch.manual_seed(height)
@@ -503,49 +320,16 @@ def test_boxes_are_distributed_as_in_torchvision(height: int, width: int, least:
     assert ours["bottom"].max() == height and ours["right"].max() == width and min(ours["top"]) == 0
 
 
-def test_area_and_ratio_are_uniform_where_every_box_fits() -> None:
-    parameters = Views(32, scale=(0.1, 0.5)).draw(N, 4000, 4000, generator())
-    area, log_ratio = parameters.height * parameters.width / 4000**2, (parameters.width / parameters.height).log()
-    assert stats.kstest(area, stats.uniform(0.1, 0.4).cdf).pvalue > P
-    assert stats.kstest(log_ratio, stats.uniform(math.log(3 / 4), 2 * math.log(4 / 3)).cdf).pvalue > P
-    top, left = (parameters.top + 0.5) / (4001 - parameters.height), (parameters.left + 0.5) / (4001 - parameters.width)
-    for position in (top, left):
-        assert stats.kstest(position, stats.uniform.cdf).pvalue > P
-    assert (torch.corrcoef(torch.stack([area, log_ratio, top, left])) - torch.eye(4)).abs().max() < 5 / math.sqrt(N)
-
-
-@pytest.mark.parametrize(("height", "width"), [(10, 100), (100, 10), (30, 30)])
-def test_the_central_box_is_used_if_no_try_fits(height: int, width: int) -> None:
-    scale = (0.9, 1.0) if height != width else (0.99999, 1.0)
-    ratio = (3 / 4, 4 / 3) if height != width else (0.9, 0.95)
-    parameters = Views(8, scale=scale, ratio=ratio).draw(50, height, width, generator())
-    torch.manual_seed(0)
-    box = RandomResizedCrop.get_params(torch.empty(3, height, width), list(scale), list(ratio))
-    assert torch.equal(
-        torch.stack([parameters.top, parameters.left, parameters.height, parameters.width], 1),
-        torch.tensor(box).expand(50, 4),
-    )
-
-
-def test_strengths_are_distributed_as_in_torchvision() -> None:
+def test_strengths_and_sigma_are_distributed_as_in_torchvision() -> None:
     torch.manual_seed(0)
     jitter = ColorJitter(0.4, 1.5, 0.8, 0.2)  # a strength above 1 cuts the range at 0
     arguments = [jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue]
     theirs = torch.tensor([ColorJitter.get_params(*arguments)[1:] for _ in range(4000)])  # [4000, 4]
-    parameters = Views(32, jitter=(0.4, 1.5, 0.8, 0.2)).draw(N, 32, 32, generator())
+    parameters = Views(32, jitter=(0.4, 1.5, 0.8, 0.2), blur=0.5).draw(N, 32, 32, generator())
     for part in range(4):
         assert stats.ks_2samp(parameters.strength[:, part], theirs[:, part]).pvalue > P
-        low, high = arguments[part]
-        assert stats.kstest(parameters.strength[:, part], stats.uniform(low, high - low).cdf).pvalue > P
-
-
-def test_sigma_is_distributed_as_in_torchvision() -> None:
-    torch.manual_seed(0)
-    theirs = [GaussianBlur.get_params(0.1, 2.0) for _ in range(4000)]
-    parameters = Views(32, blur=0.5).draw(N, 32, 32, generator())
-    assert stats.ks_2samp(parameters.sigma, theirs).pvalue > P
-    assert stats.ks_2samp(parameters.sigma[parameters.blur], theirs).pvalue > P  # among the blurred images
-    assert parameters.sigma.min() >= 0.1 and parameters.sigma.max() <= 2.0
+    sigma = [GaussianBlur.get_params(0.1, 2.0) for _ in range(4000)]
+    assert stats.ks_2samp(parameters.sigma[parameters.blur], sigma).pvalue > P  # among the blurred images
 
 
 def test_all_orders_are_equally_likely() -> None:
@@ -584,17 +368,6 @@ def test_parameters_are_independent() -> None:
             assert abs(same[i, j]) < bound, (names[i], names[j])
 
 
-def test_flags_are_independent_of_each_other_and_of_the_order() -> None:
-    parameters = Views(32, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), jitter_p=0.5, grayscale=0.5, blur=0.5).draw(
-        N, 32, 32, generator()
-    )
-    flags = parameters.flip * 8 + parameters.jitter * 4 + parameters.grayscale * 2 + parameters.blur * 1
-    assert stats.chisquare(flags.bincount(minlength=16)).pvalue > P
-    order = (parameters.order @ torch.tensor([64, 16, 4, 1])).unique(return_inverse=True)[1]
-    table = torch.zeros(24, 16, dtype=torch.long).index_put((order, flags), torch.tensor(1), accumulate=True)
-    assert stats.chi2_contingency(table).pvalue > P
-
-
 # Refusals
 
 
@@ -608,29 +381,19 @@ CHANNELS = "null or a list of 0, 1 or 3 numbers, one per channel of the picture"
     ("name", "value", "shown", "remedy"),
     [
         ("size", 0, "0", "1 to 10000 pixels"),
-        ("scale", (0.0, 1.0), "[0.0,1.0]", f"{RANGE} <= 1"),
         ("scale", (0.5, 0.2), "[0.5,0.2]", f"{RANGE} <= 1"),
-        ("scale", (0.5, 1.2), "[0.5,1.2]", f"{RANGE} <= 1"),
-        ("ratio", (0.0, 1.0), "[0.0,1.0]", RANGE),
         ("ratio", (2.0, 1.0), "[2.0,1.0]", RANGE),
-        ("ratio", (1.0,), "[1.0]", RANGE),
         ("interpolation", "nearest", "nearest", "bilinear or bicubic or bicubic_tf"),
         ("flip", 1.5, "1.5", "a probability in [0, 1]"),
-        ("jitter", (0.4, 0.4, 0.4), "[0.4,0.4,0.4]", JITTER),
-        ("jitter", (0.4, -0.4, 0.4, 0.1), "[0.4,-0.4,0.4,0.1]", JITTER),
         ("jitter", (0.4, 0.4, 0.4, 0.6), "[0.4,0.4,0.4,0.6]", JITTER),
         ("jitter_p", -0.1, "-0.1", "a probability in [0, 1]"),
-        ("grayscale", 2, "2", "a probability in [0, 1]"),
         ("blur", -1, "-1", "a probability in [0, 1]"),
         ("solarize", 2, "2", "a probability in [0, 1]"),
         ("blur_kernel", 4, "4", KERNEL),
-        ("blur_kernel", 1, "1", KERNEL),
-        ("blur_kernel", 65, "65", KERNEL),
         ("blur_sigma", (0.0, 2.0), "[0.0,2.0]", RANGE),
         ("mean", (0.5, 0.5), "[0.5,0.5]", CHANNELS),
         ("mean", None, "null", "as many numbers as std has, or both to null"),
         ("std", (0.5, 0.5, 0.0), "[0.5,0.5,0.0]", "as many positive numbers as mean has (3)"),
-        ("std", (0.5,), "[0.5]", "as many positive numbers as mean has (3)"),
     ],
 )
 def test_an_invalid_argument_is_refused(name: str, value: object, shown: str, remedy: str) -> None:
@@ -660,17 +423,6 @@ def test_an_invalid_argument_of_the_evaluation_view_is_refused(arguments: dict[s
 def test_wrong_images_are_refused(images: Tensor) -> None:
     with pytest.raises(ValueError, match="images must be uint8"):
         Views(8).apply(images, still(2, 8, 8))
-
-
-def test_channels_must_match_the_statistics() -> None:
-    with pytest.raises(ValueError, match=r"uint8 \[n, 3 or more, H, W\], not torch.uint8 \[2, 1, 8, 8\]"):
-        Views(8, mean=MEAN, std=STD)(smooth(2, 1, 8, 8), generator())
-
-
-@pytest.mark.slow
-def test_no_torchvision_at_import() -> None:
-    code = "import sys, ssl_bench.data.views; sys.exit('torchvision' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=AUGMENT.parents[1])
 
 
 # Solarisation, extra channels, images of many sizes

@@ -1,4 +1,4 @@
-"""Geometry and projections compared with naive loops, closed forms and scikit-learn, on one rank and on two."""
+"""Geometry and projections compared with naive loops and scikit-learn."""
 
 import itertools
 import math
@@ -17,7 +17,6 @@ from ssl_bench.evaluate.artifacts import Artifact, Distribution, Histogram
 from ssl_bench.evaluate.geometry import Geometry, effective_rank, pair_statistics
 from ssl_bench.evaluate.projections import Projections, orthonormal
 from ssl_bench.evaluate.target import Target
-from tests.ranks import on_two_ranks
 
 CLASSES = 5
 
@@ -65,7 +64,7 @@ def plain(value: float | Artifact) -> Any:
 
 
 @pytest.mark.parametrize("t", [2.0, 0.5])
-@pytest.mark.parametrize("tile", [1000, 60, 16, 7, 1])
+@pytest.mark.parametrize("tile", [1000, 7])
 def test_pair_statistics_equal_a_double_loop_for_any_tile(tile: int, t: float) -> None:
     x, labels = points()
     results = {name: plain(value) for name, value in pair_statistics(x, labels, CLASSES, t, tile)}
@@ -75,21 +74,8 @@ def test_pair_statistics_equal_a_double_loop_for_any_tile(tile: int, t: float) -
         assert results[name] == pytest.approx(value, rel=1e-9), name
 
 
-def test_closed_forms() -> None:
-    """Two classes at opposite poles; then all images at one point, where tolerance is highest."""
-    poles, labels = torch.tensor([[2.0, 0.0]] * 3 + [[-1.0, 0.0]] * 3), torch.tensor([0] * 3 + [1] * 3)
-    results = dict(pair_statistics(poles, labels, 2, 2.0))
-    assert results["semantic_sensitivity"] == pytest.approx(1) and results["tolerance"] == pytest.approx(6 / 15)
-    assert results["uniformity"] == pytest.approx(math.log((6 + 9 * math.exp(-8)) / 15))
-    assert results["intra_distance"] == pytest.approx(0, abs=1e-7)
-    results = dict(pair_statistics(torch.ones(6, 3), labels, 2, 2.0))
-    assert results["semantic_sensitivity"] == pytest.approx((6 + 9 * math.exp(-4)) / 15)
-    assert results["uniformity"] == pytest.approx(0)
-
-
-@pytest.mark.parametrize("k", [1, 2, 3, 8])
-@pytest.mark.parametrize("count", [48, 5])
-def test_effective_rank_of_known_spectra(count: int, k: int) -> None:
+@pytest.mark.parametrize(("k", "count"), [(1, 48), (3, 48), (8, 5)])
+def test_effective_rank_of_known_spectra(k: int, count: int) -> None:
     """The rows are the first k axes, equally often: k equal singular values, with more and fewer rows than columns."""
     k = min(k, count)
     rows = torch.eye(8)[torch.arange(count // k * k) % k]
@@ -147,7 +133,7 @@ def test_silhouette_of_a_seeded_subsample() -> None:
     )
 
 
-@pytest.mark.parametrize("gamma", [2.0, 1.0, 3.0])
+@pytest.mark.parametrize("gamma", [2.0, 3.0])
 def test_alignment_of_known_views(gamma: float) -> None:
     """Without randomness the two views are equal; mirrored, they differ as an image and its mirror image do."""
     settings: dict[str, Any] = {"scale": (1, 1), "ratio": (1, 1), "mean": [0.4], "std": [0.2]}
@@ -189,41 +175,13 @@ def test_directions_are_orthonormal_and_uniform() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("evaluator", "change", "message"),
     [
-        ({"t": 0.0}, r"t=0\.0: set t to a number in \(0, 100\]"),
-        ({"t": 101.0}, r"t=101\.0: set t to"),
-        ({"gamma": 0.0}, r"gamma=0\.0: set gamma to a positive number"),
-        ({"silhouette_samples": 1}, "silhouette_samples=1: set silhouette_samples to 2 or more"),
+        (Geometry, {"t": 0.0}, r"t=0\.0: set t to a number in \(0, 100\]"),
+        (Geometry, {"silhouette_samples": 1}, "silhouette_samples=1: set silhouette_samples to 2 or more"),
+        (Projections, {"directions": 0}, "directions=0: set directions to 1 or more"),
     ],
 )
-def test_geometry_refuses(change: dict[str, Any], message: str) -> None:
+def test_refusals(evaluator: Any, change: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidValue, match=f"^{message}"):
-        Geometry(**change)
-
-
-def test_projections_refuse() -> None:
-    with pytest.raises(InvalidValue, match=r"^directions=0: set directions to 1 or more"):
-        Projections(directions=0)
-    with pytest.raises(InvalidValue, match=r"^bins=0: set bins to 1 or more"):
-        Projections(bins=0)
-
-
-def measure(rank: int = 0) -> dict[str, Any]:
-    target = make_target(Halves(), 91)
-    results = {**dict(Geometry().run(target)), **dict(Projections().run(target))}
-    x, labels = points()
-    return results | {f"tiled/{name}": value for name, value in pair_statistics(x, labels, CLASSES, 2.0, 8)}
-
-
-@pytest.mark.slow
-def test_two_ranks_measure_the_same_as_one() -> None:
-    alone = measure()
-    for measured in on_two_ranks(measure):
-        assert list(measured) == list(alone)
-        for name, value in alone.items():
-            if isinstance(value, Histogram):
-                assert measured[name].counts == value.counts
-                assert measured[name].edges == pytest.approx(value.edges, rel=1e-6)
-            else:
-                assert plain(measured[name]) == pytest.approx(plain(value), rel=1e-6), name
+        evaluator(**change)

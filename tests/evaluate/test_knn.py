@@ -1,7 +1,6 @@
 """kNN compared with scikit-learn and with a dense float64 reference, ties included, in bounded memory."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.arrays import Images
-from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate import knn
-from ssl_bench.evaluate.knn import BLOCKS, GROUP, KNN, _products, knn_predict
+from ssl_bench.evaluate.knn import BLOCKS, GROUP, KNN, knn_predict
 from ssl_bench.evaluate.target import Target
 
 CLASSES = 7
@@ -46,22 +44,16 @@ def reference(queries: Tensor, bank: Tensor, labels: Tensor, k: int, temperature
     return torch.tensor(ranking)
 
 
-@pytest.mark.parametrize("k", [1, 2, 7, 200, 999, 1000])
+@pytest.mark.parametrize("k", [1, 7, 200, 1000])
 def test_ranking_equals_the_reference_with_ties(k: int) -> None:
     queries, bank, labels = exact(100, 0), exact(1000, 1), labels_of(1000, 2)
     expected = reference(queries, bank, labels, k, 0.1, CLASSES)
-    assert torch.equal(knn_predict(queries, bank, labels, k=k, temperature=0.1, num_classes=CLASSES), expected)
+    for blocks in (None, (1, 200), (33, 64), (1000, 4096)) if k == 7 else [None]:
+        settings: dict[str, Any] = {"k": k, "temperature": 0.1, "num_classes": CLASSES, "blocks": blocks}
+        assert torch.equal(knn_predict(queries, bank, labels, **settings), expected)
 
 
-@pytest.mark.parametrize("blocks", [(50, 1), (1, 200), (7, 64), (64, 8), (33, 500), (100, 333), (1000, 4096)])
-def test_blocks_do_not_change_the_ranking(blocks: tuple[int, int]) -> None:
-    queries, bank, labels = exact(100, 0), exact(1000, 1), labels_of(1000, 2)
-    settings: Any = {"k": 30, "temperature": 0.1, "num_classes": CLASSES}
-    expected = reference(queries, bank, labels, 30, 0.1, CLASSES)
-    assert torch.equal(knn_predict(queries, bank, labels, **settings, blocks=blocks), expected)
-
-
-@pytest.mark.parametrize("temperature", [0.01, 0.1, 1.0])
+@pytest.mark.parametrize("temperature", [0.01, 1.0])
 def test_predictions_equal_those_of_scikit_learn(temperature: float) -> None:
     generator = torch.Generator().manual_seed(0)
     bank, queries = torch.randn(2000, 24, generator=generator) + 0.3, torch.randn(500, 24, generator=generator) + 0.3
@@ -83,22 +75,7 @@ def test_equal_scores_are_ranked_as_in_scikit_learn() -> None:
     assert ranking[:, 0].tolist() == expected.tolist() == [1, 1, 2, 2]
 
 
-def test_equal_entries_are_neighbours_in_the_order_of_the_bank() -> None:
-    entry = torch.randn(1, 129, generator=torch.Generator().manual_seed(0))
-    labels = torch.arange(500) % CLASSES
-    ranking = knn_predict(entry * 3, entry.expand(500, -1), labels, k=3, temperature=0.1, num_classes=CLASSES)
-    assert ranking.tolist() == [[0, 1, 2, 3, 4, 5, 6]]
-    ranking = knn_predict(-entry, entry.expand(500, -1), labels.flip(0), k=2, temperature=0.1, num_classes=CLASSES)
-    assert ranking[0, :2].tolist() == sorted(labels.flip(0)[:2].tolist())
-
-
-def test_extreme_temperature_and_zero_features_give_a_ranking() -> None:
-    queries, bank = torch.cat([torch.zeros(1, 16), exact(3, 0)]), torch.cat([torch.zeros(1, 16), exact(50, 1)])
-    ranking = knn_predict(queries, bank, labels_of(51, 0), k=51, temperature=1e-4, num_classes=CLASSES)
-    assert torch.equal(ranking.sort(1).values, torch.arange(CLASSES).expand(4, -1))
-
-
-@pytest.mark.parametrize("k", [1, 7, 30])
+@pytest.mark.parametrize("k", [1, 30])
 def test_a_gpu_finds_the_same_neighbours_by_groups(k: int) -> None:
     cosines = (exact(512, 1) @ exact(60, 0).T / 16).unflatten(0, (-1, GROUP))
     best = [knn._keys(torch.full((60, k), -torch.inf), knn.LOW_HALF) for _ in range(2)]
@@ -118,21 +95,6 @@ def test_features_that_are_not_finite_count_as_zeros() -> None:
     assert torch.equal(rankings[0], rankings[2])
 
 
-def test_no_queries_give_an_empty_ranking() -> None:
-    bank, labels = exact(1000, 1), labels_of(1000, 2)
-    for blocks in (None, (7, 64)):
-        settings: dict[str, Any] = {"k": 20, "temperature": 0.1, "num_classes": CLASSES, "blocks": blocks}
-        assert knn_predict(bank[:0], bank, labels, **settings).shape == (0, CLASSES)
-
-
-def test_the_search_keeps_the_tf32_setting_of_each_run(tf32: Callable[[bool], None]) -> None:
-    for allowed in (True, False, True):
-        tf32(allowed)
-        assert _products(torch.ones(3, 4), torch.ones(0, 4)).shape == (3, 0)  # uses the matrix product, even on a CPU
-        assert torch.backends.cuda.matmul.allow_tf32 == allowed
-        assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
-
-
 class Largest(TorchDispatchMode):
     """Count the elements of the largest tensor that any operation returns."""
 
@@ -146,7 +108,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize(("q", "n"), [(1200, 41000), (4096, 20000)])
+@pytest.mark.parametrize(("q", "n"), [(1200, 41000)])
 def test_no_tensor_is_larger_than_a_block(q: int, n: int) -> None:
     with Largest() as largest:
         knn_predict(torch.ones(q, 4), torch.ones(n, 4), labels_of(n, 0), k=20, temperature=0.1, num_classes=CLASSES)
@@ -205,18 +167,6 @@ def test_evaluator_reports_backbone_and_projection() -> None:
 def test_raw_pixels_have_no_projection_and_few_classes_no_top5() -> None:
     assert list(dict(KNN(k=10).run(make_target(None, 5)))) == ["top1"]
     assert list(dict(KNN(k=10).run(make_target(None, 6)))) == ["top1", "top5"]
-
-
-def test_a_k_beyond_the_train_split_is_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"^k=301: set k to a number from 1 to 300, the number of labelled training"):
-        next(KNN(k=301).run(make_target(None, CLASSES)))
-
-
-def test_empty_lists_are_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"^k=\[\]: set k to one or more numbers of neighbours"):
-        KNN(k=[])
-    with pytest.raises(InvalidValue, match=r"^temperature=\[\]: set temperature to one or more positive numbers"):
-        KNN(temperature=[])
 
 
 def test_several_settings_share_one_search_and_the_first_has_the_plain_names() -> None:

@@ -1,8 +1,4 @@
-"""kNN in a memory: the votes equal those of a plain search without unlabelled images; its curve in a whole run."""
-
-import json
-from collections.abc import Callable
-from typing import Any
+"""kNN in a memory: the votes equal those of a plain search without unlabelled images."""
 
 import pytest
 import torch
@@ -17,7 +13,6 @@ from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.shards import Shards
 from ssl_bench.parts import Parts
 from tests.composed import load
-from tests.conftest import only_run
 
 
 class Network(nn.Module):
@@ -69,15 +64,3 @@ def test_methods_without_a_usable_memory_are_refused() -> None:
         Parts(load(["evaluate=knn_memory"])).validate(1)
     with pytest.raises(ConfigError, match=r"^evaluate\.knn_memory\.k=1348: set evaluate\.knn_memory\.k to .* to 1347"):
         Parts(load(["evaluate=knn_memory", "framework=npid", "evaluate.knn_memory.k=1348"])).validate(1)
-
-
-@pytest.mark.slow
-def test_a_run_records_the_curve(train: Callable[..., Any]) -> None:
-    run = ["framework=npid", "max_steps=42", "evaluate=knn_memory", "evaluate.every=1", "evaluate.baselines=[init,raw]"]
-    code, printed = train(*run)
-    assert code == 0, printed
-    rows = map(json.loads, (only_run() / "metrics.jsonl").read_text().splitlines())
-    curve = [row["knn_memory/top1"] for row in rows if "knn_memory/top1" in row]
-    metrics = json.loads((only_run() / "results.json").read_text())["metrics"]
-    assert len(curve) == 2 and metrics["knn_memory/top1"] == curve[-1]
-    assert abs(metrics["knn_memory_init/top1"] - 0.1) < 0.06 and "knn_memory_raw/top1" not in metrics

@@ -11,11 +11,9 @@ from torch import Tensor, nn
 
 from ssl_bench.data.arrays import Images
 from ssl_bench.errors import ConfigError, InvalidValue
-from ssl_bench.evaluate.linear import LinearProbe, accuracy, fit_linear
+from ssl_bench.evaluate.linear import LinearProbe, fit_linear
 from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.target import Target
-from ssl_bench.parts import Parts
-from tests.composed import load
 
 CLASSES = 4
 
@@ -67,16 +65,19 @@ def test_training_equals_torchs_sgd_with_cosine_decay(weight_decay: float) -> No
     torch.testing.assert_close(F.linear(x, weight[0], bias[0]), expected, rtol=0, atol=1e-12)
 
 
-def test_learning_rates_together_equal_each_rate_alone() -> None:
+def test_rates_and_weight_decays_together_equal_each_alone() -> None:
     x, y = data()
-    lrs = [0.001, 0.03, 1.0]
-    weight, bias = fit(x, y, lrs)
-    for i, lr in enumerate(lrs):
-        alone = fit(x, y, [lr])
+    lrs, decays = [0.001, 0.03, 1.0], [0.0, 0.5, 0.01]
+    weight, bias = fit(x, y, lrs, weight_decay=decays)
+    for i, (lr, decay) in enumerate(zip(lrs, decays, strict=True)):
+        alone = fit(x, y, [lr], weight_decay=decay)
         torch.testing.assert_close(weight[i], alone[0][0], rtol=0, atol=1e-10)
         torch.testing.assert_close(bias[i], alone[1][0], rtol=0, atol=1e-10)
-    single = fit(x.float(), y, lrs)
+    single = fit(x.float(), y, lrs, weight_decay=decays)
     torch.testing.assert_close(single[0].double(), weight, rtol=1e-3, atol=1e-5)
+    probe = LinearProbe(lrs=[1.0], weight_decay=[1.0, 0.0], epochs=5)
+    metrics = dict(probe.run(raw(blobs(400, 1.0, 0), blobs(200, 1.0, 1))))
+    assert metrics["weight_decay"] == 0.0 and metrics["lr"] == 1.0
 
 
 def test_a_rate_that_diverges_does_not_change_the_others() -> None:
@@ -112,29 +113,19 @@ def test_fitting_on_some_images_equals_fitting_on_a_copy_of_them() -> None:
         torch.testing.assert_close(fit(features, y, [0.1])[0], standard, rtol=1e-3, atol=1e-6)
 
 
-def test_accuracy_counts_every_image_once() -> None:
-    weight, bias = torch.eye(CLASSES)[None].repeat(2, 1, 1), torch.zeros(2, CLASSES)
-    weight[1] = weight[1].flip(0)
-    y = torch.arange(9001) % CLASSES
-    x = F.one_hot(torch.where(torch.arange(9001) < 9000, y, (y + 1) % CLASSES), CLASSES).float()
-    assert accuracy(x, y, weight, bias) == pytest.approx([9000 / 9001, 0])
-
-
-@pytest.mark.parametrize("spread", [0.3, 1.2, 2.5])
-def test_accuracy_is_close_to_logistic_regression(spread: float) -> None:
-    target = raw(blobs(4000, spread, 0), blobs(40000, spread, 1))
+def test_accuracy_is_close_to_logistic_regression() -> None:
+    target = raw(blobs(4000, 1.2, 0), blobs(40000, 1.2, 1))
     metrics = dict(LinearProbe(epochs=40, batch_size=256).run(target))
     x, test = (target.features(name)["backbone"].double().numpy() for name in ("train", "test"))
     scikit_learn = LogisticRegression(C=1e4, max_iter=1000).fit(x, target.train.labels.numpy())
     assert metrics["top1"] == pytest.approx(scikit_learn.score(test, target.test.labels.numpy()), abs=0.003)
     assert metrics["val_top1"] == pytest.approx(metrics["top1"], abs=0.05)
-    assert (spread == 0.3) == (metrics["top1"] > 0.999)
 
 
 def test_nothing_is_chosen_on_the_test_split() -> None:
     train, test = blobs(400, 2.5, 0), blobs(400, 2.5, 1)
     shuffled = Images([test.parts[0]], test.labels[torch.randperm(400, generator=torch.Generator().manual_seed(0))])
-    for seed in range(4):
+    for seed in range(2):
         kept, other = (dict(LinearProbe(epochs=5).run(raw(train, s, seed))) for s in (test, shuffled))
         assert kept["lr"] == other["lr"] and kept["val_top1"] == other["val_top1"]
         assert kept["top1"] > other["top1"] + 0.1
@@ -198,25 +189,6 @@ def with_network(train: Images, test: Images) -> Target:
     return Target(Pixels(), train, test, num_classes=CLASSES, view=lambda x: x.float() / 255, device="cpu", seed=5)
 
 
-def test_training_on_images_equals_plain_sgd_with_milestones() -> None:
-    target = with_network(blobs(60, 1.2, 0), blobs(50, 1.2, 1))
-    probe = LinearOnImages(
-        4, scale=(1, 1), ratio=(1, 1), flip=0, epochs=6, batch_size=100, lr=0.5, milestones=[2, 4], weight_decay=0.01
-    )
-    weight, bias, _ = probe._fit(target)[""]
-    x, y = target.features("train")["backbone"], target.train.labels  # these crops are the whole images
-    w = torch.empty(CLASSES, 16).normal_(std=0.01, generator=torch.Generator().manual_seed(5)).requires_grad_()
-    b = torch.zeros(CLASSES, requires_grad=True)
-    momentum = [torch.zeros_like(w), torch.zeros_like(b)]
-    for lr in (0.5, 0.5, 0.05, 0.05, 0.005, 0.005):
-        gradients = torch.autograd.grad(F.cross_entropy(F.linear(x, w, b), y), [w, b])
-        with torch.no_grad():
-            for p, g, m in zip((w, b), gradients, momentum, strict=True):
-                p -= lr * m.mul_(0.9).add_(g + 0.01 * p)
-    torch.testing.assert_close(weight, w.detach(), rtol=0, atol=1e-5)
-    torch.testing.assert_close(bias, b.detach(), rtol=0, atol=1e-5)
-
-
 def test_every_epoch_sees_new_crops_and_the_last_one_is_tested() -> None:
     target = with_network(blobs(300, 0.5, 0), blobs(200, 0.5, 1))
     metrics = dict(LinearOnImages(4, scale=(0.9, 1), flip=0, epochs=8, batch_size=64, lr=0.3).run(target))
@@ -232,18 +204,6 @@ def test_every_epoch_sees_new_crops_and_the_last_one_is_tested() -> None:
 
 def test_no_classifier_is_trained_on_crops_of_raw_pixels() -> None:
     assert list(LinearOnImages(4).run(raw(blobs(20, 1, 0), blobs(20, 1, 1)))) == []
-
-
-def test_weight_decays_are_chosen_together_with_the_rates() -> None:
-    x, y = data()
-    weight, _ = fit(x, y, [0.1, 0.1], weight_decay=[0.0, 0.5])
-    for i, decay in enumerate((0.0, 0.5)):
-        alone = fit(x, y, [0.1], weight_decay=decay)
-        torch.testing.assert_close(weight[i], alone[0][0], rtol=0, atol=1e-10)
-    metrics = dict(
-        LinearProbe(lrs=[1.0], weight_decay=[1.0, 0.0], epochs=5).run(raw(blobs(400, 1.0, 0), blobs(200, 1.0, 1)))
-    )
-    assert metrics["weight_decay"] == 0.0 and metrics["lr"] == 1.0
 
 
 def test_the_accuracy_of_each_class() -> None:
@@ -264,48 +224,6 @@ class Stages(nn.Module):
         blurred = self.first(x)
         sharp = self.second(x)
         return {"backbone": (blurred + sharp).flatten(1), "projection": sharp.flatten(1)}
-
-
-def test_a_classifier_on_each_stage() -> None:
-    target = Target(
-        Stages(), blobs(400, 0.5, 0), blobs(200, 0.5, 1), num_classes=CLASSES, view=scaled, device="cpu", seed=0
-    )
-    settings: dict[str, Any] = {"flip": 0, "scale": (1, 1), "ratio": (1, 1), "epochs": 20, "batch_size": 50, "lr": 0.1}
-    probe = LinearOnImages(4, layers=["first", "second"], nesterov=True, schedule="cosine", init_std=0.0, **settings)
-    metrics = dict(probe.run(target))
-    assert list(metrics) == ["first_top1", "second_top1"]
-    assert metrics["second_top1"] > 0.98 > 0.8 > metrics["first_top1"]
-    assert set(dict(LinearOnImages(4, layers=["second"], cells=4, **settings).run(target))) == {"second_top1"}
-    weight, _, norm = LinearOnImages(4, layers=["second"], cells=4, **settings)._fit(target)["second"]
-    assert weight.shape == (CLASSES, 4)  # the 4 x 4 map averaged to 2 x 2
-    x = F.adaptive_avg_pool2d(scaled(blobs(400, 0.5, 0).parts[0]), 2)  # [400, 1, 2, 2]: a norm per channel
-    torch.testing.assert_close(norm.mean.flatten(), x.mean((0, 2, 3)), atol=0.02, rtol=0)
-    torch.testing.assert_close(norm.var.flatten(), x.var((0, 2, 3)), atol=0.01, rtol=0.2)
-
-
-@pytest.mark.slow
-def test_outputs_of_a_compiled_network_are_captured_too() -> None:
-    def make_target(compiled: bool) -> Target:
-        network, train, test = Stages(), blobs(100, 0.5, 0), blobs(50, 0.5, 1)
-        if compiled:
-            network.compile(backend="eager")
-        target = Target(network, train, test, num_classes=CLASSES, view=scaled, device="cpu", seed=0)
-        target.features("test")  # as an evaluator that ran before does
-        return target
-
-    probe = LinearOnImages(4, flip=0, layers=["first", "second"], epochs=2, batch_size=50, lr=0.1)
-    plain, compiled = make_target(False), make_target(True)
-    metrics = dict(probe.run(compiled))
-    assert metrics == dict(probe.run(plain)) and list(metrics) == ["first_top1", "second_top1"]
-    assert compiled.network is not None and compiled.network._compiled_call_impl is not None
-
-
-def test_images_are_jittered_as_often_as_the_recipe_says() -> None:
-    for name, chance in {"linear_opensel": 1.0, "linear_macl": 0.8}.items():
-        (probe,) = Parts(load([f"evaluate={name}"])).evaluators.values()
-        assert isinstance(probe, LinearOnImages) and probe.views.jitter_p == chance
-        draw = probe.views.parameters(probe.views.uniform(1000, torch.Generator().manual_seed(0)), 32, 32)
-        assert float(draw.jitter.double().mean()) == pytest.approx(chance, abs=0.05 if chance < 1 else 0)
 
 
 def test_layers_that_the_backbone_lacks_are_refused() -> None:

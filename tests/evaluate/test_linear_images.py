@@ -1,6 +1,5 @@
 """OpenSelfSup's classifiers on the stages of a network, compared with one written with torch's modules."""
 
-import math
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.target import Target
 from ssl_bench.parts import Parts
 from tests.composed import load
-from tests.ranks import on_two_ranks
 
 CLASSES, SIDE = 3, 12
 LAYERS, WINDOWS = ["first", "second"], [[5, 2], [4, 1]]  # on 10 x 10 and 5 x 5 cells: 3 x 3 and 2 x 2 windows
@@ -164,18 +162,3 @@ def test_lighting_leaves_gray_images_as_they_are() -> None:
 def test_windows_that_do_not_fit_the_layers_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=r"set windows to null, or \[size,stride\] for each of layers"):
         LinearOnImages(SIDE, **SETTINGS | wrong)
-
-
-def _fit_on_rank(rank: int) -> Any:
-    target, probe = make_target(41), LinearOnImages(SIDE, **SETTINGS | {"batch_size": 20})  # a last batch of one image
-    fitted = {name: (weight, bias, norm.mean, norm.var) for name, (weight, bias, norm) in probe._fit(target).items()}
-    return fitted, dict(probe.run(target))
-
-
-@pytest.mark.slow
-def test_two_ranks_train_the_same_classifiers_as_one() -> None:
-    alone, ranks = _fit_on_rank(0), on_two_ranks(_fit_on_rank)
-    for fitted, metrics in ranks:
-        torch.testing.assert_close(fitted, alone[0], rtol=1e-4, atol=1e-5)
-        assert metrics == alone[1]
-    assert all(math.isfinite(value) for value in alone[1].values())

@@ -15,11 +15,10 @@ from ssl_bench.data import coco
 from ssl_bench.data.arrays import Images
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.artifacts import Regions
-from ssl_bench.evaluate.local_features import LocalFeatures, agreement, clustered, feature_maps, patches
+from ssl_bench.evaluate.local_features import LocalFeatures, clustered, feature_maps
 from ssl_bench.evaluate.target import Target
 from ssl_bench.record import plots
 
-STAR = [[5.0, 2.0, 38.0, 9.5, 21.0, 14.0, 33.5, 28.0, 9.0, 20.0]]  # not convex, in a photo of 40 x 30
 NO_THIRD = r"^layers=\[third\]: set layers to modules of the backbone, such as first, second, norm: it has no third"
 
 
@@ -72,38 +71,6 @@ def make_evaluator(images: Path, annotations: Path | None, channels: int = 3, **
     return LocalFeatures([0.5] * channels, [0.25] * channels, str(images), **(settings | change))
 
 
-def inside(x: float, y: float, polygon: list[float]) -> bool:
-    """Whether a ray to the right crosses the outline an odd number of times."""
-    corners = list(zip(polygon[::2], polygon[1::2], strict=True))
-    crossed = False
-    for (x1, y1), (x2, y2) in zip(corners, corners[1:] + corners[:1], strict=True):
-        if (y1 > y) != (y2 > y) and x < x1 + (y - y1) / (y2 - y1) * (x2 - x1):
-            crossed = not crossed
-    return crossed
-
-
-def distance(x: float, y: float, polygon: list[float]) -> float:
-    """Distance to the nearest point of the outline."""
-    corners = np.reshape(polygon, (-1, 2))
-    ends, point = np.roll(corners, -1, 0), np.array([x, y])
-    along = ((point - corners) * (ends - corners)).sum(1) / ((ends - corners) ** 2).sum(1)
-    nearest = corners + np.clip(along, 0, 1)[:, None] * (ends - corners)
-    return float(np.linalg.norm(point - nearest, axis=1).min())
-
-
-@pytest.mark.parametrize("size", [30, 90])
-def test_polygons_are_filled_as_by_ray_casting(size: int) -> None:
-    mask = coco.mask(STAR, 40, 30, size)
-    scaled = [c * size / (30 if i % 2 else 40) for i, c in enumerate(STAR[0])]
-    compared = 0
-    for row, column in np.ndindex(size, size):
-        x, y = column + 0.5, row + 0.5
-        if distance(x, y, scaled) > 1:  # PIL also fills the pixels that the outline touches
-            assert mask[row, column] == inside(x, y, scaled)
-            compared += 1
-    assert compared > 0.7 * size * size and 0.2 < mask.mean() < 0.6
-
-
 def test_small_instances_cover_large_ones_and_crowds_have_their_own_value() -> None:
     big = {"segmentation": [[0, 0, 8, 0, 8, 8, 0, 8]], "area": 64, "iscrowd": 0}
     small = {"segmentation": [[4, 4, 6, 4, 6, 6, 4, 6]], "area": 4, "iscrowd": 0}
@@ -123,13 +90,6 @@ def test_clusters_are_numbered_by_size() -> None:
     assert clustered(torch.zeros(4, 4, 2), 3, seed=0, n_init=2).tolist() == [[0] * 4] * 4  # all locations are equal
 
 
-def test_patches_hold_the_pixels_of_their_location() -> None:
-    pixels = torch.randint(0, 256, (1, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    results = patches(pixels, 4)
-    torch.testing.assert_close(results[2, 1], pixels[0, :, 8:12, 4:8].flatten() / 255)
-    assert results.shape == (3, 3, 48)
-
-
 def test_feature_maps_are_unit_vectors_and_no_larger_than_the_grid() -> None:
     backbone, view = Backbone(), torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     maps = feature_maps(backbone, ["first", "second"], view, grid=6)
@@ -137,17 +97,8 @@ def test_feature_maps_are_unit_vectors_and_no_larger_than_the_grid() -> None:
     for x in maps.values():
         torch.testing.assert_close(x.norm(dim=2), torch.ones(x.shape[:2]))
     assert backbone.training and not backbone.first._forward_hooks
-    with pytest.raises(InvalidValue, match=NO_THIRD):
-        feature_maps(backbone, ["third"], view, 6)
     with pytest.raises(InvalidValue, match=r"^layers=\[0\]: set layers to modules with outputs \[n, D, g, g\]: 0 has"):
         feature_maps(nn.Sequential(nn.Flatten()), ["0"], view, 6)
-
-
-def test_agreement_is_not_defined_for_one_instance() -> None:
-    alone = np.zeros((8, 8), np.int64)
-    assert agreement(np.zeros((4, 4), np.uint8), alone) is None
-    alone[:, 4:] = coco.CROWD
-    assert agreement(np.zeros((4, 4), np.uint8), alone) is None
 
 
 def measured(folder: Path) -> dict[str, Any]:
@@ -244,9 +195,6 @@ def test_refusals(tmp_path: Path) -> None:
             make_evaluator(**settings)
     with pytest.raises(InvalidValue, match=r"^annotations=.* to a file that has some of the 3 photos such as images/0"):
         list(make_evaluator(tmp_path, annotations).run(make_target()))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InvalidValue, match=r"^images=.*empty: set images to a folder with photos: this one has none"):
-        list(make_evaluator(tmp_path / "empty", None).run(make_target()))
 
 
 def test_ranks_share_the_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

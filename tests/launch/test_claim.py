@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,20 +14,6 @@ import pytest
 
 from ssl_bench.launch.claim import Claim, Owner, owner
 
-# Waits for the run, writes its results unless they exist, and releases it.
-WORKER = """
-import sys, time
-from pathlib import Path
-from ssl_bench.launch.claim import Claim
-claim, log, results = Claim(Path("run")), Path("log"), Path("run/results.json")
-claim.wait(lambda owner: None)
-if not results.exists():
-    with open(log, "a") as file: file.write("begin\\n")
-    time.sleep(0.3)
-    results.write_text("{}")
-    with open(log, "a") as file: file.write("end\\n")
-claim.release(results.exists())
-"""
 # Tries to take a hundred runs, each at the same moment as all other racers, and prints which it has taken.
 RACER = """
 import sys, time
@@ -66,19 +51,10 @@ def claim_of_another_machine(number: int) -> Path:
 
 
 @pytest.mark.slow
-def test_one_of_twenty_processes_that_start_at_once_does_the_work() -> None:
-    for process in [start(WORKER) for _ in range(20)]:
-        with process:
-            assert process.wait(60) == 0
-    assert Path("log").read_text().split() == ["begin", "end"]
-    assert not Path("run/claims").exists()
-
-
-@pytest.mark.slow
-def test_each_run_is_taken_by_exactly_one_of_six_processes() -> None:
+def test_each_run_is_taken_by_exactly_one_of_four_processes() -> None:
     begin = str(time.time() + 1.5)  # when all have been started
     options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    racers = [subprocess.Popen([sys.executable, "-c", RACER, begin], **options) for _ in range(6)]
+    racers = [subprocess.Popen([sys.executable, "-c", RACER, begin], **options) for _ in range(4)]
     taken = [int(number) for racer in racers if racer.stdout for number in racer.stdout.readline().split()]
     for racer in racers:
         racer.communicate()
@@ -143,35 +119,3 @@ def test_a_process_whose_run_was_taken_over_exits() -> None:
         assert holder.stdout is not None and holder.stdout.readline() == "taken\n"
         claim_of_another_machine(2)
         assert holder.wait(10) == 1
-
-
-def test_owner_compares_the_last_touch_with_the_clock() -> None:
-    path = claim_of_another_machine(1)
-    current = owner(Path("run"))
-    assert current is not None and current.host == "node7"
-    os.utime(path, (time.time() - 200, time.time() - 200))
-    assert owner(Path("run")) is None
-
-
-def test_a_claim_is_released_without_error_if_nothing_can_be_written() -> None:
-    claim = Claim(Path("run"))
-    assert claim.take() is None
-    shutil.rmtree("run")
-    Path("run").touch()  # nothing can be written below it
-    claim.release(finished=False)
-
-
-def test_a_claim_is_made_while_the_claims_of_a_finished_run_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("run").mkdir()
-    mkdir, removals = Path.mkdir, [1]
-
-    def mkdir_and_lose(path: Path, *arguments: Any, **options: Any) -> None:
-        mkdir(path, *arguments, **options)
-        if removals:
-            removals.pop()
-            path.rmdir()
-
-    monkeypatch.setattr(Path, "mkdir", mkdir_and_lose)
-    claim = Claim(Path("run"))
-    assert claim.take() is None and claim.number == 1 and Path("run/claims/1").exists()
-    claim.release(finished=True)

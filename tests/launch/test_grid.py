@@ -1,11 +1,8 @@
 """Grids: every run once, one after another or several at a time, and a summary at the end."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from ssl_bench import files
 from ssl_bench.config import compose
 from ssl_bench.config.identity import run_dir
 from tests.conftest import SMALL
+from tests.ranks import wait_for
 
 Train = Callable[..., tuple[int, str]]
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -36,11 +34,6 @@ LOCAL = ["hydra/launcher=local", "hydra.launcher.n_jobs=2"]
 def results(outputs: str = "outputs") -> dict[str, Any]:
     """``results.json`` of all runs by run_id."""
     return {path.parent.name: files.read_json(path) for path in Path(outputs).glob("*/*/results.json")}
-
-
-def losses(folder: Path) -> list[float]:
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [row["loss"] for row in rows if "loss" in row]
 
 
 # ---- runs one after another
@@ -80,33 +73,12 @@ def test_the_files_of_a_grid_have_its_runs_and_their_outcomes(train: Train) -> N
     assert all((Path(job["folder"]) / "config.yaml").exists() for job in jobs)
 
 
-def test_finished_runs_are_recorded_once_and_not_started(train: Train) -> None:
-    assert train("-m", "max_steps=1", "seed=1")[0] == 0
-    code, printed = train("-m", "max_steps=1", "seed=0,1,0")
-    assert code == 0 and "1 of 2 runs are done already" in printed and "2 runs: 1 trained, 1 done before" in printed
-    grid = max(Path("outputs/.sweeps").iterdir(), key=lambda folder: files.read_json(folder / "grid.json")["started"])
-    content = files.read_json(grid / "grid.json")
-    assert [run[-1] for run in content["runs"]] == ["seed=0", "seed=1"]
-    ((number, folder),) = content["finished"].items()
-    assert number == "1" and files.read_json(Path(folder) / "results.json")["config"]["seed"] == 1
-    assert [path.name for path in (grid / "jobs").iterdir()] == ["0.json"]
-
-
 def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine/hydra/sweeper").mkdir(parents=True)
     basic = "_target_: hydra._internal.core_plugins.basic_sweeper.BasicSweeper\nmax_batch_size: null\nparams: null\n"
     (tmp_path / "mine/hydra/sweeper/other.yaml").write_text(basic)
     code, printed = train("-m", "--config-dir", str(tmp_path / "mine"), "hydra/sweeper=other", "max_steps=1")
     assert code == 2 and "hydra/sweeper=other: set hydra/sweeper to basic, or search with a W&B sweep" in printed
-
-
-@pytest.mark.slow
-def test_an_interrupted_grid_trains_only_what_is_missing(train: Train) -> None:
-    assert train("-m", "max_steps=2", "seed=0,1")[0] == 0
-    (run,) = [c.parent for c in Path("outputs").glob("*/*/config.yaml") if yaml.safe_load(c.read_text())["seed"] == 1]
-    (run / "results.json").unlink()
-    _, printed = train("-m", "max_steps=2", "seed=0,1,2")
-    assert "3 runs: 2 trained, 1 done before, 0 failed" in printed
 
 
 @pytest.mark.slow
@@ -153,47 +125,12 @@ def test_a_value_that_is_refused_when_its_run_starts_fails_only_that_run(train: 
 # ---- several runs at a time, or several processes that want the same run
 
 
-@pytest.mark.exhaustive  # tests/launch/test_workers.py compares such grids too
-def test_a_parallel_grid_gives_the_same_losses_as_a_sequential_one(cli: Cli, train: Train) -> None:
-    grid = [*SMALL, "-m", "max_steps=3", "optimizer.lr=0.1,0.2,1e38", "seed=0"]
-    # Every run has one core in both grids, so that sums are divided in the same way.
-    parallel = cli("train", *grid, *LOCAL, "paths.outputs=parallel")
-    assert parallel.returncode == 1, parallel.stdout + parallel.stderr
-    assert "3 runs: 2 trained, 0 done before, 1 failed" in parallel.stdout
-    failures = [line for line in parallel.stdout.splitlines() if line.startswith("  failed: ")]
-    assert len(failures) == 1 and "optimizer.lr=1e+38" in failures[0] and "not finite" in failures[0]
-    again = cli("train", *grid, *LOCAL, "paths.outputs=parallel")
-    assert again.returncode == 1 and "3 runs: 0 trained, 2 done before, 1 failed" in again.stdout
-    assert train(*grid, "paths.outputs=sequential", small=False)[0] == 1
-    assert set(results("parallel")) == set(results("sequential")) and len(results("sequential")) == 2
-    for identity in results("sequential"):
-        (one,), (other,) = Path("parallel").glob(f"*/{identity}"), Path("sequential").glob(f"*/{identity}")
-        assert losses(one) == losses(other) and len(losses(other)) == 3
-        assert not (one / "claims").exists()
-
-
-@pytest.mark.exhaustive  # in tests/launch/test_workers.py a run crashes too
-def test_a_killed_run_does_not_stop_the_other_runs() -> None:
-    command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, "-m", *LOCAL, "epochs=4000,2", "seed=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
-        try:
-            wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
-            wait_for(results)  # the short run is done: the only process that still trains has the long one
-            wait_for(lambda: len(training_processes(grid.pid)) == 1)
-            os.kill(training_processes(grid.pid)[0], signal.SIGKILL)
-            printed, _ = grid.communicate(timeout=100)
-        finally:
-            grid.kill()
-    assert grid.returncode == 1 and "2 runs: 1 trained, 0 done before, 1 failed" in printed, printed
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [[], LOCAL], ids=["basic", "local"])
-def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done(launcher: list[str]) -> None:
+def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done() -> None:
     common = [*SMALL, "max_steps=1"]
     held = run_dir(compose.load([*common, "seed=0"]))
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    grid = [sys.executable, "-m", "ssl_bench", "train", "-m", *common, "seed=0,1,2", *launcher]
+    grid = [sys.executable, "-m", "ssl_bench", "train", "-m", *common, "seed=0,1,2", *LOCAL]
     with (
         subprocess.Popen([sys.executable, "-c", HOLDER, str(held)], **pipes) as holder,
         subprocess.Popen(grid, **pipes, stderr=subprocess.STDOUT) as started,
@@ -205,14 +142,6 @@ def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done(l
     assert started.returncode == 0 and "3 runs: 3 trained, 0 done before, 0 failed" in printed, printed
     assert f"is being trained by {os.uname().nodename} (process {holder.pid})" in printed
     assert len(results()) == 3
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
-    """Wait until ``condition`` returns something true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def training_processes(grid: int) -> list[int]:

@@ -1,7 +1,7 @@
 """One run on two nodes with a torchrun each, simulated on one machine; test_slurm.py has separate nodes."""
 
-import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from tests.conftest import SMALL, only_run
 from tests.launch import slurm
+from tests.training.test_run import checkpoint_tensors, identical, losses
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,28 +52,12 @@ def ended(nodes: "list[subprocess.Popen[str]]") -> list[tuple[int, str]]:
     return results
 
 
-def weights(outputs: str) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(only_run(Path(outputs)) / "checkpoints" / "last.pt", weights_only=True)
-    return state["method"]  # type: ignore[no-any-return]
-
-
-def rows(outputs: str) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(r) for r in (only_run(Path(outputs)) / "metrics.jsonl").read_text().splitlines()]
-    except (ValueError, OSError):  # not written yet
-        return []
-
-
-def losses(outputs: str) -> list[tuple[int, float]]:
-    return [(row["step"], row["loss"]) for row in rows(outputs) if "loss" in row]
-
-
 def test_a_killed_node_ends_the_run_which_then_resumes_with_the_bits_of_one_node(
     train: Callable[..., tuple[int, str]],
 ) -> None:
     nodes = start_nodes()
     end = time.monotonic() + 100
-    while len(rows("nodes")) < 22:  # the first checkpoint is written
+    while not list(Path("nodes").glob("*/*/checkpoints/last.pt")):
         assert time.monotonic() < end
         time.sleep(0.05)
     os.killpg(nodes[1].pid, signal.SIGKILL)
@@ -84,9 +67,9 @@ def test_a_killed_node_ends_the_run_which_then_resumes_with_the_bits_of_one_node
     assert time.monotonic() - started < 60
     for code, printed in ended(start_nodes()):
         assert code == 0, printed
-    assert "resuming at step 21 of 63" in (only_run(Path("nodes")) / "train.log").read_text()
+    assert re.search(r"resuming at step (21|42) of 63", (only_run(Path("nodes")) / "train.log").read_text())
     assert train("devices=2", *COMMON, "paths.outputs=one")[0] == 0
     assert only_run(Path("nodes")).name == only_run(Path("one")).name
-    two, one = weights("nodes"), weights("one")
-    assert two.keys() == one.keys() and all(torch.equal(two[name], one[name]) for name in one)
-    assert losses("nodes") == losses("one") and [step for step, _ in losses("one")] == list(range(1, 64))
+    two, one = Path("nodes"), Path("one")
+    assert identical(checkpoint_tensors(two), checkpoint_tensors(one))
+    assert losses(two) == losses(one) and len(losses(one)) == 63

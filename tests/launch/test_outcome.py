@@ -1,40 +1,12 @@
-"""Outcomes: what is written to disk is read back, and the exit codes."""
+"""Outcomes: the exit codes, and a sentence for too little memory."""
 
-import json
 import signal
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.ranks import compute
-
-
-@pytest.mark.parametrize("state", State)
-def test_a_record_is_read_back_without_its_detail(state: State) -> None:
-    outcome = Outcome(state, 1, "the loss is not finite", "Traceback ...", "outputs/default/0123456789")
-    record = json.loads(json.dumps(outcome.record()))
-    assert record.keys() == {"state", "code", "reason", "folder"} and record["state"] == state.value
-    assert Outcome.read(record) == Outcome(state, 1, "the loss is not finite", "", "outputs/default/0123456789")
-    assert Outcome.read({**record, "overrides": ["seed=1"]}) == Outcome.read(record)
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        None,
-        [],
-        "done",
-        {},
-        {"state": "running"},
-        {"state": "unknown", "code": 0, "reason": "", "folder": None},
-        {"state": ["done"], "code": 0, "reason": "", "folder": None},
-    ],
-)
-def test_an_unknown_record_reads_as_none(record: Any) -> None:
-    assert Outcome.read(record) is None
 
 
 def test_exit_codes_and_states() -> None:

@@ -1,10 +1,6 @@
 """The ranks of a run: they are DDP's, no other machine can connect to them, and one that fails ends all of them."""
 
-import atexit
 import multiprocessing
-import os
-import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ssl_bench.config.compose import load
+from ssl_bench.config.compose import directory, load
 from ssl_bench.errors import RunError
 from ssl_bench.launch import ranks
 from ssl_bench.launch.outcome import Outcome, State
@@ -25,12 +21,10 @@ from ssl_bench.launch.workers import carry_out
 from ssl_bench.training.engine import Training
 from ssl_bench.training.step import Stepper
 from tests.conftest import SMALL
-from tests.ranks import PRELOADED, Command, free_port, on_two_ranks, wait_for
+from tests.ranks import PRELOADED, Command, on_two_ranks, wait_for
 
 multiprocessing.set_forkserver_preload(PRELOADED)
 CONFIG = {"devices": 2, "timeout": 60}
-NOT_REACHED = 77
-CONF = Path(__file__).parents[2] / "conf"
 
 # ---- what the ranks are
 
@@ -45,7 +39,7 @@ def networks(rank: int) -> dict[str, set[type]]:
             return super().compute(*arguments)
 
     found = {}
-    for name in sorted(path.stem for path in (CONF / "framework").glob("*.yaml")):
+    for name in sorted(path.stem for path in (directory() / "framework").glob("*.yaml")):
         config = load([*SMALL, f"framework={name}", "batch_size.size=32", "dataset.size=12", "devices=2"])
         with patch("ssl_bench.training.engine.Stepper", Watched):
             step = Training(config, "0123456789", Path(), torch.device("cpu")).stepper()
@@ -78,23 +72,6 @@ def test_no_other_machine_can_connect_to_the_ranks() -> None:
     assert found == {"127.0.0.1"}  # gloo's
 
 
-def kept_by(rank: int, port: int) -> set[str]:
-    """Where rank 0 of several machines waits for the others."""
-    store = ranks._store(f"127.0.0.2:{port}", rank, 1, 10)
-    found = listeners([psutil.Process()])
-    store.set("key", "value")
-    return found if store.get("key") == b"value" else set()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
-def test_the_store_of_several_machines_listens_at_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kept_by(0, free_port()) == {"0.0.0.0"}  # the name of this machine leads to its loopback address
-    create = socket.create_server
-    monkeypatch.setattr(socket, "gethostbyname", lambda host: "198.18.0.1")
-    monkeypatch.setattr(socket, "create_server", lambda at: create(("127.0.0.2", at[1])) if at[0] else pytest.fail())
-    assert kept_by(0, free_port()) == {"127.0.0.2"}
-
-
 # ---- the ends of ranks whose group hangs once one of them has failed, as NCCL's does; gloo stands in for it
 
 
@@ -123,31 +100,6 @@ def _planted(kind: str, work: Callable[..., Outcome], *arguments: Any, **options
         return work(*arguments, **options)
 
 
-def _of_torchrun(rank: int, kind: str, folder: Path, port: int) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-    os.dup2(os.open(folder / f"{rank}.txt", os.O_WRONLY | os.O_CREAT), 2)
-    try:
-        _planted(kind, ranks.launch, CONFIG, "id", folder, torchrun=True)
-    finally:
-        atexit._run_exitfuncs()  # as Python does at the end of a command
-    os._exit(NOT_REACHED)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "reason"), [("known", "ssl-bench: rank 1: a planted reason\n"), ("unknown", "")])
-def test_a_failure_of_a_rank_of_torchrun_ends_both_without_clean_up(kind: str, reason: str, tmp_path: Path) -> None:
-    context, port = multiprocessing.get_context("forkserver"), free_port()
-    processes = [context.Process(target=_of_torchrun, args=(rank, kind, tmp_path, port)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        process.kill()  # nothing to a process that has ended
-    assert [process.exitcode for process in processes] == [1, 1]
-    assert (tmp_path / "1.txt").read_text() == reason  # Python prints a traceback, as of any command
-
-
 def started_here(kind: str, folder: Path) -> Outcome:
     places = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2} for rank in range(2)]
     calls = {
@@ -157,30 +109,11 @@ def started_here(kind: str, folder: Path) -> Outcome:
 
 
 @pytest.mark.slow
-def test_a_known_failure_of_a_rank_ends_all_with_its_sentence(tmp_path: Path) -> None:
-    assert started_here("known", tmp_path) == Outcome.failed("a planted reason")
-
-
-@pytest.mark.slow
-def test_an_unknown_failure_of_a_rank_ends_all_with_its_traceback(tmp_path: Path) -> None:
-    outcome = started_here("unknown", tmp_path)
+def test_a_failure_of_a_rank_ends_all_with_its_sentence_or_its_traceback(tmp_path: Path) -> None:
+    known, unknown = tmp_path / "known", tmp_path / "unknown"
+    for folder in (known, unknown):
+        folder.mkdir()
+    assert started_here("known", known) == Outcome.failed("a planted reason")
+    outcome = started_here("unknown", unknown)
     assert (outcome.state, outcome.code) == (State.FAILED, 1)
     assert outcome.reason == "rank 1 failed: KeyError: 'a planted bug'" and "_fail" in outcome.detail
-
-
-def test_only_nccl_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    for size, device, hangs in ((1, "cuda", False), (2, "cpu", False), (2, "cuda", True)):
-        monkeypatch.setattr(ranks, "world", lambda size=size: size)
-        assert ranks._may_hang(torch.device(device)) == hangs
-
-
-@pytest.mark.parametrize("hangs", [False, True])
-def test_a_rank_leaves_the_group_unless_that_may_hang(hangs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[Any] = []
-    register: Callable[..., Any] = lambda function, code: done.append((function, code))  # noqa: E731
-    monkeypatch.setattr(ranks, "_may_hang", lambda device: hangs)
-    monkeypatch.setattr(ranks, "leave", lambda: done.append("left"))
-    monkeypatch.setattr(atexit, "register", register)
-    ranks._leave_after(0, torch.device("cpu"))
-    ranks._leave_after(2, torch.device("cpu"))
-    assert done == ["left", (ranks._end_at_once, 2) if hangs else "left"]

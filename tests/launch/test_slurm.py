@@ -137,15 +137,6 @@ def test_a_stopped_run_of_a_grid_is_requeued_and_resumes_with_the_same_bits(
     assert losses(run) == losses(only_run(Path("alone")))
 
 
-def test_the_slurm_task_of_a_run_starts_its_ranks() -> None:
-    with grid(*RUN, "hydra.launcher.cpus_per_task=2", "devices=2", "max_steps=3") as process:
-        printed, _ = process.communicate(timeout=120)
-    assert process.returncode == 0 and "1 run: 1 trained" in printed, printed
-    (results,) = Path("outputs").glob("*/*/results.json")
-    assert files.read_json(results)["facts"]["ranks"] == 2
-    assert os.path.exists(results.parent / "checkpoints" / "last.pt")
-
-
 def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[slurm.Node], reference: Path) -> None:
     with grid(*RUN, "hydra.launcher.nodes=2", "devices=2") as process:
         run = after_steps(22)
@@ -168,19 +159,6 @@ def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[
     assert job_is("Restarts=1", job)
     assert_resumed_with_the_same_bits(run, reference)
     assert [pickle.loads(path.read_bytes())[1].status for path in results] == [JobStatus.COMPLETED] * 2
-
-
-def test_a_run_under_torchrun_on_two_nodes_resumes_after_a_node_has_failed(
-    nodes: list[slurm.Node], reference: Path
-) -> None:
-    job = submit(1, "--nodes=2", "--cpus-per-task=1")
-    run = after_steps(22)
-    nodes[1].kill()
-    mark_down(nodes[1])
-    nodes[1].start()
-    slurm.wait_until(lambda: job_is("Restarts=1", job), 60)
-    slurm.wait_until(lambda: job_is("JobState=COMPLETED", job), 120)
-    assert_resumed_with_the_same_bits(run, reference)
 
 
 def test_the_batch_script_saves_and_requeues_a_run_under_torchrun(reference: Path) -> None:

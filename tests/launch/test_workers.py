@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
@@ -19,7 +18,8 @@ from ssl_bench.launch.slots import Slot
 from ssl_bench.launch.workers import carry_out
 from ssl_bench.signals import Interrupt
 from tests.conftest import SMALL
-from tests.launch.test_grid import LOCAL, losses, results, training_processes, wait_for
+from tests.launch.test_grid import LOCAL, results, training_processes
+from tests.ranks import wait_for
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 pytestmark = [linux, pytest.mark.slow]
@@ -65,10 +65,6 @@ def leave(code: int) -> Outcome:
     os._exit(code)
 
 
-def divide() -> Outcome:
-    return Outcome(State.DONE, 1 // 0)
-
-
 def stop_parent(pid: int, number: int) -> Outcome:
     """Send the process that waits for this one a signal, and end as a training does when that arrives here."""
     with Interrupt() as interrupt:
@@ -76,14 +72,6 @@ def stop_parent(pid: int, number: int) -> Outcome:
         while not interrupt.agreed():
             time.sleep(0.01)
     return Outcome.interrupted(interrupt.number)
-
-
-def ignore(pid: int, number: int) -> Outcome:
-    """Send the process that waits for this one a signal, and end as if it had come too late."""
-    signal.signal(number, signal.SIG_IGN)
-    os.kill(pid, number)
-    time.sleep(0.2)
-    return Outcome(State.DONE)
 
 
 # ---- one worker
@@ -99,11 +87,7 @@ def test_a_worker_has_imported_what_a_run_needs_and_can_still_use_a_gpu() -> Non
     ("crash", "argument", "reason"),
     [
         (send, signal.SIGKILL, "the process of the run was killed by SIGKILL (is the memory full?)"),
-        pytest.param(
-            send, signal.SIGSEGV, "the process of the run was killed by SIGSEGV", marks=pytest.mark.exhaustive
-        ),
         (leave, 7, "the process of the run exited with code 7"),
-        pytest.param(leave, 0, "the process of the run exited with code 0", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_crash_fails_one_run_and_the_server_goes_on(crash: Any, argument: int, reason: str) -> None:
@@ -112,48 +96,12 @@ def test_a_crash_fails_one_run_and_the_server_goes_on(crash: Any, argument: int,
     assert fact("server") == server
 
 
-def test_an_exception_becomes_the_outcome() -> None:
-    outcome = in_worker(divide)
-    assert (outcome.state, outcome.code) == (State.FAILED, 1)
-    assert outcome.reason == "the process of the run failed: ZeroDivisionError: integer division or modulo by zero"
-    assert outcome.detail.startswith("Traceback") and "1 // 0" in outcome.detail
-
-
-def test_a_killed_server_is_started_again() -> None:
-    server = fact("server")
-    os.kill(server, signal.SIGKILL)
-    while psutil.pid_exists(server) and psutil.Process(server).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
-    assert fact("server") != server
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_signal_is_passed_on_and_its_former_handler_comes_back(number: signal.Signals) -> None:
     former = signal.getsignal(number)
     assert in_worker(stop_parent, os.getpid(), number) == Outcome(State.INTERRUPTED, 128 + number)
     assert in_worker(send, number) == Outcome(State.INTERRUPTED, 128 + number)  # before a training listens to it
     assert signal.getsignal(number) == former
-
-
-def test_a_signal_that_comes_after_the_run_stops_the_process_that_waited() -> None:
-    received: list[int] = []
-    former = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-    try:
-        assert in_worker(ignore, os.getpid(), signal.SIGTERM) == Outcome(State.DONE)
-    finally:
-        signal.signal(signal.SIGTERM, former)
-    assert received == [signal.SIGTERM]
-
-
-def test_a_signal_that_comes_before_the_worker_is_passed_on_to_it() -> None:
-    code = """
-import os, signal, sys, threading, time
-from ssl_bench.launch.workers import carry_out
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()  # while the server imports torch
-print(carry_out(time.sleep, {"a": [60], "b": [60]}).code)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr, done.returncode) == ("143\n", "", 0)
 
 
 def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
@@ -177,6 +125,11 @@ def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
 # ---- a grid of workers
 
 
+def losses(folder: Path) -> list[float]:
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [row["loss"] for row in rows if "loss" in row]
+
+
 def test_a_stopped_run_saves_its_state_and_ends_with_the_code_of_the_signal() -> None:
     with grid("epochs=4000", "seed=0", "hydra.launcher.n_jobs=1") as process:
         wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
@@ -189,13 +142,13 @@ def test_a_stopped_run_saves_its_state_and_ends_with_the_code_of_the_signal() ->
 
 
 def test_runs_of_workers_have_the_bits_of_the_same_runs_one_by_one(train: Any) -> None:
-    runs = ["max_steps=2", "loss=infonce,dcl", "seed=0,1,2", "evaluate=knn"]
+    runs = ["max_steps=2", "seed=0,1,2", "evaluate=knn", "evaluate.baselines=[]"]
     with grid(*runs, "paths.outputs=parallel") as process:
         printed, _ = process.communicate()
-    assert "6 runs: 6 trained, 0 done before, 0 failed" in printed, printed
+    assert "3 runs: 3 trained, 0 done before, 0 failed" in printed, printed
     assert train("-m", *runs, "paths.outputs=sequential")[0] == 0
     one, other = results("parallel"), results("sequential")
-    assert len(one) == 6 and one.keys() == other.keys()
+    assert len(one) == 3 and one.keys() == other.keys()
     for identity in one:
         assert one[identity]["metrics"] == other[identity]["metrics"] and "knn/top1" in one[identity]["metrics"]
         a, b = (next(Path(place).glob(f"*/{identity}")) for place in ("parallel", "sequential"))

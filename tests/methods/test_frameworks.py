@@ -120,13 +120,6 @@ def test_groups_that_do_not_fit_are_refused(norm: str, groups: int, devices: int
     assert str(refusal.value) == f"framework.groups={groups}: set framework.groups to {remedy}"
 
 
-def test_groups_that_fit() -> None:
-    method = method_of(configuration("moco_v2"))
-    for norm, groups, devices, images in (("sync", 1, 4, 8), ("local", 1, 3, 9), ("shuffle", 4, 2, 8)):
-        method.norm, method.groups = norm, groups  # type: ignore[assignment]
-        method.check_groups(devices, images)
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_resumed_training_is_the_same_to_the_bit(framework: str) -> None:
     batches = steps()

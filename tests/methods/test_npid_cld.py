@@ -28,7 +28,6 @@ from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.methods.training import select
 from tests.ranks import on_two_ranks, train_on_two_ranks
-from tests.training.test_run import losses
 
 IMAGES, INSTANCES, DIM = 8, 30, 5
 NPID_: dict[str, Any] = {"instances": INSTANCES, "tau": 0.1, "memory_momentum": 0.5, "seed": 0, "norm": "sync"}
@@ -198,15 +197,7 @@ def test_the_gradient_of_cld_is_its_slope() -> None:
     term = CrossLevel(12, DIM, 3, 0.2, 0.7, 5).double()
     generator = torch.Generator().manual_seed(1)
     group = torch.randn(2, IMAGES, DIM, generator=generator, dtype=torch.float64).requires_grad_()
-    (gradient,) = torch.autograd.grad(term(group)[0], group)
-    step = 1e-6
-    for place in range(0, group.numel(), 7):
-        ends = []
-        for sign in (1, -1):
-            near = group.detach().clone()
-            near.view(-1)[place] += sign * step
-            ends.append(float(term(near)[0]))
-        assert float(gradient.view(-1)[place]) == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-7)
+    assert torch.autograd.gradcheck(lambda x: term(x)[0], group)
 
 
 def test_the_key_of_moco_is_that_of_the_third_view_and_enters_the_queue_once() -> None:
@@ -280,11 +271,6 @@ def test_chunks_give_the_gradient_of_the_batch(name: str) -> None:
 
 
 SHORT = ["dataset.size=12", "epochs=2", "checkpoint.every=1"]
-SETTINGS: dict[str, list[str]] = {
-    "npid": ["framework.noise=9"],
-    "npid_cld": ["framework.clusters=8"],
-    "moco_cld": ["framework.clusters=8", "framework.k=100"],
-}
 
 
 def _back_to_the_first_epoch(outputs: Path) -> None:
@@ -292,22 +278,6 @@ def _back_to_the_first_epoch(outputs: Path) -> None:
     folder = only_run(outputs)
     (folder / "checkpoints" / "previous.pt").rename(folder / "checkpoints" / "last.pt")
     (folder / "results.json").unlink()
-
-
-@pytest.mark.parametrize(
-    "framework", [pytest.param(f, marks=[] if f == "npid" else pytest.mark.slow) for f in SETTINGS]
-)
-def test_a_stopped_run_resumes_to_the_same_bits(framework: str, train: Callable[..., Any]) -> None:
-    run = [f"framework={framework}", *SETTINGS[framework], "batch_size=b128", *SHORT]
-    assert train(*run)[0] == 0
-    outputs = Path("outputs")
-    expected, expected_losses = _state(outputs), losses(outputs)
-    _back_to_the_first_epoch(outputs)
-    code, printed = train(*run)
-    assert code == 0 and "resuming at step 10 of 20" in printed
-    found = _state(outputs)
-    assert expected.keys() == found.keys() and losses(outputs) == expected_losses
-    assert all(torch.equal(found[k], v) if isinstance(v, Tensor) else found[k] == v for k, v in expected.items())
 
 
 @pytest.mark.slow
@@ -335,36 +305,12 @@ def _state(outputs: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            ["framework=npid_cld"],
-            "framework.clusters=128: set framework.clusters to 64 or less, the images of a batch",
-        ),
-        (["framework=moco_cld", "framework.clusters=0"], "framework.clusters=0: set framework.clusters to 1 or more"),
-        (
-            ["framework=moco_cld", "framework.cld_tau=0"],
-            "framework.cld_tau=0.0: set framework.cld_tau to a positive number",
-        ),
+        (["framework=npid_cld"], "framework.clusters=128: set framework.clusters to 64 or less, the images of a batch"),
         (
             ["framework=npid", "framework.noise=-1"],
             "framework.noise=-1: set framework.noise to a number of images up to 1048576, or to 0 for the softmax",
         ),
-        (
-            ["framework=npid", "framework.memory_momentum=2"],
-            "framework.memory_momentum=2.0: set framework.memory_momentum to a number from 0 to 1",
-        ),
         (["framework=npid", "framework.sharded=no_way"], "set framework.sharded to true or false or auto"),
-        (
-            ["framework=npid", "negatives=queue"],
-            "negatives=queue: framework=npid has no negatives: leave negatives out",
-        ),
-        (
-            ["negatives=memory_bank", "negatives.k=1347"],
-            "negatives.k=1347: set negatives.k to a number from 1 to 1346, the other images, or to null",
-        ),
-        (
-            ["negatives=random_k", "negatives.k=127"],
-            "negatives.k=127: set negatives.k to 126 or less, the candidates of an anchor at a batch of 64",
-        ),
     ],
 )
 def test_invalid_values_are_refused(overrides: list[str], message: str) -> None:

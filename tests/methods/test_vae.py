@@ -1,13 +1,10 @@
-"""The VAE: its bound against a naive loop, its divergence in closed form, sizes of the decoder, draws, refusals."""
+"""The VAE: its bound against a naive loop, sizes of the decoder, number formats, refusals."""
 
-import contextlib
-import copy
-import math
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
@@ -15,10 +12,7 @@ from ssl_bench.methods.vae import VAE, Decoder
 from ssl_bench.networks.backbones import DigitsResNet
 from ssl_bench.networks.heads import MLP
 from ssl_bench.parts import Parts
-from ssl_bench.training import chunked
 from tests.composed import load
-from tests.methods.training import local_batches, train
-from tests.ranks import on_two_ranks
 
 LATENTS, CHANNELS, SIZE = 3, 2, 8
 
@@ -67,21 +61,6 @@ def test_the_loss_is_the_bound_from_a_naive_loop(constants: Literal["once", "pix
         torch.testing.assert_close(*pair, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (1.5, 1.0), (-2.0, 0.1), (0.0, 3.0)])
-def test_the_divergence_is_that_of_two_gaussians(mean: float, std: float) -> None:
-    """KL(N(m, s) || N(0, 1)) for an encoder whose outputs are m and log s^2 for every image."""
-    method = vae()
-    last = method.encoder.get_submodule("head.layers.0")
-    assert isinstance(last, nn.Linear)
-    nn.init.zeros_(last.weight)
-    with torch.no_grad():
-        last.bias.copy_(torch.tensor([mean] * LATENTS + [2 * math.log(std)] * LATENTS))
-    normal = torch.distributions.Normal
-    expected = LATENTS * torch.distributions.kl_divergence(normal(mean, std), normal(0.0, 1.0))
-    diagnostics = method(images(3), 0.0, True).diagnostics
-    torch.testing.assert_close(diagnostics["vae/kl"].float(), expected, rtol=1e-6, atol=1e-6)
-
-
 def test_logits_of_any_size_give_a_finite_loss_and_gradient() -> None:
     method = vae()
     for logit in (-1e4, 0.0, 1e4):
@@ -92,8 +71,7 @@ def test_logits_of_any_size_give_a_finite_loss_and_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "side", "widths"),
-    [(20, 3, [128, 64, 32]), (28, 4, [128, 64, 32]), (32, 4, [128, 64, 32]), (64, 4, [256, 128, 64, 32])],
+    ("size", "side", "widths"), [(20, 3, [128, 64, 32]), (28, 4, [128, 64, 32]), (64, 4, [256, 128, 64, 32])]
 )
 def test_the_decoder_makes_images_of_every_size(size: int, side: int, widths: list[int]) -> None:
     decoder = Decoder(5, 32, 13, size)
@@ -102,14 +80,6 @@ def test_the_decoder_makes_images_of_every_size(size: int, side: int, widths: li
     assert [m.bias is not None for m in convolutions] == [False] * (len(convolutions) - 1) + [True]
     assert decoder.layers[1](decoder.layers[0](torch.zeros(1, 5))).shape == (1, widths[0], side, side)
     assert decoder(torch.randn(2, 5)).shape == (2, 13, size, size)
-
-
-def test_the_decoder_of_photos() -> None:
-    with torch.device("meta"):
-        decoder = Decoder(128, 32, 3, 224)
-        convolutions = [m for m in decoder.layers if isinstance(m, nn.ConvTranspose2d)]
-        assert [m.in_channels for m in convolutions] == [512, 512, 256, 128, 64, 32]
-        assert decoder(torch.zeros(2, 128)).shape == (2, 3, 224, 224)
 
 
 def test_evaluators_see_the_mean_of_the_latents() -> None:
@@ -137,9 +107,6 @@ def test_the_option_fits_the_dataset() -> None:
     ("setting", "message"),
     [
         ("head.out=7", "head.out=7: set head.out to an even number"),
-        ("framework.beta=-1", "framework.beta=-1.0: set framework.beta to 0 or more"),
-        ("framework.width=0", "framework.width=0: set framework.width to 1 or more"),
-        ("loss=infonce", "loss=infonce: framework=vae has no loss: leave loss out"),
     ],
 )
 def test_invalid_values_are_refused(setting: str, message: str) -> None:
@@ -147,63 +114,11 @@ def test_invalid_values_are_refused(setting: str, message: str) -> None:
         _ = Parts(load(["framework=vae", setting])).method
 
 
-def test_a_resumed_training_draws_the_same_noise() -> None:
-    steps = local_batches(images(24), 3)
-    expected = train(vae(), steps)
-    first, state = vae(), dict[str, Any]()
-    train(first, steps[:1], state)
-    again = vae()
-    again.load_state_dict(copy.deepcopy(first.state_dict()))
-    assert again.draws.step == 1
-    assert torch.equal(train(again, steps[1:], state), expected)
-    assert not torch.equal(train(vae(), steps[:1] * 2), expected)
-
-
-@pytest.mark.parametrize("chunk", [None, 8, 2])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, None])
-def test_the_decoder_computes_in_the_format_of_the_networks_in_chunks_too(
-    chunk: int | None, dtype: torch.dtype | None
-) -> None:
-    """Chunks of 8 are the batch: the same numbers as without chunks."""
-    expected, _ = _step_in_chunks(None, dtype)
-    found, formats = _step_in_chunks(chunk, dtype)
-    assert formats == {dtype or torch.float32}
-    for computed, exact in zip(found, expected, strict=True):
-        assert chunk == 2 or torch.equal(computed, exact)
-        # Two roundings of bf16 apart, 2^-8 each.
-        torch.testing.assert_close(computed, exact, rtol=2**-7, atol=2**-7 * float(exact.abs().max()))
-
-
-def _step_in_chunks(chunk: int | None, dtype: torch.dtype | None) -> tuple[list[Tensor], set[torch.dtype]]:
-    """Loss and gradients of a step, and the formats of the logits."""
-    torch.manual_seed(0)
-    backbone = nn.Sequential(nn.Flatten(), nn.Linear(SIZE**2 * CHANNELS, 8))  # no batch statistics
-    head = MLP(8, 1, None, 2 * LATENTS, norm=False, final_norm="none")
-    method = VAE(backbone, head, 2, CHANNELS, SIZE, (0.3,), (0.5,), 0.7, "once", seed=5)
-    views, formats = [view.float() for view in images(8).views], set[torch.dtype]()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_decoder_computes_in_the_format_of_the_networks(dtype: torch.dtype) -> None:
+    method, formats = vae().float(), set[torch.dtype]()
     method.decoder.register_forward_hook(lambda _, __, logits: formats.add(logits.dtype))
-
-    def part(rows: slice) -> Batch:
-        ids = torch.arange(8)[rows]
-        return Batch([view[rows] for view in views], ids, torch.full_like(ids, -1))
-
-    def autocast() -> contextlib.AbstractContextManager[None]:
-        return torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext()
-
-    if chunk is None:
-        with autocast():
-            loss = method(part(slice(None)), 0.0).loss
-        loss.backward()
-    else:
-        loss = chunked.backward(method, part, 8, chunk, 0.0, False, autocast, lambda value: value).loss
-    return [loss.detach(), *(p.grad for p in method.parameters() if p.grad is not None)], formats
-
-
-def _trained(rank: int | None = None) -> Tensor:
-    return train(vae(), local_batches(images(24), 3))
-
-
-def test_two_ranks_draw_the_noise_of_the_global_batch() -> None:
-    alone = _trained()
-    for found in on_two_ranks(_trained):
-        torch.testing.assert_close(found, alone, rtol=1e-11, atol=1e-12)
+    batch = images(8)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        method(Batch([view.float() for view in batch.views], batch.ids, batch.labels), 0.0)
+    assert formats == {dtype}

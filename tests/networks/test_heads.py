@@ -12,27 +12,6 @@ from ssl_bench.config.build import build
 from ssl_bench.errors import InvalidValue
 from ssl_bench.networks.heads import MLP
 
-
-@pytest.mark.parametrize("layers", [1, 2, 3, 4])
-def test_the_heads_of_simclr(layers: int) -> None:
-    """k layers: k Linears without bias, each followed by a BN; the last BN has a scale and no shift."""
-    head = MLP(12, layers, None, 5)
-    linears = [m for m in head.modules() if isinstance(m, nn.Linear)]
-    norms = [m for m in head.modules() if isinstance(m, nn.BatchNorm1d)]
-    assert len(linears) == len(norms) == layers and all(m.bias is None for m in linears)
-    assert [m.out_features for m in linears] == [12] * (layers - 1) + [5]
-    assert [m.bias.requires_grad for m in norms] == [True] * (layers - 1) + [False]
-    assert sum(isinstance(m, nn.ReLU) for m in head.modules()) == layers - 1
-    assert float(linears[-1].weight.detach().std()) < 0.02
-    assert head(torch.randn(4, 12)).shape == (4, 5)
-
-
-def test_the_head_of_moco() -> None:
-    head = MLP(12, 2, 7, 5, norm=False, final_norm="none")
-    assert [type(m).__name__ for m in head.layers] == ["Linear", "ReLU", "Linear"]
-    assert all(m.bias is not None for m in head.layers if isinstance(m, nn.Linear))
-
-
 HEADS = Path(__file__).parents[2] / "conf" / "head"
 
 
@@ -75,6 +54,3 @@ def test_the_heads_of_the_papers(
 def test_invalid_heads_are_refused(make: Callable[[], MLP], message: str) -> None:
     with pytest.raises(InvalidValue, match=f"^{message}"):
         make()
-
-
-# ---- anchors and positives

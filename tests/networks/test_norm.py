@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ssl_bench.errors import InvalidValue
-from ssl_bench.networks import norm as module
 from ssl_bench.networks.norm import (
     GroupedBatchNorm,
     average_running_statistics,
@@ -147,80 +146,16 @@ def test_a_norm_that_cannot_be_grouped_is_refused() -> None:
         group_statistics(nn.Sequential(Special(3)), 2)
 
 
-# ---- the kernels for GPUs, replaced by their formulas
+# ---- ranks
 
 
-def _stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    var, mean = torch.var_mean(x, [d for d in range(x.ndim) if d != 1], correction=0)
-    return mean, (var + eps).rsqrt()
-
-
-def _gather_stats(
-    x: Tensor,
-    means: Tensor,
-    invstds: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-    counts: Tensor,
-) -> tuple[Tensor, Tensor]:
-    weights = (counts / counts.sum())[:, None]
-    mean = (weights * means).sum(0)
-    var = (weights * (invstds**-2 - eps + (means - mean).square())).sum(0)
-    running_mean.lerp_(mean, momentum)
-    running_var.lerp_(var * (counts.sum() / (counts.sum() - 1)), momentum)
-    return mean, (var + eps).rsqrt()
-
-
-def _view(values: Tensor, x: Tensor) -> Tensor:
-    return values.view(1, -1, *[1] * (x.ndim - 2))
-
-
-def _elemt(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, invstd: Tensor, eps: float) -> Tensor:
-    return (x - _view(mean, x)) * _view(invstd * weight, x) + _view(bias, x)
-
-
-def _reduce(
-    dy: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor, *mask: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dims = [d for d in range(x.ndim) if d != 1]
-    total, dot = dy.sum(dims), (dy * (x - _view(mean, x))).sum(dims)
-    return total, dot, dot * invstd, total
-
-
-def _backward_elemt(
-    dy: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor, total: Tensor, dot: Tensor, counts: Tensor
-) -> Tensor:
-    assert counts.dtype == torch.int32
-    n = counts.sum()
-    centred = x - _view(mean, x)
-    return (dy - _view(total / n, x) - centred * _view(invstd**2 * dot / n, x)) * _view(invstd * weight, x)
-
-
-FORMULAS = {
-    "batch_norm_stats": _stats,
-    "batch_norm_gather_stats_with_counts": _gather_stats,
-    "batch_norm_elemt": _elemt,
-    "batch_norm_backward_reduce": _reduce,
-    "batch_norm_backward_elemt": _backward_elemt,
-}
-
-
-def _on_ranks(shape: tuple[int, ...], groups: int, channels_last: bool, gpu: bool, rank: int) -> dict[str, Any]:
+def _on_ranks(shape: tuple[int, ...], groups: int, channels_last: bool, rank: int) -> dict[str, Any]:
     """As :func:`_loop` for this rank's slice; gradients of weights are averaged."""
     x, target = (each.chunk(dist.get_world_size())[rank] for each in _rows(shape, channels_last))
     x = x.clone(memory_format=torch.preserve_format).requires_grad_()
     norm = _bn(x.ndim)
     group_statistics(norm, groups)
-    if gpu:
-        for name, formula in FORMULAS.items():
-            setattr(torch, name, formula)
-        apply: Any = module._NormaliseOnGPUs.apply
-        norm.num_batches_tracked += 1
-        found = _values(norm, apply(x, norm.weight, norm.bias, norm), x, target)
-    else:
-        found = _values(norm, norm(x), x, target)
+    found = _values(norm, norm(x), x, target)
     average_running_statistics(norm, groups)
     for name in ("weight", "bias"):
         dist.all_reduce(found[name])
@@ -229,51 +164,15 @@ def _on_ranks(shape: tuple[int, ...], groups: int, channels_last: bool, gpu: boo
     return found
 
 
-def _check_ranks(ranks: int, groups: int, gpu: bool = False) -> None:
-    for shape in SHAPES:
-        for channels_last in (False, True):
-            results = on_ranks(functools.partial(_on_ranks, shape, groups, channels_last, gpu), ranks)
-            together = {name: torch.cat([each[name] for each in results]) for name in ("y", "x")}
-            expected = _loop(shape, groups)
-            for found in results:
-                _compare(found | together, expected)
-
-
-def test_statistics_of_two_ranks_are_those_of_one_process() -> None:
-    results = on_two_ranks(functools.partial(_on_ranks, SHAPES[1], 1, True, False))
-    together = {name: torch.cat([each[name] for each in results]) for name in ("y", "x")}
-    for found in results:
-        _compare(found | together, _loop(SHAPES[1], 1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "groups"), [(2, 1), (2, 2), (2, 4), (4, 1), (4, 4), (4, 12)])
+@pytest.mark.parametrize(
+    ("ranks", "groups"), [(2, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 4), (4, 4), (4, 12)))]
+)
 def test_statistics_of_groups_on_ranks_are_those_of_one_process(ranks: int, groups: int) -> None:
-    _check_ranks(ranks, groups)
-
-
-@pytest.mark.slow
-def test_the_kernels_for_gpus_are_called_as_their_formulas_ask() -> None:
-    """Proves the plumbing: no kernel for GPUs runs here."""
-    _check_ranks(2, 1, gpu=True)
-
-
-def _compiled_on_ranks(rank: int) -> dict[str, Any]:
-    x, target = (each.chunk(2)[rank] for each in _rows(SHAPES[0]))
-    x = x.clone().requires_grad_()
-    norm: Any = _bn(2)
-    group_statistics(norm, 1)
-    norm.compile(backend="aot_eager")
-    return _values(norm, norm(x), x, target)
-
-
-@pytest.mark.slow
-def test_compiled_statistics_of_two_ranks_are_those_of_one_process() -> None:
-    results, expected = on_two_ranks(_compiled_on_ranks), _loop(SHAPES[0], 1)
-    torch.testing.assert_close(torch.cat([each["y"] for each in results]), expected["y"], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(torch.cat([each["x"] for each in results]) / 2, expected["x"], rtol=1e-12, atol=1e-12)
-    for found in results:
-        torch.testing.assert_close(found["var"], expected["var"], rtol=1e-12, atol=1e-12)
+    for shape, channels_last in ((SHAPES[0], False), (SHAPES[1], True)):
+        results = on_ranks(functools.partial(_on_ranks, shape, groups, channels_last), ranks)
+        together = {name: torch.cat([each[name] for each in results]) for name in ("y", "x")}
+        for found in results:
+            _compare(found | together, _loop(shape, groups))
 
 
 def _half_norm(rank: int) -> dict[str, Tensor]:

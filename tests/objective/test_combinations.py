@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ssl_bench import distributed
 from ssl_bench.config.build import build, has_argument
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import average_gradients, parallel, rank, world
@@ -22,7 +21,6 @@ from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.backbones import Backbone
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import group_statistics
-from ssl_bench.objective.losses import align_uniform, dclw
 from ssl_bench.objective.temperature import Fixed, MACLa
 from ssl_bench.parts import OBJECTIVE, Parts
 from ssl_bench.training import chunked
@@ -84,10 +82,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "memory_bank": rule("", "negatives aligned"),
         "none": rule(),
     },
-    "temperature": {
-        **dict.fromkeys(["fixed", "linear", "cosine", "macl_a", "macl_b"], rule()),
-        "learned": rule("tau"),
-    },
+    "temperature": {**dict.fromkeys(["fixed", "linear", "cosine", "macl_a", "macl_b"], rule()), "learned": rule("tau")},
     "framework": {
         **dict.fromkeys(["simclr", "relic"], rule("", "both_views two_views")),
         "byol": rule("", "both_views"),
@@ -263,16 +258,6 @@ def named(combinations: list[tuple[str, str, dict[str, Any]]]) -> dict[str, Node
 
 
 EVERY = [(loss, *pool) for loss in options("loss") for pool in POOLS]
-SAMPLE: list[tuple[str, str, dict[str, Any]]] = [
-    ("infonce", "in_batch", {}),
-    ("dclw", "cross_view", {}),
-    ("align_uniform", "in_batch", {}),
-]
-
-
-def _sample(mutation: str, combinations: dict[str, Nodes], rank: int) -> dict[str, Tensor]:
-    with MUTATIONS[mutation]():
-        return all_trained(combinations)
 
 
 def errors(ranks: list[dict[str, Tensor]], alone: dict[str, Tensor]) -> dict[str, float]:
@@ -297,45 +282,6 @@ def test_two_ranks_train_as_one_with_every_loss_and_negatives() -> None:
     print(f"{len(found)} combinations, largest relative difference {max(found.values()):.1e}")
     assert set(found) == {f"{loss} {n} {s}" for loss, n, s in EVERY if fits(loss, n, s)}
     assert max(found.values()) < 1e-12, found
-
-
-@contextlib.contextmanager
-def _no_reduction() -> Iterator[None]:
-    """gather's backward keeps this rank's slice without adding the other ranks'."""
-
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        return grads[0].chunk(world(), ctx.dim)[rank()], None
-
-    distributed._Gather.backward = staticmethod(backward)  # type: ignore[method-assign, assignment]
-    yield
-
-
-@contextlib.contextmanager
-def _detached() -> Iterator[None]:
-    """Gathered keys are constants."""
-    distributed._Gather.backward = staticmethod(lambda ctx, *grads: (None, None))  # type: ignore[method-assign, assignment]
-    yield
-
-
-@contextlib.contextmanager
-def _local_mean() -> Iterator[None]:
-    """The batch statistics in a loss are those of this rank."""
-    dclw.gather = align_uniform.gather = lambda x, dim=0: x  # type: ignore[attr-defined]
-    yield
-
-
-MUTATIONS = {"no reduction": _no_reduction, "detached": _detached, "local mean": _local_mean}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS)
-def test_the_comparison_of_ranks_detects_a_wrong_gather(mutation: str) -> None:
-    """With the gather broken in any of three ways, two ranks differ from one process."""
-    combinations = named(SAMPLE)
-    found = errors(on_two_ranks(functools.partial(_sample, mutation, combinations)), all_trained(combinations))
-    print(mutation, found)
-    affected = [name for name in found if mutation != "local mean" or "infonce" not in name]
-    assert min(found[name] for name in affected) > 1e-4
 
 
 # ---- chunks against the whole batch

@@ -1,31 +1,23 @@
 """Diagnostics of an objective against naive formulas, autograd for each anchor, and two processes against one."""
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import BINS, diagnose
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.losses import BYOL, DCL, EqCo, InfoNCE
-from ssl_bench.objective.negatives import CrossView, InBatch
+from ssl_bench.objective.negatives import InBatch
 from ssl_bench.training.snr import GradientSNR
+from tests.objective.test_losses import draw
+from tests.objective.test_negatives import unit
 from tests.ranks import on_two_ranks
 
 TAU = torch.tensor(0.5, dtype=torch.float64)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def unit(*shape: int, seed: int = 0) -> Tensor:
-    return normalize(draw(*shape, seed=seed), dim=-1)
 
 
 def cosines(images: int = 40) -> tuple[Tensor, Tensor]:
@@ -61,21 +53,12 @@ def test_the_histogram_includes_both_ends() -> None:
     assert found.tolist() == [0.5, *[0.0] * (BINS - 2), 0.5]
 
 
-@pytest.mark.parametrize("loss", [InfoNCE(), DCL(), EqCo(7.0), EqCo(4096.0)])
-def test_the_bound_on_the_mutual_information(loss: Loss) -> None:
-    """log(1 + K) - InfoNCE for every loss except EqCo, log(1 + alpha) - L for EqCo; at alpha = K both are equal."""
-    pos, neg = cosines()
-    found = diagnose(Contrast.dense(pos, neg), TAU, loss)["information"]
-    top, rest = (pos / TAU).exp(), (neg / TAU).exp().sum(-1)
-    size = loss.alpha if isinstance(loss, EqCo) else 7
-    values = ((top + size / 7 * rest) / top).log()
-    close(found, math.log(1 + size) - values.mean())
-
-
-def test_the_bound_counts_each_anchors_own_negatives() -> None:
+@pytest.mark.parametrize("loss", [InfoNCE(), DCL()])
+def test_the_bound_on_the_mutual_information_counts_each_anchors_own_negatives(loss: Loss) -> None:
+    """log(1 + K) - InfoNCE, for other losses too."""
     pos, neg = cosines(2)
     valid = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 1, 0, 0]], dtype=torch.bool)
-    found = diagnose(Contrast.dense(pos, neg, valid), TAU, InfoNCE())["information"]
+    found = diagnose(Contrast.dense(pos, neg, valid), TAU, loss)["information"]
     top, rest = (pos / TAU).exp(), ((neg / TAU).exp() * valid).sum(-1)
     close(found, (torch.tensor([8.0, 3.0], dtype=torch.float64).log() - ((top + rest) / top).log()).mean())
 
@@ -85,14 +68,6 @@ def test_effective_negatives_are_kishs_number() -> None:
     found = diagnose(Contrast.dense(pos, neg), TAU, InfoNCE())["negatives/effective"]
     weight = (neg / TAU).exp()
     close(found, (weight.sum(-1) ** 2 / (weight**2).sum(-1)).mean())
-
-
-def test_effective_negatives_are_all_if_equal_and_one_if_one_dominates() -> None:
-    pos = torch.zeros(1, 3, dtype=torch.float64)
-    equal = torch.full((1, 3, 50), 0.3, dtype=torch.float64)
-    close(diagnose(Contrast.dense(pos, equal), TAU, InfoNCE())["negatives/effective"], 50)
-    one = torch.cat([torch.ones(1, 3, 1, dtype=torch.float64), -torch.ones(1, 3, 49, dtype=torch.float64)], -1)
-    close(diagnose(Contrast.dense(pos, one), torch.tensor(0.02), InfoNCE())["negatives/effective"], 1)
 
 
 def test_without_negatives_only_the_positives_have_diagnostics() -> None:
@@ -106,17 +81,19 @@ def test_without_negatives_only_the_positives_have_diagnostics() -> None:
 # ---- from the gradient
 
 
-def test_the_query_gradient_is_that_of_autograd_with_all_else_constant() -> None:
+@pytest.mark.parametrize("loss", [InfoNCE(), EqCo(64.0)])
+def test_the_query_gradient_is_that_of_autograd_with_all_else_constant(loss: Loss) -> None:
     """For each anchor alone; the keys are constants, although they come from the same network."""
     z = unit(2, 5, 8).requires_grad_()
     e = Embedded(z, z.flip(0), z, torch.arange(5))
-    found = diagnose(Contrast.of(e, InBatch().bank(e)), TAU, InfoNCE())
+    found = diagnose(Contrast.of(e, InBatch().bank(e)), TAU, loss)
+    factor = loss.alpha / 8 if isinstance(loss, EqCo) else 1
     flat, norms = z.detach().flatten(0, 1), []
     for anchor in range(10):
         q = flat[anchor].clone().requires_grad_()
         top = (q @ flat[(anchor + 5) % 10] / TAU).exp()
         rest = sum((q @ flat[other] / TAU).exp() for other in range(10) if other % 5 != anchor % 5)
-        norms.append(float(torch.autograd.grad(-(top / (top + rest)).log(), q)[0].norm()))
+        norms.append(float(torch.autograd.grad(-(top / (top + factor * rest)).log(), q)[0].norm()))
     close(found["query_grad/mean"], np.mean(norms))
     close(found["query_grad/var"], np.var(norms))
 
@@ -132,25 +109,6 @@ def test_diagnostics_do_not_change_the_gradient_of_the_loss() -> None:
             assert not any(value.requires_grad for value in diagnose(contrast, TAU, InfoNCE()).values())
         gradients += torch.autograd.grad(loss, z)
     assert torch.equal(*gradients)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 16.0, 65536.0])
-@pytest.mark.parametrize("tau", [0.07, 0.5])
-def test_the_query_gradient_is_within_eqcos_bound(alpha: float, tau: float) -> None:
-    """Theorem 2: |dL/dq| <= (2 / tau) (1 - P), P = exp(s / tau) / (exp(s / tau) + alpha mean_k exp(s_k / tau))."""
-    ratios = []
-    for seed in range(20):
-        q = unit(1, 2, 3, seed=seed)  # image 1 is the negative of image 0
-        keys = unit(1, 2, 3, seed=seed + 100)
-        for image in range(2):
-            e = Embedded(q[:, [image, image]], keys[:, [image, 1 - image]], q, torch.arange(2))
-            contrast = Contrast.of(e, CrossView().bank(e))
-            top, rest = (float((q[0, image] @ keys[0, j] / tau).exp()) for j in (image, 1 - image))
-            bound = 2 / tau * (1 - top / (top + alpha * rest))
-            other = 2 / tau * (1 - rest / (rest + alpha * top))  # of the second anchor, whose positive is the other key
-            found = diagnose(contrast, torch.tensor(tau, dtype=torch.float64), EqCo(alpha))["query_grad/mean"]
-            ratios.append(float(found) / ((bound + other) / 2))
-    assert max(ratios) <= 1 + 1e-12 and max(ratios) > 0.8  # the bound holds and is nearly reached
 
 
 # ---- two processes
@@ -190,7 +148,7 @@ def snr_of(gradients: Tensor, decay: float) -> tuple[dict[str, Tensor], Gradient
     return snr.read(), snr
 
 
-@pytest.mark.parametrize("steps", [2, 3, 50])
+@pytest.mark.parametrize("steps", [2, 50])
 def test_snr_is_of_bias_corrected_moments(steps: int) -> None:
     gradients, decay = draw(steps, 6) + torch.arange(6), 0.9
     found, _ = snr_of(gradients, decay)
@@ -214,23 +172,6 @@ def test_snr_ignores_a_step_that_the_loss_scaler_skips() -> None:
         assert float(found[name]) == pytest.approx(float(value), rel=1e-12)
 
 
-@pytest.mark.parametrize("decay", [0.9, 0.999])
-def test_snr_of_an_alternating_gradient_vanishes_as_the_decay_nears_one(decay: float) -> None:
-    """m = (1 - b) / (1 + b) of alternate signs, v = 1."""
-    found, _ = snr_of(torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(100)[:, None].expand(-1, 4), decay)
-    m = (1 - decay) / (1 + decay)
-    assert float(found["gradient_snr/mean"]) == pytest.approx(m / math.sqrt(1 - m**2), rel=1e-9)
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -3e-5])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("steps", [1, 2, 7, 100])
-def test_snr_of_a_gradient_without_noise_is_zero(value: float, dtype: torch.dtype, steps: int) -> None:
-    """The variance is only rounding, which is no reason for a large ratio."""
-    found, _ = snr_of(torch.full((steps, 5), value, dtype=dtype), 0.9)
-    assert [float(number) for number in found.values()] == [0, 0]
-
-
 def test_snr_continues_from_its_state() -> None:
     gradients = draw(9, 6)
     expected, _ = snr_of(gradients, 0.9)
@@ -242,16 +183,3 @@ def test_snr_continues_from_its_state() -> None:
         rest.parameters[0].grad, rest.parameters[1].grad = step[:2].clone(), step[2:].clone()
         rest.add()
     assert all(torch.equal(value, expected[name]) for name, value in rest.read().items())
-
-
-def test_a_weight_without_a_gradient_counts_as_zero() -> None:
-    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
-    snr = GradientSNR(parameters, 0.5)
-    for value in (1.0, 2.0):
-        parameters[0].grad = torch.full((3,), value)
-        snr.add()
-    m, v = (0.25 + 1) / 0.75, (0.25 + 2) / 0.75  # of 1 and 2 at b = 1/2
-    ratio = m / math.sqrt(v - m**2)
-    found = snr.read()
-    assert float(found["gradient_snr/mean"]) == pytest.approx(ratio / 2, rel=1e-5)
-    assert float(found["gradient_snr/std"]) == pytest.approx(ratio / 2, rel=1e-5)

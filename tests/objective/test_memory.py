@@ -13,7 +13,6 @@ from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import MemoryBank
 from ssl_bench.objective.shards import Shards, memory
-from tests.objective.test_negatives import assert_uniform
 from tests.ranks import on_two_ranks
 
 IMAGES, DIM, SHARE, VIEWS = 11, 4, 6, 2
@@ -34,14 +33,6 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
 def local_rows() -> slice:
     """This rank's rows of a global batch."""
     return slice(rank() * SHARE // world(), (rank() + 1) * SHARE // world())
-
-
-def test_the_first_vectors_are_unit_vectors_in_every_direction() -> None:
-    vectors = Memory(2000, 16, 0.5, 5).vectors
-    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(2000))
-    assert float(vectors.mean(0).abs().max()) < 0.03 and float(vectors.square().mean(0).sub(1 / 16).abs().max()) < 0.01
-    assert torch.equal(vectors, Memory(2000, 16, 0.5, 5).vectors)
-    assert not torch.equal(vectors, Memory(2000, 16, 0.5, 6).vectors)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 1.0])
@@ -106,44 +97,20 @@ def test_k_of_the_other_images_are_negatives(k: int, tiled: bool) -> None:
         bank.draws.step += 1
 
 
-def test_the_negatives_are_drawn_uniformly() -> None:
-    bank, subsets = one_hot(2), []
-    for step in range(250):
-        bank.draws.step = step
-        for view in negatives_of(bank, torch.tensor([3, 0, 10])):
-            for own_image, images in zip((3, 0, 10), view, strict=True):
-                subsets.append(tuple(i - (i > own_image) for i in images))
-    assert_uniform(subsets, IMAGES - 1, 2)
-
-
-@pytest.mark.parametrize("k", [0, 11, 12])
-def test_more_negatives_than_other_images_are_refused(k: int) -> None:
-    message = f"^k={k}: set k to a number from 1 to 10, the other images, or to null for all of them$"
-    with pytest.raises(InvalidValue, match=message):
-        MemoryBank(k, 0.5, 4, IMAGES, 0)
-
-
-def test_a_momentum_outside_0_and_1_is_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"^momentum=1\.5: set momentum to a number from 0 to 1$"):
-        MemoryBank(None, 1.5, 4, IMAGES, 0)
-
-
-def test_a_bank_continues_bit_for_bit_from_its_state() -> None:
-    bank, again = (MemoryBank(3, 0.5, DIM, IMAGES, 0).double() for _ in range(2))
-    for step in range(6):
-        ids, fresh = batch(step)
-        if step == 3:
-            again.load_state_dict(bank.state_dict())
-        for each in (bank, again) if step >= 3 else (bank,):
-            each.update(Embedded(fresh, fresh, fresh, ids))
-            each.draws.step += 1
-    assert torch.equal(bank.memory.vectors, again.memory.vectors)
-    bank.memory.vectors.copy_(unit(IMAGES, DIM, seed=1))
-    again.memory.vectors.copy_(unit(IMAGES, DIM, seed=1))
-    ids, fresh = batch(9)
-    e = Embedded(fresh, fresh, fresh, ids)
-    lse = [each.select(Contrast.of(e, each.bank(e))).lse(TAU) for each in (bank, again)]
-    assert torch.equal(*lse)
+@pytest.mark.parametrize(
+    ("k", "momentum", "message"),
+    [
+        *(
+            (k, 0.5, f"k={k}: set k to a number from 1 to 10, the other images, or to null for all of them")
+            for k in (0, 11)
+        ),
+        (None, 1.5, "momentum=1.5: set momentum to a number from 0 to 1"),
+    ],
+)
+def test_invalid_settings_are_refused(k: int | None, momentum: float, message: str) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        MemoryBank(k, momentum, 4, IMAGES, 0)
+    assert str(refused.value) == message
 
 
 # ---- two processes
@@ -184,7 +151,11 @@ def _both(rank: int) -> dict[str, Any]:
         ids, fresh = batch(step)
         sharded.update(ids[local_rows()], fresh[:, local_rows()].float())
     sharded.collect()
-    return {"bank": _bank(), "sharded": _answers(True), "whole": _answers(False), "state": sharded.state_dict()}
+    loaded = Shards(IMAGES, DIM, 0.5, 1)
+    loaded.load_state_dict(Memory(IMAGES, DIM, 0.5, 0).state_dict())
+    rows = loaded.rows(torch.arange(3))
+    answers = {"bank": _bank(), "sharded": _answers(True), "whole": _answers(False)}
+    return answers | {"state": sharded.state_dict(), "rows": rows}
 
 
 def test_two_processes_answer_as_one_whole_or_spread() -> None:
@@ -198,25 +169,10 @@ def test_two_processes_answer_as_one_whole_or_spread() -> None:
             # The mean of a rank is over half of the queries, so its gradient is twice that of the mean over all.
             joined = joined / 2 if "gradient" in name else joined
             torch.testing.assert_close(joined, expected, rtol=1e-13, atol=1e-14, msg=f"{kind} {name}")
-
-
-def test_a_checkpoint_of_shards_is_that_of_the_whole_memory() -> None:
-    whole = Memory(IMAGES, DIM, 0.5, 0)
+    vectors = Memory(IMAGES, DIM, 0.5, 0)
+    assert all(torch.equal(found["rows"], vectors.vectors[:3]) for found in ranks)
     for step in range(3):
         ids, fresh = batch(step)
-        whole.update(ids, fresh.float())
-    state = on_two_ranks(_both)[0]["state"]
-    assert list(state) == ["vectors"] and torch.equal(state["vectors"], whole.vectors)
-    for found in on_two_ranks(_loaded):
-        assert torch.equal(found, whole.vectors[:3])
-
-
-def _loaded(rank: int) -> Tensor:
-    sharded = Shards(IMAGES, DIM, 0.5, 1)
-    whole = Memory(IMAGES, DIM, 0.5, 0)
-    for step in range(3):
-        ids, fresh = batch(step)
-        whole.update(ids[local_rows()], fresh[:, local_rows()].float())
-    sharded.load_state_dict(whole.state_dict())
-    ids = torch.arange(3)
-    return sharded.rows(ids)
+        vectors.update(ids, fresh.float())
+    # A checkpoint of shards is that of the whole memory.
+    assert list(ranks[0]["state"]) == ["vectors"] and torch.equal(ranks[0]["state"]["vectors"], vectors.vectors)

@@ -7,6 +7,7 @@ import copy
 import itertools
 import math
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,15 +19,13 @@ from torch.nn.functional import normalize
 
 from ssl_bench.errors import InvalidValue
 from ssl_bench.objective import bits
-from ssl_bench.objective.bits import pack, unpack
+from ssl_bench.objective.bits import unpack
 from ssl_bench.objective.contrast import Contrast, Embedded
+from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
 from ssl_bench.objective.sampling import StepGenerator, unchosen, without_replacement
+from tests.objective.test_losses import draw
 from tests.ranks import on_two_ranks
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def numbered(images: int, views: int = 2) -> Embedded:
@@ -154,8 +153,13 @@ def assert_uniform(subsets: list[tuple[int, ...]], pool: int, k: int) -> None:
     assert stats.chi2_contingency(table).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("views", "k"), [("all", 1), ("all", 2), ("all", 3), ("all", 6), ("cross", 1), ("cross", 3)])
-def test_random_k_is_uniform(views: Any, k: int) -> None:
+@pytest.mark.parametrize(
+    ("views", "k", "in_numpy"),
+    [("all", 1, True), ("all", 2, True), ("all", 6, True), ("all", 6, False), ("cross", 1, True), ("cross", 3, True)],
+)
+def test_random_k_is_uniform(views: Any, k: int, in_numpy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chi-square over all subsets, as a CPU and as a GPU draws."""
+    monkeypatch.setattr(bits, "in_numpy", lambda device: in_numpy)
     images = 5
     pool = range(2 * images if views == "all" else images)
     negatives, subsets = RandomK(k, views, False, 0), []
@@ -169,13 +173,6 @@ def test_random_k_is_uniform(views: Any, k: int) -> None:
     assert_uniform(subsets, len(allowed), k)
 
 
-@pytest.mark.parametrize(("pool", "k"), [(8, 1), (8, 2), (12, 3), (5, 2), (6, 5), (8, 3)])  # 2 k <= pool and 2 k > pool
-def test_draws_without_replacement_are_uniform(pool: int, k: int) -> None:
-    drawn = without_replacement(10_000, pool, k, torch.Generator().manual_seed(0))
-    assert drawn.shape == (10_000, k) and not drawn.is_floating_point()
-    assert_uniform([tuple(sorted(row)) for row in drawn.tolist()], pool, k)
-
-
 @pytest.mark.parametrize(
     ("rows", "pool", "k"), [(500, 16_382, 16), (3, 131_070, 4096), (20, 8190, 2047), (4, 400, 300)]
 )
@@ -187,29 +184,6 @@ def test_a_small_draw_from_a_large_pool_has_no_repetition(rows: int, pool: int, 
     counts = torch.histogram(drawn.double(), edges.double()).hist
     # Without replacement the counts vary less than the test assumes.
     assert stats.chisquare(counts, edges.double().diff() / pool * drawn.numel()).pvalue > 1e-3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("width", "k"), [(6, 1), (6, 2), (9, 4), (9, 5), (13, 10)])
-@pytest.mark.parametrize("in_numpy", [True, False], ids=["cpu", "gpu"])
-def test_marked_draws_are_uniform_and_never_own(
-    width: int, k: int, in_numpy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Chi-square over all subsets, as a CPU and as a GPU draws; two own columns, which differ between the rows."""
-    monkeypatch.setattr(bits, "in_numpy", lambda device: in_numpy)
-    rows = 4000
-    own = [torch.arange(rows) % width, (torch.arange(rows) + 2) % width]
-    rest = unchosen(2, rows, width, k, own, torch.Generator().manual_seed(0), slice(None))
-    assert rest.shape == (2, rows, -(-width // 8)) and rest.dtype == torch.uint8
-    chosen = ~unpack(rest, width)
-    assert chosen.sum(-1).unique().tolist() == [k]
-    subsets = []
-    for view in chosen.tolist():
-        for row, columns in enumerate(view):
-            others = [c for c in range(width) if c not in (own[0][row], own[1][row])]
-            assert not columns[own[0][row]] and not columns[own[1][row]]
-            subsets.append(tuple(i for i, c in enumerate(others) if columns[c]))
-    assert_uniform(subsets, width - 2, k)
 
 
 def test_marked_draws_of_a_large_pool_are_uniform_and_rows_do_not_depend_on_what_is_kept() -> None:
@@ -228,22 +202,6 @@ def test_marked_draws_of_a_large_pool_are_uniform_and_rows_do_not_depend_on_what
     deviation = chosen - p
     pairs = (deviation[:, 1:] * deviation[:, :-1]).mean() / (p * (1 - p))  # correlation of neighbours
     assert float(pairs) == pytest.approx(-1 / (width - 2), abs=4 / math.sqrt(chosen.numel()))
-
-
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 64, 65])
-@pytest.mark.parametrize("in_numpy", [True, False])
-def test_packed_booleans(count: int, in_numpy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bits, "in_numpy", lambda device: in_numpy)
-    values = torch.rand(3, 2, count, generator=torch.Generator().manual_seed(0)) < 0.5
-    packed = pack(values)
-    assert packed.shape == (3, 2, -(-count // 8)) and torch.equal(unpack(packed, count), values)
-    for i, byte in enumerate(packed[0, 0].tolist()):
-        assert byte == sum(1 << j for j, value in enumerate(values[0, 0, 8 * i : 8 * i + 8].tolist()) if value)
-
-
-def test_a_draw_of_the_whole_pool_is_a_permutation() -> None:
-    drawn = without_replacement(4, 9, 9, torch.Generator().manual_seed(0))
-    assert drawn.sort(-1).values.tolist() == [list(range(9))] * 4
 
 
 @pytest.mark.parametrize(("views", "pool"), [("all", 14), ("cross", 7)])
@@ -265,7 +223,7 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 
 
 def batches(steps: int, views: int, images: int, rows: slice = slice(None)) -> list[Embedded]:
-    every = [unit(views, images, 4, seed=9 + step) for step in range(steps)]
+    every = [unit(views, images, 4, seed=9 + step).requires_grad_() for step in range(steps)]
     return [Embedded(p[:, rows], p[:, rows], p[:, rows], torch.arange(images)[rows]) for p in every]
 
 
@@ -281,24 +239,16 @@ def test_the_queue_holds_the_last_k_keys_first_in_first_out(k: int, views: int, 
         # The oldest key is in the place of the next one.
         assert torch.equal(bank.keys.roll(-int(queue.place), 0), torch.stack(list(expected)))
         queue.update(e)
-        expected.extend(e.p.flatten(0, 1))
-    assert queue.count(images) == k
+        expected.extend(e.p.detach().flatten(0, 1))
+    assert queue.count(images) == k and not queue.keys.requires_grad
 
 
-def test_the_queue_starts_with_random_unit_vectors() -> None:
-    keys = Queue(2000, 16, 5).keys
+@pytest.mark.parametrize("start", [lambda s: Queue(2000, 16, s).keys, lambda s: Memory(2000, 16, 0.5, s).vectors])
+def test_a_queue_and_a_memory_start_with_random_unit_vectors(start: Callable[[int], Tensor]) -> None:
+    keys = start(5)
     torch.testing.assert_close(keys.norm(dim=1), torch.ones(2000))
     assert float(keys.mean(0).abs().max()) < 0.03 and float(keys.square().mean(0).sub(1 / 16).abs().max()) < 0.01
-    assert torch.equal(keys, Queue(2000, 16, 5).keys) and not torch.equal(keys, Queue(2000, 16, 6).keys)
-
-
-def test_every_key_of_the_queue_is_a_negative() -> None:
-    queue = Queue(6, 4, 0).double()
-    (e,) = batches(1, 2, 3)
-    contrast, tau = Contrast.of(e, queue.bank(e)), torch.tensor(0.3)
-    expected = torch.einsum("vbd,kd->vbk", e.q, queue.keys).div(0.3).logsumexp(-1)
-    torch.testing.assert_close(contrast.lse(tau), expected, rtol=1e-6, atol=0)
-    assert contrast.count.tolist() == [[6, 6, 6]]
+    assert torch.equal(keys, start(5)) and not torch.equal(keys, start(6))
 
 
 @pytest.mark.parametrize(("k", "views", "images"), [(1, 1, 8), (3, 1, 8), (7, 1, 8), (5, 2, 8)])
@@ -311,54 +261,6 @@ def test_a_queue_smaller_than_a_batch_is_k_different_keys_of_the_batch_before(k:
         chosen.add(tuple(same.int().argmax(1).sort().values.tolist()))
         queue.draws.step += 1
     assert len(chosen) > 2  # they differ between steps
-
-
-def test_the_queue_has_no_gradient() -> None:
-    queue = Queue(6, 4, 0).double()
-    p = unit(1, 3, 4).requires_grad_()
-    queue.update(Embedded(p, p, p, torch.arange(3)))
-    assert not queue.keys.requires_grad and torch.equal(queue.keys[:3], p[0])
-
-
-# ---- state
-
-
-@pytest.mark.parametrize("k", [3, 7])
-def test_a_queue_continues_bit_for_bit_from_its_state(k: int) -> None:
-    queue, again = Queue(k, 4, 0).double(), Queue(k, 4, 1).double()
-    again.draws.seed = 0  # the seed comes from the configuration, the rest from the state
-    steps = batches(7, 1, 5)
-    for e in steps[:4]:
-        queue.update(e)
-        queue.draws.step += 1
-    again.load_state_dict(queue.state_dict())
-    for e in steps[4:]:
-        for each in (queue, again):
-            each.update(e)
-            each.draws.step += 1
-        assert torch.equal(queue.keys, again.keys) and torch.equal(queue.place, again.place)
-
-
-def test_random_k_continues_from_its_state() -> None:
-    negatives, again = RandomK(4, "all", False, 0), RandomK(4, "all", False, 0)
-    negatives.draws.step = 17
-    assert keys_of(negatives, numbered(9)) != keys_of(again, numbered(9))
-    again.load_state_dict(negatives.state_dict())
-    assert keys_of(negatives, numbered(9)) == keys_of(again, numbered(9))
-
-
-def test_streams_of_random_numbers_differ() -> None:
-    draws, cpu = StepGenerator("a", 0), torch.device("cpu")
-    seeds = [
-        draws.generator(cpu).initial_seed(),
-        draws.generator(cpu, 0).initial_seed(),
-        draws.generator(cpu, 1).initial_seed(),
-        StepGenerator("b", 0).generator(cpu).initial_seed(),
-    ]
-    seeds += [StepGenerator("a", 1).generator(cpu).initial_seed()]
-    draws.step = 1
-    seeds += [draws.generator(cpu).initial_seed()]
-    assert len(set(seeds)) == len(seeds)
 
 
 # ---- two processes

@@ -4,43 +4,21 @@ import itertools
 import math
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ssl_bench.data.batch import Batch
-from ssl_bench.distributed import gather, global_mean
 from ssl_bench.methods.base import Contrastive, Framework, MissingNeed, Outputs
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.heads import MLP
-from ssl_bench.objective.candidates import Cosines
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.losses import BYOL, SWD, InfoNCE, ReLIC
 from ssl_bench.objective.negatives import CrossView, InBatch, NoNegatives, Queue
 from ssl_bench.objective.temperature import Fixed, Learned
-from tests.ranks import on_two_ranks
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def unit(*shape: int, seed: int = 0) -> Tensor:
-    return nn.functional.normalize(draw(*shape, seed=seed), dim=-1)
-
-
-def test_nt_xent_is_the_cross_entropy_of_the_similarity_matrix() -> None:
-    """The form of most codes: a 2N x 2N matrix without its diagonal, with the other view as the class."""
-    z = unit(2, 6, 16)
-    e = Embedded(z, z.flip(0), z, torch.arange(6))
-    loss = InfoNCE()(Contrast.of(e, InBatch().bank(e)), torch.tensor(0.2, dtype=torch.float64)).mean()
-    flat = z.flatten(0, 1)
-    logits = (flat @ flat.T / 0.2).fill_diagonal_(-torch.inf)
-    expected = nn.functional.cross_entropy(logits, torch.arange(12).roll(6))
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+from tests.objective.test_losses import draw
+from tests.objective.test_negatives import unit
 
 
 def test_candidates_without_an_image_are_never_excluded() -> None:
@@ -74,15 +52,6 @@ def test_the_mirror_has_the_cosines_of_the_positives_with_the_candidates() -> No
     torch.testing.assert_close(contrast.pick(index).mirror, contrast.mirror.gather(-1, index))
 
 
-def test_the_lse_at_one_temperature_is_computed_once() -> None:
-    """And the result for one temperature is never returned for another."""
-    contrast = Contrast.dense(draw(1, 3).tanh(), draw(1, 3, 4, seed=1).tanh())
-    one, other = torch.tensor(0.2, dtype=torch.float64), torch.tensor(0.4, dtype=torch.float64)
-    with patch.object(Cosines, "lse", autospec=True, side_effect=Cosines.lse) as computed:
-        assert contrast.lse(one) is contrast.lse(one) and computed.call_count == 1
-        assert not torch.equal(contrast.lse(other), contrast.lse(one)) and computed.call_count == 3
-
-
 # ---- the contrastive method
 
 
@@ -108,18 +77,6 @@ class Linear(Framework):
 
 def batch() -> Batch:
     return Batch([draw(5, 6), draw(5, 6, seed=1)], torch.arange(5), torch.zeros(5))
-
-
-def test_the_mean_and_the_sum_over_views() -> None:
-    """The sum is over the views only, so it is twice the mean over the anchors of both views."""
-    values = []
-    for reduction in ("mean", "sum"):
-        torch.manual_seed(0)
-        method = Contrastive(Linear(), InBatch(), Fixed(0.2), InfoNCE(), reduction)  # type: ignore[arg-type]
-        values.append(float(method(batch(), 0.0)[0].detach()))
-    e = method.framework.embed(method.trained_outputs(batch()), batch().ids)
-    each = InfoNCE()(Contrast.of(e, InBatch().bank(e)), torch.tensor(0.2, dtype=torch.float64))
-    assert values == pytest.approx([float(each.detach().mean()), 2 * float(each.detach().mean())], rel=1e-12)
 
 
 def test_a_step_fills_the_queue_and_advances_the_draws() -> None:
@@ -162,50 +119,6 @@ def test_parts_that_do_not_fit_are_refused(make: Callable[[], Any], group: str, 
     with pytest.raises(MissingNeed, match=f"^{message}") as refused:
         Contrastive(*make())
     assert refused.value.group == group
-
-
-# ---- two processes
-
-
-def _gradient(weight: Tensor, images: Tensor, ids: Tensor) -> Tensor:
-    """Gradient of the mean NT-Xent of a linear encoder on two views, in the convention of DistributedDataParallel."""
-    weight = weight.clone().requires_grad_()
-    z = nn.functional.normalize(images @ weight, dim=-1)  # [2, B, D]
-    e = Embedded(z, z.flip(0), z, ids)
-    loss = InfoNCE()(Contrast.of(e, InBatch().bank(e)), torch.tensor(0.1, dtype=torch.float64)).mean()
-    # A statistic of the batch enters too, as in losses that are weighted by one.
-    loss = loss * global_mean(z.square().sum(-1).sqrt() + z[..., 0], dim=1).mean()
-    (gradient,) = torch.autograd.grad(loss, weight)
-    return gradient
-
-
-def _rank_gradient(rank: int) -> Tensor:
-    weight, images, ids = draw(8, 4), draw(2, 6, 8, seed=1), torch.tensor([5, 3, 9, 0, 7, 1])
-    rows = slice(3 * rank, 3 * rank + 3)
-    gradient = _gradient(weight, images[:, rows], ids[rows])
-    dist.all_reduce(gradient)
-    return gradient / 2  # as DDP averages
-
-
-def _rank_gather(rank: int) -> Tensor:
-    x = torch.full((2, 1), float(rank + 1), requires_grad=True)
-    (gathered := gather(x, dim=1)).mul(torch.tensor([1.0, 10.0])).sum().mul(rank + 1).backward()
-    assert gathered.tolist() == [[1.0, 2.0], [1.0, 2.0]]
-    assert x.grad is not None
-    return x.grad
-
-
-def test_the_gradient_on_two_ranks_is_that_on_one_process() -> None:
-    weight, images, ids = draw(8, 4), draw(2, 6, 8, seed=1), torch.tensor([5, 3, 9, 0, 7, 1])
-    alone = _gradient(weight, images, ids)
-    for gradient in on_two_ranks(_rank_gradient):
-        assert float((gradient - alone).norm() / alone.norm()) < 1e-14
-
-
-def test_the_backward_of_gather_sums_the_gradients_of_all_ranks() -> None:
-    first, second = on_two_ranks(_rank_gather)
-    assert first.tolist() == [[3.0], [3.0]]  # weight 1 of rank 0's loss and 2 of rank 1's
-    assert second.tolist() == [[30.0], [30.0]]
 
 
 # ---- more than two views

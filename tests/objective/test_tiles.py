@@ -4,30 +4,22 @@ import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from unittest.mock import Mock, patch
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ssl_bench.objective import tiles
 from ssl_bench.objective.bits import pack
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
+from tests.objective.test_losses import draw
+from tests.objective.test_negatives import unit
 
 V, B, C, D = 2, 7, 80, 40
 PANEL = 250  # three anchors per panel, fewer in the last one of 14 or 7
 FEW, MANY = 2, 5  # chosen keys per anchor: few enough at C to be read one by one, and too many for that
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def unit(*shape: int, seed: int = 0) -> Tensor:
-    return normalize(draw(*shape, seed=seed), dim=-1)
 
 
 def places(n: int) -> Tensor:
@@ -84,22 +76,6 @@ def same(found: Tensor, expected: Tensor) -> None:
 def several_panels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "PANEL", PANEL)
     monkeypatch.setattr(tiles, "ROWS", 1)
-
-
-def test_with_many_candidates_a_panel_still_has_several_anchors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "ROWS", 4)
-    x = leaves(True)
-    with patch.object(tiles, "_cosines", side_effect=tiles._cosines) as computed:
-        x.contrast("all", True, True).lse(x.tau)
-    heights = [call.args[-1].stop - call.args[-1].start for call in computed.call_args_list]
-    assert heights[:-1] == [4] * (len(heights) - 1) and PANEL // C < 4
-
-
-def test_few_chosen_keys_are_read_and_many_are_not() -> None:
-    keys = torch.zeros(C, D)
-    assert tiles._reads(keys, places(FEW)[0]) and not tiles._reads(keys, places(MANY)[0])
-    anchors = torch.zeros(V * B, D)
-    assert len(list(tiles._panels(anchors, C))) == 5 and len(list(tiles._panels(anchors, FEW * D))) == 5
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -200,40 +176,3 @@ def test_extreme_cosines_stay_finite_in_single_precision(choice: str, sign: floa
     torch.testing.assert_close(found, sign * 100 + contrast.count.log().expand(V, B), rtol=1e-5, atol=0)
     for gradient in x.gradients(contrast.log_odds(tau).sum()):
         assert gradient.isfinite().all()
-
-
-@pytest.mark.parametrize("tiled", [False, True])
-def test_the_number_of_negatives(tiled: bool) -> None:
-    x = leaves()
-    others = [sum(int(k) != int(i) for k in KEY_IDS) for i in IDS]  # of each image
-    assert set(others) == {76, 77}
-    assert x.contrast("all", True, tiled).count.tolist() == [others]
-    assert x.contrast("excluded", True, tiled).count.tolist() == [[70] * B]
-    assert x.contrast("all", False, tiled).count.tolist() == [[C] * B]
-    assert x.contrast("few", True, tiled).count.tolist() == [[FEW] * B]
-    assert x.contrast("all", True, tiled).count.dtype == torch.float64
-
-
-def test_the_number_of_negatives_of_given_cosines() -> None:
-    pos, neg = torch.zeros(2, 3), torch.zeros(2, 3, 4)
-    valid = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)  # [B, C]
-    assert Contrast.dense(pos, neg).count.tolist() == [[4, 4, 4]]
-    assert Contrast.dense(pos, neg, valid).count.tolist() == [[4, 2, 1]]
-    assert Contrast.dense(pos, neg, valid[2]).count.tolist() == [[1, 1, 1]]
-    assert Contrast.dense(pos, neg, torch.stack([valid, ~valid])).count.tolist() == [[4, 2, 1], [0, 2, 3]]
-    assert Contrast(pos, None, None).count.tolist() == [[0, 0, 0]]
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
-def test_panels_are_used_if_one_is_too_small(choice: str, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "pooled_lse" if choice in ("all", "excluded") else "picked_lse"
-    lse = Mock(wraps=getattr(tiles, name))
-    monkeypatch.setattr(tiles, name, lse)
-    x = leaves(shared)
-    for panel, expected in ((V * B * C, False), (V * B * C - 1, True)):
-        monkeypatch.setattr(tiles, "PANEL", panel)
-        lse.reset_mock()
-        contrast = CHOICES[choice](Contrast.of(Embedded(x.q, x.p, x.q, IDS), Bank(x.keys, KEY_IDS)))
-        contrast.lse(x.tau)
-        assert lse.called == (expected or choice == "excluded")
