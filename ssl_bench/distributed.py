@@ -114,6 +114,34 @@ def all_sum(x: Tensor) -> Tensor:
     return x
 
 
+class Votes:
+    """Votes of the ranks on a number, once a step, counted in the next step: no rank waits for them.
+
+    Args:
+        timeout: seconds that a rank waits for the votes of the others.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._group: Any = None
+        if world() > 1:
+            # A process group of their own on the CPU: they must not queue behind the work of the GPUs.
+            self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
+        self._last: tuple[Tensor, Any] | None = None
+
+    def __call__(self, number: int) -> int:
+        """The largest number of all ranks in the last call, 0 in the first; ``number`` itself on one process."""
+        if self._group is None:
+            return number
+        counted = 0
+        if self._last is not None:
+            votes, work = self._last
+            work.wait()
+            counted = int(votes)
+        votes = torch.tensor(number)
+        self._last = votes, dist.all_reduce(votes, dist.ReduceOp.MAX, self._group, async_op=True)
+        return counted
+
+
 def average_gradients(module: nn.Module) -> None:
     """Average the gradients of the parameters over the ranks, for a backward pass without DDP."""
     if world() == 1:

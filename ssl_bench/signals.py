@@ -1,17 +1,10 @@
 """The signals that stop a run. Their handler keeps the number, and the run reads it where it can stop."""
 
 import contextlib
-import datetime
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, ClassVar
-
-import torch
-import torch.distributed as dist
-from torch import Tensor
-
-from ssl_bench.distributed import world
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)  # Slurm sends SIGUSR2 before the time limit
 # Exit codes of stopped processes: after saving their state, or by the signal itself, before they listened to it.
@@ -55,11 +48,10 @@ def release() -> None:
 class Interrupt:
     """Context manager that catches the signals that stop a run.
 
-    During training a signal takes effect after a step. The ranks vote after each step. The votes of one step are
-    counted after the next one, so that no rank waits for them.
+    During training a signal takes effect after a step.
 
     Args:
-        timeout: seconds that a rank waits for the votes of the others.
+        agree: the signal for which all ranks stop, of each rank's signal or 0.
 
     Attributes:
         saved: everything is on disk: :func:`stop_if_asked` stops the evaluation between two batches.
@@ -67,13 +59,8 @@ class Interrupt:
 
     listening: ClassVar["Interrupt | None"] = None
 
-    def __init__(self, timeout: float = 600) -> None:
-        self.number, self.saved = 0, False
-        self._group: Any = None
-        if world() > 1:
-            # The votes have a process group of their own on the CPU: they must not queue behind the work of the GPUs.
-            self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
-        self._vote: tuple[Tensor, Any] | None = None
+    def __init__(self, agree: Callable[[int], int]) -> None:
+        self.number, self.saved, self._agree = 0, False, agree
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupt":
@@ -88,22 +75,13 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.number and world() == 1:
+        if self.number:
             signal.signal(number, signal.SIG_DFL)  # after the second signal, a third one ends the process at once
         self.number = self.number or number
 
     def agreed(self) -> int:
         """The signal for which all ranks stop after this step, or 0. Every rank calls it after every step."""
-        if self._group is None:
-            return self.number
-        counted = 0
-        if self._vote is not None:
-            flag, work = self._vote
-            work.wait()
-            counted = int(flag)
-        flag = torch.tensor(self.number)
-        self._vote = flag, dist.all_reduce(flag, dist.ReduceOp.MAX, self._group, async_op=True)
-        return counted
+        return self._agree(self.number)
 
 
 def stop_if_asked() -> None:

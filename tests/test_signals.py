@@ -18,7 +18,7 @@ class Dies:
 
 def test_a_signal_in_a_destructor_stops_an_evaluation_after_its_batch() -> None:
     features, labels = torch.rand(8, 2), torch.arange(8) % 2
-    with pytest.raises(Interrupted, match="SIGTERM") as stop, Interrupt() as interrupt:
+    with pytest.raises(Interrupted, match="SIGTERM") as stop, Interrupt(int) as interrupt:
         stop_if_asked()
         Dies()
         stop_if_asked()  # nothing is saved yet

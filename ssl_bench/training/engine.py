@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ssl_bench import files
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader
-from ssl_bench.distributed import parallel, rank, world
+from ssl_bench.distributed import Votes, parallel, rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.evaluate.run import Results, run_evaluators
 from ssl_bench.hardware import move
@@ -45,7 +45,7 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
         RunError: the loss became NaN or infinite, or a file cannot be written or read.
     """
     run = Training(config, run_id, folder, device)
-    with Interrupt(config["timeout"]) as interrupt:
+    with Interrupt(Votes(config["timeout"])) as interrupt:
         if run.state.resume(folder, run_id):
             run.announce_resume()
         facts = run.announce()

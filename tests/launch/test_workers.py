@@ -67,7 +67,7 @@ def leave(code: int) -> Outcome:
 
 def stop_parent(pid: int, number: int) -> Outcome:
     """Send the process that waits for this one a signal, and end as a training does when that arrives here."""
-    with Interrupt() as interrupt:
+    with Interrupt(int) as interrupt:
         os.kill(pid, number)
         while not interrupt.agreed():
             time.sleep(0.01)
