@@ -21,6 +21,8 @@ READERS = ("status", "table", "figure", "report", "completion")  # end with thei
 
 def main() -> None:
     """Run the command that ``sys.argv`` names and exit with its code."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # a process without outputs, such as after >&-
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
         try:
             code = _run(*(sys.argv[1:] or ["--help"]))

@@ -4,7 +4,6 @@ Nothing here may start a thread or ask CUDA for GPUs, after which a fork could n
 """
 
 import contextlib
-import gc
 import importlib
 import os
 
@@ -24,4 +23,3 @@ die_with(os.getppid())
 for module in PRELOADED:
     with contextlib.suppress(Exception):  # the run that needs the module reports it
         importlib.import_module(module)
-gc.freeze()  # the workers' garbage collection passes over the imported modules, whose pages stay shared

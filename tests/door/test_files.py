@@ -15,16 +15,15 @@ import torch
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.launch import claim
-from ssl_bench.launch.claim import Owner, claimed
+from ssl_bench.launch.claim import claimed
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.papers.runs import value
 from ssl_bench.record import checkpoint, results
 from ssl_bench.record.metrics import Tracker
-from ssl_bench.record.summary import one_line, print_grid, print_run
 from ssl_bench.status.runs import finished
 from ssl_bench.status.scan import Scan
 from tests.conftest import SMALL, only_run
-from tests.door.door import Answer, enter
+from tests.door.door import enter
 from tests.ranks import train_on_two_ranks
 from tests.status.folders import OUTPUTS, finish, make, make_grid, rows, running
 
@@ -33,7 +32,6 @@ Variant = tuple[str, bytes]  # description, content
 VARIANTS = 200
 ODD = [b"", b"null", b"[]", b"3", b'"text"', b"{}", b"\xff\xfe", b"{" * 50, b"[" * 5000, b"1" * 5000]
 ODD += [b'{"run_id": 1, "config": [], "metrics": {}, "seconds": "x"}', b'{"state": [], "code": {}}', b"NaN", b"1e999"]
-COMMANDS = ("status", "status --json", "status --csv", "status --failed", "status --sort knn/top1")
 
 
 def variants(content: bytes, seed: int, count: int = VARIANTS) -> list[Variant]:
@@ -101,32 +99,6 @@ def run() -> Path:
     return folder
 
 
-def read_results(folder: Path) -> dict[str, Any] | None:
-    print_run(folder)
-    one_line(folder)
-    print_grid({"a": [folder, folder], "b": [folder]})
-    scan()
-    return results.read(folder)
-
-
-@pytest.mark.slow
-def test_results_of_any_content_are_read(run: Path) -> None:
-    good = results.read(run)
-    assert good is not None and results.finished(run)
-    extra = with_every_number(good)
-    answers = fuzzed(run / "results.json", lambda: read_results(run), extra)
-    assert 50 < answers < 2 * VARIANTS + len(extra)
-    assert results.read(run) == good
-
-
-@pytest.mark.slow
-def test_metrics_of_any_content_are_scanned(run: Path) -> None:
-    first = [(str(odd), json.dumps(row).encode() + b"\n") for row in rows(1) for odd in row]
-    numbers = with_every_number(rows(2)[1])
-    (OUTPUTS / "a/3/claims").rename(OUTPUTS / "a/1/claims")
-    fuzzed(OUTPUTS / "a/3/metrics.jsonl", scan, first + [(name, first[0][1] + row + b"\n") for name, row in numbers])
-
-
 def test_metrics_of_any_content_are_resumed(run: Path) -> None:
     path, config = run / "metrics.jsonl", {"tracking": {"mode": "off"}}
     content = path.read_bytes()
@@ -149,26 +121,6 @@ def test_metrics_of_any_content_are_resumed(run: Path) -> None:
     assert len(resume()) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["config.yaml", "command.txt", "failed.json"])
-def test_other_files_of_any_content_are_scanned(run: Path, name: str) -> None:
-    path = OUTPUTS / "a/3" / name
-    if name != "config.yaml":
-        path.write_text(
-            {"command.txt": "ssl-bench train seed=3", "failed.json": '{"reason": "no", "detail": ""}'}[name]
-        )
-    assert fuzzed(path, scan) == 2 * VARIANTS + len(ODD)
-
-
-@pytest.mark.slow
-def test_a_grid_and_its_records_of_any_content_are_scanned(run: Path) -> None:
-    grid = OUTPUTS / ".sweeps/1"
-    for path in (grid / "grid.json", grid / "jobs/0.json"):
-        fuzzed(path, scan, with_every_number(json.loads(path.read_text())))
-    record: Any = files.read_json(grid / "jobs/0.json")
-    assert Outcome.read(record | {"folder": 7}) is None and Outcome.read(record | {"code": 1e9}) is None
-
-
 def test_a_record_that_leads_out_of_the_results_names_no_run(run: Path) -> None:
     outside = Path("elsewhere/a/1")
     shutil.copytree(run, outside)
@@ -177,25 +129,6 @@ def test_a_record_that_leads_out_of_the_results_names_no_run(run: Path) -> None:
         path.write_text(json.dumps(Outcome(State.DONE, folder=folder).record()))
         entries, _ = Scan(OUTPUTS).update(time.time())
         assert {str(entry.run.folder) for entry in entries if entry.run} == {f"outputs/a/{n}" for n in (1, 2, 3)}
-
-
-def test_a_claim_of_any_content_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path("claimed")
-    claims = claim.Claim(folder)
-    assert claims.take() is None
-    path = folder / "claims/1"
-    content = json.loads(path.read_text())
-
-    def read() -> object:
-        owner = claim.owner(folder)
-        return str(owner), claim.Claim(folder)._living(1)
-
-    fuzzed(path, read, with_every_number(content))
-    assert Owner.read(content).pid == os.getpid()
-    for name in ("\u00b2", "\u0663", "9" * 200, "-1", "1.5", "x"):  # names that are digits to Python, and others
-        (folder / "claims" / name).touch()
-    assert claim._latest(folder / "claims") == 1
-    claims.release(False)
 
 
 def test_a_claim_that_cannot_be_read_ends_with_its_lease(tmp_path: Path) -> None:
@@ -244,7 +177,7 @@ def test_what_is_no_file_is_not_read(run: Path, kind: str, capfd: pytest.Capture
     no_file(OUTPUTS / ".runs.json", kind)
     entries, _ = Scan(OUTPUTS).update(time.time())
     assert [(entry.run.path, entry.state) for entry in entries if entry.run] == [("a/1", "partial"), ("a/2", "partial")]
-    for command in COMMANDS[:2]:
+    for command in ("status", "status --json"):
         answer = enter(command, capfd)
         assert answer.code == 0 and "Traceback" not in answer.out + answer.err
     assert not results.finished(run) and files.read_json_lines(OUTPUTS / "a/3/metrics.jsonl") == []
@@ -459,21 +392,6 @@ def test_two_ranks_set_a_damaged_result_aside(train: Train) -> None:
     (run / "results.json").write_text("{")
     code, printed = train_on_two_ranks(*arguments)
     assert code == 0 and "it is now results.json.damaged-1" in printed and results.finished(run)
-
-
-@pytest.mark.slow
-def test_every_command_reads_damaged_results(capfd: pytest.CaptureFixture[str], run: Path) -> None:
-    content = results.read(run)
-    extra = [
-        *variants(json.dumps(content).encode(), 5, 6),
-        *with_every_number(content)[::17],
-        *(("odd", o) for o in ODD),
-    ]
-    for description, changed in extra:
-        (run / "results.json").write_bytes(changed)
-        for command in (*COMMANDS[:4], "table dcl/table1", "reproduce dcl/table1 --dry-run"):
-            answer: Answer = enter(command, capfd)
-            assert answer.code == 0 and "Traceback" not in answer.out + answer.err, (command, description, answer)
 
 
 def test_a_grid_of_other_content_is_no_grid() -> None:

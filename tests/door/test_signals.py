@@ -17,10 +17,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from ssl_bench.training.signals import STOPPED, STOPS, stops
 
 from ssl_bench import cli, files
 from ssl_bench.record.streams import LastingStream
+from ssl_bench.signals import STOPPED, STOPS, stops
 from tests import ranks
 from tests.conftest import SMALL, no_pictures, only_run
 from tests.ranks import Command, _command

@@ -1,6 +1,7 @@
 """The ranks of a run: they are DDP's, no other machine can connect to them, and one that fails ends all of them."""
 
 import multiprocessing
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from ssl_bench.launch.workers import carry_out
 from ssl_bench.training.engine import Training
 from ssl_bench.training.step import Stepper
 from tests.conftest import SMALL
-from tests.ranks import PRELOADED, Command, on_two_ranks, wait_for
+from tests.ranks import PRELOADED, Command, free_port, on_two_ranks, wait_for
 
 multiprocessing.set_forkserver_preload(PRELOADED)
 CONFIG = {"devices": 2, "timeout": 60}
@@ -70,6 +71,22 @@ def test_no_other_machine_can_connect_to_the_ranks() -> None:
     command.send_signal(15)
     command.wait()
     assert found == {"127.0.0.1"}  # gloo's
+
+
+def kept_by(rank: int, port: int) -> set[str]:
+    """Where rank 0 of several machines waits for the others."""
+    store = ranks._store(f"127.0.0.2:{port}", rank, 1, 10)
+    found = listeners([psutil.Process()])
+    store.set("key", "value")
+    return found if store.get("key") == b"value" else set()
+
+
+def test_the_store_of_several_machines_listens_at_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept_by(0, free_port()) == {"0.0.0.0"}  # the name of this machine leads to its loopback address
+    create = socket.create_server
+    monkeypatch.setattr(socket, "gethostbyname", lambda host: "198.18.0.1")
+    monkeypatch.setattr(socket, "create_server", lambda at: create(("127.0.0.2", at[1])) if at[0] else pytest.fail())
+    assert kept_by(0, free_port()) == {"127.0.0.2"}
 
 
 # ---- the ends of ranks whose group hangs once one of them has failed, as NCCL's does; gloo stands in for it
