@@ -26,8 +26,8 @@ from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import move
 from ssl_bench.methods.base import Method
-from ssl_bench.parts import OBJECTIVE, Parts
 from ssl_bench.seeding import seed_everything
+from ssl_bench.training.parts import OBJECTIVE, Parts
 
 # Largest relative error of a loss and of a gradient in each format: about ten times what a right machine has, and three
 # times in formats of 16 bits. A loss whose backward pass is off by a thousandth is found in fp32.

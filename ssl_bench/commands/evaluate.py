@@ -48,9 +48,9 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, fl
     """
     from ssl_bench.evaluate.run import run_evaluators
     from ssl_bench.hardware import local_device, move
-    from ssl_bench.parts import Parts, load_run, read_config
     from ssl_bench.precision import set_matmul_options
     from ssl_bench.record import plots
+    from ssl_bench.training.parts import Parts, load_run, read_config
 
     config = _configuration(read_config(folder), overrides)
     Parts(config | {"devices": 1, "graph": False}).validate(1)

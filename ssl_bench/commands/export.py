@@ -49,7 +49,7 @@ def export(folder: Path, form: str, out: Path | None = None) -> Path:
     import torch
 
     from ssl_bench.networks import export as libraries
-    from ssl_bench.parts import load_run, read_config
+    from ssl_bench.training.parts import load_run, read_config
 
     config = read_config(folder)
     libraries.check_exportable(form, config)

@@ -34,7 +34,7 @@ def _run(overrides: Sequence[str], source: Path | None, picture: Path | None) ->
     from ssl_bench.config.schema import check
     from ssl_bench.data.prepare import prepare
     from ssl_bench.data.sheet import sheet, write_png
-    from ssl_bench.parts import Parts
+    from ssl_bench.training.parts import Parts
 
     config = load(overrides)
     check(config)

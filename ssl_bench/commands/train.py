@@ -106,7 +106,7 @@ def main(
 
 def _check_run(config: dict[str, Any]) -> None:
     """Refuse a run of a grid whose values cannot be used, before the first one starts."""
-    from ssl_bench.parts import Parts  # imports torch: only if there is something to train
+    from ssl_bench.training.parts import Parts  # imports torch: only if there is something to train
 
     schema.check(config)
     Parts(config).check_values()

@@ -102,7 +102,7 @@ class Job:
         if not several_parents and finished(folder):
             return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
         if self.work is None:
-            from ssl_bench.parts import Parts  # imports torch: only if there is something to train
+            from ssl_bench.training.parts import Parts  # imports torch: only if there is something to train
 
             local = int(os.environ["LOCAL_WORLD_SIZE"]) if self.torchrun else nodes().share(config["devices"])
             Parts(config).validate(local)

@@ -34,7 +34,7 @@ def check_exportable(form: str, config: Mapping[str, Any]) -> None:
     if target.rpartition(".")[2] != timm_backbone.__name__:  # the module's path may have changed since the run
         name = config["choices"].get("backbone", target)
         others = "such as backbone=resnet18_cifar, or any with backbone=timm backbone.name=NAME"
-        remedy = f"export a run with one, {others}; ssl_bench.parts.load_run opens this run in Python"
+        remedy = f"export a run with one, {others}; ssl_bench.training.parts.load_run opens this run in Python"
         raise ConfigError(f"--format {form}: backbone={name} is no network of timm: {remedy}")
 
 

@@ -19,7 +19,6 @@ from ssl_bench.distributed import Votes, parallel, rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.evaluate.run import Results, run_evaluators
 from ssl_bench.hardware import move
-from ssl_bench.parts import Parts
 from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
 from ssl_bench.record import plots
 from ssl_bench.record.environment import conditions, environment, peak_memory
@@ -31,6 +30,7 @@ from ssl_bench.training import graph
 from ssl_bench.training.estimate import memory_advice
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
+from ssl_bench.training.parts import Parts
 from ssl_bench.training.state import TrainingState
 from ssl_bench.training.step import Stepper
 

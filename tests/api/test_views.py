@@ -8,7 +8,7 @@ import torch
 from ssl_bench.api import options
 from ssl_bench.api.views import views
 from ssl_bench.errors import ConfigError
-from ssl_bench.parts import Parts
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 
 IMAGES = torch.randint(256, (6, 3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

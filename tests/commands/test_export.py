@@ -166,7 +166,7 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path, caps
     (tmp_path / "mi" / "config.yaml").write_text("choices: {loss: dcl}\n")
     digits = (
         "backbone=resnet_digits is no network of timm: export a run with one, such as backbone=resnet18_cifar, or any "
-        "with backbone=timm backbone.name=NAME; ssl_bench.parts.load_run opens this run in Python"
+        "with backbone=timm backbone.name=NAME; ssl_bench.training.parts.load_run opens this run in Python"
     )
     for arguments, sentence in {
         ("digits",): f"--format timm: {digits}",

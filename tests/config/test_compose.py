@@ -14,7 +14,7 @@ from ssl_bench.config.compose import VERSION_BASE, Composer, directory, load
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import check
 from ssl_bench.hardware import available_cores
-from ssl_bench.parts import Parts
+from ssl_bench.training.parts import Parts
 
 Train = Callable[..., tuple[int, str]]
 

@@ -21,7 +21,7 @@ from ssl_bench.data.loader import Loader
 from ssl_bench.data.multi_digits import Canvases, scaled
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.supervised import Supervised
-from ssl_bench.parts import Parts
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 from tests.conftest import only_run
 

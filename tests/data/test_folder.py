@@ -23,7 +23,7 @@ from ssl_bench.data.packed import Packed, encode
 from ssl_bench.data.shrink import box
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.parts import Parts
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 
 CLASSES = ["n01", "n02", "n03"]

@@ -16,7 +16,7 @@ from ssl_bench.data.loader import Loader
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.knn import knn_predict
-from ssl_bench.parts import Parts
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 from tests.ranks import on_two_ranks
 

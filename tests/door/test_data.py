@@ -25,7 +25,7 @@ from ssl_bench.data.folder import Folder
 from ssl_bench.data.packed import Packed, pack
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.networks import export
-from ssl_bench.parts import Parts
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 from tests.door.test_files import no_file
 

@@ -11,7 +11,7 @@ import yaml
 from ssl_bench.config.build import build, find_target
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import ADDED, MOVED, upgraded
-from ssl_bench.parts import Parts, read_config
+from ssl_bench.training.parts import Parts, read_config
 from tests.door.door import refuses
 
 RELEASED = Path(__file__).parents[1] / "config" / "released"

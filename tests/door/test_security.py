@@ -40,7 +40,7 @@ ATTACKS = {
     "train ~loss._target_": "loss no _target_",
     "train backbone._target_=torch.hub.load": "backbone._target_=torch.hub.load Backbone",
     "train backbone._target_=torchvision.models.resnet18": "backbone._target_ Backbone",
-    "train backbone._target_=ssl_bench.parts.load_run": "backbone._target_ no Backbone",
+    "train backbone._target_=ssl_bench.training.parts.load_run": "backbone._target_ no Backbone",
     "train backbone._target_=ssl_bench.networks.heads.MLP": "backbone._target_ no Backbone",
     "train head._target_=ssl_bench.networks.backbones.ConvN": "head._target_ no Head",
     "train dataset._target_=os.listdir": "dataset._target_=os.listdir Dataset",

@@ -27,8 +27,8 @@ from ssl_bench.config.build import KINDS
 from ssl_bench.config.compose import Composer
 from ssl_bench.config.schema import check, directory
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.parts import Parts
 from ssl_bench.training.engine import train
+from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # of torch

@@ -11,7 +11,7 @@ from ssl_bench.evaluate.knn_memory import MemoryKNN
 from ssl_bench.evaluate.target import Target
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.shards import Shards
-from ssl_bench.parts import Parts
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 
 

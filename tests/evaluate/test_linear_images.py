@@ -11,7 +11,7 @@ from ssl_bench.data.arrays import Images
 from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.target import Target
-from ssl_bench.parts import Parts
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 
 CLASSES, SIDE = 3, 12

@@ -13,7 +13,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.methods.exemplar import Exemplar
 from ssl_bench.methods.inv_spread import InvSpread
 from ssl_bench.networks.heads import MLP
-from ssl_bench.parts import Parts
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 
 WIDTH, INSTANCES = 5, 24

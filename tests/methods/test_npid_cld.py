@@ -22,8 +22,8 @@ from ssl_bench.methods.npid import NPID
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.objective.memory import Memory
-from ssl_bench.parts import Parts
 from ssl_bench.training import chunked
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.methods.training import select

@@ -11,7 +11,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.methods.vae import VAE, Decoder
 from ssl_bench.networks.backbones import DigitsResNet
 from ssl_bench.networks.heads import MLP
-from ssl_bench.parts import Parts
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 
 LATENTS, CHANNELS, SIZE = 3, 2, 8

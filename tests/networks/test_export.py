@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ssl_bench.commands.export import main
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.export import load
-from ssl_bench.parts import Parts
 from ssl_bench.record import checkpoint
+from ssl_bench.training.parts import Parts
 from tests.composed import load as compose
 
 STEMS = [("resnet18_cifar", 1), ("resnet18", 3)]

@@ -22,8 +22,8 @@ from ssl_bench.networks.backbones import Backbone
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.objective.temperature import Fixed, MACLa
-from ssl_bench.parts import OBJECTIVE, Parts
 from ssl_bench.training import chunked
+from ssl_bench.training.parts import OBJECTIVE, Parts
 from tests.composed import load
 from tests.methods.training import has_own_objective, options, select
 from tests.ranks import on_two_ranks

@@ -276,7 +276,7 @@ def test_smoke_trains_on_generated_images_and_removes_them(capsys: Output) -> No
 
 @pytest.mark.parametrize("dataset", ["stl10", "imagenet100", "digit_on_imagenet", "multi_digits", "randbit_imagenet"])
 def test_generated_images_have_the_format_that_the_dataset_reads(dataset: str, tmp_path: Path) -> None:
-    from ssl_bench.parts import Parts
+    from ssl_bench.training.parts import Parts
 
     small = smoke.overrides(runs.compose([f"dataset={dataset}"]), tmp_path)
     config = runs.compose([f"dataset={dataset}", *small])

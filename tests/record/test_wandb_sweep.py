@@ -15,7 +15,7 @@ import yaml
 from wandb.wandb_agent import Agent
 
 from ssl_bench.config.schema import check
-from ssl_bench.parts import Parts
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.ranks import Command

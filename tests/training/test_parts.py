@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch import nn
 
-from ssl_bench import parts as parts_module
 from ssl_bench.data.digits import ScatteredDigits
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.methods.exemplar import Exemplar
 from ssl_bench.methods.siamese import Siamese
-from ssl_bench.parts import Parts, load_run, read_config
 from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
+from ssl_bench.training import parts as parts_module
+from ssl_bench.training.parts import Parts, load_run, read_config
 from tests.composed import load
 from tests.conftest import SMALL, only_run
 
