@@ -1,2 +1,2 @@
-"""Training one run on one rank: ``engine`` is the loop, ``state`` what it changes, saves and resumes; ``optim``,
-``chunked``, ``meter``, ``snr``, ``estimate`` and ``interrupt`` are called by them."""
+"""Training one run on one rank: ``parts`` builds it, ``engine`` is the loop, ``state`` what the loop changes, saves and
+resumes; ``optim``, ``chunked``, ``meter``, ``snr``, ``graph`` and ``estimate`` are called by them."""

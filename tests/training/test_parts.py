@@ -36,6 +36,8 @@ def test_each_part_is_built_once(
     framework: str, kind: type, objective: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exemplar also asks for the number of training images while it is built."""
+    config = load([*SMALL, f"framework={framework}", "evaluate=[knn,linear]"])
+    Parts(config).check_values()  # builds nodes of an objective once for all runs of a process
     built, constructed = Counter[str](), Counter[type]()
     build = parts_module.build
 
@@ -58,7 +60,7 @@ def test_each_part_is_built_once(
     for part in classes:
         count_constructor(part)
 
-    parts = Parts(load([*SMALL, f"framework={framework}", "evaluate=[knn,linear]"]))
+    parts = Parts(config)
     assert not built  # nothing is built before it is used
     parts.validate(1)
     networks = parts.networks(parts.method.encoder, parts.method.encoder)
