@@ -102,7 +102,7 @@ def _train(arguments: Sequence[str], printed: Path) -> None:
 
 
 def left_by(outputs: Path) -> End:
-    """What a finished run has left on the disk."""
+    """The files of a finished run."""
     (folder,) = (path.parent for path in outputs.glob("*/*/results.json"))
     checkpoint = torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -115,7 +115,7 @@ def left_by(outputs: Path) -> End:
 
 
 def differences(one: End, other: End) -> list[str]:
-    """What a run has lost, computed differently or left behind, where two values are equal only bit for bit."""
+    """The differences between two ends of a run: values are equal only bit for bit."""
     found = []
     for name in one:
         (a, form), (b, other_form) = tree_flatten(one[name]), tree_flatten(other[name])

@@ -1,4 +1,4 @@
-"""What a section of ``ssl-bench check`` is given, and what it finds.
+"""The setting and the findings of a section of ``ssl-bench check``.
 
 A section is a function that is given a :class:`Setting` and yields a :class:`Finding` as soon as it has one.
 """

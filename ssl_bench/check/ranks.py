@@ -41,7 +41,7 @@ def section(setting: Setting) -> Iterator[Finding]:
 
 
 def on_ranks(setting: Setting) -> list[tuple[Errors, list[Difference]]]:
-    """What :func:`work` returns on each rank.
+    """The results of :func:`work` on all ranks.
 
     Raises:
         RunError: a rank failed; the others are ended.

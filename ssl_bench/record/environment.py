@@ -31,7 +31,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def conditions(device: torch.device) -> dict[str, Any]:
-    """What the bits of a result depend on beside the configuration and this package."""
+    """The conditions that the bits of a result depend on, beside the configuration and this package."""
     limits = [f"{name}={os.environ[name]}" for name in LIMITS if os.environ.get(name)]
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),

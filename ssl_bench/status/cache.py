@@ -1,4 +1,4 @@
-"""What was read of the runs and grids, in ``<outputs>/.runs.json``, so that unchanged files are not read again."""
+"""A cache of what the files of runs and grids say, ``<outputs>/.runs.json``: unchanged files are not read again."""
 
 import contextlib
 import json

@@ -28,7 +28,7 @@ def find_mark(path: str) -> Mark | None:
 
 @dataclass
 class Metrics:
-    """What the rows of a run's ``metrics.jsonl`` say.
+    """The rows of a run's ``metrics.jsonl``, summed up.
 
     Attributes:
         step, epoch, seconds, speed, loss: of the last row of the training; ``seconds`` is the time that the run has

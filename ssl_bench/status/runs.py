@@ -211,7 +211,7 @@ class Runs:
         return {**known, "config": self._configs[key], "metrics": Metrics(**known["metrics"])}
 
     def _read(self, start: str, begun: bool) -> dict[str, Any] | None:
-        """What the cache keeps of a run. JSON is read in a twentieth of the time of YAML."""
+        """The entry of a run in the cache. JSON is read in a twentieth of the time of YAML."""
         results: Any = files.read_json(start + RESULTS)
         done = complete(results)
         config = results["config"] if done else None
