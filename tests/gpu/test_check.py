@@ -59,7 +59,8 @@ def verdicts(names: list[str], fault: bool = False) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("names", [VALUES, pytest.param(["networks", "methods"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [VALUES, ["networks", "methods"]])
 def test_a_right_gpu_is_found_right(names: list[str], gpu: Callable[..., Any]) -> None:
     found = gpu(verdicts, names)
     assert len(found) >= len(names) and set(found.values()) == {"good"}, found

@@ -99,6 +99,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_objective_is_float32_and_nothing_large_is_float64(gpu: Callable[..., Any]) -> None:
     found = gpu(watched, [*variants(), *OTHERS])
     assert found["faults"] == {}

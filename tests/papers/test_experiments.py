@@ -85,7 +85,7 @@ def test_an_experiment_is_trained_and_the_command_line_overrides_it(tiny: None, 
     assert code == 0 and "1 run: 0 trained, 1 done before" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_workers_of_a_launcher_compose_an_experiment_again(tiny: None, cli: Cli) -> None:
     done = cli("train", "experiment=tiny/table2", "seed=0", "hydra/launcher=local", "hydra.launcher.n_jobs=2")
     assert done.returncode == 0, done.stderr

@@ -200,7 +200,7 @@ def test_every_cell_of_every_paper_has_a_recipe() -> None:
     assert len(texts) > 700 and all(", ," not in line and "None" not in line for lines in texts for line in lines)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_option_of_every_group_is_described() -> None:
     composer = Composer()
     for path in sorted(directory().glob("*/*.yaml")):
