@@ -174,6 +174,6 @@ def test_only_a_logged_step_waits_and_that_once_and_a_replayed_one_is_a_few_laun
     assert waited[1:] == [0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
     replayed, waited = gpu(launches_and_waits, "graph=true", *overrides, values=False)
     assert waited[5:] == [0, 0, 1, 0, 0, 0, 1]
-    assert len({*eager[8:11]}) == len({*replayed[8:11]}) == 1 and replayed[8] <= 12
+    assert len({*eager[8:11]}) == len({*replayed[8:11]}) == 1 and replayed[8] <= 16
     if torch.__version__.startswith("2.15."):  # other releases have other operations
         assert (eager[8], replayed[8]) == STARTED[method]
