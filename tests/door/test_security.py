@@ -213,8 +213,11 @@ def test_a_pickled_configuration_is_not_read(capfd: pytest.CaptureFixture[str]) 
     [
         f"train {shlex.join(SMALL)} max_steps=2 devices=2",
         f"train -m {shlex.join(SMALL)} max_steps=2 seed=0,1 hydra/launcher=local hydra.launcher.n_jobs=2",
-        "check --quick --only environment",
-        "reproduce eqco/table9 'row=MI 2 NCE' col=64 seed=0 steps=2 evaluations=2 hydra/launcher=local",
+        pytest.param("check --quick --only environment", marks=pytest.mark.exhaustive),
+        pytest.param(
+            "reproduce eqco/table9 'row=MI 2 NCE' col=64 seed=0 steps=2 evaluations=2 hydra/launcher=local",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
     ids=["ranks", "grid", "check", "reproduce"],
 )

@@ -66,5 +66,6 @@ def test_a_right_gpu_is_found_right(names: list[str], gpu: Callable[..., Any]) -
     assert len(found) >= len(names) and set(found.values()) == {"good"}, found
 
 
+@pytest.mark.slow
 def test_replays_that_do_nothing_are_found(gpu: Callable[..., Any]) -> None:
     assert gpu(verdicts, ["graph"], True) == {"graph: replayed steps": "wrong"}

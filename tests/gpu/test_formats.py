@@ -107,6 +107,7 @@ def test_the_objective_is_float32_and_nothing_large_is_float64(gpu: Callable[...
     assert found["met"] == sorted(MEANT)  # no exception is out of date
 
 
+@pytest.mark.slow
 def test_a_planted_fault_is_found(gpu: Callable[..., Any]) -> None:
     found = gpu(watched, [["framework=simclr"]], True)["faults"]["framework=simclr"]
     assert {"float16 bmm in test_formats.py cosines", "float64 div in test_formats.py cosines"} <= set(found), found

@@ -102,6 +102,7 @@ def check_sent(name: str, ranks: list[dict[str, Any]], gradients: int) -> None:
         assert sum(count for count in reduced if count not in NORMS) == gradients, name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REAL, reason="only the fake GPU says what is sent")
 def test_eight_gpus_send_what_a_step_needs(gpu: Callable[..., Any], tmp_path: Path) -> None:
     cases = [[*EXACT, *overrides] for overrides in CASES.values()]

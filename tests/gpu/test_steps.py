@@ -85,7 +85,8 @@ def variants() -> list[list[str]]:
 PARTS = 2  # processes, which tests can run side by side
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, PARTS))])
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
 def test_every_framework_is_replayed_with_the_values_of_eager_steps(part: int, gpu: Callable[..., Any]) -> None:
     found = gpu(compared, variants()[part::PARTS], True)
     assert {name: each for name, each in found.items() if not right(each)} == {}
@@ -165,7 +166,9 @@ STARTED = {
 
 
 @pytest.mark.skipif(REAL, reason="only the fake GPU counts waits and launches")
-@pytest.mark.parametrize("method", STARTED)
+@pytest.mark.parametrize(
+    "method", [next(iter(STARTED)), *(pytest.param(m, marks=pytest.mark.slow) for m in [*STARTED][1:])]
+)
 def test_only_a_logged_step_waits_and_that_once_and_a_replayed_one_is_a_few_launches(
     method: str, gpu: Callable[..., Any]
 ) -> None:
