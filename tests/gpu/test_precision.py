@@ -18,7 +18,7 @@ UNSCALED = [("fp32", "sgd"), ("fp32", "lars"), ("bf16", "sgd"), ("bf16", "adam")
 
 
 def scaled(cases: list[tuple[list[str], int, float]], steps: int) -> list[dict[str, Any]]:
-    """What happens to the loss, the scale and the weights of each run, if the scale is multiplied before a step.
+    """The loss, the scale and the weights of each run, if the scale is multiplied before a step.
 
     A step is skipped if it halves the scale; it must not change a weight, and every other step changes some.
     """

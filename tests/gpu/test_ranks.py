@@ -90,7 +90,7 @@ def test_two_gpus_send_what_a_step_needs_and_have_the_loss_of_one(gpu: Callable[
 
 
 def check_sent(name: str, ranks: list[dict[str, Any]], gradients: int) -> None:
-    """What the ranks send in a step is the same in the same order, and what a step needs."""
+    """Assert that all ranks send the same in the same order, and only what a step needs."""
     sent = ranks[0]["sent"]
     assert all(each["sent"] == sent for each in ranks), name
     lines = [line.split() for line in sent]

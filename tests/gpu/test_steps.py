@@ -142,7 +142,7 @@ def test_the_fake_gpu_computes_what_a_cpu_does(gpu: Callable[..., Any]) -> None:
 
 
 def launches_and_waits(*overrides: str) -> tuple[list[int], list[int]]:
-    """What the host starts, and how often it waits, in each step of a run, of which every fourth is logged."""
+    """Launches and waits of the host in each step of a run, of which every fourth is logged."""
     run = training("log_every=4", *overrides)
     found: tuple[list[int], list[int]] = [], []
     with patch.object(GraphedStepper, "_compared", lambda *_: []):  # kernels that do nothing give no values to compare
