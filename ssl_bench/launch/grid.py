@@ -1,7 +1,8 @@
 """A grid on disk: its runs and the outcome of each, whichever launcher carries them out.
 
-``<grid>/grid.json``       {"command", "host", "pid", "started", "runs", "finished"}, written at the start: ``runs`` has
-                           the overrides of each run, ``finished`` the directories of runs that had results, by number
+``<grid>/grid.json``       {"command", "host", "pid", "born", "started", "runs", "finished"}, written at the start:
+                           ``born`` distinguishes the process from later ones with its ``pid``, ``runs`` has the
+                           overrides of each run, ``finished`` the directories of runs that had results, by number
 ``<grid>/jobs/<n>.json``   {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each other
                            run
 
@@ -19,6 +20,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
+from ssl_bench.launch.claim import start_time
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record.summary import print_grid
 
@@ -41,10 +43,10 @@ def begin(folder: Path, runs: Sequence[Sequence[str]], finished: Mapping[int, Pa
         finished: directories of the runs that have results already, by number.
     """
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
-    process = {"host": socket.gethostname(), "pid": os.getpid(), "started": time.time()}
+    process = {"host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
     command = shlex.join([*sys.argv[0].split(), *sys.argv[1:]])
     content = {"runs": [list(run) for run in runs], "finished": {str(n): str(each) for n, each in finished.items()}}
-    files.write_json(folder / "grid.json", {"command": command, **process, **content})
+    files.write_json(folder / "grid.json", {"command": command, **process, "started": time.time(), **content})
 
 
 def number_of(folder: Path, overrides: Sequence[str]) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from ssl_bench.papers import measurements
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.papers.runs import Results, value
-from ssl_bench.status.runs import Finished
+from ssl_bench.status.runs import Run
 
 SOURCES = {  # of a paper's number, in words
     "code": "from a public repository, not from the text",
@@ -119,13 +119,13 @@ def _fill(table: Table, cell: Cell, results: Results) -> Filled:
     )
 
 
-def _lacking(cell: Cell, run: Finished) -> str:
+def _lacking(cell: Cell, run: Run) -> str:
     name = Metric.read(cell.metric).name
     near = difflib.get_close_matches(name, [each for each in run.metrics if each != name], 3, 0.5)
     return f"its runs have no {name}" + (f", but {', '.join(near)}" if near else "")
 
 
-def _values(cell: Cell, own_runs: Sequence[Finished]) -> list[float]:
+def _values(cell: Cell, own_runs: Sequence[Run]) -> list[float]:
     numbers = (value(run, cell.metric) for run in own_runs)
     return [number for number in numbers if number is not None]
 
@@ -185,7 +185,7 @@ def _digits(metric: str) -> int:
     return 2 if is_accuracy(metric) else 3
 
 
-def _length(run: Finished) -> str:
+def _length(run: Run) -> str:
     """How long a run was trained, in words."""
     epochs, steps = run.config.get("epochs"), run.config.get("max_steps")
     return f"{epochs} epochs" if steps is None else f"{steps} steps"

@@ -17,12 +17,12 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.record.results import is_number
 from ssl_bench.status.follow import Mark, find_mark, finite
-from ssl_bench.status.runs import Finished, finished
+from ssl_bench.status.runs import Run, finished
 
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 
 
-def value(run: Finished, metric: str) -> float | None:
+def value(run: Run, metric: str) -> float | None:
     """Value of a metric as papers print it, accuracies in percent; None if the run lacks it.
 
     The forms of a metric are those of :class:`ssl_bench.papers.cells.Metric`. A metric that is only recorded during
@@ -93,7 +93,7 @@ class Results:
         possible = [cell for cell in cells if cell.available and self._with(_lasting(cell))]
         self._compositions = compositions(map(request, possible), progress)
 
-    def of_cell(self, cell: Cell) -> list[Finished]:
+    def of_cell(self, cell: Cell) -> list[Run]:
         """The runs that fill a cell, by seed: those with its configuration, of which the scale is a part."""
         composed = self._compositions.get(request(cell))
         ids = composed.run_ids(self._seeds) if isinstance(composed, Composition) else {}
@@ -104,19 +104,19 @@ class Results:
         numbers = {run.seed: value(run, cell.metric) for run in self.of_cell(cell)}
         return {seed: number for seed, number in numbers.items() if seed is not None and number is not None}
 
-    def reduced(self, table: Table, cell: Cell) -> list[Finished]:
+    def reduced(self, table: Table, cell: Cell) -> list[Run]:
         """Runs of ``scale=reduced`` that agree with a cell in the settings that distinguish it within its table.
 
         If they were made with several other settings, those with the most epochs.
         """
-        families: dict[str, list[Finished]] = {}
+        families: dict[str, list[Run]] = {}
         if cell.available and "scale" not in cell.settings:
             for run in self._with({**table.axes(cell), "scale": "reduced"}):
                 content = {k: v for k, v in run.config.items() if k not in ("paths", "tracking", "name")}
                 families.setdefault(json.dumps(_without_seeds(content), sort_keys=True), []).append(run)
         return max(families.values(), key=lambda f: (finite(f[0].config, "epochs") or 0, len(f)), default=[])
 
-    def _with(self, settings: Mapping[str, str]) -> list[Finished]:
+    def _with(self, settings: Mapping[str, str]) -> list[Run]:
         """The runs that have all of some settings, by seed."""
         for key, wanted in settings.items():
             if (key, wanted) not in self._agreeing:

@@ -84,13 +84,13 @@ class Collector:
         read = [self._read(entry.run, most) if entry.run else NO_FILES for entry in entries]
         settings = keys.compare(entries, [each.facts for each in read])
         groups, places = _groups(entries)
+        names = zip(map(_path, entries), (each.pictures for each in read), strict=True)
+        shown = pictures.listed(self.outputs, names, start)
+        columns = zip(labels(entries), places, settings.values, shown, strict=True)
         runs = [
-            _run(entry, each, {"label": label, "group": place, "values": values})
-            for entry, each, label, place, values in zip(
-                entries, read, labels(entries), places, settings.values, strict=True
-            )
+            _run(entry, each) | {"label": label, "group": place, "values": values, "pictures": found}
+            for entry, each, (label, place, values, found) in zip(entries, read, columns, strict=True)
         ]
-        self._add_pictures(entries, read, runs, start)
         return {
             "outputs": printable(str(self.outputs)),
             "made": round(now),
@@ -136,25 +136,6 @@ class Collector:
             self._files[run.path] = known
         return known[1]
 
-    def _add_pictures(
-        self, entries: Sequence[Entry], read: Sequence[Files], runs: Sequence[dict[str, Any]], start: Path | None
-    ) -> None:
-        """Add the pictures to the runs; those of the best runs have room first."""
-        having = [n for n, each in enumerate(read) if each.pictures]
-        if start is None:
-            for n in having:
-                place = pictures.quote(_path(entries[n]))
-                runs[n]["pictures"] = [
-                    {"name": printable(name), "src": f"picture/{place}/{pictures.quote(name)}"}
-                    for name in read[n].pictures
-                ]
-            return
-        having.sort(key=lambda n: -max(entries[n].best.values(), default=0.0))
-        folders = {n: run.folder for n in having if (run := entries[n].run)}
-        found = pictures.embedded([(folders[n], read[n].pictures) for n in having], start)
-        for n in having:
-            runs[n]["pictures"] = found[folders[n]]
-
     def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:
         """The papers' tables and claims; of the whole results folder, and made again when a run has finished."""
         done = [(entry.run.path, entry.run.marks) for entry in entries if entry.run and entry.run.done]
@@ -165,7 +146,7 @@ class Collector:
         return self._papers[1]
 
 
-def _run(entry: Entry, read: Files, known: Mapping[str, Any]) -> dict[str, Any]:
+def _run(entry: Entry, read: Files) -> dict[str, Any]:
     """One run as plain data."""
     run, owner = entry.run, entry.run.owner if entry.run else None
     environment = read.environment
@@ -175,14 +156,13 @@ def _run(entry: Entry, read: Files, known: Mapping[str, Any]) -> dict[str, Any]:
         "id": printable(_path(entry)),
         "folder": printable(str(run.folder)) if run else None,
         "state": entry.state.value,
-        **known,
         "metrics": metrics or entry.best,
         "not_finite": [name for name in read.metrics if name not in metrics],
         "steps_per_epoch": read.steps_per_epoch,
-        "epoch": run.metrics.epoch if run else None,
+        "epoch": run.epoch if run else None,
         "epochs": run.end if run else None,
-        "speed": run.metrics.speed if run else None,
-        "seconds": run.seconds if run and run.done else run.metrics.seconds if run else None,
+        "speed": run.speed if run else None,
+        "seconds": run.seconds if run and run.done else run.trained if run else None,
         "left": entry.left,
         "began": run.began if run else None,
         "command": None if entry.command is None else printable(entry.command),
@@ -191,7 +171,6 @@ def _run(entry: Entry, read: Files, known: Mapping[str, Any]) -> dict[str, Any]:
         "hardware": f"{ranks} x {environment['device']}" if ranks and "device" in environment else None,
         "versions": {name: str(value) for name, value in environment.items() if name not in ("device", "ranks")},
         "log": read.log,
-        "pictures": [],
     }
 
 
@@ -214,13 +193,13 @@ def _groups(entries: Sequence[Entry]) -> tuple[list[dict[str, Any]], list[int]]:
 def _group(group: GridFolder | str, members: Sequence[Entry]) -> dict[str, Any]:
     parents = " ".join(dict.fromkeys(f"{e.run.parent}/" if e.run.parent else "./" for e in members if e.run))
     if isinstance(group, str):
-        started = min(e.run.began or 0.0 for e in members if e.run)
+        started = min(e.run.began for e in members if e.run)
         return {"name": f"{printable(parents)} single runs", "started": started, "left": None, "command": None}
     return {
         "name": printable(f"{parents} {', '.join(axes(group))}".strip()),
         "started": group.started,
         "left": group.left,
-        "command": printable(group.content["command"]),
+        "command": printable(group.command),
     }
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.status.labels import as_override
-from ssl_bench.status.runs import varying
+from ssl_bench.status.labels import requested, varying
 from ssl_bench.status.scan import Entry
 
 PLACES = {"paths", "tracking", "plugins"}  # settings that say where files go
@@ -39,7 +38,7 @@ def compare(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]]) -> Key
     Args:
         facts: of each entry, what ``results.json`` says about its run; empty for an unfinished one.
     """
-    configs = {entry.run.config.key: entry.run.config for entry in entries if entry.run}
+    configs = {entry.run.shared.key: entry.run.shared for entry in entries if entry.run}
     differing = dict(zip(configs, map(_values, varying(configs.values())), strict=True))
     of_runs = [_settings(entry, differing) for entry in entries]
     for name in FACTS:
@@ -47,12 +46,12 @@ def compare(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]]) -> Key
             for settings, known in zip(of_runs, facts, strict=True):
                 if isinstance(known.get(name), int | float):
                     settings.setdefault(name, _value(json.dumps(known[name])))
-    requested = _requested(entries)
+    given = requested(entries)
     options = {name for config in configs.values() for name in config.groups}
     names = dict.fromkeys(name for settings in of_runs for name in settings)
     vary = [name for name in names if len({repr(settings.get(name)) for settings in of_runs}) > 1]
-    vary.sort(key=lambda name: (name not in requested, name not in options, name.count("."), name == "seed"))
-    shown = [name for name in vary if name in requested] or [name for name in vary if name in options or name == "seed"]
+    vary.sort(key=lambda name: (name not in given, name not in options, name.count("."), name == "seed"))
+    shown = [name for name in vary if name in given] or [name for name in vary if name in options or name == "seed"]
     whole = _values(next(iter(configs.values())).settings) if configs else {}
     first = of_runs[0] if of_runs else {}
     common = {name: value for name, value in (whole | first).items() if name not in vary}
@@ -63,9 +62,9 @@ def _settings(entry: Entry, differing: Mapping[str, Mapping[str, Value]]) -> dic
     """The settings of an entry that are not common to all configurations; its overrides if it has no run yet."""
     if entry.run is None:
         pairs = (override.lstrip("+").partition("=") for override in entry.overrides or ())
-        return {name: _parsed(value) for name, _, value in pairs}
-    seed = {} if entry.run.seed is None else {"seed": _value(entry.run.seed)}
-    return {**differing[entry.run.config.key], **seed}
+        return {name: _value(text) for name, _, text in pairs}
+    seed = {} if entry.run.seed is None else {"seed": entry.run.seed}
+    return {**differing[entry.run.shared.key], **seed}
 
 
 def _values(settings: Mapping[str, str]) -> dict[str, Value]:
@@ -74,21 +73,10 @@ def _values(settings: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _value(text: str) -> Value:
-    """A value that is JSON: a finite number, a truth value or a text as it is, others as an override writes them."""
-    value = json.loads(text)
-    plain = math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int | None)
-    return value if plain else as_override(text)
-
-
-def _parsed(text: str) -> Value:
-    """The value of an override."""
+    """What an override says: a finite number, a truth value or nothing as such, anything else as text."""
     try:
-        return _value(text)
+        value = json.loads(text)
     except ValueError:
         return text
-
-
-def _requested(entries: Sequence[Entry]) -> set[str]:
-    """The keys that the commands set."""
-    commands = {word for e in entries for word in (*(e.command or "").split(), *(e.overrides or ()))}
-    return {word.partition("=")[0].lstrip("+'") for word in commands if "=" in word}
+    plain = math.isfinite(value) if isinstance(value, float) else isinstance(value, int | None)
+    return value if plain else text

@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,8 +12,6 @@ from ssl_bench.errors import printable
 ROOM = 1_500_000  # bytes of all pictures inside a report
 DRAWN = "curves.png"  # the report draws the learning curves itself
 FOLDER = "figures"
-
-Picture = dict[str, str]  # name, and src (data) or href (link)
 
 
 def names(run: Path) -> list[str]:
@@ -26,24 +24,29 @@ def names(run: Path) -> list[str]:
     return sorted(name for name in found if name.endswith(".png") and name[0] != "." and name != DRAWN)
 
 
-def embedded(runs: Iterable[tuple[Path, list[str]]], start: Path) -> dict[Path, list[Picture]]:
-    """The pictures of runs, as data until ROOM is used up, then as links.
+def listed(
+    outputs: Path, runs: Iterable[tuple[str, Sequence[str]]], start: Path | None
+) -> Iterable[list[dict[str, str]]]:
+    """The pictures of each run: ``name``, and ``src`` for one that is shown or ``href`` for a link.
 
     Args:
-        runs: folder and file names, the most important run first.
-        start: the folder that links are relative to.
+        runs: path below ``outputs``, and file names.
+        start: the folder of the report, which has the pictures as data until ROOM is used up, then links from there.
+            None: no picture is in it, all are shown by :mod:`ssl_bench.report.serve`.
     """
-    left, found = ROOM, dict[Path, list[Picture]]()
+    left = ROOM
     for run, its_names in runs:
-        found[run] = []
+        found = []
         for name in its_names:
-            path = run / FOLDER / name
-            picture = {"name": printable(name)}
-            try:
-                content = files.read_bytes(path, left)
-                left -= len(content)
-                picture["src"] = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-            except OSError:  # too large for what is left, or gone
-                picture["href"] = quote(os.fsencode(os.path.relpath(path, start)))
-            found[run].append(picture)
-    return found
+            path, picture = outputs / run / FOLDER / name, {"name": printable(name)}
+            if start is None:
+                picture["src"] = f"picture/{quote(os.fsencode(run))}/{quote(os.fsencode(name))}"
+            else:
+                try:
+                    content = files.read_bytes(path, left)
+                    left -= len(content)
+                    picture["src"] = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+                except OSError:  # too large for what is left, or gone
+                    picture["href"] = quote(os.fsencode(os.path.relpath(path, start)))
+            found.append(picture)
+        yield found

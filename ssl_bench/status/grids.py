@@ -6,10 +6,10 @@ import contextlib
 import os
 import shlex
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from collections.abc import Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ssl_bench import files
 from ssl_bench.launch import claim
@@ -19,8 +19,6 @@ from ssl_bench.status.follow import find_mark
 
 RECENT = 600.0  # seconds; a grid whose process cannot be seen is at work if its last record is younger
 ENDED = (*FINISHED, State.FAILED)
-
-Run = TypeVar("Run")
 
 
 class Record(NamedTuple):
@@ -43,17 +41,23 @@ class GridFolder:
         AttributeError, KeyError, OverflowError, TypeError, ValueError: the content does not describe a grid.
 
     Attributes:
+        command: the command that started it.
+        started: in seconds of the epoch.
         runs: overrides of each run.
         records: by the run's index, its last recorded outcome.
         at_work: whether the grid will start the runs that are left.
         left: seconds until it is done, if that is known.
     """
 
-    def __init__(self, outputs: str, path: str, content: Any, cache: Cache) -> None:
-        self._outputs, self.path, self.content, self._command = outputs, path, content, _start(content["command"])
-        self.host, self.pid, self.started = str(content["host"]), int(content["pid"]), float(content["started"])
-        if not (0 < self.pid < 2**31 and 0 <= self.started < 2**35):
-            raise ValueError(f"a process {self.pid} started at {self.started}")
+    def __init__(self, outputs: Path, path: str, content: Any, cache: Cache) -> None:
+        self.folder, self.path, self.command = outputs / path, path, str(content["command"])
+        program, name, *arguments = shlex.split(self.command)
+        flags = [a for a in arguments if a.startswith("-") or not ("=" in a or a.startswith("~"))]
+        self._words = [program, name, *(flag for flag in flags if flag not in ("-m", "--multirun"))]
+        self.started, self.host = float(content["started"]), str(content["host"])
+        self._pid, self._born = int(content["pid"]), content.get("born", False)
+        if not (0 < self._pid < 2**31 and 0 <= self.started < 2**35):
+            raise ValueError(f"a process {self._pid} started at {self.started}")
         self.runs = [[str(override) for override in run] for run in content["runs"]]
         before = {
             int(number): Record(self.started, Outcome(State.DONE_BEFORE, folder=str(folder)))
@@ -61,19 +65,12 @@ class GridFolder:
         }
         records = before | self._recorded(cache)
         self.records = {number: record for number, record in records.items() if 0 <= number < len(self.runs)}
-        self._start = path.rpartition(".sweeps/")[0]  # of the paths of its runs
         self.at_work = False
         self.left: float | None = None
 
-    @property
-    def folder(self) -> Path:
-        """Folder of the grid."""
-        return Path(self._outputs, self.path)
-
-    @cached_property
-    def commands(self) -> list[str]:
-        """Of each run, the command that trains only this run."""
-        return [" ".join([self._command, *map(_quoted, run)]) for run in self.runs]
+    def command_of(self, index: int) -> str:
+        """The command that trains only this run."""
+        return shlex.join([*self._words, *self.runs[index]])
 
     @cached_property
     def common(self) -> frozenset[str]:
@@ -82,15 +79,14 @@ class GridFolder:
 
     def _recorded(self, cache: Cache) -> dict[int, Record]:
         """The records in the grid's folder."""
-        found, folder = dict[int, Record](), f"{self.path}/jobs"
+        found, jobs = dict[int, Record](), self.folder / "jobs"
         with contextlib.suppress(OSError):
-            for name in os.listdir(f"{self._outputs}/{folder}"):
-                path = f"{self._outputs}/{folder}/{name}"
-                mark = find_mark(path) if name.endswith(".json") and name[:-5].isdecimal() else None
+            for name in os.listdir(jobs):
+                mark = find_mark(f"{jobs}/{name}") if name.endswith(".json") and name[:-5].isdecimal() else None
                 if mark is None:
                     continue
-                read: Callable[[], Any] = partial(files.read_json, path)
-                if outcome := Outcome.read(cache.get(f"{folder}/{name}", str(mark), read)):
+                content = cache.get(f"{self.path}/jobs/{name}", str(mark), partial(files.read_json, jobs / name))
+                if outcome := Outcome.read(content):
                     found[int(name[:-5])] = Record(mark[0] / 1e9, outcome)
         return found
 
@@ -103,16 +99,6 @@ class GridFolder:
         """Whether its runs are Slurm jobs, which do not need the process of the grid any more."""
         return (self.folder / "slurm").is_dir()
 
-    def recorded_run(self, index: int, runs: Mapping[str, Run]) -> Run | None:
-        """The one of ``runs``, by path, that is recorded for a run.
-
-        The recorded path may be absolute, or relative to where the grid started: its end counts.
-        """
-        recorded = self.records[index].outcome.folder if index in self.records else None
-        parts = [part for part in (recorded or "").split("/") if part not in ("", ".")]
-        ends = (self._start + "/".join(parts[-depth:]) for depth in range(2, len(parts) + 1))
-        return next((runs[end] for end in ends if end in runs), None)
-
     def will_continue(self, busy: bool, now: float) -> bool:
         """Whether the grid will start the runs that are left.
 
@@ -122,7 +108,7 @@ class GridFolder:
         if len(self.records) == len(self.runs) and all(one.outcome.state in ENDED for one in self.records.values()):
             return False
         if self.host == socket.gethostname():
-            return _alive(self.pid, self.started) or (busy and self.slurm)
+            return claim.start_time(self._pid) == self._born or (busy and self.slurm)
         return busy or now - max([self.started, *(record.when for record in self.records.values())]) < RECENT
 
 
@@ -134,30 +120,5 @@ def find_grids(outputs: Path, sweeps: Sequence[str], cache: Cache) -> list[GridF
             for path in (f"{folder}/{start}" for start in os.listdir(outputs / folder)):
                 content: Any = files.read_json(outputs / path / "grid.json")
                 with contextlib.suppress(AttributeError, KeyError, OverflowError, TypeError, ValueError):
-                    if isinstance(content["command"], str):
-                        grids.append(GridFolder(str(outputs), path, content, cache))
+                    grids.append(GridFolder(outputs, path, content, cache))
     return sorted(grids, key=lambda grid: grid.started)
-
-
-def _start(command: str) -> str:
-    """A grid's command without its overrides and the flag of a grid."""
-    program, name, *arguments = shlex.split(command)
-    flags = [a for a in arguments if a.startswith("-") or not ("=" in a or a.startswith("~"))]
-    return shlex.join([program, name, *(flag for flag in flags if flag not in ("-m", "--multirun"))])
-
-
-@lru_cache(None)
-def _quoted(word: str) -> str:
-    return shlex.quote(word)
-
-
-def _alive(pid: int, when: float) -> bool:
-    """Whether the process that had the number ``pid`` on this machine at the time ``when`` is alive.
-
-    A later process with the same number does not count.
-    """
-    born = claim.start_time(pid)
-    if not born:
-        return born is None
-    boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
-    return int(boot.split()[1]) + int(born) / os.sysconf("SC_CLK_TCK") < when + 1

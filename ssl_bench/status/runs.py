@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ from ssl_bench.launch import claim
 from ssl_bench.launch.claim import Owner
 from ssl_bench.record.results import complete
 from ssl_bench.status.cache import Cache
-from ssl_bench.status.follow import Metrics, accuracies, find_mark, finite, quantity, read_metrics
+from ssl_bench.status.follow import accuracies, find_mark, finite, read_rows
 
-FILES = "config.yaml", "results.json", "command.txt", "failed.json", "metrics.jsonl"
-CONFIG, RESULTS, COMMAND, FAILURE, METRICS = FILES
-FINAL = CONFIG, RESULTS  # the files that may change what is shown of a finished run
+CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
+COMMAND, FAILURE = "command.txt", "failed.json"
 
 
 class SharedConfig:
@@ -29,7 +28,8 @@ class SharedConfig:
     Attributes:
         content: the configuration with null in place of the seed.
         key: of the content.
-        settings: every value as JSON by its name, such as ``optimizer.lr``; the option of a group by the group's name.
+        settings: every value as an override writes it, by its name such as ``optimizer.lr``; the option of a group by
+            the group's name.
     """
 
     def __init__(self, content: dict[str, Any], key: str) -> None:
@@ -40,16 +40,16 @@ class SharedConfig:
     @cached_property
     def settings(self) -> dict[str, str]:
         keys = {name: value for name, value in self.content.items() if name != "choices"}
-        return dict(_settings(keys, "")) | {name: as_json(self.content["choices"][name]) for name in self.groups}
+        return dict(_settings(keys, "")) | {name: as_text(self.content["choices"][name]) for name in self.groups}
 
 
 def _settings(node: Mapping[str, Any], start: str) -> Iterator[tuple[str, str]]:
-    """Values as JSON by name; an empty mapping and a list are values, and a seed that is the run's is none."""
+    """Values by name; an empty mapping and a list are values, and a seed that is the run's is none."""
     for key, value in node.items():
         if isinstance(value, dict) and value:
             yield from _settings(value, f"{start}{key}.")
         elif key != "seed" or value is not None:
-            yield start + key, as_json(value)
+            yield start + key, as_text(value)
 
 
 def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
@@ -60,13 +60,6 @@ def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
     }
 
 
-def varying(configs: Collection[SharedConfig]) -> list[dict[str, str]]:
-    """The settings of each configuration that are not common to all."""
-    every = [config.settings.items() for config in configs]
-    common = set[Any]().union(*every[:1]).intersection(*every)
-    return [{name: value for name, value in one if (name, value) not in common} for one in every]
-
-
 @dataclass(eq=False)
 class Run:
     """A run's directory, as its files were when they were read.
@@ -75,34 +68,44 @@ class Run:
         outputs: the results folder.
         path: of the directory, relative to it.
         marks: of its files.
-        config, seed: the configuration without its seed, and the seed as JSON; None: it has none.
+        began: when it was started last, in seconds of the epoch.
+        shared: the configuration without its seed.
+        seed: None: it has none.
         command: the command that trains it, if it was recorded.
         failure: why it failed, in one line; None: it has not failed.
-        run_id, seconds, results: of ``results.json``: the run_id, the time that the whole run took and the metrics; the
-            run_id is None if there are no whole results.
-        metrics: rows of ``metrics.jsonl``.
-        began: time of change of ``config.yaml``, in seconds of the epoch; None: there is only ``results.json``.
+        run_id, metrics, seconds: of ``results.json``; ``seconds`` is the time that the whole run took. The run_id is
+            empty if there are no whole results.
+        step, epoch, trained, speed, loss: of the last row of the training; ``trained`` is the time that the run has
+            taken so far, in all its processes together, ``speed`` is in images per second. None: there is no row.
+        evaluated: highest accuracy of each evaluator during the training of an unfinished run.
+        changed: time of change of ``metrics.jsonl``, in seconds of the epoch.
         owner: the process that carries it out.
     """
 
     outputs: str
     path: str
     marks: str
-    config: SharedConfig
-    seed: str | None
+    began: float
+    shared: SharedConfig
+    seed: int | None
     command: str | None
     failure: str | None
-    run_id: str | None
+    run_id: str
+    metrics: dict[str, float]
     seconds: float | None
-    results: dict[str, float]
-    metrics: Metrics
-    began: float | None
+    step: float | None = None
+    epoch: float | None = None
+    trained: float | None = None
+    speed: float | None = None
+    loss: float | None = None
+    evaluated: dict[str, float] = field(default_factory=dict)
+    changed: float = 0.0
     owner: Owner | None = None
 
     @property
     def done(self) -> bool:
         """Whether it has whole results."""
-        return self.run_id is not None
+        return bool(self.run_id)
 
     @property
     def folder(self) -> Path:
@@ -114,37 +117,43 @@ class Run:
         """The directory's parent, relative to ``outputs``."""
         return self.path.rpartition("/")[0]
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration, with null in place of the seed."""
+        return self.shared.content
+
     def setting(self, name: str) -> str | None:
-        """The value of a key, or the option of a group, as JSON."""
-        return self.seed if name == "seed" else self.config.settings.get(name)
+        """The value of a key, or the option of a group, as an override writes it."""
+        if name == "seed":
+            return None if self.seed is None else str(self.seed)
+        return self.shared.settings.get(name)
 
     @cached_property
     def best(self) -> dict[str, float]:
         """A finished run's accuracies, or all its metrics if it trained no network; else the best so far."""
         if not self.done:
-            return self.metrics.best
-        if "evaluate" in self.config.content:
-            return accuracies(self.results)
-        return {name: value for name in self.results if (value := finite(self.results, name)) is not None}
+            return self.evaluated
+        if "evaluate" in self.config:
+            return accuracies(self.metrics)
+        return {name: value for name in self.metrics if (value := finite(self.metrics, name)) is not None}
 
     @property
     def end(self) -> float | None:
         """Epoch at which the training ends. With ``max_steps`` it is known after the first row."""
-        epochs, max_steps = (quantity(self.config.content, key) for key in ("epochs", "max_steps"))
+        epochs, max_steps = (finite(self.config, key) for key in ("epochs", "max_steps"))
         if epochs is None or max_steps is None:
             return epochs
-        step, epoch = self.metrics.step, self.metrics.epoch
-        return min(epochs, max_steps * epoch / step) if step and epoch else None
+        return min(epochs, max_steps * self.epoch / self.step) if self.step and self.epoch else None
 
     @property
     def share(self) -> float:
         """Share of the training that is done, 0 to 1."""
-        return min(1.0, (self.metrics.epoch or 0.0) / self.end) if self.end else 0.0
+        return min(1.0, (self.epoch or 0.0) / self.end) if self.end else 0.0
 
     @property
     def whole(self) -> float | None:
         """Seconds that the whole run takes: as long for the rest of the training as for what is done of it."""
-        return self.seconds or (self.metrics.seconds / self.share if self.metrics.seconds and self.share else None)
+        return self.seconds or (self.trained / self.share if self.trained and self.share else None)
 
 
 class Runs:
@@ -162,17 +171,14 @@ class Runs:
         self.unreadable: list[str] = []
 
     def find(self) -> list[Run]:
-        """The runs, sorted by parent directory, then by start; also directories with ``results.json`` only.
-
-        The directories inside the directory of a run are not searched.
-        """
+        """The runs, sorted by parent directory, then by start. The directories inside a run's are not searched."""
         found, folders = list[Run](), [""]
         self.sweeps, self.unreadable = [], []
         while folders:
             path = folders.pop()
-            run = self._run(path, f"{self._outputs}/{path}/" if path else f"{self._outputs}/")
-            found += [run] if run else []
-            if run is not None and run.began is not None:
+            start = f"{path}/" if path else ""
+            if run := self._run(path, f"{self._outputs}/{start}"):
+                found.append(run)
                 continue
             try:
                 with os.scandir(f"{self._outputs}/{path}") as inside:
@@ -180,100 +186,63 @@ class Runs:
             except OSError as error:
                 self.unreadable += [f"{self._outputs}/{path}"] if isinstance(error, PermissionError) else []
                 continue
-            start = f"{path}/" if path else ""
             self.sweeps += [start + name for name in names if name == ".sweeps"]
             folders += [start + name for name in names if name[0] != "." and name != "wandb"]
-        return sorted(found, key=lambda run: (run.parent.split("/"), run.began or 0.0, run.path))
+        return sorted(found, key=lambda run: (run.parent.split("/"), run.began, run.path))
 
     def _run(self, path: str, start: str) -> Run | None:
-        """The run in a folder; None if there is none."""
-        began, ended = (find_mark(start + name) for name in FINAL)
-        if not (began or ended):
+        """The run in a folder; None if there is none. Of a finished run, only the first two files can change."""
+        marks = [find_mark(start + name) for name in (CONFIG, RESULTS)]
+        began = marks[0] or marks[1]
+        if began is None:
             return None
-        needed = start + (RESULTS if ended else CONFIG)
+        needed = start + (RESULTS if marks[1] else CONFIG)
         readable = os.access(needed, os.R_OK, effective_ids=True)
         self.unreadable += [] if readable else [needed]
-        others = [] if ended else [find_mark(start + name) for name in FILES[2:]]
-        marks = str([readable, began, ended, *others])
-        known = self._cache.get(path, marks, lambda: self._read(start, began is not None))
+        others = [] if marks[1] else [find_mark(start + name) for name in (COMMAND, FAILURE, METRICS)]
+        text = str([readable, *marks, *others])
+        known = self._cache.get(path, text, lambda: self._read(start))
         if known is None:
             return None
-        run = Run(self._outputs, path, marks, began=began and began[0] / 1e9, **self._restored(known))
+        key = known["shared"]
+        if key not in self._configs:
+            self._configs[key] = SharedConfig(self._cache.get(f"config {key}", "", dict), key)
+        run = Run(self._outputs, path, text, began[0] / 1e9, **{**known, "shared": self._configs[key]})
         run.owner = None if run.done else claim.owner(run.folder)
         return run
 
-    def _restored(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes of a run from its value in the cache."""
-        key = known["config"]
-        if key not in self._configs:
-            content = self._cache.get(f"config {key}", "", lambda: None)
-            self._configs[key] = SharedConfig(content, key)
-        return {**known, "config": self._configs[key], "metrics": Metrics(**known["metrics"])}
-
-    def _read(self, start: str, begun: bool) -> dict[str, Any] | None:
+    def _read(self, start: str) -> dict[str, Any] | None:
         """The entry of a run in the cache. JSON is read in a twentieth of the time of YAML."""
         results: Any = files.read_json(start + RESULTS)
         done = complete(results)
-        config = results["config"] if done else None
-        if begun and not (config and isinstance(config.get("choices"), dict)):
-            config = _read_config(start + CONFIG) or config
-        if config is None:
-            return None
+        config = results["config"] if done else files.read_yaml(Path(start + CONFIG))
+        if not done and not (isinstance(config, dict) and isinstance(config.get("choices"), dict)):
+            return None  # any other YAML
         failure: Any = None if done else files.read_json(start + FAILURE)
-        shared = without_seed(config, config.get("seed"))
-        key = hashlib.sha1(as_json(shared).encode()).hexdigest()[:16]
+        seed = config.get("seed")
+        shared = without_seed(config, seed)
+        key = hashlib.sha1(as_text(shared).encode()).hexdigest()[:16]
         self._cache.get(f"config {key}", "", lambda: shared)
-        evaluated = not done and bool(quantity(config.get("evaluate"), "every"))
         return {
-            "config": key,
-            "seed": as_json(config["seed"]) if "seed" in config else None,
+            "shared": key,
+            "seed": seed if type(seed) is int else None,
             "command": _read_command(start + COMMAND),
             "failure": one_line(failure.get("reason")) if isinstance(failure, dict) else None,
-            "run_id": results["run_id"] if done else None,
-            "seconds": quantity(results, "seconds") if done else None,
-            "results": results["metrics"] if done else {},
-            "metrics": asdict(read_metrics(start + METRICS, evaluated)),
+            "run_id": results["run_id"] if done else "",
+            "metrics": results["metrics"] if done else {},
+            "seconds": finite(results, "seconds") if done else None,
+            **read_rows(start + METRICS, whole=not done and bool(finite(config.get("evaluate"), "every"))),
         }
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run with ``results.json``.
-
-    Attributes:
-        run_id: as in ``results.json``.
-        folder: its directory.
-        seed: if that is an integer.
-        config_key: equal for runs that differ in their seed only.
-        config: its configuration, with null in place of the seed.
-        metrics: those in ``results.json``.
-    """
-
-    run_id: str
-    folder: Path
-    seed: int | None
-    config_key: str
-    config: Mapping[str, Any]
-    metrics: Mapping[str, float]
-
-
-def finished(outputs: Path) -> list[Finished]:
+def finished(outputs: Path) -> list[Run]:
     """Every run with a ``results.json`` below a folder, each run_id once, sorted by directory."""
-    cache, first = Cache(outputs), dict[str, Finished]()
+    cache, first = Cache(outputs), dict[str, Run]()
     for run in sorted(Runs(outputs, cache).find(), key=lambda run: run.path.split("/")):
-        if run.run_id is not None and run.run_id not in first:
-            seed = json.loads(run.seed or "null")
-            seed = seed if isinstance(seed, int) else None
-            config = run.config
-            first[run.run_id] = Finished(run.run_id, run.folder, seed, config.key, config.content, run.results)
+        if run.done:
+            first.setdefault(run.run_id, run)
     cache.save()
     return list(first.values())
-
-
-def _read_config(path: str) -> dict[str, Any] | None:
-    """A run's configuration; None for any other YAML."""
-    config = files.read_yaml(Path(path))
-    return config if isinstance(config, dict) and isinstance(config.get("choices"), dict) else None
 
 
 def _read_command(path: str) -> str | None:
@@ -288,6 +257,9 @@ def one_line(reason: Any) -> str:
     return " ".join(str(reason or "").split()).encode(errors="replace").decode()
 
 
-def as_json(value: Any) -> str:
-    """A value as JSON in one line."""
-    return json.dumps(value, separators=(",", ":"), default=str)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
+
+
+def as_text(value: Any) -> str:
+    """A value as an override writes it: JSON in one line, a text without its quotes."""
+    return value if isinstance(value, str) else _ENCODER.encode(value)

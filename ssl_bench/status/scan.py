@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -57,7 +57,7 @@ class Entry:
     def command(self) -> str | None:
         """The command that trains only this run; None if it was not recorded."""
         recorded = self.run.command if self.run else None
-        return recorded or (self.grid.commands[self.index] if self.grid else None)
+        return recorded or (self.grid.command_of(self.index) if self.grid else None)
 
     @property
     def best(self) -> dict[str, float]:
@@ -71,11 +71,8 @@ class Entry:
             return ""
         if self.run and self.run.failure is not None:
             return self.run.failure
-        return (
-            one_line(self.grid.records[self.index].outcome.reason)
-            if self.grid and self.index in self.grid.records
-            else ""
-        )
+        record = self.grid.records.get(self.index) if self.grid else None
+        return one_line(record.outcome.reason) if record else ""
 
 
 class Scan:
@@ -97,7 +94,7 @@ class Scan:
         Args:
             now: in seconds of the epoch.
         """
-        runs = {run.path: run for run in self._runs.find() if run.began is not None}
+        runs = self._runs.find()
         grids = find_grids(self.outputs, self._runs.sweeps, self._cache)
         self._cache.save()
         entries = _entries(runs, grids, now)
@@ -110,47 +107,35 @@ class Scan:
         return entries, max((seconds for seconds in left.values() if seconds is not None), default=None)
 
 
-def _entries(runs: Mapping[str, Run], grids: Sequence[GridFolder], now: float) -> list[Entry]:
+def _entries(runs: Sequence[Run], grids: Sequence[GridFolder], now: float) -> list[Entry]:
     """Make one entry for each run, then one for each command of a grid that has no run and is waiting or failed.
 
-    An entry belongs to the newest grid at work that has its run or command, else to the newest grid that has it. If a
-    grid has no record of a run, the run's directory is that of an earlier one with the same command.
+    A run is that of a grid's record, which names its directory, or else of the same command. An entry belongs to the
+    newest grid at work that has its run or command, else to the newest grid that has it.
     """
-    recorded: dict[GridFolder, dict[int, Run]] = {}
+    by_name = {_name(run.path): run for run in runs}
+    by_command = {run.command: run for run in runs if run.command}
+
+    def find(grid: GridFolder, index: int) -> Run | None:
+        record = grid.records.get(index)
+        recorded = by_name.get(_name(record.outcome.folder)) if record and record.outcome.folder else None
+        return recorded or by_command.get(grid.command_of(index))
+
     for grid in grids:
-        found = ((n, grid.recorded_run(n, runs)) for n in grid.records)
-        recorded[grid] = {n: run for n, run in found if run is not None}
-        busy = any(run.owner is not None and grid.state(n) is State.RUNNING for n, run in recorded[grid].items())
-        grid.at_work = grid.will_continue(busy, now)
-    by_command: dict[str, Run] | None = None  # made if it is needed
-    made: dict[str, tuple[GridFolder, int]] = {}  # by path of the run
-    not_made: dict[str, tuple[GridFolder, int]] = {}  # by command
+        started = (find(grid, n) for n in grid.records if grid.state(n) is State.RUNNING)
+        grid.at_work = grid.will_continue(any(run is not None and run.owner is not None for run in started), now)
+    made: dict[str, tuple[Run | None, GridFolder | None, int]] = {run.path: (run, None, -1) for run in runs}
     for grid in sorted(grids, key=lambda grid: grid.at_work):
-        of_grid = recorded[grid]
         for n in range(len(grid.runs)) if grid.at_work else sorted(grid.records):
-            run = of_grid.get(n)
-            if run is None:
-                by_command = _by_command(runs, recorded) if by_command is None else by_command
-                run = by_command.get(grid.commands[n])
-            if run is not None:
-                made[run.path] = grid, n
-            else:
-                not_made.pop(grid.commands[n], None)
-                not_made[grid.commands[n]] = grid, n
-    entries = []
-    for path, run in runs.items():
-        its_grid, n = made.get(path, (None, -1))
-        entries.append(Entry(run, its_grid, n, _status(run, its_grid, n) or Status.PARTIAL))
-    others = ((grid, n, _status(None, grid, n)) for grid, n in not_made.values())
-    return entries + [Entry(None, grid, n, state) for grid, n, state in others if state is not None]
+            run = find(grid, n)
+            made[run.path if run else grid.command_of(n)] = run, grid, n
+    found = ((*place, _status(*place)) for place in made.values())
+    return [Entry(run, grid, n, state) for run, grid, n, state in found if state is not None]
 
 
-def _by_command(runs: Mapping[str, Run], recorded: Mapping[GridFolder, Mapping[int, Run]]) -> dict[str, Run]:
-    """The run of each command; what a grid recorded comes before a run's own record."""
-    found = {run.command: run for run in runs.values() if run.command}
-    for grid, of_grid in recorded.items():
-        found |= {grid.commands[n]: run for n, run in sorted(of_grid.items())}
-    return found
+def _name(path: str) -> str:
+    """The end of a run's path that also a results folder elsewhere has: its name and its run_id."""
+    return "/".join(path.split("/")[-2:])
 
 
 def _status(run: Run | None, grid: GridFolder | None, index: int) -> Status | None:
@@ -160,7 +145,7 @@ def _status(run: Run | None, grid: GridFolder | None, index: int) -> Status | No
     record = grid.records.get(index) if grid else None
     recorded = record.outcome.state if record else None
     # Each start of a run writes config.yaml again, after the grid has recorded the start.
-    begun = run is not None and (run.began or 0.0) >= (record.when if record else 0.0)
+    begun = run is not None and run.began >= (record.when if record else 0.0)
     to_start = recorded in (None, State.HELD) or (recorded is State.RUNNING and not begun)
     if run is not None and run.owner is not None:
         return Status.RUNNING
@@ -182,19 +167,21 @@ def _estimate(entries: Sequence[Entry], now: float) -> float | None:
     """
     running = [entry for entry in entries if entry.state is Status.RUNNING]
     waiting = [entry.run.share if entry.run else 0.0 for entry in entries if entry.state is Status.WAITING]
+    if not (running or waiting):
+        return None
     counted = (entry.run for entry in entries if entry.state in (Status.DONE, Status.RUNNING) and entry.run)
-    whole = [run.whole for run in counted if run.whole] if running or waiting else []
+    whole = [run.whole for run in counted if run.whole]
     usual = mean(whole) if whole else None
     for entry in running:
         run = entry.run
         assert run is not None and run.owner is not None
-        if run.whole and run.metrics.seconds and run.share < 1:
-            silent = max(0.0, now - max(run.metrics.changed, run.owner.since))
-            entry.left = max(0.0, run.whole - run.metrics.seconds - silent)
-        elif usual and not run.metrics.seconds:
+        if run.whole and run.trained and run.share < 1:
+            silent = max(0.0, now - max(run.changed, run.owner.since))
+            entry.left = max(0.0, run.whole - run.trained - silent)
+        elif usual and not run.trained:
             entry.left = max(0.0, usual - max(0.0, now - run.owner.since))
     known = [entry.left for entry in running if entry.left is not None]
-    if not (running or waiting) or len(known) < len(running) or (waiting and usual is None):
+    if len(known) < len(running) or (waiting and usual is None):
         return None
     rest = sum((usual or 0.0) * (1 - share) for share in waiting)
     return max([*known, (sum(known) + rest) / max(1, len(running))])

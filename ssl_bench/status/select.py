@@ -10,8 +10,9 @@ from typing import Any
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
-from ssl_bench.status.labels import as_override
 from ssl_bench.status.scan import URGENT, Entry
+
+FIELDS = ("state", "folder", "label", "epoch", "speed", "seed")
 
 Labelled = tuple[Entry, str]
 
@@ -34,7 +35,7 @@ def select(shown: Sequence[Labelled], where: Sequence[str], sort: str | None) ->
         if not equals:
             raise ConfigError(f"--where {condition}: set it to KEY=VALUE, such as loss=dcl or state=failed")
         _check("--where", name, shown)
-        options = {_plain(each) for each in (wanted, *re.split(r",(?![^\[({]*[\])}])", wanted))}  # [a,b] is one value
+        options = {_plain(each) for each in (wanted, *wanted.split(","))}  # a list is one value
         kept = [pair for pair in kept if (value := _value(pair, name)) is not None and _plain(value) in options]
     if not sort:
         return kept
@@ -50,28 +51,26 @@ def _value(pair: Labelled, key: str) -> str | float | None:
     entry, label = pair
     run = entry.run
     own: dict[str, Any] = {"state": entry.state.value, "label": label, "folder": run and run.path}
-    own |= {"epoch": run and run.metrics.epoch, "speed": run and run.metrics.speed, **entry.best}
-    if key in own:
-        value: str | float | None = own[key]
-        return value
-    if run is not None:
-        setting = run.setting(key)
-        return None if setting is None else as_override(setting)
-    return dict(o.lstrip("+").split("=", 1) for o in entry.overrides or () if "=" in o).get(key)
+    own |= {"epoch": run and run.epoch, "speed": run and run.speed, **entry.best}
+    if run is None:
+        own |= dict(o.lstrip("+").split("=", 1) for o in entry.overrides or () if "=" in o)
+    elif key not in own and (setting := run.setting(key)) is not None:
+        return setting
+    value: str | float | None = own.get(key)
+    return value
 
 
 def _check(flag: str, key: str, shown: Sequence[Labelled]) -> None:
     """Refuse a key that no entry has."""
-    if not shown or any(_value(pair, key) is not None for pair in shown):
+    if not shown or key in FIELDS or any(_value(pair, key) is not None for pair in shown):
         return
-    configs = {entry.run.config.key: entry.run.config for entry, _ in shown if entry.run}
-    known = ["state", "folder", "label", "epoch", "speed", "seed"]
-    known += dict.fromkeys(metric for entry, _ in shown for metric in entry.best)
-    known += dict.fromkeys(name for config in configs.values() for name in config.settings)
-    if key not in known:
-        raise ConfigError(
-            f"{flag} {key}: no run has this key{near(key, known)}; set it to a field, a metric, a group or a key"
-        )
+    configs = {entry.run.shared.key: entry.run.shared for entry, _ in shown if entry.run}
+    known = [*FIELDS, *(metric for entry, _ in shown for metric in entry.best)]
+    known += [name for config in configs.values() for name in config.settings]
+    raise ConfigError(
+        f"{flag} {key}: no run has this key{near(key, dict.fromkeys(known))}; set it to a field, a metric, a group or "
+        "a key"
+    )
 
 
 def _plain(value: str | float) -> str | float:

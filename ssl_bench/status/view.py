@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,6 @@ from ssl_bench.status.select import Labelled
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.table import Table
 
 COLOURS = {
     Status.DONE: "green",
@@ -29,22 +28,16 @@ COLOURS = {
     Status.FAILED: "red",
 }
 LEFT = ("folder", "run", "state", "reason", "grid", "started", "best", "best run")  # columns of text, not of numbers
-FOLDED = ("folder", "run", "grid", "best run")  # columns whose texts a narrow terminal breaks, to 20 characters
-DROPPED = ("best run", "started", "runs", "images/s", "folder", "ETA")  # columns that a narrower one leaves out
+DROPPED = ("best run", "started", "runs", "images/s", "folder", "ETA", "loss", "epoch")  # by a narrow terminal
+SHORTENED = ("run", "grid")  # by a still narrower one, to 20 characters
 
 Columns = dict[str, list[str]]  # texts by heading
 
 
-def lines(outputs: Path, shown: Sequence[Labelled], left: float | None) -> Iterator[str]:
+def lines(outputs: Path, shown: Sequence[Labelled], left: float | None) -> list[str]:
     """The table of runs as plain text, and a line with the number of runs in each state."""
-    columns = runs_table(shown)
-    widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
-    form = "  ".join(f"%{'-' if name in LEFT else ''}{width}s" for name, width in widths.items())
-    yield (form % tuple(columns)).rstrip() if shown else nothing(outputs)
-    for cells in zip(*columns.values(), strict=True):
-        yield (form % cells).rstrip()
-    yield ""
-    yield totals([entry for entry, _ in shown], left)
+    rows = _table(runs_table(shown)) if shown else [nothing(outputs)]
+    return [*rows, "", totals([entry for entry, _ in shown], left)]
 
 
 def screen(
@@ -58,24 +51,28 @@ def screen(
     from rich.text import Text
 
     entries = [entry for entry, _ in shown]
-    parts: list[Text | Table] = []
+    rows, reasons = list[str](), list[Text]()
     if entries and (len(grouped(entries)) > 1 or not listed):
-        parts = [_table(overview(entries), width), Text("")]
+        rows += [*_table(overview(entries), width), ""]
     if not listed:
         shown = [pair for pair in shown if live and pair[0].state is Status.RUNNING]
     if live:
         shown = sorted(shown, key=lambda pair: URGENT.index(pair[0].state))
-    if shown or not entries:
+    if shown:
         columns = runs_table(shown)
-        columns.pop("reason", None)
-        states = [entry.state for entry, _ in shown]
-        parts += [_table(columns, width, states) if shown else Text(nothing(outputs)), Text("")]
+        columns.pop("reason", None)  # a sentence, which stands below the table
+        rows += [*_table(columns, width), ""]
+    elif not entries:
+        rows += [nothing(outputs), ""]
     for entry, label in shown:
         if entry.reason:
             name = printable(f"{entry.run.path}: " if entry.run else "") + printable(label)
-            parts.append(Text.assemble((name, "bold"), ": ", (printable(entry.reason), COLOURS[Status.FAILED])))
+            reasons.append(Text.assemble((name, "bold"), ": ", (printable(entry.reason), COLOURS[Status.FAILED])))
+    tables = Text("\n".join(rows), no_wrap=True, overflow="ellipsis")
+    for state, colour in COLOURS.items():
+        tables.highlight_words([state.value], colour)
     last = Text(totals(entries, left) + ("" if listed else "; --runs lists the runs"))
-    return Group(last, Text(""), *parts) if live else Group(*parts, last)
+    return Group(last, Text(""), tables, *reasons) if live else Group(tables, *reasons, last)
 
 
 def runs_table(shown: Sequence[Labelled]) -> Columns:
@@ -119,7 +116,7 @@ def overview(entries: Sequence[Entry]) -> Columns:
             name, started, left = _name(group, shared), group.started, group.left
             label = own_overrides(best.overrides or [], group.common) if best else ""
         else:
-            name, started = f"{group}/" if group else "./", min(e.run.began or 0.0 for e in members if e.run)
+            name, started = f"{group}/" if group else "./", min(e.run.began for e in members if e.run)
             left = max((e.left for e in members if e.left is not None), default=None)
             label = labels(members)[members.index(best)] if best else ""
         counts = Counter(entry.state for entry in members)
@@ -150,30 +147,18 @@ def _name(grid: GridFolder, shared: frozenset[str] | None) -> str:
     return ", ".join([*own, *axes(grid)]) or " ".join(grid.runs[0] if grid.runs else [])
 
 
-def _table(columns: Columns, width: int, states: Sequence[Status] = ()) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    widest = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
-    for name in DROPPED:
-        if sum(min(widest[n], 20) if n in FOLDED else widest[n] for n in columns) + 2 * len(columns) - 2 <= width:
-            break
-        columns = {n: texts for n, texts in columns.items() if n != name}
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    headings = {state.value: COLOURS[state] for state in Status}
-    for name in columns:
-        folded = name in FOLDED
-        table.add_column(
-            Text(name),
-            justify="left" if name in LEFT else "right",
-            no_wrap=not folded,
-            overflow="fold" if folded else "ellipsis",
-            style=headings.get(name),
-        )
-    for row, cells in enumerate(zip(*columns.values(), strict=True)):
-        named = zip(columns, cells, strict=True)
-        table.add_row(*(Text(text, COLOURS[states[row]] if name == "state" else "") for name, text in named))
-    return table
+def _table(columns: Columns, width: int | None = None) -> list[str]:
+    """The headings and rows as lines; for a narrow terminal, columns are left out and then one is shortened."""
+    widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
+    for name in (*DROPPED, *SHORTENED):
+        excess = 0 if width is None else sum(widths.values()) + 2 * len(widths) - 2 - width
+        if excess > 0 and name in SHORTENED and name in widths:
+            widths[name] = max(20, widths[name] - excess)
+        elif excess > 0:
+            widths.pop(name, None)
+    form = "  ".join(f"%{'-' if name in LEFT else ''}{widest}.{widest}s" for name, widest in widths.items())
+    rows = zip(*(columns[name] for name in widths), strict=True)
+    return [(form % cells).rstrip() for cells in (tuple(widths), *rows)]
 
 
 def totals(entries: Sequence[Entry], left: float | None) -> str:
@@ -194,19 +179,19 @@ def _state(entry: Entry) -> str:
 
 
 def _epoch(entry: Entry) -> str:
-    epoch, end = (entry.run.metrics.epoch, entry.run.end) if entry.run else (None, None)
+    epoch, end = (entry.run.epoch, entry.run.end) if entry.run else (None, None)
     if end is None:
         return "" if epoch is None else f"{epoch:.1f}"
     return f"{epoch or 0.0:.1f}/{end:.0f}" if float(end).is_integer() else f"{epoch or 0.0:.2g}/{end:.2g}"
 
 
 def _speed(entry: Entry) -> str:
-    speed = entry.run.metrics.speed if entry.run else None
+    speed = entry.run.speed if entry.run else None
     return "" if speed is None else f"{speed:.0f}" if speed >= 100 else f"{speed:.1f}"
 
 
 def _loss(entry: Entry) -> str:
-    loss = entry.run.metrics.loss if entry.run and entry.state is Status.RUNNING else None
+    loss = entry.run.loss if entry.run and entry.state is Status.RUNNING else None
     return "" if loss is None else f"{loss:.4g}"
 
 

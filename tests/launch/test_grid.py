@@ -62,7 +62,7 @@ def test_the_files_of_a_grid_have_its_runs_and_their_outcomes(train: Train) -> N
     assert train("-m", "max_steps=2", "optimizer.lr=0.1,1e38")[0] == 1
     (grid,) = Path("outputs/.sweeps").iterdir()
     content = files.read_json(grid / "grid.json")
-    assert content.keys() == {"command", "host", "pid", "started", "runs", "finished"}
+    assert content.keys() == {"command", "host", "pid", "born", "started", "runs", "finished"}
     assert content["pid"] == os.getpid() and content["finished"] == {}
     rates = [[override for override in run if override.startswith("optimizer.lr=")] for run in content["runs"]]
     assert rates == [["optimizer.lr=0.1"], ["optimizer.lr=1e+38"]]

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from ssl_bench.launch.claim import start_time
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.outcome import Outcome, State
 
@@ -66,12 +67,14 @@ def touch(path: Path, when: float) -> None:
 
 
 def make_grid(name: str, runs: Sequence[str], outcomes: Mapping[int, Outcome], **values: Any) -> Path:
-    """Make the folder of a grid, by default of this process and started now, with the outcomes of some runs."""
+    """Make the folder of a grid with the outcomes of some runs: of this process, unless ``started`` is given."""
     folder = OUTPUTS / ".sweeps" / name
     (folder / "jobs").mkdir(parents=True)
-    known = {"command": f"ssl-bench train -m {' '.join(runs)}", "host": socket.gethostname(), "pid": os.getpid()}
     overrides = [shlex.split(run) for run in runs]
-    (folder / "grid.json").write_text(json.dumps(known | {"started": time.time(), "runs": overrides} | values))
+    born = "1" if "started" in values else start_time(os.getpid())
+    content = {"command": f"ssl-bench train -m {' '.join(runs)}", "host": socket.gethostname(), "pid": os.getpid()}
+    content |= {"born": born, "started": time.time(), "runs": overrides, **values}
+    (folder / "grid.json").write_text(json.dumps(content))
     for number, outcome in outcomes.items():
         record(folder, number, overrides[number], outcome)
     return folder

@@ -18,10 +18,11 @@ from ssl_bench.status import cache
 from ssl_bench.status.labels import labels
 from ssl_bench.status.runs import Runs, finished
 from ssl_bench.status.scan import Scan
-from tests.status.folders import OUTPUTS, claim_elsewhere, configuration, make, make_grid, rows, touch
+from tests.status.folders import OUTPUTS, claim_elsewhere, configuration, finish, make, make_grid, rows, touch
 
 CACHE = OUTPUTS / ".runs.json"
 NOW = time.time()
+Uncached = Callable[[], list[dict[str, Any]]]
 
 
 @pytest.fixture(autouse=True)
@@ -29,21 +30,15 @@ def written_for_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "FEW", 0)
 
 
-def results(run_id: str, config: dict[str, Any], **metrics: float) -> str:
-    values = {name.replace("_top1", "/top1"): value for name, value in metrics.items()}
-    return json.dumps({"run_id": run_id, "config": config, "metrics": values, "seconds": 33.5})
-
-
 def make_done(name: str, top1: float = 0.5, **values: Any) -> Path:
     folder = make(name, rows(10), **values)
-    text = results(folder.name, configuration(**values), knn_top1=top1, knn_init_top1=0.1)
-    (folder / "results.json").write_text(text)
+    finish(folder, 33.5, knn_top1=top1, knn_init_top1=0.1)
     return folder
 
 
-def make_many(seed: int = 0) -> None:
+def make_many() -> None:
     """Make runs in every state, single ones and those of two grids, and folders that are no runs."""
-    generator = random.Random(seed)
+    generator = random.Random(0)
     for number in range(24):
         parent, values = generator.choice(("a", "b", "b/deep")), {"seed": number % 4, "optimizer": {"lr": number // 4}}
         kind = number if number < 6 else generator.randrange(6)
@@ -69,12 +64,7 @@ def make_many(seed: int = 0) -> None:
     for name in ("wandb/run", ".hidden/run", "c/wandb/run"):
         make_done(name)
     (OUTPUTS / "c/config.yaml").write_text("a: 1\n")
-    age()
-
-
-def age(folder: Path = OUTPUTS) -> None:
-    """Let all files and folders be old, each of another age; the claims stay young."""
-    for number, path in enumerate(sorted([folder, *folder.rglob("*")], reverse=True)):
+    for number, path in enumerate(sorted(OUTPUTS.rglob("*"), reverse=True)):
         if "claims" not in path.parts:
             touch(path, NOW - 5000 + number)
 
@@ -88,17 +78,12 @@ def shown() -> list[dict[str, Any]]:
         one: dict[str, Any] = {"label": label, "state": entry.state, "left": entry.left, "all left": left}
         one |= {"best": entry.best, "reason": entry.reason, "command": entry.command, "overrides": entry.overrides}
         one |= {"grid": grid and (grid.path, grid.left, grid.at_work, entry.index)}
-        if run:
-            of_metrics = (run.metrics.step, run.metrics.epoch, run.metrics.seconds, run.metrics.speed)
-            one |= {"path": run.path, "metrics": of_metrics, "end": run.end, "share": run.share, "owner": run.owner}
-            one |= {"began": run.began, "config": run.config.content, "seed": run.seed, "seconds": run.seconds}
-            one |= {"run_id": run.run_id, "results": run.results}
-        found.append(one)
+        found.append(one | ({**vars(run), "shared": run.config, "end": run.end, "best": run.best} if run else {}))
     return found
 
 
 @pytest.fixture
-def uncached(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]:
+def uncached(monkeypatch: pytest.MonkeyPatch) -> Uncached:
     """Function that scans without a cache."""
 
     def scan() -> list[dict[str, Any]]:
@@ -115,9 +100,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
     read_run, read_json = Runs._read, files.read_json
 
-    def run(self: Runs, start: str, begun: bool) -> dict[str, Any] | None:
+    def run(self: Runs, start: str) -> dict[str, Any] | None:
         paths.append(str(Path(start).relative_to(OUTPUTS)))
-        return read_run(self, start, begun)
+        return read_run(self, start)
 
     def record_of_grid(path: str | Path) -> Any:
         if Path(path).parent.name == "jobs":
@@ -127,9 +112,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(Runs, "_read", run)
     monkeypatch.setattr(files, "read_json", record_of_grid)
     return paths
-
-
-Uncached = Callable[[], list[dict[str, Any]]]
 
 
 def test_a_scan_with_the_cache_gives_what_one_without_it_gives(uncached: Uncached, read: list[str]) -> None:
@@ -145,55 +127,36 @@ def test_a_scan_with_the_cache_gives_what_one_without_it_gives(uncached: Uncache
 
 def test_whatever_changes_is_read_again(uncached: Uncached, read: list[str]) -> None:
     make_many()
-    first = {one["path"]: one for one in shown() if "path" in one}
-    by_state = {one["state"].value: OUTPUTS / path for path, one in first.items()}
+    by_state = {one["state"].value: one["path"] for one in shown() if "path" in one}
     done, partial, failed = by_state["done"], by_state["partial"], by_state["failed"]
 
-    def changed(*folders: Path) -> dict[str, dict[str, Any]]:
+    def changed(*paths: str) -> dict[str, dict[str, Any]]:
+        """What is shown now; only the files of these were read for it."""
         read.clear()
         now = shown()
-        assert {*read} <= {*(str(folder.relative_to(OUTPUTS)) for folder in folders)}
-        assert now == uncached()
+        assert {*read} <= {*paths} and now == uncached()
         return {one["path"]: one for one in now if "path" in one}
 
-    new = make_done("a/new", 0.9, seed=9)
-    assert changed(new)["a/new"]["best"] == {"knn/top1": 0.9}
-    with open(partial / "metrics.jsonl", "a") as file:  # the run goes on
+    make_done("a/new", 0.9, seed=9)
+    assert changed("a/new")["a/new"]["best"] == {"knn/top1": 0.9}
+    with open(OUTPUTS / partial / "metrics.jsonl", "a") as file:  # the run goes on
         file.write("\n" + json.dumps(rows(9)[-1]) + "\n")
-    assert changed(partial, new)[str(partial.relative_to(OUTPUTS))]["metrics"][1] == 9.0
-    Claim(partial).take()
-    assert changed(partial, new)[str(partial.relative_to(OUTPUTS))]["state"] == "running"
-    shutil.rmtree(partial / "claims")
-    (partial / "results.json").write_text(results(partial.name, configuration(), knn_top1=0.25))
-    assert changed(partial, new)[str(partial.relative_to(OUTPUTS))]["best"] == {"knn/top1": 0.25}
-    (failed / "failed.json").unlink()
-    assert changed(partial, new, failed)[str(failed.relative_to(OUTPUTS))]["state"] == "partial"
-    text = (failed / "config.yaml").read_text()
-    assert "epochs: 10" in text
-    (failed / "config.yaml").write_text(text.replace("epochs: 10", "epochs: 20"))
-    assert changed(partial, new, failed)[str(failed.relative_to(OUTPUTS))]["end"] == 20
-    (done / "new").write_text(results(done.name, configuration(), knn_top1=0.125))
-    (done / "new").replace(done / "results.json")
-    assert changed(partial, new, failed, done)[str(done.relative_to(OUTPUTS))]["best"] == {"knn/top1": 0.125}
+    assert changed(partial, "a/new")[partial]["epoch"] == 9.0
+    Claim(OUTPUTS / partial).take()
+    assert changed(partial)[partial]["state"] == "running"
+    shutil.rmtree(OUTPUTS / partial / "claims")
+    finish(OUTPUTS / partial, 1.0, knn_top1=0.25)
+    assert changed(partial)[partial]["best"] == {"knn/top1": 0.25}
+    (OUTPUTS / failed / "failed.json").unlink()
+    assert changed(partial, failed)[failed]["state"] == "partial"
+    finish(OUTPUTS / done, 1.0, knn_top1=0.125)
+    assert changed(failed, done)[done]["best"] == {"knn/top1": 0.125}
     record(OUTPUTS / ".sweeps/1", 7, ["seed=7"], Outcome.failed("late"))
-    changed(partial, new, failed, done, OUTPUTS / ".sweeps/1/jobs/7.json")
-    shutil.rmtree(done)
-    assert str(done.relative_to(OUTPUTS)) not in changed(partial, new, failed)
-    shutil.rmtree(OUTPUTS / "b")
-    assert not [path for path in changed() if path.startswith("b")]
+    changed(done, ".sweeps/1/jobs/7.json")
+    shutil.rmtree(OUTPUTS / done)
     shutil.rmtree(OUTPUTS / ".sweeps")
-    assert all(one["grid"] is None for one in changed().values())
-
-
-def test_few_changes_do_not_write_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "FEW", 4)  # a run is a change, and so is its configuration
-    make_done("a/0")
-    shown()
-    assert not CACHE.exists()
-    for number in range(1, 4):
-        make_done(f"a/{number}", epochs=number)
-    shown()
-    assert CACHE.is_file()
+    left = changed(".sweeps/1/jobs/7.json")
+    assert done not in left and all(one["grid"] is None for one in left.values())
 
 
 def test_the_cache_has_what_is_there_and_nothing_else() -> None:
@@ -201,7 +164,6 @@ def test_the_cache_has_what_is_there_and_nothing_else() -> None:
     for number in range(3):
         make_done(f"a/{number}", epochs=number)
         scan.update(NOW)
-    assert len(shown()) == 3
     shutil.rmtree(OUTPUTS / "a/0")
     make_done("a/3", epochs=4)
     finished(OUTPUTS)
@@ -209,70 +171,41 @@ def test_the_cache_has_what_is_there_and_nothing_else() -> None:
     assert sorted(names) == ["a/1", "a/2", "a/3"]
 
 
-DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda content: b"",
-    "cut": lambda content: content[: len(content) // 2],
-    "garbage": lambda content: random.Random(0).randbytes(len(content)),
-    "of another version": lambda content: content.replace(b'"version":"', b'"version":"0.'),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_cache_counts_as_none_and_is_replaced(damage: str, uncached: Uncached) -> None:
+def test_a_damaged_cache_counts_as_none_and_is_replaced(uncached: Uncached) -> None:
     make_many()
     expected = uncached()
     shown()
     content = CACHE.read_bytes()
-    CACHE.write_bytes(DAMAGE[damage](content))
-    assert shown() == expected and json.loads(CACHE.read_bytes()) == json.loads(content)
-
-
-@pytest.mark.parametrize("place", ["folder", "no such folder"])
-def test_a_cache_that_cannot_be_written_is_left_out(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_done("a/0")
-    CACHE.mkdir()
-    monkeypatch.setattr(cache, "NAME", {"folder": CACHE.name}.get(place, "no/such/folder"))
-    before = {*OUTPUTS.rglob("*")}
-    assert len(shown()) == 1 and {*OUTPUTS.rglob("*")} == before
+    for damaged in (b"", content[: len(content) // 2], content.replace(b'"version":"', b'"version":"0.')):
+        CACHE.write_bytes(damaged)
+        assert shown() == expected and json.loads(CACHE.read_bytes()) == json.loads(content)
+    CACHE.unlink()
+    CACHE.mkdir()  # it cannot be written
+    assert shown() == expected
 
 
 def test_runs_that_differ_in_their_seed_only_share_a_configuration() -> None:
-    def nested(seed: int, inner: int) -> dict[str, Any]:
-        return {"seed": seed, "dataset": {"seed": inner, "deeper": {"seed": seed, "x": [1, {"seed": 3}]}}}
-
     for number, (seed, inner) in enumerate([(3, 3), (4, 4), (4, 5)]):
-        make_done(f"a/{number}", **nested(seed, inner))
+        deeper = {"seed": seed, "x": [1, {"seed": 3}]}
+        make_done(f"a/{number}", seed=seed, dataset={"seed": inner, "deeper": deeper})
     first, second, third = finished(OUTPUTS)
-    assert first.config is second.config and first.config_key == second.config_key != third.config_key
+    assert first.shared is second.shared is not third.shared
     assert first.config["seed"] is None
     assert first.config["dataset"] == {"seed": None, "deeper": {"seed": None, "x": [1, {"seed": 3}]}}
     assert [run.seed for run in (first, second, third)] == [3, 4, 4]
 
 
 def test_finished_runs_are_those_with_results_at_any_depth() -> None:
-    for seed in range(3):
-        make_done(f"a/{seed}", seed / 10, seed=seed)
-    make_done("b/other", seed=0, optimizer={"lr": 1})
-    make_done("b/deep/down/0", 0.9, seed=0)  # the same run_id as a/0
+    make_done("a/0", 0.1, seed=0)
+    make_done("b/deep/down/0", 0.9, seed=0)  # the same run_id
     make("a/partial", rows(3))
-    bare = OUTPUTS / "c/bare"
-    (bare / "inside").mkdir(parents=True)
-    (bare / "results.json").write_text(results("bare", {"seed": 5, "information": 2}, nats=1.5))  # no config.yaml
-    (bare / "inside/results.json").write_text(results("inside", {}, nats=2))
+    (make_done("c/bare", seed=5) / "config.yaml").unlink()
     for name, text in {"list": "[]", "old": '{"metrics": {}}', "cut": "{", "number": '{"run_id": 1}'}.items():
         (OUTPUTS / "d" / name).mkdir(parents=True)
         (OUTPUTS / "d" / name / "results.json").write_text(text)
-    for attempt in range(2):
+    for _ in range(2):
         runs = finished(OUTPUTS)
-        assert [str(run.folder.relative_to(OUTPUTS)) for run in runs] == [
-            *("a/0", "a/1", "a/2", "b/other", "c/bare", "c/bare/inside"),
-        ], attempt
-        assert [run.run_id for run in runs] == ["0", "1", "2", "other", "bare", "inside"]
-        assert [run.seed for run in runs] == [0, 1, 2, 0, 5, None]
-        assert runs[1].metrics == {"knn/top1": 0.1, "knn_init/top1": 0.1} and runs[4].metrics == {"nats": 1.5}
-        assert runs[0].config is runs[1].config is runs[2].config and runs[0].config is not runs[3].config
-        assert runs[0].config == configuration(seed=None) and runs[4].config == {"seed": None, "information": 2}
-        keys = [run.config_key for run in runs]
-        assert len({*keys[:3]}) == 1 and len({*keys}) == 4
-    assert len(shown()) == 6  # without those that have no config.yaml
-    assert [run.run_id for run in finished(OUTPUTS)] == ["0", "1", "2", "other", "bare", "inside"]
+        assert [(run.path, run.run_id, run.seed) for run in runs] == [("a/0", "0", 0), ("c/bare", "bare", 5)]
+        assert runs[0].metrics == {"knn/top1": 0.1, "knn_init/top1": 0.1}
+        assert runs[0].config == configuration(seed=None)
+    assert [one["path"] for one in shown()] == ["a/0", "a/partial", "b/deep/down/0", "c/bare"]
