@@ -101,7 +101,7 @@ def learning_curves(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     series = {name: (x, y) for name, (x, y) in series.items() if len(set(x)) > 1}
     if not series:
         return None
-    figure, panels = _fixed_grid(len(series), 4)
+    figure, panels = _grid(len(series), 4, fixed=True)
     for i, (panel, (name, (x, y))) in enumerate(zip(panels, series.items(), strict=True)):
         panel.plot(x, y, color=COLOURS[0], linewidth=1, marker="." if len(x) <= 50 else "")
         panel.set_ylabel(LABELS.get(name, name))
@@ -190,35 +190,28 @@ def _regions(regions: Regions, title: str) -> Figure:
     return figure
 
 
-def _grid(count: int, columns: int, shared: bool = False) -> tuple[Figure, list[Axes]]:
-    """Figure with ``count`` panels, row by row."""
+def _grid(count: int, columns: int, shared: bool = False, fixed: bool = False) -> tuple[Figure, list[Axes]]:
+    """Figure with ``count`` panels, row by row.
+
+    Args:
+        shared: the panels share their axes.
+        fixed: the margins are, instead of fitted to the texts: every run draws such a figure, and fitting takes half of
+            the time.
+    """
     from matplotlib.figure import Figure
 
-    columns, rows, width, height = _panels(count, columns)
-    figure = Figure((width * columns, height * rows + (0.4 if shared else 0)), layout="constrained")
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    width, height = (5.5, 3.8) if count == 1 else (3.0, 2.0) if columns > 2 else (4.0, 3.2)  # inches
+    across, up = width * columns, height * rows + (0.4 if shared else 0)
+    figure = Figure((across, up), layout=None if fixed else "constrained")
     axes = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).flatten()
     for unused in axes[count:]:
         unused.remove()
+    if fixed:
+        left, below, gap = 0.75, 0.45, 0.15  # inches, of each panel
+        figure.subplots_adjust(left / across, below / up, 1 - gap / across, 1 - gap / up)
+        figure.subplots_adjust(
+            wspace=(left + gap) / (width - left - gap), hspace=(below + gap) / (height - below - gap)
+        )
     return figure, list(axes[:count])
-
-
-def _fixed_grid(count: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """The same with fixed margins: every run draws such a figure, and fitting the margins takes half of the time."""
-    from matplotlib.figure import Figure
-
-    columns, rows, width, height = _panels(count, columns)
-    left, below, gap = 0.75, 0.45, 0.15  # inches
-    across, up = width * columns, height * rows
-    figure = Figure((across, up))
-    for number in range(count):
-        row, column = divmod(number, columns)
-        x, y = column * width + left, (rows - 1 - row) * height + below
-        figure.add_axes((x / across, y / up, (width - left - gap) / across, (height - below - gap) / up))
-    return figure, figure.axes
-
-
-def _panels(count: int, columns: int) -> tuple[int, int, float, float]:
-    """Columns, rows, and the width and height of a panel in inches."""
-    columns = min(count, columns)
-    width, height = (5.5, 3.8) if count == 1 else (3.0, 2.0) if columns > 2 else (4.0, 3.2)
-    return columns, -(-count // columns), width, height

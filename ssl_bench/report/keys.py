@@ -9,7 +9,6 @@ from typing import Any
 from ssl_bench.status.labels import requested, varying
 from ssl_bench.status.scan import Entry
 
-PLACES = {"paths", "tracking", "plugins"}  # settings that say where files go
 FACTS = ("negatives_per_anchor", "steps", "lr", "parameters", "train_images")  # of results.json, that a plot may need
 
 Value = str | float | bool | None
@@ -68,8 +67,7 @@ def _settings(entry: Entry, differing: Mapping[str, Mapping[str, Value]]) -> dic
 
 
 def _values(settings: Mapping[str, str]) -> dict[str, Value]:
-    """The settings whose name has no part in PLACES."""
-    return {name: _value(text) for name, text in settings.items() if not PLACES & {*name.split(".")}}
+    return {name: _value(text) for name, text in settings.items()}
 
 
 def _value(text: str) -> Value:

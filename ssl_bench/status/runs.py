@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.launch import claim
 from ssl_bench.launch.claim import Owner
+from ssl_bench.record.dashboard import flat_config
 from ssl_bench.record.results import complete
 from ssl_bench.status.cache import Cache
 from ssl_bench.status.follow import accuracies, find_mark, finite, read_rows
@@ -28,28 +29,18 @@ class SharedConfig:
     Attributes:
         content: the configuration with null in place of the seed.
         key: of the content.
-        settings: every value as an override writes it, by its name such as ``optimizer.lr``; the option of a group by
-            the group's name.
+        groups: the chosen option of each group.
+        settings: every value as an override writes it, by the names of :mod:`ssl_bench.record.dashboard`.
     """
 
     def __init__(self, content: dict[str, Any], key: str) -> None:
         self.content, self.key = content, key
-        choices = content.get("choices")
-        self.groups: Collection[str] = choices.keys() if isinstance(choices, dict) else ()
+        self.groups: dict[str, str] = content.get("choices") or {}
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        keys = {name: value for name, value in self.content.items() if name != "choices"}
-        return dict(_settings(keys, "")) | {name: as_text(self.content["choices"][name]) for name in self.groups}
-
-
-def _settings(node: Mapping[str, Any], start: str) -> Iterator[tuple[str, str]]:
-    """Values by name; an empty mapping and a list are values, and a seed that is the run's is none."""
-    for key, value in node.items():
-        if isinstance(value, dict) and value:
-            yield from _settings(value, f"{start}{key}.")
-        elif key != "seed" or value is not None:
-            yield start + key, as_text(value)
+        flat = flat_config({**self.content, "choices": self.groups}, {})
+        return {name: as_text(value) for name, value in flat.items() if value is not None or "seed" not in name}
 
 
 def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
