@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 import wandb
 
+from ssl_bench.errors import RunError
 from ssl_bench.record.dashboard import flat_config
+from ssl_bench.record.metrics import Tracker
+from ssl_bench.signals import Interrupted
 from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.ranks import Command
@@ -27,12 +30,15 @@ def separate_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(wandb.env.SERVICE, raising=False)
 
 
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
 def test_wandb_has_the_rows_results_and_facts_of_a_run(train: Train) -> None:
     overrides = ["tracking=offline", "tracking.tags=[a,b]", "name=grid", "scale=reduced", "max_steps=3", "evaluate=knn"]
     code, printed = train(*overrides, pictures=True)
     assert code == 0 and "W&B failed" not in printed, printed
     folder = only_run()
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     entries = records(wandb_directories(folder)[0])
     (run,) = of_kind(entries, "run")
     assert run.run_id == folder.name and run.run_group == "grid" and run.job_type == "train"
@@ -41,8 +47,7 @@ def test_wandb_has_the_rows_results_and_facts_of_a_run(train: Train) -> None:
     assert axes.items() <= wandb_config(entries).items()
     shown = history(entries)
     assert [(h["_step"], h["step"]) for h in shown] == [(0, 1), (1, 2), (2, 3), (3, 3)]
-    assert [h["step"] for h in shown] == [row["step"] for row in rows]
-    assert [h.get("loss") for h in shown] == [row.get("loss") for row in rows]
+    assert [(h["step"], h.get("loss")) for h in shown] == [(row["step"], row.get("loss")) for row in rows(folder)]
     (end,) = of_kind(entries, "exit")
     assert end.exit_code == 0 and not of_kind(entries, "preempting")
     results = json.loads((folder / "results.json").read_text())
@@ -53,10 +58,7 @@ def test_wandb_has_the_rows_results_and_facts_of_a_run(train: Train) -> None:
 @pytest.mark.parametrize(
     ("overrides", "negatives", "expected"),
     [
-        (["negatives=cross_view"], 63, {"negatives": "cross_view", "negatives.k": 63}),
         (["negatives=random_k", "negatives.k=16"], 16, {"negatives": "random_k", "negatives.k": 16}),
-        (["loss=eqco", "loss.alpha=512"], 126, {"loss": "eqco", "loss.alpha": 512.0}),
-        (["temperature=macl_a"], 126, {"temperature": "macl_a", "temperature.tau": 0.1, "temperature.alpha": 2.0}),
         (["batch_size=b128"], 254, {"batch_size": "b128", "batch_size.size": 128, "framework": "simclr"}),
     ],
 )
@@ -73,69 +75,48 @@ def test_the_config_in_wandb_has_the_names_of_the_command_line(
     assert len(values) > 20 and again == {k: v for k, v in config.items() if k in again}
 
 
-@pytest.mark.slow
-def test_a_failed_run_is_failed_in_wandb_too(train: Train) -> None:
-    assert train("tracking=offline", "optimizer.lr=1e38", "max_steps=8", "log_every=1")[0] == 1
-    (end,) = of_kind(records(wandb_directories(only_run())[0]), "exit")
-    assert end.exit_code == 1
-
-
 def test_a_failure_of_wandb_does_not_fail_the_run(train: Train) -> None:
     """W&B refuses a tag of this length."""
     code, printed = train("tracking=offline", f"tracking.tags=[{'long' * 20}]", "max_steps=2")
     assert code == 0 and "W&B failed and is not used any more in this run" in printed
-    assert len((only_run() / "metrics.jsonl").read_text().splitlines()) == 3
-
-
-def start(*arguments: str) -> Command:
-    return Command("train", *SMALL, "tracking=offline", *arguments, pictures=True)
-
-
-def wait_for_rows(number: int) -> None:
-    """Wait until the only run has ``number`` rows of metrics."""
-    deadline = time.monotonic() + 100
-    while time.monotonic() < deadline:
-        if sum(path.read_text().count("\n") for path in Path("outputs").glob("*/*/metrics.jsonl")) >= number:
-            return
-        time.sleep(0.02)
-    raise TimeoutError(f"fewer than {number} rows after 100 s")
+    assert len(rows(only_run())) == 3
 
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_without_missing_or_repeated_rows_in_wandb(train: Train) -> None:
     """An epoch has 21 steps: the checkpoint is older than the kill, and W&B's file may lack the last rows before it."""
-    run = start("checkpoint.every=1", "max_steps=84", "evaluate=knn")
-    wait_for_rows(26)
+    overrides = ["tracking=offline", "checkpoint.every=1", "max_steps=42", "evaluate=knn"]
+    run = Command("train", *SMALL, *overrides, pictures=True)
+    deadline = time.monotonic() + 100
+    while sum(path.read_text().count("\n") for path in Path("outputs").glob("*/*/metrics.jsonl")) < 23:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     run.send_signal(signal.SIGKILL)
     run.wait()
     folder = only_run()
-    before = len((folder / "metrics.jsonl").read_text().splitlines())
-    assert 26 <= before < 84 and not (folder / "results.json").exists()
+    assert 23 <= len(rows(folder)) < 42 and not (folder / "results.json").exists()
     time.sleep(1)  # W&B names its directories by the second
-    code, printed = train("tracking=offline", "checkpoint.every=1", "max_steps=84", "evaluate=knn", pictures=True)
+    code, printed = train(*overrides, pictures=True)
     assert code == 0 and "resuming at step " in printed and "W&B failed" not in printed
     first, second = wandb_directories(folder)
     assert first.name.endswith(folder.name) and second.name.endswith(folder.name)
     entries = records(second)  # scripts/sync_wandb.sh sends this one
     shown = history(entries)
-    assert [h["_step"] for h in shown] == list(range(85))
-    assert [h["step"] for h in shown] == [*range(1, 85), 84]
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [h.get("loss") for h in shown] == [row.get("loss") for row in rows]
+    assert [(h["_step"], h["step"]) for h in shown] == list(enumerate([*range(1, 43), 42]))
+    assert [h.get("loss") for h in shown] == [row.get("loss") for row in rows(folder)]
     assert not of_kind(entries, "run")[0].resume  # or `wandb sync` would append these rows to those of the first
 
 
-def test_a_stopped_run_is_preempting() -> None:
-    run = start("max_steps=2000")
-    wait_for_rows(3)
-    run.send_signal(signal.SIGUSR2)
-    run.wait()
-    assert run.code == 128 + signal.SIGUSR2
-    entries = records(wandb_directories(only_run())[0])
+@pytest.mark.parametrize(("error", "code"), [(RunError("no"), 1), (Interrupted(signal.SIGUSR2), 140)])
+def test_a_failed_run_is_failed_and_a_stopped_one_preempting(error: BaseException, code: int, tmp_path: Path) -> None:
+    config = load(["tracking=offline"])
+    with pytest.raises(type(error)), Tracker(tmp_path, config, "id", 0, {}) as tracker:
+        tracker.row(1, {"loss": 1.0})
+        raise error
+    entries = records(wandb_directories(tmp_path)[0])
     kinds = [r.WhichOneof("record_type") for r in entries]
-    (end,) = of_kind(entries, "exit")
-    assert end.exit_code == 128 + signal.SIGUSR2
-    assert kinds.index("preempting") < kinds.index("exit") and not of_kind(entries, "resume")
+    assert of_kind(entries, "exit")[0].exit_code == code
+    assert kinds[: kinds.index("exit")].count("preempting") == (code > 128)
 
 
 KEY = "0123456789abcdef" * 2 + "01234567"
@@ -159,7 +140,6 @@ def test_an_api_key_is_not_written_to_any_file() -> None:
     ("override", "key"),
     [
         (f"tracking.entity={KEY}", "tracking.entity"),
-        (f"tracking.entity='https://{KEY}@api.wandb.ai'", "tracking.entity"),
         ("tracking.project=no/such", "tracking.project"),
         (f"tracking.tags=[{KEY}]", "tracking.tags"),
         (f"name={KEY}", "name"),

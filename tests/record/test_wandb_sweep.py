@@ -18,7 +18,6 @@ from ssl_bench.config.schema import check
 from ssl_bench.training.parts import Parts
 from tests.composed import load
 from tests.conftest import SMALL, only_run
-from tests.ranks import Command
 from tests.record.wandb_files import of_kind, records, summary, wandb_config, wandb_directories
 
 SWEEP = Path(__file__).parents[2] / "scripts" / "wandb_sweep.yaml"
@@ -81,25 +80,11 @@ def test_the_commands_of_the_agent_compose(sweep: dict[str, Any], agent_run: Run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["environment", "agent"])
-def test_the_metric_is_in_the_run_that_the_agent_names(launcher: str, sweep: dict[str, Any], agent_run: Run) -> None:
-    """The run is started by the agent, or as the agent does it: with the same words and variables."""
-    small = [*SMALL, "evaluate=knn", "max_steps=2"]
+def test_the_metric_is_in_the_run_that_the_agent_names(sweep: dict[str, Any], agent_run: Run) -> None:
     command = [c.replace("tracking=online", "tracking=offline") for c in sweep["command"]]
-    command[-1:-1] = [s for s in small if not s.startswith("tracking")]
+    command[-1:-1] = [s for s in [*SMALL, "evaluate=knn", "max_steps=2"] if not s.startswith("tracking")]
     values = combinations(sweep)[0]
-
-    def start(run_id: str) -> None:
-        if launcher == "agent":
-            agent_run(run_id, values, command)
-            return
-        assert command[:2] == ["${env}", "ssl-bench"] and command[-1] == "${args_no_hyphens}"
-        words = [*command[2:-1], *(f"{name}={value}" for name, value in values.items())]
-        run = Command(*words, environment={"WANDB_SWEEP_ID": "sweep123", "WANDB_RUN_ID": run_id}, pictures=True)
-        printed = run.wait()
-        assert run.code == 0, printed
-
-    start("agent001")
+    agent_run("agent001", values, command)
     folder = only_run()
     metrics = json.loads((folder / "results.json").read_text())["metrics"]
     (directory,) = wandb_directories(folder)
@@ -110,7 +95,7 @@ def test_the_metric_is_in_the_run_that_the_agent_names(launcher: str, sweep: dic
     # Suggested a second time: the run is done, and the sweep gets the metric from its files.
     before = {name: (folder / name).stat().st_mtime_ns for name in ("results.json", "metrics.jsonl")}
     time.sleep(1)  # W&B names its directories by the second
-    start("agent002")
+    agent_run("agent002", values, command)
     assert {name: (folder / name).stat().st_mtime_ns for name in before} == before
     entries = records(wandb_directories(folder)[1])
     (run,) = of_kind(entries, "run")

@@ -40,8 +40,3 @@ def test_a_page_names_no_other_host_and_allows_no_network() -> None:
     assert re.findall(r"https?://[^\"' ]+", own) == ["http://www.w3.org/2000/svg"]
     assert "default-src 'none'" in own and "src=" not in own
     assert page.render({"outputs": "o", "runs": [], "curves": []}) != html  # another nonce
-
-
-def test_nothing_that_json_cannot_hold_is_written() -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        page.packed({"a": float("nan")})

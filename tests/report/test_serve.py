@@ -33,16 +33,15 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReportSe
         thread.join()
 
 
-def get(
-    server: ReportServer, path: str, method: str = "GET", **headers: str
-) -> tuple[int, bytes, http.client.HTTPMessage]:
+Answer = tuple[int, bytes, http.client.HTTPMessage]
+
+
+def get(server: ReportServer, path: str, method: str = "GET", **headers: str) -> Answer:
     """Ask for a path after the secret of the address."""
     return get_any(server, f"/{server.secret}{path}", method, **headers)
 
 
-def get_any(
-    server: ReportServer, path: str, method: str = "GET", **headers: str
-) -> tuple[int, bytes, http.client.HTTPMessage]:
+def get_any(server: ReportServer, path: str, method: str = "GET", **headers: str) -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
@@ -59,32 +58,25 @@ def test_the_page_and_its_data_and_only_news(server: ReportServer) -> None:
     status, content, headers = get(server, "/data")
     assert status == 200 and len(json.loads(gzip.decompress(content))["runs"]) == 24
     assert get(server, "/data", **{"If-None-Match": headers["ETag"]})[:2] == (304, b"")
+    (picture,) = json.loads(gzip.decompress(content))["runs"][0]["pictures"]
+    assert picture == {"name": "npc.png", "src": "picture/grid/0000000000/npc.png"}
+    status, content, headers = get(server, f"/{picture['src']}")
+    assert (status, content, headers["Content-Type"]) == (200, runs.PNG, "image/png")
     assert get(server, "/", "HEAD")[:2] == (200, b"")
     assert get(server, "/", "POST")[0] == 501
 
 
-def test_a_picture_is_served(server: ReportServer) -> None:
-    status, content, headers = get(server, "/picture/grid/0000000000/npc.png")
-    assert (status, content, headers["Content-Type"]) == (200, runs.PNG, "image/png")
-    data = json.loads(gzip.decompress(get(server, "/data")[1]))
-    assert data["runs"][0]["pictures"] == [{"name": "npc.png", "src": "picture/grid/0000000000/npc.png"}]
-
-
 OUTSIDE = [
     "/outputs/grid/0000000000/config.yaml",
-    "/picture/grid/0000000000/config.yaml",
     "/picture/grid/0000000000/../config.yaml",
     "/picture/../secret/npc.png",
-    "/picture/%2e%2e/secret/npc.png",
     "/picture/..%2fsecret/npc.png",
-    "/picture//secret/npc.png",
     "/picture/grid/../../secret/npc.png",
     "/picture/grid/0000000000/../../../secret/figures/npc.png",
     "/picture/grid/linked/npc.png",
     "/picture/grid/0000000001/file.png",
     "/picture/grid/0000000002/npc.png",
     "/picture/grid/0000000000/npc.png%00.png",
-    "/picture/npc.png",
     "/picture/",
     "//etc/passwd",
     "/%",
