@@ -9,7 +9,7 @@ from pathlib import Path
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, refuse
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.report import page, serve
+from ssl_bench.report import html, serve
 from ssl_bench.report.collect import Collector
 
 EPILOG = """A word that is a folder is the results folder; any other word selects runs: a run_id, or the name of a
@@ -62,7 +62,7 @@ def _write(collector: Collector, path: Path, shown: bool) -> int:
     data = collector.collect(path.parent.absolute())
     for sentence in collector.refusals():
         refuse(sentence)
-    files.write_text(path, page.render(data))
+    files.write_text(path, html.render(data))
     print(f"{path}: {len(data['runs'])} runs, {path.stat().st_size / 1e6:.1f} MB")
     if shown:
         webbrowser.open(path.absolute().as_uri())

@@ -1,8 +1,8 @@
 """TensorBoard: a view of a run's files, in ``<run>/tensorboard/``. A failure here never stops or changes a run.
 
 ``tensorboard --logdir outputs`` shows every run by its directory: the curves over the steps, the plots of the
-evaluation under ``figures/``, shares of bins as histograms, and the configuration under HPARAMS, where runs are
-compared by their metrics. ``epoch``, which is proportional to the step, is not shown. A process that resumes a run
+evaluation under ``figures/``, and the configuration under HPARAMS, where runs are compared by their metrics. ``epoch``,
+which is proportional to the step, and shares of bins are not shown. A process that resumes a run
 writes a file of its own, whose beginning hides the later rows of earlier files: they are computed again.
 """
 
@@ -35,9 +35,7 @@ class TensorBoardRun(Dashboard):
     def _show(self, client: Any, number: int, row: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
         step = row["step"]
         for name, value in row.items():
-            if isinstance(value, list):
-                _add_shares(client, name, value, step)
-            elif name not in ("step", "epoch"):
+            if name not in ("step", "epoch") and not isinstance(value, list):
                 client.add_scalar(name, value, step)
         for name, path in pictures.items():
             import numpy as np
@@ -53,12 +51,3 @@ class TensorBoardRun(Dashboard):
         if exit_code == 0:  # without an end, a run that was stopped or failed does not count as a success
             client.file_writer.add_summary(hparams({}, {})[2])
         client.close()
-
-
-def _add_shares(client: Any, name: str, shares: list[float], step: int) -> None:
-    """Add a list of shares of equal bins from 0 to 1 as a histogram."""
-    limits = [(i + 1) / len(shares) for i in range(len(shares))]
-    centres = [limit - 0.5 / len(shares) for limit in limits]
-    total = sum(share * centre for share, centre in zip(shares, centres, strict=True))
-    squares = sum(share * centre**2 for share, centre in zip(shares, centres, strict=True))
-    client.add_histogram_raw(name, 0.0, 1.0, sum(shares), total, squares, limits, shares, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
-from ssl_bench.record import results as finished_run
-from ssl_bench.report import curves, keys, pictures, results
-from ssl_bench.status.follow import find_mark, finite
+from ssl_bench.record import results
+from ssl_bench.report import curves, filled, keys, pictures
+from ssl_bench.status.follow import find_mark
 from ssl_bench.status.grids import GridFolder
 from ssl_bench.status.labels import labels
 from ssl_bench.status.runs import METRICS, RESULTS, Run
@@ -30,14 +31,13 @@ class Files:
     """Settings, curves and log of a run, from its files.
 
     Attributes:
-        metrics, facts, environment: of ``results.json``; empty for an unfinished run.
+        facts, environment: of ``results.json``; empty for an unfinished run.
         curves: by name, as :mod:`ssl_bench.report.curves` makes them.
         steps_per_epoch: None if no row has both.
         log: the last lines of its log.
         pictures: file names.
     """
 
-    metrics: Mapping[str, float]
     facts: Mapping[str, Any]
     environment: Mapping[str, Any]
     curves: Mapping[str, Any]
@@ -46,7 +46,7 @@ class Files:
     pictures: list[str]
 
 
-NO_FILES = Files({}, {}, {}, {}, None, "", [])
+NO_FILES = Files({}, {}, {}, None, "", [])
 
 
 class Collector:
@@ -128,12 +128,11 @@ class Collector:
         marks = most, [find_mark(str(run.folder / name)) for name in (RESULTS, METRICS, LOG, pictures.FOLDER)]
         known = self._files.get(run.path)
         if known is None or known[0] != marks:
-            content = (finished_run.read(run.folder) if run.done else None) or {}
+            content = (results.read(run.folder) if run.done else None) or {}
             found, steps = curves.read(run.folder / METRICS, most)
-            metrics, facts, environment = (_mapping(content.get(part)) for part in ("metrics", "facts", "environment"))
+            facts, environment = content.get("facts") or {}, content.get("environment") or {}
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
-            known = marks, Files(metrics, facts, environment, found, steps, log, names)
-            self._files[run.path] = known
+            known = self._files[run.path] = marks, Files(facts, environment, found, steps, log, names)
         return known[1]
 
     def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:
@@ -142,7 +141,7 @@ class Collector:
         if not done:
             return {"tables": [], "claims": []}
         if self._papers is None or self._papers[0] != done:
-            self._papers = done, results.of_papers(self.outputs)
+            self._papers = done, filled.of_papers(self.outputs)
         return self._papers[1]
 
 
@@ -150,14 +149,14 @@ def _run(entry: Entry, read: Files) -> dict[str, Any]:
     """One run as plain data."""
     run, owner = entry.run, entry.run.owner if entry.run else None
     environment = read.environment
-    metrics = {name: value for name in read.metrics if (value := finite(read.metrics, name)) is not None}
+    metrics = run.metrics if run else {}
     ranks = environment.get("ranks")
     return {
         "id": printable(_path(entry)),
         "folder": printable(str(run.folder)) if run else None,
         "state": entry.state.value,
-        "metrics": metrics or entry.best,
-        "not_finite": [name for name in read.metrics if name not in metrics],
+        "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)} or entry.best,
+        "not_finite": [name for name, value in metrics.items() if not math.isfinite(value)],
         "steps_per_epoch": read.steps_per_epoch,
         "epoch": run.epoch if run else None,
         "epochs": run.end if run else None,
@@ -201,11 +200,6 @@ def _group(group: GridFolder | str, members: Sequence[Entry]) -> dict[str, Any]:
         "left": group.left,
         "command": printable(group.command),
     }
-
-
-def _mapping(part: Any) -> dict[str, Any]:
-    """A part of ``results.json``; runs of earlier versions lack some."""
-    return part if isinstance(part, dict) else {}
 
 
 def _tail(path: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from ssl_bench import files
-from ssl_bench.report import page, pictures
+from ssl_bench.report import html, pictures
 from ssl_bench.report.collect import Collector
 
 LOCAL = "127.0.0.1"
@@ -72,14 +72,14 @@ class ReportServer(ThreadingHTTPServer):
         """The data as compressed JSON, not older than PAUSE, and its version."""
         with self._lock:
             if time.monotonic() - self._read > PAUSE or not self._data:
-                self._data = page.packed(self._collector.collect() | {"made": 0})
+                self._data = html.packed(self._collector.collect() | {"made": 0})
                 self._read = time.monotonic()
             return self._data, hashlib.sha256(self._data).hexdigest()[:16]
 
     def html(self) -> bytes:
         """The page with the present data."""
         with self._lock:
-            return page.render(self._collector.collect(), live=True).encode()
+            return html.render(self._collector.collect(), live=True).encode()
 
     def picture(self, path: bytes) -> bytes | None:
         """A picture of a run.

@@ -14,14 +14,11 @@ import wandb
 import yaml
 from wandb.wandb_agent import Agent
 
-from ssl_bench.config.schema import check
-from ssl_bench.training.parts import Parts
-from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.record.wandb_files import of_kind, records, summary, wandb_config, wandb_directories
 
 SWEEP = Path(__file__).parents[2] / "scripts" / "wandb_sweep.yaml"
-Run = Callable[[str, dict[str, Any], list[str]], list[str]]
+Run = Callable[[str, dict[str, Any], list[str]], None]
 
 
 @pytest.fixture
@@ -31,14 +28,14 @@ def sweep() -> dict[str, Any]:
 
 @pytest.fixture
 def agent_run(sweep: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Function that gives W&B's agent a run as the server would, waits for its process, and returns its command."""
+    """Function that gives W&B's agent a run as the server would and waits for its process."""
     monkeypatch.delenv(wandb.env.SERVICE, raising=False)
     for name in ("RUN_ID", "SWEEP_ID", "SWEEP_PARAM_PATH", "DIR"):  # the agent sets them and does not restore them
         monkeypatch.setenv(f"WANDB_{name}", "")
         monkeypatch.delenv(f"WANDB_{name}")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
-    def run(run_id: str, parameters: dict[str, Any], command: list[str]) -> list[str]:
+    def run(run_id: str, parameters: dict[str, Any], command: list[str]) -> None:
         agent = Agent(None, None)
         agent._sweep_command = command
         monkeypatch.setenv("WANDB_SWEEP_ID", "sweep123")
@@ -46,12 +43,9 @@ def agent_run(sweep: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Run:
         request = {"type": "run", "run_id": run_id, "program": sweep["program"], "args": args}
         assert "exception" not in agent._process_command(request)
         process = agent._run_processes[run_id]
-        started = process._popen
-        assert started is not None
         while process.poll() is None:
             time.sleep(0.05)
         assert process.poll() == 0
-        return list(started.args)
 
     return run
 
@@ -63,27 +57,11 @@ def combinations(sweep: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_agent_compose(sweep: dict[str, Any], agent_run: Run) -> None:
-    assert sweep["metric"] == {"name": "knn/top1", "goal": "maximize"} and len(combinations(sweep)) == 54
-    drawn = combinations(sweep)[1] | {"temperature.tau": 0.07318273645, "seed": 3}  # as the bayes method draws them
-    for number, values in enumerate((combinations(sweep)[0], combinations(sweep)[-1], drawn)):
-        env, *line = agent_run(f"run{number}", values, ["${env}", "echo", *sweep["command"][1:]])
-        assert env == "/usr/bin/env" and line[:3] == ["echo", "ssl-bench", "train"]
-        config = load(line[3:])
-        check(config)
-        Parts(config).validate(config["devices"])
-        assert config["choices"]["loss"] == values["loss"] and config["choices"]["negatives"] == "random_k"
-        assert config["batch_size"]["size"] == values["batch_size.size"]
-        assert config["negatives"]["k"] == values["negatives.k"]
-        assert config["temperature"]["tau"] == values["temperature.tau"] and config["seed"] == values["seed"]
-        assert config["devices"] == 1 and config["tracking"]["mode"] == "online" and "knn" in config["evaluate"]
-
-
-@pytest.mark.slow
 def test_the_metric_is_in_the_run_that_the_agent_names(sweep: dict[str, Any], agent_run: Run) -> None:
     command = [c.replace("tracking=online", "tracking=offline") for c in sweep["command"]]
     command[-1:-1] = [s for s in [*SMALL, "evaluate=knn", "max_steps=2"] if not s.startswith("tracking")]
-    values = combinations(sweep)[0]
+    assert sweep["metric"] == {"name": "knn/top1", "goal": "maximize"} and len(combinations(sweep)) == 54
+    values = combinations(sweep)[-1] | {"temperature.tau": 0.07318273645, "seed": 3}  # as the bayes method draws them
     agent_run("agent001", values, command)
     folder = only_run()
     metrics = json.loads((folder / "results.json").read_text())["metrics"]

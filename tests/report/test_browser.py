@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ssl_bench.commands import report as command
-from ssl_bench.report import results
+from ssl_bench.report import filled
 from ssl_bench.report.collect import Collector
 from ssl_bench.report.serve import ReportServer
 from tests.report import runs
@@ -212,7 +212,7 @@ def test_claims_have_their_figures_and_a_table_of_shortened_runs_has_none(
             table | {"name": "mine/better", "cells": [cell("DCL", x, ours=[60.0, 62.0, 64.0]) for x in (32, 64)]},
         ],
     }
-    monkeypatch.setattr(results, "of_papers", lambda outputs: found)
+    monkeypatch.setattr(filled, "of_papers", lambda outputs: found)
     runs.grid()
     open_report(page)
     assert cells(page, "claims", 2) == ["shown"] and cells(page, "claims", 3) == ["<i>Better.</i> (table 1)"]

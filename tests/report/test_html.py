@@ -9,34 +9,34 @@ from typing import Any
 
 import pytest
 
-from ssl_bench.report import page
+from ssl_bench.report import html
 from ssl_bench.report.collect import Collector
 from tests.report import runs
 from tests.status.folders import OUTPUTS
 
 
-def content(html: str, name: str) -> Any:
+def content(text: str, name: str) -> Any:
     """The data of an element of a page."""
-    (text,) = re.findall(rf'<script type="text/plain" id="{name}">([A-Za-z0-9+/=]*)</script>', html)
-    return json.loads(gzip.decompress(base64.b64decode(text)))
+    (packed,) = re.findall(rf'<script type="text/plain" id="{name}">([A-Za-z0-9+/=]*)</script>', text)
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
 def test_hostile_texts_are_data_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     runs.hostile()
     data = Collector(OUTPUTS).collect(tmp_path)
-    html = page.render(data | {"outputs": runs.HOSTILE})
-    assert "hacked" not in html.replace("&lt;/script&gt;&lt;script&gt;window.hacked=1", "")
-    assert html.count("<script") == html.count("</script>") == 4
-    assert content(html, "data")["runs"] == data["runs"] and content(html, "all-curves") == data["curves"]
+    text = html.render(data | {"outputs": runs.HOSTILE})
+    assert "hacked" not in text.replace("&lt;/script&gt;&lt;script&gt;window.hacked=1", "")
+    assert text.count("<script") == text.count("</script>") == 4
+    assert content(text, "data")["runs"] == data["runs"] and content(text, "all-curves") == data["curves"]
     (run,) = data["runs"]
     assert run["id"] == 'grid/"><img src=x onerror=window.hacked=2>' and "\\x1b[31m" in run["log"]
     assert run["pictures"][0]["name"] == "'<img src=x>.png"
 
 
 def test_a_page_names_no_other_host_and_allows_no_network() -> None:
-    html = page.render({"outputs": "o", "runs": [], "curves": []})
-    own = re.sub(r'<script type="text/plain"[^>]*>[^<]*</script>', "", html)
+    text = html.render({"outputs": "o", "runs": [], "curves": []})
+    own = re.sub(r'<script type="text/plain"[^>]*>[^<]*</script>', "", text)
     assert re.findall(r"https?://[^\"' ]+", own) == ["http://www.w3.org/2000/svg"]
     assert "default-src 'none'" in own and "src=" not in own
-    assert page.render({"outputs": "o", "runs": [], "curves": []}) != html  # another nonce
+    assert html.render({"outputs": "o", "runs": [], "curves": []}) != text  # another nonce
