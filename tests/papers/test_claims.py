@@ -18,7 +18,7 @@ from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim
 from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import Selection
-from ssl_bench.report import results
+from ssl_bench.report import filled as report
 from tests.conftest import SMALL
 from tests.papers.conftest import cell_run_id
 
@@ -195,7 +195,7 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
     found = judged(claim)
     assert found.verdict is ClaimVerdict.SHOWN and found.source == "ours"
     assert found.findings[0].numbers == pytest.approx([10.0] * 3, abs=1e-9)  # percent
-    reported = results.of_papers(Path("outputs"))
+    reported = report.of_papers(Path("outputs"))
     assert [each["verdict"] for each in reported["claims"]] == ["shown"]
     filled = {each["name"]: each["cells"] for each in reported["tables"]}
     assert [cell["ours"] for cell in filled["mine/better"] if cell["row"] == "DCL"] == [pytest.approx([60, 61, 62])] * 2

@@ -1,5 +1,6 @@
 """The data of a report, from results folders that are made by hand."""
 
+import base64
 import json
 import math
 from pathlib import Path
@@ -72,11 +73,11 @@ def test_pictures_are_data_while_there_is_room_and_links_after_that(monkeypatch:
     (folders[0] / "figures" / "a b.png").write_bytes(bytes(1000))
     (folders[0] / "figures" / "curves.png").write_bytes(b"drawn by the page")
     (folders[0] / "figures" / "link.png").symlink_to("npc.png")
-    monkeypatch.setattr(pictures, "ROOM", 999)
+    monkeypatch.setattr(pictures, "ROOM", 1000 + len(runs.PNG) - 1)  # for one of the two
     (Path.cwd() / "elsewhere").mkdir()
-    (large, small) = Collector(OUTPUTS).collect(Path.cwd() / "elsewhere")["runs"][0]["pictures"]
-    assert large == {"name": "a b.png", "href": "../outputs/grid/0000000000/figures/a%20b.png"}
-    assert small["src"].startswith("data:image/png;base64,iVBORw0KGgo")
+    (shown, linked) = Collector(OUTPUTS).collect(Path.cwd() / "elsewhere")["runs"][0]["pictures"]
+    assert shown == {"name": "a b.png", "src": f"data:image/png;base64,{base64.b64encode(bytes(1000)).decode()}"}
+    assert linked == {"name": "npc.png", "href": "../outputs/grid/0000000000/figures/npc.png"}
 
 
 def test_names_select_folders_and_run_ids() -> None:
