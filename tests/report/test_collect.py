@@ -70,14 +70,15 @@ def test_only_changed_files_are_read_again() -> None:
 
 def test_pictures_are_data_while_there_is_room_and_links_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
     folders = runs.grid()
-    (folders[0] / "figures" / "a b.png").write_bytes(bytes(1000))
+    (folders[0] / "figures" / "a.png").write_bytes(bytes(1000))
+    (folders[0] / "figures" / "npc.png").rename(folders[0] / "figures" / "n c.png")
     (folders[0] / "figures" / "curves.png").write_bytes(b"drawn by the page")
-    (folders[0] / "figures" / "link.png").symlink_to("npc.png")
+    (folders[0] / "figures" / "link.png").symlink_to("n c.png")
     monkeypatch.setattr(pictures, "ROOM", 1000 + len(runs.PNG) - 1)  # for one of the two
     (Path.cwd() / "elsewhere").mkdir()
     (shown, linked) = Collector(OUTPUTS).collect(Path.cwd() / "elsewhere")["runs"][0]["pictures"]
-    assert shown == {"name": "a b.png", "src": f"data:image/png;base64,{base64.b64encode(bytes(1000)).decode()}"}
-    assert linked == {"name": "npc.png", "href": "../outputs/grid/0000000000/figures/npc.png"}
+    assert shown == {"name": "a.png", "src": f"data:image/png;base64,{base64.b64encode(bytes(1000)).decode()}"}
+    assert linked == {"name": "n c.png", "href": "../outputs/grid/0000000000/figures/n%20c.png"}
 
 
 def test_names_select_folders_and_run_ids() -> None:
