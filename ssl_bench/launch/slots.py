@@ -3,20 +3,14 @@
 A slot is a set of file locks in a folder of the user. The kernel releases them when the process ends, however it ends.
 """
 
-import contextlib
 import fcntl
 import os
-import socket
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import visible_gpus
-
-WRITABLE_BY_OTHERS = 0o022
 
 
 class Slot:
@@ -94,39 +88,11 @@ def _try_lock(name: str) -> int | None:
 
 
 def _open(name: str) -> int:
-    """Open a lock file of this user: a link is refused, and nothing is written.
+    """Open a lock file, in a folder that no other user can write to.
 
-    Slurm numbers the GPUs of every job from 0, and several machines may share a home, so the file's name has both.
+    Slurm numbers the GPUs of every job from 0, and two jobs may share a machine.
     """
-    name = f"{socket.gethostname()}-{os.environ.get('SLURM_JOB_ID', 'machine')}-{name}"
-    folder = _folder()
-    try:
-        return os.open(quote(name, safe=""), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
-    finally:
-        os.close(folder)
-
-
-def _folder() -> int:
-    """Open the folder of the locks: the first one that is this user's, and that no other user can write.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    for path in _places():
-        with contextlib.suppress(OSError):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            status = os.fstat(folder)
-            if status.st_uid == os.getuid() and not status.st_mode & WRITABLE_BY_OTHERS and os.access(path, os.W_OK):
-                return folder
-            os.close(folder)
-    raise ConfigError("XDG_RUNTIME_DIR: set it to a folder of yours that no other user can write, for locks of GPUs")
-
-
-def _places() -> Iterator[Path]:
-    """Folders that may hold the locks, the best one first."""
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        yield Path(runtime, "ssl_bench")
-    with contextlib.suppress(RuntimeError):  # no home is known
-        yield Path.home() / ".cache" / "ssl_bench" / "locks"
-    yield Path(tempfile.gettempdir(), f"ssl-bench-{os.getuid()}")
+    folder = Path(tempfile.gettempdir(), f"ssl-bench-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    job = os.environ.get("SLURM_JOB_ID", "machine")
+    return os.open(folder / quote(f"{job}-{name}", safe=""), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

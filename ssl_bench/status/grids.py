@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ssl_bench import files
-from ssl_bench.launch import claim
+from ssl_bench.launch import lock
 from ssl_bench.launch.outcome import FINISHED, Outcome, State
 from ssl_bench.status.cache import Cache
 from ssl_bench.status.follow import find_mark
@@ -156,7 +156,7 @@ def _alive(pid: int, when: float) -> bool:
 
     A later process with the same number does not count.
     """
-    born = claim.start_time(pid)
+    born = lock.start_time(pid)
     if not born:
         return born is None
     boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))

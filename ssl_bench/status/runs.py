@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.launch import claim
-from ssl_bench.launch.claim import Owner
+from ssl_bench.launch import lock
+from ssl_bench.launch.lock import Owner
 from ssl_bench.record.results import complete
 from ssl_bench.status.cache import Cache
 from ssl_bench.status.follow import Metrics, accuracies, find_mark, finite, quantity, read_metrics
@@ -199,7 +199,7 @@ class Runs:
         if known is None:
             return None
         run = Run(self._outputs, path, marks, began=began and began[0] / 1e9, **self._restored(known))
-        run.owner = None if run.done else claim.owner(run.folder)
+        run.owner = None if run.done else lock.owner(run.folder)
         return run
 
     def _restored(self, known: Mapping[str, Any]) -> dict[str, Any]:

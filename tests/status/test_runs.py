@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ssl_bench import files
-from ssl_bench.launch.claim import Claim
 from ssl_bench.launch.grid import record
+from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.status import cache
 from ssl_bench.status.labels import labels
@@ -161,7 +161,7 @@ def test_whatever_changes_is_read_again(uncached: Uncached, read: list[str]) -> 
     with open(partial / "metrics.jsonl", "a") as file:  # the run goes on
         file.write("\n" + json.dumps(rows(9)[-1]) + "\n")
     assert changed(partial, new)[str(partial.relative_to(OUTPUTS))]["metrics"][1] == 9.0
-    Claim(partial).take()
+    Lock(partial).take()
     assert changed(partial, new)[str(partial.relative_to(OUTPUTS))]["state"] == "running"
     shutil.rmtree(partial / "claims")
     (partial / "results.json").write_text(results(partial.name, configuration(), knn_top1=0.25))

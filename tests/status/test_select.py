@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from ssl_bench.launch.claim import Claim
 from ssl_bench.launch.grid import record
+from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record.progress import clock
 from ssl_bench.status.scan import Scan
@@ -139,7 +139,7 @@ def test_every_form_shows_the_selected_runs(status: Status) -> None:
 
 def test_csv_has_the_fields_of_json(status: Status) -> None:
     make_runs()
-    Claim(make("b/x", rows(2))).take()
+    Lock(make("b/x", rows(2))).take()
     printed = status("--json").stdout
     records = json.loads(printed)
     assert json.dumps(records, indent=2) + "\n" == printed
@@ -179,7 +179,7 @@ def make_grids() -> None:
     for seed in range(4):
         folder = make(f"b/{seed}", rows(4), seed=seed)
         if seed == 0:
-            Claim(folder).take()
+            Lock(folder).take()
         elif seed == 1:
             (folder / "failed.json").write_text('{"reason": "no"}')
         else:
