@@ -125,9 +125,7 @@ def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in rows if "loss" in row]
 
 
-def test_runs_of_workers_have_the_bits_of_the_same_runs_one_by_one_and_leave_no_process(
-    train: Any, mark: str
-) -> None:
+def test_runs_of_workers_have_the_bits_of_the_same_runs_one_by_one_and_leave_no_process(train: Any, mark: str) -> None:
     runs = ["max_steps=2", "seed=0,1,2", "evaluate=knn", "evaluate.baselines=[]"]
     with grid(*runs, "paths.outputs=parallel") as process:
         printed, _ = process.communicate()
