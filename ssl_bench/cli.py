@@ -62,7 +62,7 @@ def _run(command: str, *arguments: str) -> int:
 
 
 def _prepare(command: str) -> None:
-    """Set up the process of a command: what the program changes outside of itself stands here."""
+    """Set up the process of a command: what the program changes in it stands here, and in ``hardware.local_device``."""
     if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
         os.environ["PYTHONSAFEPATH"] = "1"  # no process of this one imports from the working directory
     if command not in READERS:

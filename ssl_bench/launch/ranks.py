@@ -123,7 +123,7 @@ def _train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devi
     return outcome
 
 
-def _outcome(work: Callable[[], None], folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
+def _outcome(work: Callable[[], object], folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
     """Carry out ``work``. Known errors become the outcome; other errors of several ranks keep their traceback."""
     with logging_to(folder if rank() == 0 else None, quiet):
         try:
