@@ -53,6 +53,7 @@ class Job:
         self.grid = Path(settings.sweep.dir)
         self.number = grid.number_of(self.grid, self.overrides) if self.in_grid else 0
         self.quiet = self.launcher == "local"  # several jobs share the terminal
+        self.separate = self.quiet and work is None  # the training needs a process of its own, beside other runs
         self.torchrun = "TORCHELASTIC_RUN_ID" in os.environ and work is None
 
     def run(self) -> Outcome:
@@ -107,7 +108,7 @@ class Job:
             Parts(config).validate(local)
         from ssl_bench.launch import ranks
 
-        start = partial(ranks.launch, config, run_id(config), folder, self.work, self.torchrun, self._separate)
+        start = partial(ranks.launch, config, run_id(config), folder, self.work, self.torchrun, self.separate)
         if not first:
             return start()
         if finished(folder):
@@ -123,14 +124,9 @@ class Job:
 
     def _slot(self, config: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
         """GPUs or cores for this run, if others run at the same time."""
-        if not self._separate:
+        if not self.separate:
             return contextlib.nullcontext()
         return Slot(config["devices"], config["runs_per_gpu"], self.concurrent)
-
-    @property
-    def _separate(self) -> bool:
-        """Whether the training needs a process of its own, because other runs share this one's machine."""
-        return self.launcher == "local" and self.work is None
 
     def _begin(self, config: dict[str, Any], folder: Path) -> None:
         """Write the run's command and configuration."""
