@@ -21,7 +21,7 @@ from ssl_bench.launch import grid
 from ssl_bench.launch.lock import locked, remove_locks
 from ssl_bench.launch.nodes import forget_result, nodes, restarted
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.slots import Slot
+from ssl_bench.launch.slots import slot
 from ssl_bench.record.metrics import show_agent
 from ssl_bench.record.results import finished, set_damaged_aside
 from ssl_bench.record.summary import one_line, print_run
@@ -122,11 +122,11 @@ class Job:
                 self._begin(config, folder)
                 return self._concluded(start(), config, folder)
 
-    def _slot(self, config: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
+    def _slot(self, config: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
         """GPUs or cores for this run, if others run at the same time."""
         if not self.separate:
             return contextlib.nullcontext()
-        return Slot(config["devices"], config["runs_per_gpu"], self.concurrent)
+        return slot(config["devices"], config["runs_per_gpu"], self.concurrent)
 
     def _begin(self, config: dict[str, Any], folder: Path) -> None:
         """Write the run's command and configuration."""

@@ -12,8 +12,8 @@ import pytest
 # Takes a slot and prints its GPUs and cores.
 HOLDER = """
 import os, sys, time
-from ssl_bench.launch.slots import Slot
-with Slot(*map(int, sys.argv[1:4])):
+from ssl_bench.launch.slots import slot
+with slot(*map(int, sys.argv[1:4])):
     print(os.environ.get("CUDA_VISIBLE_DEVICES"), sorted(os.sched_getaffinity(0)), flush=True)
     time.sleep(60)
 """

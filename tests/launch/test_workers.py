@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.slots import Slot
+from ssl_bench.launch.slots import slot
 from ssl_bench.launch.workers import carry_out
 from ssl_bench.signals import Interrupt
 from tests.conftest import SMALL
@@ -108,11 +108,11 @@ def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
     monkeypatch.setattr(sys, "argv", ["ssl-bench train", "seed=3"])
     rest = [str(tmp_path), ["ssl-bench train", "seed=3"]]
     if not torch.cuda.is_available():
-        with Slot(1, 1, len(cores)):
+        with slot(1, 1, len(cores)):
             assert fact("surroundings") == [cores[:1], None, *rest]
     assert fact("surroundings") == [cores, None, *rest]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7a")
-    with Slot(1, 1, 1):
+    with slot(1, 1, 1):
         assert fact("surroundings") == [cores, "5", *rest]
     assert fact("surroundings") == [cores, "5,GPU-7a", *rest]
 
