@@ -62,11 +62,7 @@ def _run(command: str, *arguments: str) -> int:
 
 
 def _prepare(command: str) -> None:
-    """Set up the process of a command: what the program changes outside of itself stands here."""
-    # Idle OpenMP threads spin for milliseconds by default and take the cores from other processes; if they hardly spin,
-    # small networks wait for their threads to wake up. The variable is read when torch is loaded.
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    """Set up the process of a command: what the program changes in it stands here, and in ``hardware.local_device``."""
     if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
         os.environ["PYTHONSAFEPATH"] = "1"  # no process of this one imports from the working directory
     if command not in READERS:

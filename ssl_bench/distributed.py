@@ -47,7 +47,7 @@ def join_local(meeting: Path, rank: int, ranks: int, device: torch.device, timeo
         timeout: seconds that a collective may take.
     """
     stay_on_this_machine()
-    join(device, timeout, store=dist.FileStore(str(meeting), ranks), rank=rank, world_size=ranks)
+    join_group(device, timeout, store=dist.FileStore(str(meeting), ranks), rank=rank, world_size=ranks)
 
 
 def stay_on_this_machine() -> None:
@@ -56,7 +56,7 @@ def stay_on_this_machine() -> None:
     os.environ |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
 
 
-def join(device: torch.device, timeout: float, **meeting: Any) -> None:
+def join_group(device: torch.device, timeout: float, **meeting: Any) -> None:
     """Join the group of all ranks; ``meeting`` says where, as torch's ``init_process_group`` has it."""
     backend, gpu = ("nccl", device) if device.type == "cuda" else ("gloo", None)
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout), device_id=gpu, **meeting)

@@ -1,8 +1,7 @@
 """The signals that stop a run. Their handler keeps the number, and the run reads it where it can stop."""
 
-import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -25,21 +24,11 @@ def stops() -> list[signal.Signals]:
     return [number for number in STOPS if number != signal.SIGHUP or not hangup_ignored]
 
 
-@contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Processes started in the block hold these signals back until they call :func:`release`.
-
-    A new process imports for seconds before it can answer a signal: Ctrl-C would print a traceback of an import.
-    """
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
-
-
 def release() -> None:
-    """Answer held signals: until a run listens to them, they end this process at once."""
+    """Answer the signals that a new process has held back while it could not: until a run listens, they end it at once.
+
+    It imports for seconds before it can answer a signal: Ctrl-C would print a traceback of an import.
+    """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # which would print a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)

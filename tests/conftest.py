@@ -47,9 +47,8 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Folders of each process: by locks in the second one, runs wait for the cores that the user's other runs have."""
+    """A folder of each process: by locks in it, runs wait for the cores that the user's other runs have."""
     os.environ["TMPDIR"] = tempfile.tempdir = str(tmp_path_factory.mktemp("temporary"))
-    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
 
 
 @pytest.fixture(autouse=True)

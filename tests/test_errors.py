@@ -32,15 +32,10 @@ def test_within_puts_the_group_before_both_keys() -> None:
     [
         (None, "null"),
         (True, "true"),
-        (False, "false"),
-        (0, "0"),
-        (0.5, "0.5"),
         (1e38, "1e+38"),
         ("cosine", "cosine"),
-        ([1, 2], "[1,2]"),
         ((0.5, None, True), "[0.5,null,true]"),
         ([[1, 2], "a"], "[[1,2],a]"),
-        ([], "[]"),
     ],
 )
 def test_values_are_shown_as_on_the_command_line(value: Any, text: str) -> None:

@@ -4,7 +4,6 @@ After a change that is meant to change results, record anew (``python -m tests.g
 **results** in CHANGELOG.md. Refusals are tested by exit code and by the words that a user needs: keys, values, options.
 """
 
-import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -58,32 +57,9 @@ def compare(name: str, recorded: dict[str, Any], observed: golden.Run) -> None:
     assert not found, f"{len(found)} differences ({level}): {found[:5]}"
 
 
-def test_the_record_has_all_runs(recorded: dict[str, Any]) -> None:
-    assert list(recorded["runs"]) == list(golden.RUNS)
-
-
-def test_the_comparison_detects_changes(recorded: dict[str, Any]) -> None:
-    """Changes of one bit, beyond rounding, of an accuracy and of a name."""
-    former = recorded["runs"]["simclr-infonce"]
-
-    def changed(level: golden.Level, **changes: Any) -> list[str]:
-        found = copy.deepcopy(former)
-        found["rows"]["loss"][0] *= 1 + changes.get("loss", 0)
-        found["metrics"]["knn/top1"] += changes.get("top1", 0)
-        found["method"] |= {name: {} for name in changes.get("more", ())}
-        return golden.differences("simclr-infonce", former, found, level)
-
-    for level in ("bits", "rounding", "weights"):
-        assert not changed(level)
-        assert len(changed(level, more=["other"])) == 1
-    assert changed("bits", loss=4e-16)[0].startswith("/rows/loss[0]: ")
-    assert changed("rounding", loss=1e-6) and not changed("rounding", loss=1e-12)
-    assert changed("weights", loss=1e-1) and not changed("weights", loss=1e-6)
-    assert changed("bits", top1=0.01) and not changed("rounding", top1=0.01)
-
-
 # ---- refusals
 
+# Those of other commands are in tests/door/test_command_line.py and tests/commands.
 TRAIN = {
     # unreadable, or with a name that does not exist
     "seeed=1": "seeed seed",
@@ -132,44 +108,16 @@ TRAIN = {
     "paths.outputs=/proc/nowhere": "/proc/nowhere paths.outputs",
 }
 
-OTHERS = {
-    "frobnicate": "frobnicate train",
-    "status nowhere": "nowhere paths.outputs",
-    "status --look": "--look",
-    "table": "dcl/table1 less/fig3a",
-    "table dcl/table99": "dcl/table99 dcl/table1",
-    "table unheard/table1": "unheard dcl",
-    "table dcl": "dcl dcl/table1 --all",
-    "table dcl/table1 --format pdf": "--format pdf md tex csv json",
-    "table dcl/table1 --every": "--every --all",
-    "reproduce dcl/table99 --dry-run": "dcl/table99 dcl/table1",
-    "reproduce dcl/table1 row=zzz --dry-run": "row=zzz dcl/table1",
-    "figure dcl/table1 --out x.png": "dcl/table1 figure",
-    "figure dcl/fig3 --out x.gif": "--out x.gif .png .pdf .svg",
-    "evaluate": "RUN_DIR",
-    "evaluate nowhere": "nowhere status",
-    "prepare": "key=value",
-    "export": "RUN_DIR",
-    "export nowhere": "nowhere status",
-    "export x --format onnx": "--format timm torchvision card",
-    "prepare dataset=cifra10": "dataset cifra10 cifar10",
-    "mi pairs=1": "pairs 1 2",
-    "mi steps=0": "steps 0",
-    "weight k=0": "k 0 1",
-    "weight positive=2": "positive 2",
-}
-
 
 def missing(words: str, printed: str) -> list[str]:
     """Words that are not in a text."""
     return [word for word in words.split() if not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", printed)]
 
 
-@pytest.mark.parametrize("typed", [*(f"train {arguments}" for arguments in TRAIN), *OTHERS])
-def test_an_invalid_command_is_refused(typed: str) -> None:
-    code, printed = golden.command(*typed.split())
-    words = OTHERS.get(typed) or TRAIN[typed.removeprefix("train ")]
-    assert code == 2 and not missing(words, printed), printed
+@pytest.mark.parametrize("typed", TRAIN)
+def test_an_invalid_run_is_refused(typed: str) -> None:
+    code, printed = golden.command("train", *typed.split())
+    assert code == 2 and not missing(TRAIN[typed], printed), printed
     assert "Traceback" not in printed
     assert not list(Path().rglob("config.yaml"))
 

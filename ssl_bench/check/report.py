@@ -2,8 +2,6 @@
 
 import datetime
 import math
-import os
-import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,19 +84,13 @@ def markdown(content: Mapping[str, Any], results: Sequence[CheckResult]) -> str:
 
 
 def save(outputs: Path, content: Mapping[str, Any], started: datetime.datetime, results: Sequence[CheckResult]) -> Path:
-    """Write both files into a new folder of ``outputs/checks``, which appears with both or not at all; return it.
+    """Write both files into a new folder of ``outputs/checks``; return it.
 
     Raises:
         OSError: it cannot be written.
     """
-    checks = outputs / "checks"
-    name = f"{content['host']}-{started.astimezone(datetime.UTC):%Y%m%d-%H%M%S}"
-    unfinished = checks / f".{name}.{os.getpid()}"
-    try:
-        unfinished.mkdir(parents=True)
-        files.write_json(unfinished / "check.json", content)
-        files.write_text(unfinished / "check.md", markdown(content, results))
-        os.rename(unfinished, checks / name)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return checks / name
+    folder = outputs / "checks" / f"{content['host']}-{started.astimezone(datetime.UTC):%Y%m%d-%H%M%S}"
+    folder.mkdir(parents=True)
+    files.write_json(folder / "check.json", content)
+    files.write_text(folder / "check.md", markdown(content, results))
+    return folder

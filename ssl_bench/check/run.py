@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,7 +39,7 @@ SECTIONS: dict[str, Section] = {
 LIMIT = 300.0  # seconds of a section: many times what it takes
 LEAVE = 5.0  # seconds that an ended process may take
 LONGEST = 400  # characters of a reason
-OVER, DIED = "over", "died"  # how a section ends
+OVER = "over"  # what a section says at its end
 
 
 @dataclass(frozen=True)
@@ -97,58 +97,38 @@ def _run_section(
     started = last = time.monotonic()
     process.start()
     theirs.close()
-    content: Finding | str = DIED
-    patience = 0.0  # seconds that the process has for its end
+    content: Finding | str | None = None
     try:
-        while wait([ours, process.sentinel], max(0.0, started + limit - time.monotonic())):
-            patience = LEAVE
+        while ours.poll(max(0.0, started + limit - time.monotonic())):
             try:
-                content = ours.recv() if ours.poll() else DIED
-            except (EOFError, OSError):
-                content = DIED
+                content = ours.recv()
+            except EOFError:
+                process.join(LEAVE)
+                content = _died(process.exitcode, log)
             if not isinstance(content, Finding):
                 break
-            patience, now = 0.0, time.monotonic()
+            now = time.monotonic()
             yield CheckResult(name, content, now - last)
             last = now
         else:
             content = f"took longer than {limit:.0f} s and was ended"
-    finally:
-        code = _end(process, patience)
+    finally:  # end the process and all that it has started
+        for kill in (os.killpg, os.kill):  # the former finds nothing before the process leads a group
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(process.pid, signal.SIGKILL)
+        process.join(LEAVE)
         ours.close()
-    if content == DIED:
-        content = ": ".join(filter(None, (_ended(code), _last_words(log))))
     if content != OVER:
         reason = f"the section's process {content}"[:LONGEST]
         yield CheckResult(name, Finding("process", "", Verdict.WRONG, reason, REPORT), time.monotonic() - last)
 
 
-def _ended(code: int | None) -> str:
-    """How a process ended."""
-    if code is None or code >= 0:
-        return f"ended with exit code {code}"
-    why = " (is the memory full?)" if code == -signal.SIGKILL else ""
-    return f"was ended by {signal.Signals(-code).name}{why}"
-
-
-def _end(process: Any, patience: float) -> int | None:
-    """End a process, after some seconds in which it may end by itself, and all that it has started."""
-    wait([process.sentinel], patience)
-    for kill in (os.killpg, os.kill):  # the former finds nothing before the process leads a group
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(process.pid, signal.SIGKILL)
-    process.join(LEAVE)
-    return process.exitcode  # type: ignore[no-any-return]
-
-
-def _last_words(log: Path) -> str:
-    """The sentence in which a process that died said why, from its standard error."""
+def _died(code: int | None, log: Path) -> str:
+    """How a process ended, and what it said last: with faulthandler, the error and the call in which it happened."""
+    how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    for place, line in enumerate(lines):
-        if line.startswith("Fatal Python error"):  # of faulthandler, which then lists the calls
-            call = next((each for each in lines[place:] if each.startswith("File ")), "")
-            return f"{line}, {call}" if call else line
-    return lines[-1] if lines else ""
+    fatal = [line for line in lines if line.startswith(("Fatal Python error", "File "))]
+    return ": ".join([how, *(fatal[:2] or lines[-1:])])
 
 
 # ---- in the section's process

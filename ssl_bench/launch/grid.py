@@ -20,7 +20,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
-from ssl_bench.launch.claim import start_time
+from ssl_bench.launch.lock import start_time
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record.summary import print_grid
 
@@ -53,11 +53,9 @@ def number_of(folder: Path, overrides: Sequence[str]) -> int:
     """The number of a run of the grid.
 
     Raises:
-        ConfigError: ``grid.json`` was changed or removed since :func:`begin`.
+        ConfigError: ``grid.json`` was removed since :func:`begin`.
     """
     runs, _ = _read(folder)
-    if list(overrides) not in runs:
-        raise _changed(folder)
     return runs.index(list(overrides))
 
 
@@ -88,7 +86,7 @@ def summarise(folder: Path) -> int:
     finished: dict[str, list[Path]] = {}  # runs that differ in their seed only have one name
     for run, ended in zip(runs, outcomes, strict=True):
         distinct = [override for override in run if override not in shared]
-        if ended.finished and isinstance(ended.folder, str) and _inside(folder, ended.folder):
+        if ended.finished and ended.folder is not None:
             name = " ".join(override for override in distinct if not override.startswith("seed="))
             finished.setdefault(name or _seeds(runs), []).append(Path(ended.folder))
         elif ended.state in (State.FAILED, State.HELD):
@@ -103,11 +101,6 @@ def summarise(folder: Path) -> int:
     return 1 if {State.FAILED, State.HELD} & set(states) else 0
 
 
-def _inside(grid: Path, folder: str) -> bool:
-    """Whether the directory of a run is below the results folder of its grid."""
-    return Path(folder).resolve().is_relative_to(grid.parent.parent.resolve())
-
-
 def _seeds(runs: Sequence[Sequence[str]]) -> str:
     """The seeds of a grid, as on its command line."""
     seeds = (override.removeprefix("seed=") for run in runs for override in run if override.startswith("seed="))
@@ -118,20 +111,9 @@ def _read(folder: Path) -> tuple[list[list[str]], dict[int, str]]:
     """The overrides of each run, and by number the directories of those that had results.
 
     Raises:
-        ConfigError: ``grid.json`` is not what :func:`begin` wrote.
+        ConfigError: there is no ``grid.json`` any more.
     """
     content: Any = files.read_json(folder / "grid.json")
-    try:
-        runs, finished = content["runs"], {int(n): str(run) for n, run in content["finished"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise _changed(folder) from None
-    if not isinstance(runs, list) or not all(isinstance(run, list) for run in runs):
-        raise _changed(folder)
-    if not all(isinstance(override, str) for run in runs for override in run):
-        raise _changed(folder)
-    return runs, finished
-
-
-def _changed(folder: Path) -> ConfigError:
-    path = folder / "grid.json"
-    return ConfigError(f"{path} was changed or removed while its grid ran: start the same command again")
+    if content is None:
+        raise ConfigError(f"{folder / 'grid.json'} was removed while its grid ran: start the same command again")
+    return content["runs"], {int(number): run for number, run in content["finished"].items()}

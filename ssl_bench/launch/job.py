@@ -18,10 +18,10 @@ from ssl_bench.config import compose
 from ssl_bench.config.identity import run_dir, run_id
 from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.launch import grid
-from ssl_bench.launch.claim import claimed, remove_claims
-from ssl_bench.launch.nodes import check_torchrun, forget_result, nodes, restarted
+from ssl_bench.launch.lock import locked, remove_locks
+from ssl_bench.launch.nodes import forget_result, nodes, restarted
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.slots import Slot
+from ssl_bench.launch.slots import slot
 from ssl_bench.record.metrics import show_agent
 from ssl_bench.record.results import finished, set_damaged_aside
 from ssl_bench.record.summary import one_line, print_run
@@ -53,6 +53,7 @@ class Job:
         self.grid = Path(settings.sweep.dir)
         self.number = grid.number_of(self.grid, self.overrides) if self.in_grid else 0
         self.quiet = self.launcher == "local"  # several jobs share the terminal
+        self.separate = self.quiet and work is None  # the training needs a process of its own, beside other runs
         self.torchrun = "TORCHELASTIC_RUN_ID" in os.environ and work is None
 
     def run(self) -> Outcome:
@@ -87,7 +88,6 @@ class Job:
                 raise ConfigError(
                     "a grid cannot run under torchrun, where every rank would start it: use devices=N instead"
                 )
-            check_torchrun()
             config["devices"] = int(os.environ["WORLD_SIZE"])
         if self.in_grid and under_agent():
             raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
@@ -95,7 +95,7 @@ class Job:
         return config
 
     def _carried_out(self, config: dict[str, Any], folder: Path, wait: bool) -> Outcome:
-        """Skip a finished run; otherwise validate it, wait for a slot and for the claim, and train."""
+        """Skip a finished run; otherwise validate it, wait for a slot and for the lock, and train."""
         # Where the ranks have several parents, all start, and rank 0 tells them whether there is anything to do.
         several_parents = self.torchrun or nodes().count > 1
         first = os.environ["RANK"] == "0" if self.torchrun else nodes().index == 0
@@ -108,12 +108,12 @@ class Job:
             Parts(config).validate(local)
         from ssl_bench.launch import ranks
 
-        start = partial(ranks.launch, config, run_id(config), folder, self.work, self.torchrun, self._separate)
+        start = partial(ranks.launch, config, run_id(config), folder, self.work, self.torchrun, self.separate)
         if not first:
             return start()
         if finished(folder):
             return self._concluded(start(), config, folder)
-        with claimed(folder, wait or restarted()) as owner:
+        with locked(folder, wait or restarted()) as owner:
             if owner is not None:
                 return Outcome(State.HELD, 1, f"{folder} is being trained by {owner}")
             if finished(folder):  # while this process waited
@@ -122,16 +122,11 @@ class Job:
                 self._begin(config, folder)
                 return self._concluded(start(), config, folder)
 
-    def _slot(self, config: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
+    def _slot(self, config: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
         """GPUs or cores for this run, if others run at the same time."""
-        if not self._separate:
+        if not self.separate:
             return contextlib.nullcontext()
-        return Slot(config["devices"], config["runs_per_gpu"], self.concurrent)
-
-    @property
-    def _separate(self) -> bool:
-        """Whether the training needs a process of its own, because other runs share this one's machine."""
-        return self.launcher == "local" and self.work is None
+        return slot(config["devices"], config["runs_per_gpu"], self.concurrent)
 
     def _begin(self, config: dict[str, Any], folder: Path) -> None:
         """Write the run's command and configuration."""
@@ -148,8 +143,8 @@ class Job:
 
     def _concluded(self, outcome: Outcome, config: dict[str, Any], folder: Path) -> Outcome:
         """Show the results of a finished run; keep the reason of a failed one."""
-        if outcome.state is State.DONE_BEFORE:
-            remove_claims(folder)
+        if outcome.state is State.DONE_BEFORE:  # perhaps in a process that was killed after it wrote the results
+            remove_locks(folder)
             files.remove_temporary(folder)
         if outcome.state is State.DONE_BEFORE and self.work is None:
             show_agent(config, run_id(config), folder)

@@ -6,10 +6,9 @@ submitit starts the job once on every machine; each process starts its share of 
 import os
 from dataclasses import dataclass
 
-from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.errors import InvalidValue
 
 SUBMITIT = ("SUBMITIT_FOLDER", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES")
-TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,8 @@ def nodes() -> Nodes:
 
 
 def restarted() -> bool:
-    """Whether Slurm has started this job before. If its node failed, the claim that it had then is still there."""
+    """Whether Slurm has started this job before. If its node failed, the lock that it had then is still there."""
     return os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
-
-
-def check_torchrun() -> None:
-    """Refuse a variable of torchrun that is left over from another command."""
-    for name in TORCHRUN:
-        if not os.environ.get(name, "").isdecimal():
-            remedy = "start the command by torchrun, or unset TORCHELASTIC_RUN_ID"
-            raise ConfigError(f"TORCHELASTIC_RUN_ID is set, and {name} is no number: {remedy}")
 
 
 def forget_result() -> None:

@@ -59,14 +59,12 @@ class Outcome:
 
     def record(self) -> dict[str, Any]:
         """As JSON, without the detail."""
-        return {k: v for k, v in asdict(self).items() if k != "detail"} | {"state": self.state.value}
+        return {name: value for name, value in asdict(self).items() if name != "detail"}
 
     @classmethod
     def read(cls, record: Any) -> "Outcome | None":
         """The outcome that :meth:`record` gave; None for anything else."""
         try:
-            state, code, reason, folder = State(record["state"]), record["code"], record["reason"], record["folder"]
+            return cls(State(record["state"]), record["code"], record["reason"], folder=record["folder"])
         except (KeyError, TypeError, ValueError):
             return None
-        plain = type(code) is int and 0 <= code < 256 and isinstance(reason, str) and isinstance(folder, str | None)
-        return cls(state, code, reason, folder=folder) if plain else None

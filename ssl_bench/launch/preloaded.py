@@ -6,12 +6,14 @@ Nothing here may start a thread or ask CUDA for GPUs, after which a fork could n
 import contextlib
 import importlib
 import os
+import signal
 
 from ssl_bench.launch.processes import die_with
+from ssl_bench.signals import STOPS
 
 PRELOADED = (
     "ssl_bench.launch.ranks",
-    *(["torch._dynamo"] if os.path.exists("/dev/nvidiactl") else []),  # runs on GPUs compile their views
+    "torch._dynamo",  # DDP, compiled views and optimisers import it
     "wandb",
     "wandb.sdk.launch",  # wandb.init imports it
     "matplotlib.style",  # and the next two for the learning curves
@@ -19,6 +21,7 @@ PRELOADED = (
     "matplotlib.backends.backend_agg",
 )
 
+signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until a worker can answer them
 die_with(os.getppid())
 for module in PRELOADED:
     with contextlib.suppress(Exception):  # the run that needs the module reports it

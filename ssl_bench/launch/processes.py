@@ -11,6 +11,8 @@ from functools import cache
 
 from ssl_bench.record import streams
 
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
+
 
 def die_with(parent: int) -> None:
     """Make the kernel kill this process when its parent ends, however it ends (Linux)."""
@@ -40,6 +42,7 @@ def prepare(launcher: str) -> None:
     streams.outlive_reader()
     launching = multiprocessing.parent_process()
     if launcher == "local" and launching is not None:  # with n_jobs=1 there is only one process
+        multiprocessing.set_start_method(METHOD, force=True)  # workers do not know the one that joblib has set
         stop_after(launching.pid or 0)  # the run saves its state
 
 

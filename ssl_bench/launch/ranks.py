@@ -1,24 +1,20 @@
 """The processes of a run: this one, ranks started here, or the ranks of an outer torchrun. All return an Outcome."""
 
 import atexit
-import contextlib
-import datetime
 import os
-import socket
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ssl_bench import distributed, files
-from ssl_bench.distributed import broadcast, join_local, leave, rank, world
+from ssl_bench import files
+from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, stay_on_this_machine, world
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
@@ -65,12 +61,14 @@ def compute(
 ) -> Outcome:
     """Carry out a computation that is no training, in this process, and write ``results.json``."""
     device, started = torch.device("cpu"), time.monotonic()
-    with _attempt(folder, device) as attempt:
+
+    def computed() -> None:
         metrics = work(config)
         results = {"run_id": run_id, "name": config["name"], "config": config, "metrics": metrics}
         results |= {"environment": environment(device), "seconds": round(time.monotonic() - started, 3)}
         files.write_json(folder / "results.json", results)
-    return attempt.outcome
+
+    return _outcome(computed, folder, device)
 
 
 def join(
@@ -83,33 +81,29 @@ def join(
             has told this process.
     """
     device = _enter(config, meeting)
+    outcome = None
     try:
         done = broadcast(rank() == 0 and finished(folder))
         outcome = Outcome(State.DONE_BEFORE) if done else _train(config, run_id, folder, device, quiet)
-    except BaseException:
-        _leave_after(1, device)
-        raise
+    finally:
+        _leave(outcome)
     if meeting is None and rank() > 0 and outcome.state is State.FAILED and LOST not in outcome.reason:
         print(f"ssl-bench: rank {rank()}: {outcome.reason}", file=sys.stderr, flush=True)  # rank 0 does not know it
-    _leave_after(outcome.code if outcome.state is State.FAILED else 0, device)
     return outcome
 
 
-def _leave_after(code: int, device: torch.device) -> None:
-    """Leave the process group; after a failure with NCCL, end this process without waiting for its GPU instead."""
-    if code and _may_hang(device):
-        atexit.register(_end_at_once, code)
+def _leave(outcome: Outcome | None) -> None:
+    """Leave the process group. After a failure on several ranks, end this process at its exit without any clean-up.
+
+    Kernels of NCCL and the clean-up of CUDA would wait for the ranks that have failed.
+    """
+    if world() > 1 and (outcome is None or outcome.state is State.FAILED):
+        atexit.register(_end_at_once, 1 if outcome is None else outcome.code)
     else:
         leave()
 
 
-def _may_hang(device: torch.device) -> bool:
-    """Whether work of this rank's GPU may never end once a rank has failed: NCCL's kernels wait for all ranks."""
-    return world() > 1 and device.type == "cuda"
-
-
 def _end_at_once(code: int) -> None:
-    """End the process without Python's and CUDA's clean-up, which would wait for the GPU or for other ranks."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -123,46 +117,35 @@ def _alone(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
 
 def _train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
     """Train on this rank."""
-    with _attempt(folder, device, quiet) as attempt:
-        train(config, run_id, folder, device)
-    if attempt.outcome.state is not State.FAILED or not _may_hang(device):
+    outcome = _outcome(lambda: train(config, run_id, folder, device), folder, device, quiet)
+    if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
         release_memory(device)
-    return attempt.outcome
+    return outcome
 
 
-@dataclass
-class Attempt:
-    """A run in progress and, after it, its outcome."""
-
-    outcome: Outcome
-
-
-@contextlib.contextmanager
-def _attempt(folder: Path, device: torch.device, quiet: bool = False) -> Iterator[Attempt]:
-    """Convert known errors of the block to its outcome; other errors of several ranks keep their traceback."""
-    attempt = Attempt(Outcome(State.DONE))
+def _outcome(work: Callable[[], object], folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
+    """Carry out ``work``. Known errors become the outcome; other errors of several ranks keep their traceback."""
     with logging_to(folder if rank() == 0 else None, quiet):
         try:
-            yield attempt
+            work()
         except Interrupted as stop:
-            attempt.outcome = Outcome.interrupted(stop.number)
+            return Outcome.interrupted(stop.number)
         except (ConfigError, RunError) as error:
-            attempt.outcome = Outcome.failed(str(error), error.exit_code)
+            return Outcome.failed(str(error), error.exit_code)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            reason = f"{where}{error.strerror or error}; after fixing that, the same command resumes"
-            attempt.outcome = Outcome.failed(reason)
+            return Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")
         except Exception as error:
             if out_of_memory(error):
                 reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
-                attempt.outcome = Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
-            elif world() == 1:
-                attempt.outcome = Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
-            elif _lost_a_rank(error):
+                return Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
+            if world() == 1:
+                return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+            if _lost_a_rank(error):
                 reason = f"rank {rank()} {LOST} ({str(error).splitlines()[0]})"
-                attempt.outcome = Outcome.failed(f"{reason}; the same command resumes")
-            else:
-                raise
+                return Outcome.failed(f"{reason}; the same command resumes")
+            raise
+    return Outcome(State.DONE)
 
 
 def out_of_memory(error: Exception) -> bool:
@@ -187,26 +170,12 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
     if isinstance(meeting, Path):
         join_local(meeting, number, count, device, timeout)
     elif meeting is not None:
-        store = _store(meeting, number, count, timeout)
-        distributed.join(device, timeout, store=store, rank=number, world_size=count)
+        join_group(device, timeout, init_method=f"tcp://{meeting}", rank=number, world_size=count)
     else:
         if beside == count:
-            distributed.stay_on_this_machine()
-        distributed.join(device, timeout)
+            stay_on_this_machine()
+        join_group(device, timeout)
     return device
-
-
-def _store(address: str, rank: int, ranks: int, timeout: float) -> dist.Store:
-    """The store at ``address``, which rank 0 keeps and which only that address's network can reach."""
-    host, _, port = address.rpartition(":")
-    listening = None
-    if rank == 0:
-        found = socket.gethostbyname(host)
-        # A machine whose own name leads to its loopback address cannot tell by which one the others reach it.
-        listening = socket.create_server(("" if found.startswith("127.") else found, int(port))).detach()
-    limit = datetime.timedelta(seconds=timeout)
-    # The other kind of store, libuv, takes no open socket in torch 2.6.
-    return dist.TCPStore(host, int(port), ranks, rank == 0, limit, master_listen_fd=listening, use_libuv=False)
 
 
 # ---- ranks that are started here

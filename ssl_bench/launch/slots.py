@@ -6,23 +6,20 @@ A slot is a set of file locks in a folder of the user. The kernel releases them 
 import contextlib
 import fcntl
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import visible_gpus
 
-WRITABLE_BY_OTHERS = 0o022
 
+@contextlib.contextmanager
+def slot(devices: int, runs_per_gpu: int, concurrent: int) -> Iterator[None]:
+    """Wait for GPUs or cores and reserve them for one run.
 
-class Slot:
-    """Context manager that waits for GPUs or cores and reserves them for one run.
-
-    Inside it this process and its children see no others: ``CUDA_VISIBLE_DEVICES`` is set or, on a machine without a
+    In the block this process and its children see no others: ``CUDA_VISIBLE_DEVICES`` is set or, on a machine without a
     GPU, the CPU affinity of the process.
 
     Args:
@@ -30,56 +27,50 @@ class Slot:
         runs_per_gpu: runs that may share a GPU.
         concurrent: runs that share the cores of a machine without a GPU.
     """
-
-    def __init__(self, devices: int, runs_per_gpu: int, concurrent: int) -> None:
-        self.devices, self.runs_per_gpu, self.concurrent = devices, runs_per_gpu, concurrent
-        self._locks: list[int] = []
-
-    def __enter__(self) -> "Slot":
-        self._former_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
-        gpus = visible_gpus()
-        self._former_cores = set() if gpus or not hasattr(os, "sched_getaffinity") else os.sched_getaffinity(0)
+    gpus, former = visible_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    cores = set() if gpus or not hasattr(os, "sched_getaffinity") else os.sched_getaffinity(0)
+    locks: dict[str, int] = {}
+    try:
         if gpus:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._reserve("gpu", gpus, self.runs_per_gpu, self.devices))
-        elif self._former_cores:
-            share = max(self.devices, len(self._former_cores) // self.concurrent)
-            reserved = self._reserve("core", [str(core) for core in sorted(self._former_cores)], 1, share)
-            os.sched_setaffinity(0, {int(core) for core in reserved})
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._former_cores:
-            os.sched_setaffinity(0, self._former_cores)
-        elif self._former_gpus is None:
+            locks = _reserve("gpu", gpus, runs_per_gpu, devices)
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(locks)
+        elif cores:
+            locks = _reserve("core", [str(core) for core in sorted(cores)], 1, max(devices, len(cores) // concurrent))
+            os.sched_setaffinity(0, {int(core) for core in locks})
+        yield
+    finally:
+        if cores:
+            os.sched_setaffinity(0, cores)
+        elif former is None:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self._former_gpus
-        for lock in self._locks:
+            os.environ["CUDA_VISIBLE_DEVICES"] = former
+        for lock in locks.values():
             os.close(lock)
 
-    def _reserve(self, kind: str, names: list[str], per_name: int, count: int) -> list[str]:
-        """Lock ``count`` different names, each of which ``per_name`` runs may share.
 
-        All are locked at once or none, so that two runs never wait for each other.
-        """
-        while True:
-            everything = _open("all")
-            try:
-                fcntl.flock(everything, fcntl.LOCK_EX)
-                locks: dict[str, int] = {}
-                for place in range(per_name):  # the first place of every GPU before the second place of any
-                    for name in names:
-                        if name not in locks and len(locks) < count:
-                            lock = _try_lock(f"{kind}-{name}.{place}")
-                            locks |= {} if lock is None else {name: lock}
-                if len(locks) == count:
-                    self._locks = list(locks.values())
-                    return list(locks)
-                for lock in locks.values():
-                    os.close(lock)
-            finally:
-                os.close(everything)
-            time.sleep(0.5)
+def _reserve(kind: str, names: list[str], per_name: int, count: int) -> dict[str, int]:
+    """Lock ``count`` different names, each of which ``per_name`` runs may share; return the open files by name.
+
+    All are locked at once or none, so that two runs never wait for each other.
+    """
+    while True:
+        everything = _open("all")
+        try:
+            fcntl.flock(everything, fcntl.LOCK_EX)
+            locks: dict[str, int] = {}
+            for place in range(per_name):  # the first place of every GPU before the second place of any
+                for name in names:
+                    if name not in locks and len(locks) < count:
+                        lock = _try_lock(f"{kind}-{name}.{place}")
+                        locks |= {} if lock is None else {name: lock}
+            if len(locks) == count:
+                return locks
+            for lock in locks.values():
+                os.close(lock)
+        finally:
+            os.close(everything)
+        time.sleep(0.5)
 
 
 def _try_lock(name: str) -> int | None:
@@ -94,39 +85,11 @@ def _try_lock(name: str) -> int | None:
 
 
 def _open(name: str) -> int:
-    """Open a lock file of this user: a link is refused, and nothing is written.
+    """Open a lock file, in a folder that no other user can write to.
 
-    Slurm numbers the GPUs of every job from 0, and several machines may share a home, so the file's name has both.
+    Slurm numbers the GPUs of every job from 0, and two jobs may share a machine.
     """
-    name = f"{socket.gethostname()}-{os.environ.get('SLURM_JOB_ID', 'machine')}-{name}"
-    folder = _folder()
-    try:
-        return os.open(quote(name, safe=""), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
-    finally:
-        os.close(folder)
-
-
-def _folder() -> int:
-    """Open the folder of the locks: the first one that is this user's, and that no other user can write.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    for path in _places():
-        with contextlib.suppress(OSError):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            status = os.fstat(folder)
-            if status.st_uid == os.getuid() and not status.st_mode & WRITABLE_BY_OTHERS and os.access(path, os.W_OK):
-                return folder
-            os.close(folder)
-    raise ConfigError("XDG_RUNTIME_DIR: set it to a folder of yours that no other user can write, for locks of GPUs")
-
-
-def _places() -> Iterator[Path]:
-    """Folders that may hold the locks, the best one first."""
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        yield Path(runtime, "ssl_bench")
-    with contextlib.suppress(RuntimeError):  # no home is known
-        yield Path.home() / ".cache" / "ssl_bench" / "locks"
-    yield Path(tempfile.gettempdir(), f"ssl-bench-{os.getuid()}")
+    folder = Path(tempfile.gettempdir(), f"ssl-bench-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    job = os.environ.get("SLURM_JOB_ID", "machine")
+    return os.open(folder / quote(f"{job}-{name}", safe=""), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

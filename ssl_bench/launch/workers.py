@@ -5,28 +5,23 @@ the process that started it, and its workers end with the server: nothing is lef
 the server nor a worker that is still starting reacts to the signals that stop a run; a terminal sends them to all.
 """
 
-import atexit
 import contextlib
 import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.processes import die_with
+from ssl_bench.launch.processes import METHOD, die_with
 from ssl_bench.record import streams
-from ssl_bench.signals import STOPPED, held, release, stops
+from ssl_bench.signals import STOPPED, release, stops
 
-METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
 PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
-LONGEST_FOLDER = 70  # bytes of the folder for the server's socket, whose name has at most 107
 LOST = "has lost the others"  # in the reason of a worker that failed because another one did
 
 
@@ -36,7 +31,8 @@ LOST = "has lost the others"  # in the reason of a worker that failed because an
 def carry_out(function: Callable[..., Outcome], calls: Mapping[str, Sequence[Any]]) -> Outcome:
     """Call ``function`` in several processes at once, and wait for all.
 
-    They have the environment, CPU affinity and working directory of this one, and are passed its signals.
+    They have the environment, CPU affinity and working directory of this one, and are passed its signals. From the
+    third signal on, they are killed.
 
     Args:
         function: importable by its name.
@@ -45,14 +41,25 @@ def carry_out(function: Callable[..., Outcome], calls: Mapping[str, Sequence[Any
     Returns:
         What the first call returned if all succeed, otherwise why the first process failed or which signal stopped it.
     """
-    with _signals_to() as (pass_to, received):
-        try:
-            _start_server(len(calls))
-            workers = [Worker(name, function, arguments) for name, arguments in calls.items()]
-        except (EOFError, ConnectionError):
-            return Outcome.failed("the process that starts the ranks was killed; the same command resumes")
-        pass_to(workers)
+    workers: list[Worker] = []
+    received: list[int] = []
+
+    def pass_on(number: int, frame: Any) -> None:
+        received.append(number)
+        for worker in workers:
+            worker.send(number if len(received) < 3 else signal.SIGKILL)
+
+    former = {number: signal.signal(number, pass_on) for number in stops()}
+    try:
+        multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded"])
+        workers += [Worker(name, function, arguments) for name, arguments in calls.items()]
+        for number in list(received):  # that came while the workers started
+            for worker in workers:
+                worker.send(number)
         outcome = _joint(_ended(workers))
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
     if received and not outcome.finished:
         return Outcome.interrupted(received[0])
     if received:
@@ -133,55 +140,6 @@ def _joint(verdicts: Sequence[Outcome]) -> Outcome:
     return causes[0] if LOST in first.reason and causes else first
 
 
-@contextlib.contextmanager
-def _signals_to() -> Iterator[tuple[Callable[[Sequence[Worker]], None], list[int]]]:
-    """Receive the signals that stop a run, and pass them on to the workers once they are known.
-
-    From the third signal on, the workers are killed.
-
-    Yields:
-        A function to call with the workers, and the list of all signals received.
-    """
-    received: list[int] = []
-    team: list[Worker] = []
-
-    def handle(number: int, frame: Any) -> None:
-        received.append(number)
-        for worker in team:
-            worker.send(number if len(received) < 3 else signal.SIGKILL)
-
-    def pass_to(workers: Sequence[Worker]) -> None:
-        team.extend(workers)
-        for worker in team:
-            for number in received:
-                worker.send(number)
-
-    former = {number: signal.signal(number, handle) for number in stops()}
-    try:
-        yield pass_to, received
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-
-
-def _start_server(workers: int) -> None:
-    """Start the server of this process, unless it runs already."""
-    multiprocessing.set_start_method(METHOD, force=True)  # joblib's workers set a method that ours do not know
-    if METHOD != "forkserver":
-        return
-    several = ["torch._dynamo"] if workers > 1 else []  # DDP imports it
-    multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded", *several])
-    temporary = tempfile.tempdir
-    if len(tempfile.gettempdir().encode()) > LONGEST_FOLDER:
-        tempfile.tempdir = "/tmp"
-    try:
-        resource_tracker.ensure_running()  # releases signals that are held
-        with held():
-            forkserver.ensure_running()
-    finally:
-        tempfile.tempdir = temporary
-
-
 # ---- in a worker
 
 
@@ -195,9 +153,6 @@ def _work(
 ) -> NoReturn:
     """Carry out a call, report its outcome and exit."""
     die_with(os.getppid())
-    parent = multiprocessing.parent_process()
-    if parent is None or not parent.is_alive():  # it ended before the server, or this process, could end with it
-        os._exit(1)
     os.environ.clear()
     os.environ.update(environment)
     if cores is not None:
@@ -212,7 +167,6 @@ def _work(
             reason = f"{name} failed: {type(error).__name__}: {error}"
             outcome = Outcome.failed(reason, detail=traceback.format_exc())
         report.send(outcome)
-        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         code = outcome.code

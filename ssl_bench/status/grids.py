@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ssl_bench import files
-from ssl_bench.launch import claim
+from ssl_bench.launch import lock
 from ssl_bench.launch.outcome import FINISHED, Outcome, State
 from ssl_bench.status.cache import Cache
 from ssl_bench.status.follow import find_mark
@@ -108,7 +108,7 @@ class GridFolder:
         if len(self.records) == len(self.runs) and all(one.outcome.state in ENDED for one in self.records.values()):
             return False
         if self.host == socket.gethostname():
-            return claim.start_time(self._pid) == self._born or (busy and self.slurm)
+            return lock.start_time(self._pid) == self._born or (busy and self.slurm)
         return busy or now - max([self.started, *(record.when for record in self.records.values())]) < RECENT
 
 

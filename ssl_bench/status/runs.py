@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.launch import claim
-from ssl_bench.launch.claim import Owner
+from ssl_bench.launch import lock
+from ssl_bench.launch.lock import Owner
 from ssl_bench.record.dashboard import flat_config
 from ssl_bench.record.results import complete
 from ssl_bench.status.cache import Cache
@@ -199,7 +199,7 @@ class Runs:
         if key not in self._configs:
             self._configs[key] = SharedConfig(self._cache.get(f"config {key}", "", dict), key)
         run = Run(self._outputs, path, text, began[0] / 1e9, **{**known, "shared": self._configs[key]})
-        run.owner = None if run.done else claim.owner(run.folder)
+        run.owner = None if run.done else lock.owner(run.folder)
         return run
 
     def _read(self, start: str) -> dict[str, Any] | None:

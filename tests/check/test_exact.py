@@ -83,7 +83,6 @@ def test_every_kernel_of_this_machine_is_right(setting: Setting) -> None:
     ("name", "fault", "named"),
     [
         ("matrix product", Faulty("mm"), "fp32 product ["),
-        ("convolution", Faulty("convolution"), "fp32 convolution [2, 64, 8, 8] x [64, 64, 3, 3], result 0"),
         ("convolution", Faulty("convolution_backward", 1), "result 2"),
     ],
 )
@@ -164,12 +163,6 @@ def test_every_framework_and_loss_is_within_its_bound(setting: Setting) -> None:
 # ---- small runs
 
 
-def test_only_gpus_replay_steps_and_train_in_fp16(setting: Setting) -> None:
-    (graph,), (fp16,) = runs.graph(setting), runs.fp16(setting)
-    assert (graph.verdict, graph.reason) == (Verdict.SKIPPED, "only GPUs replay steps as a CUDA graph")
-    assert (fp16.verdict, fp16.reason) == (Verdict.SKIPPED, "fp16 needs a GPU")
-
-
 def test_the_verdict_on_the_scale_of_fp16() -> None:
     settled = [65536.0, 32768.0, *[16384.0] * 59]
     assert runs.scaled(settled, []).figure == "16,384 after 60 steps, 2 skipped"
@@ -207,22 +200,6 @@ def test_a_buffer_that_a_resume_forgets_is_named(setting: Setting, monkeypatch: 
 # ---- ranks
 
 
-def answers(world: int) -> list[ranks.Errors]:
-    return [{"all_gather": [0.0] * world, "all_reduce": [0.0] * world} for _ in range(world)]
-
-
-def test_the_rank_that_sent_or_received_wrong_numbers_is_named() -> None:
-    assert ranks.collectives(answers(4)).figure == "2 kinds right on 4 ranks"
-    sent, received = answers(4), answers(4)
-    for rank in range(4):
-        sent[rank]["all_reduce"][2] = 1e-3
-    received[3]["all_gather"][1] = 0.5
-    assert ranks.collectives(sent).reason.startswith("all_reduce: what rank 2 sent is wrong on every rank, relative er")
-    assert ranks.collectives(received).reason.startswith(
-        "all_gather: rank 3 received wrong numbers, relative error 0.5"
-    )
-
-
 @pytest.fixture
 def another_mean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rank 1 computes another mean of the gradients: what it adds is a hundredth too large."""
@@ -245,18 +222,18 @@ def another_mean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_two_ranks_are_right(setting: Setting) -> None:
     collectives, training = ranks.section(setting)
     assert collectives.verdict is training.verdict is Verdict.GOOD, (collectives, training)
-    assert collectives.figure == "6 kinds right on 2 ranks"
+    assert collectives.figure == "8 results equal"  # four of each rank
 
 
 def test_ranks_with_another_mean_are_found(setting: Setting, another_mean: None) -> None:
     collectives, training = ranks.section(setting)
-    assert collectives.reason.startswith("all_reduce: what rank 1 sent is wrong on every rank, relative error 0.01")
+    assert collectives.reason.startswith("all_reduce on rank 0: the error 0.0089 is above the bound 0 (1 more of 8 res")
     assert training.verdict is Verdict.WRONG and " on 2 ranks: the error " in training.reason
     assert training.values["error"] > 1e-5
 
 
 def test_a_rank_that_fails_is_named(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(rank: int, world: int, device: torch.device) -> ranks.Errors:
+    def failing(rank: int, world: int, device: torch.device) -> list[Difference]:
         raise ValueError("no link")
 
     monkeypatch.setattr(ranks, "exchange", failing)

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,21 +57,6 @@ def test_the_record_has_everything_and_markdown_is_made_from_it() -> None:
     assert text.startswith(head)
     assert "torch 2.15.0, device NVIDIA H100, cores 16" in text and "git" not in text
     assert report.lines(RESULTS[1])[0] in text and "1.2e-3, above 1e-6 -> do not use it" in text
-
-
-def test_the_folder_appears_with_both_files_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = report.save(Path("outputs"), content(), NOW, RESULTS)
-    assert folder == Path("outputs/checks") / f"{socket.gethostname()}-20260304-050607"
-    assert {path.name for path in folder.iterdir()} == {"check.json", "check.md"}
-    later = NOW + datetime.timedelta(seconds=1)
-
-    def full(path: Path, text: str) -> None:
-        raise OSError(28, "No space left on device", str(path))
-
-    monkeypatch.setattr(files, "write_text", full)
-    with pytest.raises(OSError, match="No space left"):
-        report.save(Path("outputs"), content(), later, RESULTS)
-    assert os.listdir("outputs/checks") == [folder.name]
 
 
 def test_the_newest_check_of_this_host_with_speeds_gives_the_rates() -> None:

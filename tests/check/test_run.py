@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ssl_bench.check import run
 from ssl_bench.check.finding import Finding, Section, Setting, Verdict
 from ssl_bench.check.run import CheckRequest, CheckResult
 from ssl_bench.commands import check
+from tests.ranks import wait_for
 
 
 def good(setting: Setting) -> Iterator[Finding]:
@@ -65,43 +67,37 @@ def test_a_section_that_dies_hangs_or_fails_is_one_wrong_finding_and_the_others_
     assert reasons["hangs"] == "the section's process took longer than 2 s and was ended"
     assert reasons["fails"] == "the section's process failed with RuntimeError: no kernel"
     assert not Path(last.finding.figure).exists()
-    assert ended(int(Path("pid").read_text()))
+    assert_its_process_has_ended()
 
 
-def ended(pid: int) -> bool:
-    """Whether a process has ended, within a second: it may still be listed as one that nobody has waited for."""
-    for _ in range(50):
-        if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
-            return True
-        time.sleep(0.02)
-    return False
+def assert_its_process_has_ended() -> None:
+    """The process that :func:`hangs` has started has ended, or is listed as one that nobody has waited for."""
+    pid = int(Path("pid").read_text())
+    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 2)
 
 
 def main(*arguments: str) -> None:
     sys.exit(check.main(arguments))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_processes_and_leaves_no_report(
-    number: signal.Signals, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(run.SECTIONS, "environment", hangs)
     process = multiprocessing.get_context("fork").Process(target=main, args=("--only", "environment"))
     process.start()
     assert process.pid is not None
-    end, out = time.monotonic() + 30, ""
-    while not (Path("pid").exists() and Path("pid").read_text() and out):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-        out += capfd.readouterr().out
-    os.kill(process.pid, number)
+    printed: list[str] = []
+    wait_for(lambda: Path("pid").exists() and Path("pid").read_text(), 30)
+    wait_for(lambda: printed.append(capfd.readouterr().out) or any(printed), 30)  # type: ignore[func-returns-value]
+    os.kill(process.pid, signal.SIGTERM)
     process.join(20)
-    assert process.exitcode == 128 + number
-    more, err = capfd.readouterr()
-    assert (out + more).split() == ["environment", "first", "1", "good"]
+    assert process.exitcode == 128 + signal.SIGTERM
+    out, err = capfd.readouterr()
+    assert "".join([*printed, out]).split() == ["environment", "first", "1", "good"]
     assert err == "interrupted: there is no report of this check\n"
     assert list(Path("outputs/checks").iterdir()) == []
-    assert ended(int(Path("pid").read_text()))
+    assert_its_process_has_ended()
 
 
 def test_the_command_writes_both_files_and_its_code_says_if_something_is_wrong(
@@ -122,11 +118,7 @@ def test_the_command_writes_both_files_and_its_code_says_if_something_is_wrong(
     assert first["values"] == {"images_s": 1.5, "worst": "nan"} and first["verdict"] == "good"
     assert died["verdict"] == "wrong" and died["reason"] in (folder / "check.md").read_text()
     lines = captured.err.splitlines()
-    assert lines[0].split() == ["environment", "first", "1", "good"] and lines[2].split() == [
-        "speed",
-        "process",
-        "wrong",
-    ]
+    assert [lines[n].split() for n in (0, 2)] == [["environment", "first", "1", "good"], ["speed", "process", "wrong"]]
     assert lines[-1].startswith("3 checks in ") and lines[-1].endswith(f"outputs/checks/{folder.name}/check.md")
 
 

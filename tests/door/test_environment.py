@@ -19,8 +19,6 @@ Train = Callable[..., tuple[int, str]]
 # Variables and a command, with the sentence of its refusal.
 REFUSED = [
     ("RANK=1", "train seed=-1", "seed=-1: set seed to 0 or more"),
-    ("TORCHELASTIC_RUN_ID=x", "train", "TORCHELASTIC_RUN_ID is set, and RANK is no number: torchrun, or unset"),
-    ("TORCHELASTIC_RUN_ID=x RANK=0 LOCAL_RANK=0 WORLD_SIZE=two", "train", "WORLD_SIZE is no number"),
 ]
 
 

@@ -14,8 +14,7 @@ import torch
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.launch import claim
-from ssl_bench.launch.claim import claimed
+from ssl_bench.launch.lock import Lock, locked
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.papers.runs import value
 from ssl_bench.record import checkpoint, results
@@ -92,7 +91,7 @@ def run() -> Path:
     """Directory of a finished run without a checkpoint, beside one that is running in a grid."""
     folder = make("a/1", rows(3), seed=4)
     finish(folder, 33.5, knn_top1=0.5)
-    with claimed(make("a/2", rows(2), seed=5), False):
+    with locked(make("a/2", rows(2), seed=5), False):
         (OUTPUTS / "a/3").mkdir()
         shutil.copytree(OUTPUTS / "a/2", OUTPUTS / "a/3", dirs_exist_ok=True)
     make_grid("1", ["seed=4", "seed=5"], {0: Outcome(State.DONE, folder="outputs/a/1"), 1: running("outputs/a/3")})
@@ -131,22 +130,16 @@ def test_a_record_that_leads_out_of_the_results_names_no_run(run: Path) -> None:
         assert {str(entry.run.folder) for entry in entries if entry.run} == {f"outputs/a/{n}" for n in (1, 2, 3)}
 
 
-def test_a_claim_that_cannot_be_read_ends_with_its_lease(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_read_ends_with_its_lease(tmp_path: Path) -> None:
     for content in (b'{"pid": 3}', b'{"pid": "../../etc", "host": []}'):
         folder = tmp_path / str(len(content))
         (folder / "claims").mkdir(parents=True)
         (folder / "claims/1").write_bytes(content)
-        waiting = claim.Claim(folder, lease=0.05)
+        waiting = Lock(folder, lease=0.05)
         assert str(waiting.take()).startswith("another process (process 0)")
         time.sleep(0.06)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(claim, "GRACE", 0.0)
-            assert waiting.take() is None and waiting.number == 2
+        assert waiting.take() is None and waiting.number == 2
         waiting.release(False)
-    (tmp_path / "file").mkdir()
-    (tmp_path / "file/claims").write_text("")
-    with pytest.raises(ConfigError, match="file/claims is not a folder: remove it"), claimed(tmp_path / "file", False):
-        pass
 
 
 # ---- other things in place of a file

@@ -71,24 +71,12 @@ def test_the_lines_of_a_grid_have_the_settings_that_differ(capfd: Capture) -> No
     assert table_of(capfd.readouterr().out) == expected
 
 
-DAMAGED = ["", "[", "null", "[]", "5", '"text"', "{}", '{"runs": [["seed=0"]]}', '{"runs": 5, "finished": {}}']
-DAMAGED += [
-    '{"runs": [[1], null], "finished": {}}',
-    '{"runs": {"0": 1}, "finished": {}}',
-    '{"runs": [], "finished": 3}',
-]
-DAMAGED += ['{"runs": [["seed=0"]], "finished": {"x": 0}}', '{"runs": ["seed=0", []], "finished": {}}', "\udcff"]
-
-
-@pytest.mark.parametrize("content", DAMAGED)
-def test_a_damaged_grid_is_refused_in_one_sentence(content: str, capfd: Capture) -> None:
+def test_a_removed_grid_is_refused_in_one_sentence(capfd: Capture) -> None:
     folder = make_grid("now", ["seed=0"], {})
-    (folder / "grid.json").write_bytes(os.fsencode(content))
+    (folder / "grid.json").unlink()
     assert grid.summarise(folder) == 1
-    sentence = "outputs/.sweeps/now/grid.json was changed or removed while its grid ran: start the same command again"
+    sentence = "outputs/.sweeps/now/grid.json was removed while its grid ran: start the same command again"
     assert capfd.readouterr() == ("", f"ssl-bench: {sentence}\n")
-    with pytest.raises(Exception, match="start the same command again"):
-        grid.number_of(folder, ["seed=0"])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The ranks of a run: they are DDP's, no other machine can connect to them, and one that fails ends all of them."""
 
 import multiprocessing
-import socket
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ from ssl_bench.launch.workers import carry_out
 from ssl_bench.training.engine import Training
 from ssl_bench.training.step import Stepper
 from tests.conftest import SMALL
-from tests.ranks import PRELOADED, Command, free_port, on_two_ranks, wait_for
+from tests.ranks import PRELOADED, Command, free_port, on_two_ranks, start_two_ranks, wait_for
 
 multiprocessing.set_forkserver_preload(PRELOADED)
 CONFIG = {"devices": 2, "timeout": 60}
@@ -73,27 +73,20 @@ def test_no_other_machine_can_connect_to_the_ranks() -> None:
     assert found == {"127.0.0.1"}  # gloo's
 
 
-def kept_by(rank: int, port: int) -> set[str]:
-    """Where rank 0 of several machines waits for the others."""
-    store = ranks._store(f"127.0.0.2:{port}", rank, 1, 10)
-    found = listeners([psutil.Process()])
-    store.set("key", "value")
-    return found if store.get("key") == b"value" else set()
+# ---- how runs end that lose a rank
 
 
-def test_the_store_of_several_machines_listens_at_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kept_by(0, free_port()) == {"0.0.0.0"}  # the name of this machine leads to its loopback address
-    create = socket.create_server
-    monkeypatch.setattr(socket, "gethostbyname", lambda host: "198.18.0.1")
-    monkeypatch.setattr(socket, "create_server", lambda at: create(("127.0.0.2", at[1])) if at[0] else pytest.fail())
-    assert kept_by(0, free_port()) == {"127.0.0.2"}
-
-
-# ---- the ends of ranks whose group hangs once one of them has failed, as NCCL's does; gloo stands in for it
+@pytest.mark.slow
+def test_a_rank_of_torchrun_says_that_it_has_lost_the_others() -> None:
+    first, second = start_two_ranks(*SMALL, "epochs=400", "timeout=20")
+    wait_for(lambda: list(Path("outputs").glob("*/*/metrics.jsonl")))
+    second.send_signal(signal.SIGKILL)
+    printed = first.wait()
+    assert first.code == 1 and "rank 0 has lost the others" in printed and "the same command resumes" in printed
 
 
 def _fail(kind: str) -> None:
-    """Train for a while; then rank 1 fails and rank 0 waits for it."""
+    """Train for a while; then rank 1 fails and rank 0 waits for it, as in a kernel of NCCL."""
     dist.all_reduce(torch.ones(1))
     if dist.get_rank() == 1:
         raise {"known": RunError("a planted reason"), "unknown": KeyError("a planted bug")}[kind]
@@ -112,25 +105,27 @@ def _planted(kind: str, work: Callable[..., Outcome], *arguments: Any, **options
         patch.object(ranks, "train", lambda *_: _fail(kind)),
         patch.object(ranks, "leave", _hang),
         patch.object(ranks, "release_memory", _hang),
-        patch.object(ranks, "_may_hang", lambda device: dist.get_world_size() > 1),
     ):
         return work(*arguments, **options)
 
 
-def started_here(kind: str, folder: Path) -> Outcome:
+def started_here(kind: str, folder: Path, meeting: Path | str) -> Outcome:
+    folder.mkdir()
     places = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2} for rank in range(2)]
-    calls = {
-        f"rank {n}": (kind, ranks._rank, places[n], CONFIG, "id", folder, True, folder / "store") for n in range(2)
-    }
+    calls = {f"rank {n}": (kind, ranks._rank, places[n], CONFIG, "id", folder, True, meeting) for n in range(2)}
     return carry_out(_planted, calls)
 
 
 @pytest.mark.slow
 def test_a_failure_of_a_rank_ends_all_with_its_sentence_or_its_traceback(tmp_path: Path) -> None:
-    known, unknown = tmp_path / "known", tmp_path / "unknown"
-    for folder in (known, unknown):
-        folder.mkdir()
-    assert started_here("known", known) == Outcome.failed("a planted reason")
-    outcome = started_here("unknown", unknown)
+    """The first two meet as ranks of one machine do, the others as those of several machines."""
+    assert started_here("known", tmp_path / "known", tmp_path / "store") == Outcome.failed("a planted reason")
+    outcome = started_here("unknown", tmp_path / "unknown", f"127.0.0.1:{free_port()}")
     assert (outcome.state, outcome.code) == (State.FAILED, 1)
     assert outcome.reason == "rank 1 failed: KeyError: 'a planted bug'" and "_fail" in outcome.detail
+
+
+def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:
+    outcome = ranks.compute(lambda config: {"bytes": torch.empty(2**52).sum().item()}, {}, "0123456789", tmp_path)
+    assert outcome.reason.startswith("out of memory on cpu: ") and not outcome.detail
+    assert outcome.reason.endswith("Set a smaller batch_size.size or more devices") and outcome.code == 1

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ssl_bench import files
-from ssl_bench.launch.claim import Claim
 from ssl_bench.launch.grid import record
+from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.status import cache
 from ssl_bench.status.labels import labels
@@ -142,7 +142,7 @@ def test_whatever_changes_is_read_again(uncached: Uncached, read: list[str]) -> 
     with open(OUTPUTS / partial / "metrics.jsonl", "a") as file:  # the run goes on
         file.write("\n" + json.dumps(rows(9)[-1]) + "\n")
     assert changed(partial, "a/new")[partial]["epoch"] == 9.0
-    Claim(OUTPUTS / partial).take()
+    Lock(OUTPUTS / partial).take()
     assert changed(partial)[partial]["state"] == "running"
     shutil.rmtree(OUTPUTS / partial / "claims")
     finish(OUTPUTS / partial, 1.0, knn_top1=0.25)

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 
-from ssl_bench.launch.claim import Claim
 from ssl_bench.launch.grid import record
+from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record.progress import clock
 from ssl_bench.status.scan import Scan
@@ -165,7 +165,7 @@ def make_grids() -> None:
     for seed in range(4):
         folder = make(f"b/{seed}", rows(4), seed=seed)
         if seed == 0:
-            Claim(folder).take()
+            Lock(folder).take()
         elif seed == 1:
             (folder / "failed.json").write_text('{"reason": "no"}')
         else:

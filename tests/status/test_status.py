@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ssl_bench.launch.claim import Claim
 from ssl_bench.launch.grid import record
+from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.status.labels import labels
 from ssl_bench.status.scan import Entry, Scan
@@ -60,7 +60,7 @@ def test_each_state_from_the_files(status: Status) -> None:
     (make("a/failed", rows(2)) / "failed.json").write_text('{"reason": "out of\\n memory", "detail": ""}')
     make("a/partial", rows(3))
     make("b/begun")
-    Claim(make("b/here", rows(4))).take()
+    Lock(make("b/here", rows(4))).take()
     claim_elsewhere(make("b/there", rows(5)), "node7", silent=5)
     claim_elsewhere(make("b/gone", rows(6)), "node7", silent=100)
     done = status("--json")
@@ -98,7 +98,7 @@ def test_time_left_of_a_run() -> None:
         make("a/new"),
     ]
     for folder in folders:
-        Claim(folder).take()
+        Lock(folder).take()
         if (folder / "metrics.jsonl").exists():
             touch(folder / "metrics.jsonl", now - 5)
     entries, left = scan(now)
@@ -168,7 +168,7 @@ def test_time_left_of_a_grid() -> None:
     names = ("done", "running", "stopped")
     finished, active, stopped = (make(f"a/{name}", rows(n)) for name, n in zip(names, (8, 4, 5), strict=True))
     finish(finished, 120.0)
-    Claim(active).take()
+    Lock(active).take()
     now = time.time() + 100
     touch(active / "metrics.jsonl", now - 5)
     (stopped / "command.txt").write_text("ssl-bench train seed=2\n")
@@ -192,7 +192,7 @@ def test_time_left_of_a_grid() -> None:
     assert left == pytest.approx(55 + 2.5 * 110)
     named = zip(labels([*entries.values()]), entries.values(), strict=True)
     assert [label for label, entry in named if not entry.run] == ["seed=3", "seed=4", "seed=5"]
-    Claim(stopped).take()  # two at a time
+    Lock(stopped).take()  # two at a time
     record(grid, 2, ["seed=2"], running("outputs/a/stopped"))
     touch(stopped / "metrics.jsonl", now)
     entries, left = scan(now)
@@ -206,7 +206,7 @@ def test_time_left_of_a_grid() -> None:
 
 def test_a_running_run_without_a_row_takes_as_long_as_the_others() -> None:
     finish(make("a/done", rows(10)), 130.0)
-    Claim(make("a/new")).take()
+    Lock(make("a/new")).take()
     now = time.time() + 50
     make_grid("1", ["seed=0", "seed=1"], {0: running("outputs/a/done"), 1: running("outputs/a/new")})
     entries, left = scan(now)
