@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.arrays import Images
-from ssl_bench.evaluate import knn
-from ssl_bench.evaluate.knn import BLOCKS, GROUP, KNN, knn_predict
+from ssl_bench.evaluate.knn import BLOCKS, KNN, knn_predict
 from ssl_bench.evaluate.target import Target
 
 CLASSES = 7
@@ -73,16 +72,6 @@ def test_equal_scores_are_ranked_as_in_scikit_learn() -> None:
     expected = knn.fit(bank.numpy(), labels.numpy()).predict(queries.numpy())
     ranking = knn_predict(queries, bank, labels, k=24, temperature=0.1, num_classes=CLASSES)
     assert ranking[:, 0].tolist() == expected.tolist() == [1, 1, 2, 2]
-
-
-@pytest.mark.parametrize("k", [1, 30])
-def test_a_gpu_finds_the_same_neighbours_by_groups(k: int) -> None:
-    cosines = (exact(512, 1) @ exact(60, 0).T / 16).unflatten(0, (-1, GROUP))
-    best = [knn._keys(torch.full((60, k), -torch.inf), knn.LOW_HALF) for _ in range(2)]
-    for start in (0, 512):
-        knn._update(best[0], cosines, start)
-        knn._update_by_groups(best[1], cosines, cosines.amax(1), start)
-    assert torch.equal(best[0].sort().values, best[1].sort().values)
 
 
 def test_features_that_are_not_finite_count_as_zeros() -> None:
