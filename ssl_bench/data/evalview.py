@@ -9,8 +9,6 @@ from ssl_bench.data import pixels
 from ssl_bench.data.arrays import ImageBatch
 from ssl_bench.errors import require
 
-LONGEST = 8  # times the short side: of a longer picture only the middle is resized, which shifts it by below a pixel
-
 
 class EvalView:
     """The image in [0, 1], normalised: as it is, or its centre.
@@ -51,7 +49,7 @@ class EvalView:
         x = torch.empty(len(images), picture, self.size, self.size, dtype=compute, device=images[0].device)
         # A GPU takes all images of one size together; on a CPU, a single image at a time stays in the cache.
         for group in [[i] for i in range(len(images))] if x.device.type == "cpu" else pixels.by_size(images, 1):
-            same = torch.stack([_middle(images[i][:picture]) for i in group])  # [m, C, H, W]
+            same = torch.stack([images[i][:picture] for i in group])  # [m, C, H, W]
             same = same.to(compute, memory_format=torch.contiguous_format)
             for i, centre in zip(group, self._centre(same, self.size), strict=True):
                 x[i] = centre
@@ -64,10 +62,3 @@ class EvalView:
         height, width = (self.resize * side // short for side in x.shape[2:])  # the long side is rounded down
         top, left = round((height - size) / 2), round((width - size) / 2)
         return pixels.resize(x, (height, width), "bilinear")[:, :, top : top + size, left : left + size]
-
-
-def _middle(image: Tensor) -> Tensor:
-    """[C, H, W] without the ends of its long side that are far from the middle, an equal number of pixels each."""
-    most = LONGEST * min(image.shape[1:])
-    top, left = (max(0, (side - most) // 2) for side in image.shape[1:])
-    return image[:, top : image.shape[1] - top, left : image.shape[2] - left]

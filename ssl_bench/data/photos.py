@@ -6,18 +6,14 @@ processes. An image is decoded once per step, for any number of views.
 
 import contextlib
 import logging
-import math
 import os
-import struct
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import torch
@@ -36,7 +32,6 @@ T = TypeVar("T")
 MAX_DAMAGED = 0.001  # largest share of damaged images in a split
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP")  # Pillow would start another program for some others
 JPEG = [0xFF, 0xD8, 0xFF]  # its first bytes
-SIZED = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of a JPEG that the picture's size follows
 RGB = 3  # torchvision.io.ImageReadMode.RGB
 
 
@@ -125,10 +120,9 @@ def decode(data: Tensor) -> Tensor:
     and EXIF's orientation is ignored. Of a moving picture the first frame counts.
 
     Raises:
-        RuntimeError, OSError, ValueError: the data is damaged, no picture, or one of more pixels than Pillow's limit.
+        RuntimeError, OSError, ValueError: the data is damaged, or no picture.
     """
-    # torchvision's decoder ends the process on some damaged PNGs, and believes any size that a header claims.
-    native = _native() if data[:3].tolist() == JPEG and _jpeg_pixels(data) <= _most_pixels() else None
+    native = _native() if data[:3].tolist() == JPEG else None  # it ends the process on some damaged PNGs
     image = _pillow(data) if native is None else native(data, RGB, False)
     if image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
         raise ValueError(f"it has the shape {list(image.shape)}")
@@ -144,17 +138,6 @@ def _native() -> Callable[[Tensor, int, bool], Tensor] | None:
         return torch.ops.image.decode_image  # type: ignore[no-any-return]
     except (ImportError, AttributeError):
         return None
-
-
-def _jpeg_pixels(data: Tensor) -> float:
-    """Number of pixels that the header of a JPEG claims; infinity if it claims none, which is left to Pillow."""
-    header, place = data.numpy().data, 2
-    while place + 9 <= len(header) and header[place] == 0xFF:
-        marker, length, height, width = struct.unpack_from(">xBHxHH", header, place)
-        if marker in SIZED:
-            return float(height * width)
-        place += 1 if marker == 0xFF else 2 + length  # bytes of 0xFF may fill the space before a marker
-    return math.inf
 
 
 def _pillow(data: Tensor) -> Tensor:
@@ -175,12 +158,13 @@ def opened(file: BinaryIO) -> "Iterator[Image]":
         OSError, ValueError: it is damaged, of another format, or has more pixels than Pillow's limit; also inside of
             the ``with`` block.
     """
-    pillow = _quiet_pillow()
+    from PIL import Image
+
     try:
-        with pillow.open(file, formats=FORMATS) as image:
+        with Image.open(file, formats=FORMATS) as image:
             image.info.pop("transparency", None)  # Pillow would warn that it is lost
             yield image
-    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning, SyntaxError, EOFError) as error:
+    except (Image.DecompressionBombError, SyntaxError, EOFError) as error:
         raise ValueError(str(error)) from error
 
 
@@ -196,17 +180,3 @@ def read_photo(path: Path) -> "Image":
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no photo that can be read"
         raise RunError(f"{path}: {reason}") from error
-
-
-def _most_pixels() -> float:
-    """The limit of Pillow, which a program may set."""
-    return _quiet_pillow().MAX_IMAGE_PIXELS or math.inf
-
-
-@cache
-def _quiet_pillow() -> ModuleType:
-    """Pillow, whose warning of a huge picture is from now on an error: a filter of one thread would not be its own."""
-    from PIL import Image
-
-    warnings.simplefilter("error", Image.DecompressionBombWarning)
-    return Image

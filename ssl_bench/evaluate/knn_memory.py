@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from ssl_bench.distributed import rank, world
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.evaluate.knn import check_votes, knn_predict, top_accuracies
+from ssl_bench.evaluate.accuracy import of_all_ranks, top_accuracies
+from ssl_bench.evaluate.knn import check_votes, knn_predict
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.shards import Shards
@@ -50,14 +51,12 @@ class MemoryKNN(Evaluator):
         assert target.pretrain is not None
         bank_labels, labels = target.pretrain().labels.to(target.device), target.labels("test")
         labelled = bank_labels >= 0
-        local_rows = slice(rank(), None, world())
         ranking = knn_predict(
-            target.features("test")["projection"][local_rows],
+            target.features("test")["projection"][rank() :: world()],
             memory.vectors[labelled].float(),
             bank_labels[labelled],
             k=self.k,
             temperature=self.temperature,
             num_classes=target.num_classes,
         )
-        top, _ = top_accuracies(ranking[:, :5] == labels[local_rows, None], labels, local_rows, target.num_classes)
-        yield from top.items()
+        yield from top_accuracies(of_all_ranks(ranking, len(labels)), labels, target.num_classes)

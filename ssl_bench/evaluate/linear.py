@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.errors import ConfigError, require
+from ssl_bench.evaluate.accuracy import top_accuracies
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.signals import stop_if_asked
 
@@ -103,16 +104,6 @@ def accuracy(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> 
     return (hits.double() / len(labels)).tolist()
 
 
-def top_accuracies(logits: Tensor, labels: Tensor, num_classes: int, per_class: bool) -> Iterator[tuple[str, float]]:
-    """Yield the top1 of logits [N, C], with more than five classes top5, and if requested the top1 of each class."""
-    hits = logits.topk(min(5, num_classes), dim=1).indices == labels[:, None]  # [N, 5]
-    yield "top1", hits[:, 0].double().mean().item()
-    if num_classes > 5:
-        yield "top5", hits.any(1).double().mean().item()
-    for c in labels.unique().tolist() if per_class else ():
-        yield f"top1_class{c}", hits[labels == c, 0].double().mean().item()
-
-
 def check_sgd(momentum: float, *decays: float) -> None:
     """Refuse settings with which the SGD of a probe cannot converge."""
     require(0 <= momentum < 1, "momentum", momentum, "a number from 0 to below 1")
@@ -183,7 +174,8 @@ class LinearProbe(Evaluator):
         held_out_top1 = accuracy(features[held_out], labels[held_out], weight, bias)
         best = held_out_top1.index(max(held_out_top1))
         logits = torch.addmm(bias[best], target.features("test")[space], weight[best].T)
-        yield from top_accuracies(logits, test_labels, target.num_classes, self.per_class)
+        ranking = logits.topk(min(5, target.num_classes), dim=1).indices
+        yield from top_accuracies(ranking, test_labels, target.num_classes, self.per_class)
         yield "val_top1", held_out_top1[best]
         yield "lr", grid[best][0]
         if len(self.decays) > 1:

@@ -21,7 +21,8 @@ from ssl_bench.data.pixels import sizes
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
-from ssl_bench.evaluate.linear import check_sgd, top_accuracies
+from ssl_bench.evaluate.accuracy import top_accuracies
+from ssl_bench.evaluate.linear import check_sgd
 from ssl_bench.evaluate.target import Evaluator, Target, captured_outputs, submodules
 from ssl_bench.signals import stop_if_asked
 
@@ -130,7 +131,8 @@ class LinearOnImages(Evaluator):
         for name, (weight, bias, norm) in self._fit(target).items():
             logits = F.linear(norm(self._test_features(target, name)), weight, bias)
             prefix = "" if self.layers is None else f"{name}_"
-            for metric, value in top_accuracies(logits, target.labels("test"), target.num_classes, self.per_class):
+            ranking = logits.topk(min(5, target.num_classes), dim=1).indices
+            for metric, value in top_accuracies(ranking, target.labels("test"), target.num_classes, self.per_class):
                 yield f"{prefix}{metric}", value
 
     def _fit(self, target: Target) -> dict[str, tuple[Tensor, Tensor, "FeatureNorm"]]:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -47,14 +47,8 @@ class Evaluator(ABC):
 
 @contextmanager
 def frozen(network: nn.Module) -> Iterator[None]:
-    """Put the network into evaluation mode without gradient; afterwards every module has its previous mode.
-
-    Raises:
-        RuntimeError: a parameter or buffer was written meanwhile. Tensors count their in-place writes, so the check
-            needs neither a copy nor a synchronisation.
-    """
+    """Put the network into evaluation mode without gradient; afterwards every module has its previous mode."""
     modes = [(module, module.training) for module in network.modules()]
-    before = {name: (tensor, tensor._version) for name, tensor in _state(network)}
     network.eval()
     try:
         with torch.no_grad():  # not inference_mode: a classifier may be trained on the outputs
@@ -62,15 +56,6 @@ def frozen(network: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-    after = {name: (tensor, tensor._version) for name, tensor in _state(network)}
-    for name in before.keys() | after.keys():
-        (old, old_version), (new, new_version) = before.get(name, (None, 0)), after.get(name, (None, 0))
-        if old is not new or old_version != new_version:
-            raise RuntimeError(f"evaluation must not change the network, but {name} was written during the forward")
-
-
-def _state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    return chain(network.named_parameters(), network.named_buffers())
 
 
 def submodules(backbone: nn.Module, layers: Sequence[str]) -> list[nn.Module]:

@@ -91,18 +91,6 @@ def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     Raises:
         ConfigError: no export there, or weights that do not belong to the JSON.
     """
-    description, weights = read(path)
-    try:
-        size = description.get("size")  # older exports have none
-        backbone = timm_backbone(description["name"], description["in_channels"], description["stem"], size=size)
-        backbone.load_state_dict(weights)
-    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path} does not describe the weights beside it: export the run again") from error
-    return backbone, description
-
-
-def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Content of the JSON ``path`` of an export, and its weights by name. Raises ConfigError as :func:`load` does."""
     description = files.read_json(path)
     if not isinstance(description, dict) or "sha256" not in description:
         raise ConfigError(f"{path} is no export: make one with `ssl-bench export RUN_DIR`")
@@ -113,10 +101,10 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ConfigError(f"{weights}: {error.strerror}; export the run again") from error
     if hashlib.sha256(content).hexdigest() != description["sha256"]:
         raise ConfigError(f"{weights} does not belong to {path}: export the run again")
-    try:
-        return description, torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds of errors, and advises to run the file's code
-        raise ConfigError(f"{weights} does not hold weights: export the run again") from error
+    size = description.get("size")  # older exports have none
+    backbone = timm_backbone(description["name"], description["in_channels"], description["stem"], size=size)
+    backbone.load_state_dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+    return backbone, description
 
 
 def _check_torchvision(name: str, stem: str, channels: int, weights: Mapping[str, Tensor]) -> None:

@@ -5,7 +5,6 @@ import os
 import re
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +17,8 @@ from ssl_bench.commands.prepare import main as prepare
 from ssl_bench.data import photos
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.folder import Folder, FolderDataset
-from ssl_bench.data.loader import Loader
 from ssl_bench.data.packed import Packed, encode
 from ssl_bench.data.shrink import box
-from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.training.parts import Parts
 from tests.composed import load
@@ -149,8 +146,6 @@ def test_a_folder_that_is_not_imagenet_is_refused(tmp_path: Path, spoil: str, se
     ("override", "sentence"),
     [
         ("dataset.resize=200", "dataset.resize=200: set dataset.resize to dataset.size (224) or more"),
-        ("dataset.workers=0", "dataset.workers=0: set dataset.workers to 1 or more, or null"),
-        ("dataset.channels=4", "dataset.channels=4: set dataset.channels to 3"),
         ("dataset.classes=/none", "dataset.classes: /none cannot be read"),
         ("dataset.classes=imagenet100.txt", "train lacks classes of"),
         ("dataset.packed=true", "packed/all_256/val.npz is missing; make it with the same arguments"),
@@ -206,20 +201,6 @@ def test_the_evaluation_view_equals_torchvisions_centre(resize: int, size: int) 
         assert float((x - expected).abs().max()) <= 1e-5
     same = torch.stack([images[0], images[4]])
     assert torch.equal(EvalView(resize=resize, size=size)(same), EvalView(resize=resize, size=size)(list(same)))
-
-
-def test_a_resumed_loader_continues_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    imagenet(tmp_path)
-    images, views = dataset(tmp_path).photos("train"), [Views(16, jitter=(0.4, 0.4, 0.4, 0.1))] * 2
-
-    def steps(start: int) -> list[Any]:
-        loader = Loader(images, views, 5, torch.device("cpu"), 0, torch.float32)
-        return [(step.ids, step.batch()) for step in loader.steps(start, 11)]  # an epoch has four steps
-
-    whole = steps(0)
-    for start in (1, 3, 4, 10):
-        for (ids, batch), (same, again) in zip(whole[start:], steps(start), strict=True):
-            assert torch.equal(ids, same) and equal(batch.views, again.views)
 
 
 # Whole commands

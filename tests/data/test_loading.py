@@ -110,22 +110,11 @@ def test_stl10_trains_on_unlabelled_images_and_evaluates_labelled_images(tmp_pat
     assert len(stl10.split("train")) == 6 and len(stl10.split("test")) == 4
 
 
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (["dataset.size=11"], "dataset.size=11: set dataset.size to 12 or more"),
-        (["dataset.channels=3"], "dataset.channels=3: set dataset.channels to 1"),
-        (
-            ["dataset.mean=[0.2,0.2]", "dataset.std=[1,1]"],
-            "dataset.mean=[0.2,0.2]: set dataset.mean to at most 1 numbers, one per channel from",
-        ),
-        (["dataset.std=[]"], "dataset.std=[]: set dataset.std to as many numbers as mean has (1)"),
-    ],
-)
-def test_invalid_properties_of_images_are_refused(overrides: list[str], sentence: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        _ = Parts(load(overrides)).dataset
-    assert str(refusal.value).startswith(sentence)
+def test_invalid_properties_of_images_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^dataset\.std=\[\]: set dataset\.std to as many numbers as mean has \(1\)$"
+    ):
+        _ = Parts(load(["dataset.std=[]"])).dataset
 
 
 def test_scattered_digits() -> None:

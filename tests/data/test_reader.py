@@ -174,36 +174,18 @@ class FakeGPU:
         monkeypatch.setattr(Tensor, "record_stream", recorded)
 
 
-def of_one_size() -> Images:
-    images = torch.randint(256, (8, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    return Images([images], torch.arange(8))
-
-
 def test_copies_run_on_their_own_stream_and_the_training_waits_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = of_one_size()
-    expected = [source.take(ids) for ids in torch.arange(8).split(4)]
-    gpu = FakeGPU(monkeypatch)
-    made = Reader(source, torch.device("cuda", 0))
-    for i, batch in enumerate(made.batches(torch.arange(8).split(4))):
-        held = [batch.ids, batch.labels, *reader._tensors(batch)[2:]]
-        assert len(held) == 3 and all(tensor.data_ptr() in gpu.copies for tensor in held)
-        assert torch.equal(batch.images, expected[i])  # type: ignore[arg-type]
-        last = [call for call in gpu.calls if call[1] == "training"]
-        assert last[0][0] == "wait"  # before anything uses the batch
-        assert [call[2] for call in last[1:]] == [tensor.data_ptr() for tensor in held]
-        gpu.calls = [call for call in gpu.calls if call[1] != "training"]
-    copies = [call for call in gpu.calls if call[0] == "copy"]
-    assert copies and all(call == ("copy", "copies", True) for call in copies)
-    assert [call[0] for call in gpu.calls].count("event") == 2
-
-
-def test_each_batch_waits_for_its_own_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.randint(256, (8, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     gpu = FakeGPU(monkeypatch)
     monkeypatch.setattr(reader, "THREADS", 1)
-    read = Reader(of_one_size(), torch.device("cuda", 0)).batches(torch.arange(8).split(2))
-    waits = []
-    for _ in read:
-        waits.append([call for call in gpu.calls if call[0] == "wait"][-1])
-    assert waits == [("wait", "training", f"event {i}") for i in (1, 2, 3, 4)]
-    names = [call[0] for call in gpu.calls if call[1] == "copies"]
-    assert names == ["copy", "copy", "copy", "event"] * 4  # the event is after the copies of its batch
+    read = Reader(Images([images], torch.arange(8)), torch.device("cuda", 0)).batches(torch.arange(8).split(2))
+    for i, batch in enumerate(read):
+        held = [batch.ids, batch.labels, *reader._tensors(batch)[2:]]
+        assert len(held) == 3 and all(tensor.data_ptr() in gpu.copies for tensor in held)
+        assert torch.equal(batch.images, images[2 * i : 2 * i + 2])  # type: ignore[arg-type]
+        wait, *records = [call for call in gpu.calls if call[1] == "training"][4 * i :]
+        assert wait == ("wait", "training", f"event {i + 1}")  # before anything uses the batch
+        assert records == [("record", "training", tensor.data_ptr()) for tensor in held]
+    # Every copy is from pinned memory, and the event is after the copies of its batch.
+    calls = [call for call in gpu.calls if call[1] == "copies"]
+    assert calls == [*[("copy", "copies", True)] * 3, ("event", "copies")] * 4

@@ -3,10 +3,6 @@
 import json
 import os
 import pickle
-import random
-import struct
-import warnings
-import zlib
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -16,15 +12,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision.transforms.v2.functional import center_crop, resize
 
 from ssl_bench.data import coco, photos
 from ssl_bench.data.arrays import ArrayDataset
-from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.folder import Folder
 from ssl_bench.data.packed import Packed, pack
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.networks import export
 from ssl_bench.training.parts import Parts
 from tests.composed import load
 from tests.door.test_files import no_file
@@ -187,34 +180,6 @@ def test_a_class_without_a_good_photo_fails_the_run(monkeypatch: pytest.MonkeyPa
         split.take(torch.tensor([0]))
 
 
-def claiming(kind: str, side: int) -> bytes:
-    """A photo of 24 x 20 pixels whose header says ``side`` x ``side``."""
-    content, endian = bytearray(photo(kind)), ">" if kind in ("JPEG", "PNG") else "<"
-    place = {"JPEG": content.find(b"\xff\xc0") + 5, "PNG": 16, "GIF": 6, "WEBP": 26}[kind]
-    content[place : place + (8 if kind == "PNG" else 4)] = struct.pack(
-        f"{endian}2{'I' if kind == 'PNG' else 'H'}", side, side
-    )
-    if kind == "PNG":
-        content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
-    return bytes(content)
-
-
-@pytest.mark.parametrize(("kind", "side"), [("JPEG", 65_500), ("PNG", 10_000), ("WEBP", 20_000)])
-def test_a_photo_that_claims_to_be_huge_is_replaced_and_named(
-    kind: str, side: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(photos, "MAX_DAMAGED", 0.5)
-    split = photo_folder({"0.jpg": claiming(kind, side), **{f"{i}.jpg": photo("JPEG") for i in range(1, 4)}})
-    photos._quiet_pillow.cache_clear()
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        first, second = split.take(torch.tensor([0, 1]))
-    assert torch.equal(first, second) and not warned
-    (line,) = caplog.messages
-    assert line.startswith("photos/a/0.jpg is damaged and replaced by the next image of its class: ")
-    assert "pixels) exceeds limit of" in line or kind == "WEBP"  # libwebp itself does not believe the header
-
-
 def test_no_photo_starts_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
     program = Path("programs/gs")
     program.parent.mkdir()
@@ -231,20 +196,6 @@ def test_no_photo_starts_another_program(monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(RunError, match=f"^{name}: it is no photo that can be read$"):
             photos.read_photo(Path(name))
     assert not Path("called").exists()
-
-
-@pytest.mark.parametrize("long", [400, 401])
-@pytest.mark.parametrize("upright", [False, True])
-def test_only_the_middle_of_a_long_picture_is_resized(long: int, upright: bool) -> None:
-    view = EvalView(resize=32, size=24)
-    image = torch.linspace(0, 255, long).round().byte().expand(3, 20, -1)
-    huge = torch.zeros(3, 2, 400_000, dtype=torch.uint8)  # resized as a whole it would have 79 GB
-    if upright:
-        image, huge = image.mT, huge.mT
-    whole = resize(image, [32], antialias=True)
-    expected = center_crop(whole, [24, 24]) / 255
-    assert float((view([image])[0] - expected).abs().max()) < 2 / 255
-    assert view([huge]).shape == (1, 3, 24, 24)
 
 
 DEFECT = photo("JPEG")[:100]
@@ -277,7 +228,7 @@ def test_packed_photos_with_damage_are_refused() -> None:
         Packed(Path("packed/train"), 1)
 
 
-# ---- COCO and exports
+# ---- COCO
 
 ENTRY = {"id": 1, "image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "area": 12, "iscrowd": 0, "segmentation": []}
 INSTANCES: dict[str, Any] = {
@@ -299,24 +250,3 @@ def test_instances_name_photos_of_their_folder_only() -> None:
         path.write_text(json.dumps(INSTANCES | {"images": [photo_entry]}))
         with pytest.raises(ConfigError, match="leads out of the folder of the photos"):
             coco.read(path)
-
-
-@pytest.mark.slow
-def test_exports_with_any_damage_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "backbone_timm.json"
-    torch.save({"a": torch.zeros(3)}, path.with_suffix(".pt"))
-    digest = export.hashlib.sha256(path.with_suffix(".pt").read_bytes()).hexdigest()
-    good = {"sha256": digest, "name": "resnet18", "in_channels": 3, "stem": "imagenet"}
-    generator = random.Random(1)
-    change: dict[str, Any]
-    for change in ({}, {"name": 3}, {"name": "hf-hub:evil/model"}, {"in_channels": "x"}, {"stem": []}, {"sha256": 3}):
-        path.write_text(json.dumps(good | change))
-        with pytest.raises(ConfigError) as refusal:
-            export.load(path)
-        assert "\n" not in str(refusal.value)
-    for data in (pickle.dumps(Hostile()), generator.randbytes(50)):
-        path.with_suffix(".pt").write_bytes(data)
-        path.write_text(json.dumps(good | {"sha256": export.hashlib.sha256(data).hexdigest()}))
-        with pytest.raises(ConfigError, match=r"backbone_timm\.pt does not hold weights: export the run again"):
-            export.load(path)
-    assert not Path("hacked").exists()

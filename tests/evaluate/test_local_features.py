@@ -1,7 +1,6 @@
 """Regions of photos: similar locations share a cluster, instances lie in their polygons, the record has its form."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +137,20 @@ def test_photos_are_grey_for_a_network_of_grey_images(tmp_path: Path) -> None:
         dict(make_evaluator(tmp_path / "images", None).run(make_target(1)))
 
 
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    images, annotations = photos(tmp_path)
+    for match, change in (
+        (r"annotations=.*none\.json: set annotations to .*COCO, or null", {"annotations": images / "none.json"}),
+        (r"clusters=\[17\]: set clusters to one or more numbers from 2 to 16", {"clusters": [17]}),
+        ("patch=7: set patch to a divisor of size=64", {"patch": 7}),
+    ):
+        settings: dict[str, Any] = {"images": images, "annotations": annotations} | change
+        with pytest.raises(InvalidValue, match=f"^{match}"):
+            make_evaluator(**settings)
+    with pytest.raises(InvalidValue, match=r"^annotations=.* to a file that has some of the 3 photos such as images/0"):
+        list(make_evaluator(tmp_path, annotations).run(make_target()))
+
+
 def test_missing_layers_photos_and_backbones_are_refused_before_the_training(tmp_path: Path) -> None:
     images, annotations = photos(tmp_path)
     make_evaluator(images, annotations).check(make_target())
@@ -150,10 +163,6 @@ def test_missing_layers_photos_and_backbones_are_refused_before_the_training(tmp
         target = make_target()
         target.network = Backbone()
         make_evaluator(images, annotations).check(target)
-
-
-def test_raw_pixels_yield_nothing(tmp_path: Path) -> None:
-    assert not list(make_evaluator(*photos(tmp_path)).run(make_target(network=False)))
 
 
 def test_a_reference_from_a_file(tmp_path: Path) -> None:
@@ -172,29 +181,6 @@ def test_a_reference_from_a_file(tmp_path: Path) -> None:
     torch.save({"conv1.weight": torch.zeros(1)}, tmp_path / "weights.pt")
     with pytest.raises(InvalidValue, match=r"^reference_weights=.*: set reference_weights to a state dict of resnet18"):
         list(evaluator.run(target))
-
-
-def refusals(images: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield "images=.*none: set images to a folder with photos", {"images": images / "none"}
-    yield r"annotations=.*none\.json: set annotations to .*COCO, or null", {"annotations": images / "none.json"}
-    yield r"clusters=\[\]: set clusters to one or more numbers from 2 to 16", {"clusters": []}
-    yield r"clusters=\[1\]: set clusters to one or more numbers from 2 to 16", {"clusters": [1]}
-    yield r"clusters=\[17\]", {"clusters": [17]}
-    yield r"layers=\[\]: set layers to one or more modules", {"layers": []}
-    yield "photos=0: set photos to 1 or more", {"photos": 0}
-    yield "patch=7: set patch to a divisor of size=64", {"patch": 7}
-    yield r"reference_weights=w\.pt: set reference_weights to a state dict", {"reference_weights": "w.pt"}
-    yield "reference=null: set reference to the name of", {"reference_weights": str(images / "0.png")}
-
-
-def test_refusals(tmp_path: Path) -> None:
-    images, annotations = photos(tmp_path)
-    for match, change in refusals(images):
-        settings: dict[str, Any] = {"images": images, "annotations": annotations} | change
-        with pytest.raises(InvalidValue, match=f"^{match}"):
-            make_evaluator(**settings)
-    with pytest.raises(InvalidValue, match=r"^annotations=.* to a file that has some of the 3 photos such as images/0"):
-        list(make_evaluator(tmp_path, annotations).run(make_target()))
 
 
 def test_ranks_share_the_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

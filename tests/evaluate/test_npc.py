@@ -58,18 +58,6 @@ def test_batches_differ_and_depend_on_the_seed_only() -> None:
     assert not list(npc.run(make_target(None)))  # raw pixels have no projection
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"batch_sizes": []}, r"batch_sizes=\[\]: set batch_sizes to one or more sizes"),
-        ({"batch_sizes": [1]}, r"batch_sizes=\[1\]: set batch_sizes to one or more sizes, each 2 or more"),
-    ],
-)
-def test_refusals(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidValue, match=f"^{message}"):
-        NPC(**change)
-
-
 def test_a_target_with_too_few_images_or_without_views_is_refused() -> None:
     with pytest.raises(InvalidValue, match=r"^batch_sizes=\[71\]: set batch_sizes to sizes up to 70, the number of"):
         next(NPC(batch_sizes=[71]).run(make_target(Halves())))

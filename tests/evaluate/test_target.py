@@ -76,25 +76,6 @@ def test_the_network_is_in_evaluation_mode_and_its_modes_are_restored() -> None:
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
-class Counting(Net):
-    """Write to a buffer in evaluation mode."""
-
-    count: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        self.count += 1
-        return super().forward(x)
-
-
-def test_a_network_that_changes_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="but count was written"):
-        make_target(Counting(), split(4), split(4)).features("train")
-
-
 def test_raw_pixels_skip_the_view() -> None:
     train = split(9)
     features = make_target(None, train, split(5), view=None).features("train")

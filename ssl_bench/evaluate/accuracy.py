@@ -1,0 +1,37 @@
+"""Accuracies of the classes that a classifier ranks for each test image.
+
+Shapes: N test images, R ranked classes of an image, C classes.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ssl_bench.distributed import all_sum, rank, world
+
+
+def top_accuracies(
+    ranking: Tensor, labels: Tensor, num_classes: int, per_class: bool = False
+) -> Iterator[tuple[str, float]]:
+    """Yield top1, with more than five classes top5, and if requested the top1 of each class.
+
+    Args:
+        ranking: [N, R] classes, best first, R at least 5 or C.
+        labels: [N].
+        num_classes: C.
+        per_class: also yield top1_class0 ..., for the classes with images.
+    """
+    hits = ranking == labels[:, None]
+    yield "top1", hits[:, 0].double().mean().item()
+    if num_classes > 5:
+        yield "top5", hits[:, :5].any(1).double().mean().item()
+    for c in labels.unique().tolist() if per_class else ():
+        yield f"top1_class{c}", hits[labels == c, 0].double().mean().item()
+
+
+def of_all_ranks(ranking: Tensor, count: int) -> Tensor:
+    """Join the rankings of all ranks, [count, R], of which rank r has the rows r, r + W, r + 2 W ..."""
+    joined = torch.zeros(count, ranking.shape[1], dtype=ranking.dtype, device=ranking.device)
+    joined[rank() :: world()] = ranking
+    return all_sum(joined)
