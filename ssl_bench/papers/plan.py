@@ -161,12 +161,13 @@ def _of_cell(request: Request, cell: Cell) -> PlannedRuns:
 def _compose(planned: Iterable[PlannedRuns], request: Request, progress: Progress) -> None:
     """Compose the runs. Those that cannot be composed are unavailable; with overrides of the request it is an error."""
     possible = [each for each in planned if not each.unavailable]
-    composed = compositions([(each.command, tuple(each.overrides)) for each in possible], progress)
-    for each in possible:
-        result = composed[each.command, tuple(each.overrides)]
-        if not isinstance(result, ConfigError):
-            each.composition = result
-        elif request.overrides:
-            raise result
-        else:
-            each.unavailable = str(result)
+    for several in (possible[:1], possible):  # an error in all of them is found in the first
+        composed = compositions([(each.command, tuple(each.overrides)) for each in several], progress)
+        for each in several:
+            result = composed[each.command, tuple(each.overrides)]
+            if not isinstance(result, ConfigError):
+                each.composition = result
+            elif request.overrides:
+                raise result
+            else:
+                each.unavailable = str(result)
