@@ -13,7 +13,7 @@ import ssl_bench
 from ssl_bench.objective.losses import LOSSES
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
-from build_docs import Page, broken_links, build
+from build_docs import broken_links, build
 
 PACKAGE = Path(ssl_bench.__file__).parent
 GUIDE = PACKAGE / "objective" / "README.md"
@@ -50,9 +50,9 @@ def test_the_pages_of_losses_have_their_formulas_and_the_identities(site: Path) 
 
 @pytest.mark.slow
 def test_methods_of_torch_and_rooms_that_are_no_interface_have_no_place(site: Path) -> None:
-    page = Page((site / "ssl_bench/objective/losses/dcl.html").read_text())
-    assert {"DCL", "DCL.forward"} <= page.ids
-    assert not {"DCL.state_dict", "DCL.cuda"} & page.ids
+    page = (site / "ssl_bench/objective/losses/dcl.html").read_text()
+    assert all(f'id="{name}"' in page for name in ("DCL", "DCL.forward"))
+    assert not any(f'id="{name}"' in page for name in ("DCL.state_dict", "DCL.cuda"))
     assert not (site / "ssl_bench/commands.html").exists()
 
 
