@@ -65,7 +65,8 @@ def broken_links(folder: Path) -> list[str]:
 
     Links to other sites are not followed. Names that pdoc knows are links, and others stand alone in ``<code>``.
     """
-    pages = {path.resolve(): path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.html"))}
+    texts = {path.resolve(): path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.html"))}
+    pages = {path: re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL) for path, text in texts.items()}
     ids = {path: set(re.findall(r' id="([^"]+)"', text)) for path, text in pages.items()}
     found = []
     for path, text in pages.items():

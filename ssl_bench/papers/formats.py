@@ -83,12 +83,12 @@ def arrange(table: Table, filled: Sequence[Filled]) -> Sheet:
             first = name == names[0]
             row = [SheetEntry(label, numbered(common)) if first else SheetEntry(), SheetEntry(name)]
             for column in sheet.columns:
-                if (each := cells.get(column)) is None:
+                if (cell := cells.get(column)) is None:
                     row.append(SheetEntry())
                     continue
                 text = texts[column].get(name, "")
-                notes = [note for note in each.notes if note not in common] if first else []
-                notes += [f"trained for {each.length}"] if text and name == "reduced" else []
+                notes = [note for note in cell.notes if note not in common] if first else []
+                notes += [f"trained for {cell.length}"] if text and name == "reduced" else []
                 row.append(SheetEntry(text, numbered(notes), (name, label, column) in best))
             sheet.rows.append(row)
     return sheet
@@ -99,18 +99,18 @@ def _best(table: Table, filled: Sequence[Filled]) -> set[tuple[str, str, str]]:
 
     Only cells with the same metric and dataset are compared, and a single number is not the best of anything.
     """
-    groups: dict[tuple[object, ...], list[tuple[float, str, str]]] = {}
+    groups: dict[tuple[str, object], list[tuple[float, str, str]]] = {}
     for each in filled if table.best else ():
         cell = each.cell
         place = cell.label if table.best == "row" else (cell.column, cell.measure)
         group = place, cell.metric.partition("@")[0], cell.settings.get("dataset")
         for name, number in (("paper", cell.paper), ("ours", each.mean), ("project", mean(each.measured))):
             if number is not None and math.isfinite(number):
-                groups.setdefault((name, *group), []).append((number, cell.label, cell.column))
+                groups.setdefault((name, group), []).append((number, cell.label, cell.column))
     best: set[tuple[str, str, str]] = set()
-    for (name, *_), numbers in groups.items():
+    for (name, _), numbers in groups.items():
         if len(numbers) > 1:
-            best |= {(str(name), row, column) for number, row, column in numbers if number == max(numbers)[0]}
+            best |= {(name, row, column) for number, row, column in numbers if number == max(numbers)[0]}
     return best
 
 

@@ -156,7 +156,8 @@ def printed(capsys: Output, *arguments: str) -> str:
 def test_reproduce_prints_the_recipe_of_a_cell_with_its_overrides(capsys: Output) -> None:
     cell = ("dcl/table1", "row=CIFAR-10 DCL", "col=512")
     text = printed(capsys, *cell)
-    assert text == "\n".join([name := "dcl/table1 CIFAR-10 DCL | 512", *describe(config("dcl", name[4:])), "", ""])
+    lines = describe(config("dcl", "table1 CIFAR-10 DCL | 512"))
+    assert text == "\n".join(["dcl/table1 CIFAR-10 DCL | 512", *lines, "", ""])
     other = printed(capsys, *cell, "optimizer.lr=0.06", "devices=4").splitlines()
     (line,) = (a for a, b in zip(other, text.splitlines(), strict=True) if a != b)
     assert line.startswith("  optimizer   SGD (torch's SGD with momentum): lr 0.06, ") and line.endswith(
