@@ -232,13 +232,6 @@ def test_generated_images_have_the_format_that_the_dataset_reads(dataset: str, t
     assert len(probe.train) > 5 and len(probe.test) > 5
 
 
-def test_an_evaluator_is_made_small_by_its_arguments_whatever_its_name(tmp_path: Path) -> None:
-    config = composed([])
-    config["evaluate"]["mine"] = {"_target_": "x", "k": 200, "epochs": 100, "depth": 3}
-    small = smoke.overrides(config, tmp_path)
-    assert [o for o in small if o.startswith("evaluate.mine.")] == ["evaluate.mine.k=5", "evaluate.mine.epochs=1"]
-
-
 def test_a_table_is_stored_in_wandb(capsys: Output) -> None:
     cells = as_json(capsys, "dcl/table4")
     assert table.main(["dcl/table4", "--format", "csv", "--wandb"]) == 0
