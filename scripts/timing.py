@@ -49,7 +49,7 @@ def try_each(contenders: Mapping[str, Callable[[], T]]) -> tuple[dict[str, T], d
 
 @dataclass
 class Times:
-    """Seconds of each counted round, on the clock and as CPU time of this process and its finished children."""
+    """Seconds of each counted round, on the clock and as CPU time of this process."""
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -66,9 +66,9 @@ def alternate(contenders: Mapping[str, Callable[[], object]], rounds: int, warm_
     times = {name: Times() for name in contenders}
     for number in range(warm_up + rounds):
         for name, call in contenders.items():
-            wall, cpu = time.perf_counter(), _cpu_seconds()
+            wall, cpu = time.perf_counter(), time.process_time()
             call()
-            spent = time.perf_counter() - wall, _cpu_seconds() - cpu
+            spent = time.perf_counter() - wall, time.process_time() - cpu
             if number >= warm_up:
                 times[name].wall.append(spent[0])
                 times[name].cpu.append(spent[1])
@@ -140,9 +140,3 @@ def _peak_megabytes(device: str, restart: bool = False) -> float:
             file.write("5")
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM"))
-
-
-def _cpu_seconds() -> float:
-    """CPU time of this process with its threads, and of its children that have ended."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime

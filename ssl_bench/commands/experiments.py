@@ -45,9 +45,9 @@ class PapersSource(ConfigSource):
         """Options with their paper, such as ``dcl/fig3a``: as they are written after ``experiment=``."""
         if config_path == "":
             return [GROUP] if results_filter is not ObjectType.CONFIG else []
-        from ssl_bench.papers import experiments
+        from ssl_bench.papers import grids
 
-        return experiments.names() if results_filter is not ObjectType.GROUP else []
+        return grids.names() if results_filter is not ObjectType.GROUP else []
 
 
 class PapersSearchPath(SearchPathPlugin):
@@ -63,15 +63,15 @@ def check(name: str, folders: Sequence[Path]) -> None:
     Raises:
         ConfigError: naming the nearest experiments.
     """
-    from ssl_bench.papers import experiments
+    from ssl_bench.papers import grids
 
     own = {
         str(path.relative_to(folder / GROUP).with_suffix("")): path
         for folder in folders
         for path in (folder / GROUP).rglob("*.yaml")
     }
-    if name not in own and experiments.content(name) is None:
-        raise ConfigError(f"{GROUP}={name}: {experiments.no_experiment(name, sorted(own))}")
+    if name not in own and grids.content(name) is None:
+        raise ConfigError(f"{GROUP}={name}: {grids.no_experiment(name, sorted(own))}")
 
 
 def register() -> None:
@@ -81,6 +81,6 @@ def register() -> None:
 
 
 def _content(config_path: str) -> dict[str, Any] | None:
-    from ssl_bench.papers import experiments  # imported where it is used: every training starts with this file
+    from ssl_bench.papers import grids  # imported where it is used: every training starts with this file
 
-    return experiments.content(config_path.removeprefix(f"{GROUP}/").removesuffix(".yaml"))
+    return grids.content(config_path.removeprefix(f"{GROUP}/").removesuffix(".yaml"))

@@ -7,8 +7,8 @@ from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, refuse, show_progress
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables
+from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
-from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import HELP, Selection
 
 SUFFIXES = (".png", ".pdf", ".svg")
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         filled = [(table, fill(table, cells, results)) for table, cells in selected]
     except ConfigError as error:
         return refuse(error)
-    from ssl_bench.papers.figure import draw, panels
+    from ssl_bench.papers.drawing import draw, panels
 
     figure = draw([panel for table, cells in filled for panel in panels(table, cells, results)])
     files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150))

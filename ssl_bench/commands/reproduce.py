@@ -51,11 +51,13 @@ def main(arguments: Sequence[str]) -> int:
         request = Request.read(Selection.read(options.names, options.all, options.overrides))
         one_of("scale", request.scale, schema.CHOICES["scale"])
         require(all(seed >= 0 for seed in request.seeds), "seed", list(request.seeds), "integers of 0 or more")
-        if options.recipe:
-            return _recipes(request, options.dry_run)
         planned = plan(request, show_progress)
     except ConfigError as error:
         return refuse(error)
+    if options.recipe:
+        for text, cells in recipe.recipes(planned).items():
+            print(*cells, text, "", sep="\n")
+        return 0
     _summarise(request, planned)
     todo = [runs for runs in planned if runs.missing]
     if options.dry_run:
@@ -68,17 +70,6 @@ def main(arguments: Sequence[str]) -> int:
             return max(_train_in_turn(request, todo), default=0)
     except OSError as error:  # such as a full disk while images are generated
         return refuse(f"{error.filename or request.outputs}: {error.strerror}", 1)
-
-
-def _recipes(request: Request, dry_run: bool) -> int:
-    """Print the recipes of the selected cells, equal ones once."""
-    given = [f"{key}=" for key in ("seed", "scale", "hydra/launcher") if request.selection.setting(key) is not None]
-    senseless = " and ".join(["--dry-run"] * dry_run + given)
-    if senseless:
-        raise ConfigError(f"--recipe says what cells train, and trains nothing: leave {senseless} out")
-    for text, cells in recipe.recipes(request, show_progress).items():
-        print(*cells, text, "", sep="\n")
-    return 0
 
 
 def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:

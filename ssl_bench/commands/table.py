@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from ssl_bench.commands.arguments import Parser, refuse, show_progress
 from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers import formats, sheet, verdicts
+from ssl_bench.papers import formats, verdicts
+from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
 from ssl_bench.papers.fill import fill, record
-from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import HELP, Selection
 
 NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference, and that
@@ -23,9 +23,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
     parser.add_argument("--claims", action="store_true", help="the claims of the papers, with verdicts")
     parser.add_argument("--format", default="rich", help="|".join(formats.FORMATS))
-    parser.add_argument(
-        "--long", action="store_true", help="a row for each cell, instead of the paper's rows and columns"
-    )
     parser.add_argument("--wandb", action="store_true", help="also store the table as an artifact in Weights & Biases")
     parser.epilog = f"{NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
@@ -40,17 +37,15 @@ def main(arguments: Sequence[str]) -> int:
         filled = [(table, fill(table, cells, results)) for table, cells in selected]
     except ConfigError as error:
         return refuse(error)
-    text = formats.formatted(options.format, filled, options.long)
+    text = formats.formatted(options.format, filled)
     if options.format in verdicts.FORMS and any(isinstance(table, PaperClaim) for table, _ in filled):
-        text = "\n".join(
-            formats.formatted(options.format, [each], options.long) + _verdict(each[0], results) for each in filled
-        )
+        text = "\n".join(formats.formatted(options.format, [each]) + _verdict(each[0], results) for each in filled)
     print(text, end="", flush=True)
     if options.wandb:
         from ssl_bench.record.wandb import log_table
 
         for table, cells in filled:
-            log_table(table.name, sheet.HEADINGS, sheet.rows(cells), record(table, cells))
+            log_table(table.name, record(table, cells))
     return 0
 
 

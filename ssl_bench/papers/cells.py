@@ -99,6 +99,11 @@ class Cell:
         return not self.unavailable
 
     @property
+    def request(self) -> tuple[str, tuple[str, ...]]:
+        """The command and its overrides, as :func:`ssl_bench.config.compositions.compositions` takes them."""
+        return self.command, self.overrides
+
+    @property
     def settings(self) -> dict[str, str]:
         """The overrides as a mapping from key to value."""
         return dict(override.split("=", 1) for override in self.overrides)

@@ -7,17 +7,15 @@ committed with the package (:mod:`ssl_bench.papers.measurements`).
 
 from __future__ import annotations
 
-import difflib
 import math
-import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ssl_bench.papers import measurements
+from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
-from ssl_bench.papers.runs import Results, value
 from ssl_bench.status.runs import Run
 
 SOURCES = {  # of a paper's number, in words
@@ -52,53 +50,21 @@ class Filled:
         return mean(self.values)
 
     @property
-    def ours(self) -> str:
-        """``mean ± std (n)`` of the values."""
-        return self._spread(self.values)
-
-    @property
-    def project(self) -> str:
-        """``mean ± std (n)`` of the measured values."""
-        return self._spread(self.measured)
-
-    @property
-    def shorter(self) -> str:
-        """``mean ± std (n)`` of the runs of reduced scale."""
-        return self._spread(self.shortened)
-
-    @property
-    def reduced(self) -> str:
-        """``mean ± std (n), length`` of the runs of reduced scale; empty if there are none."""
-        return f"{self.shorter}, {self.length}" if self.shortened else ""
-
-    @property
-    def difference(self) -> str:
-        """Our mean minus the paper's number, with its sign."""
-        if self.mean is None or self.cell.paper is None:
-            return ""
-        return f"{self.mean - self.cell.paper:+.{_digits(self.cell.metric)}f}"
+    def texts(self) -> dict[str, str]:
+        """The numbers that the cell has, by name, as text: measured ones as ``mean ± std (n)``."""
+        digits = 2 if is_accuracy(self.cell.metric) else 3
+        texts = {"paper": self.cell.reported, "ours": _spread(self.values, digits)}
+        if self.mean is not None and self.cell.paper is not None:
+            texts["difference"] = f"{self.mean - self.cell.paper:+.{digits}f}"
+        texts |= {"project": _spread(self.measured, digits), "reduced": _spread(self.shortened, digits)}
+        return {name: text for name, text in texts.items() if text}
 
     @property
     def notes(self) -> list[str]:
         """Source of the paper's number unless it is the text, what the cell or its runs lack, and the cell's note."""
-        return self._notes(SOURCES.get(self._source, self._source))
-
-    @property
-    def note(self) -> str:
-        """The notes in a line, with the source in a word."""
-        return "; ".join(self._notes(self._source))
-
-    @property
-    def _source(self) -> str:
-        known = self.cell.paper is not None and self.cell.provenance != "text"
-        return self.cell.provenance if known else ""
-
-    def _notes(self, source: str) -> list[str]:
+        source = SOURCES.get(self.cell.provenance, "")
         missing = self.cell.missing and f"needs {self.cell.missing}"
         return [each for each in (source, missing, self.lacking, self.cell.note) if each]
-
-    def _spread(self, values: Sequence[float]) -> str:
-        return spread(mean(values), deviation(values), len(values), _digits(self.cell.metric))
 
 
 def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
@@ -107,38 +73,22 @@ def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
 
 
 def _fill(table: Table, cell: Cell, results: Results) -> Filled:
-    own_runs = results.of_cell(cell)
-    shortened = results.reduced(table, cell)
+    own_runs, shortened = results.of_cell(cell), results.reduced(table, cell)
+    values, found = _values(cell, own_runs), _values(cell, shortened)
+    lacks = own_runs and not values
     return Filled(
         cell=cell,
-        values=(values := _values(cell, own_runs)),
-        shortened=(found := _values(cell, shortened)),
+        values=values,
+        shortened=found,
         length=_length(shortened[0]) if found else "",
         measured=list(measurements.values(table, cell).values()),
-        lacking="" if values or not own_runs else _lacking(cell, own_runs[0]),
+        lacking=f"its runs have no {Metric.read(cell.metric).name}" if lacks else "",
     )
-
-
-def _lacking(cell: Cell, run: Run) -> str:
-    name = Metric.read(cell.metric).name
-    near = difflib.get_close_matches(name, [each for each in run.metrics if each != name], 3, 0.5)
-    return f"its runs have no {name}" + (f", but {', '.join(near)}" if near else "")
 
 
 def _values(cell: Cell, own_runs: Sequence[Run]) -> list[float]:
     numbers = (value(run, cell.metric) for run in own_runs)
     return [number for number in numbers if number is not None]
-
-
-def commands(filled: Sequence[Filled]) -> list[str]:
-    """The commands that fill the empty cells, each once."""
-    lines: dict[str, None] = {}
-    for each in filled:
-        cell = each.cell
-        if cell.available and not each.values:
-            seeds = ",".join(map(str, cell.seeds))
-            lines[shlex.join(["ssl-bench", cell.command, "-m", *cell.overrides, f"seed={seeds}"])] = None
-    return list(lines)
 
 
 def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
@@ -152,11 +102,15 @@ def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
             "mean": each.mean,
             "std": deviation(each.values),
             "n": len(each.values),
-            "note": each.note or None,
+            "note": "; ".join(each.notes) or None,
         }
         for each in filled
     ]
     return {"table": table.name, "cells": cells}
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    return spread(mean(values), deviation(values), len(values), digits)
 
 
 def spread(mean: float | None, std: float | None, count: int, digits: int) -> str:
@@ -178,11 +132,6 @@ def deviation(values: Sequence[float]) -> float | None:
         return None
     centre = statistics.fmean(values)
     return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
-
-
-def _digits(metric: str) -> int:
-    """Digits after the decimal point with which a metric is printed."""
-    return 2 if is_accuracy(metric) else 3
 
 
 def _length(run: Run) -> str:

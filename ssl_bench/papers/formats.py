@@ -1,7 +1,10 @@
 """Print filled tables: for a terminal, as Markdown, LaTeX, CSV or JSON.
 
-The first three have the paper's shape, or with ``long`` a row for each cell (:mod:`ssl_bench.papers.sheet`). CSV and
-JSON always have a row for each cell.
+The first three have the paper's rows and columns. A cell has up to five numbers there, a line each: that of the paper,
+ours, the difference, that of the project, and ours of reduced scale. Numbers that no cell of a row has are left out.
+Notes of cells are numbered footnotes; a note that a whole row has stands once, beside the name of the row.
+
+CSV and JSON have a row for each cell.
 """
 
 from __future__ import annotations
@@ -9,39 +12,116 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import textwrap
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ssl_bench.papers.cells import Table
-from ssl_bench.papers.fill import Filled, commands, deviation, record
-from ssl_bench.papers.sheet import Sheet, SheetEntry, listed, shaped
+from ssl_bench.papers.fill import Filled, mean, record
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table as Columns
 
+NUMBERS = ("paper", "ours", "difference", "project", "reduced")
 GAP = 2  # blank characters between two columns on a terminal
 WIDEST = 120  # characters of a line of text on a terminal
-PAGE, TEX_GAP = 66, 3  # characters on a line of a LaTeX page, and between two of its columns
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
 TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
 TEX |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
 
 
-def formatted(form: str, filled: Sequence[tuple[Table, Sequence[Filled]]], long: bool = False) -> str:
-    """Tables as text in a format of FORMATS. Several tables as JSON are one list.
+@dataclass(frozen=True)
+class SheetEntry:
+    """A text of a sheet.
 
-    Args:
-        long: a row for each cell, instead of the paper's shape.
+    Attributes:
+        notes: numbers of its footnotes, from 1.
+        best: whether it is the best number of those that it is compared with.
     """
+
+    text: str = ""
+    notes: tuple[int, ...] = ()
+    best: bool = False
+
+
+@dataclass
+class Sheet:
+    """A filled table as text. Two columns on the left name the row and the number.
+
+    Attributes:
+        columns: headings of the other columns.
+        notes: the footnotes.
+    """
+
+    columns: list[str]
+    rows: list[list[SheetEntry]]
+    notes: list[str]
+
+
+def arrange(table: Table, filled: Sequence[Filled]) -> Sheet:
+    """A filled table in the shape that the paper prints."""
+    by_row: dict[str, dict[str, Filled]] = {}  # which need not have a cell in every column
+    for each in filled:
+        by_row.setdefault(each.cell.label, {})[each.cell.column] = each
+    best = _best(table, filled)
+    sheet = Sheet(list(dict.fromkeys(each.cell.column for each in filled)), [], [])
+
+    def numbered(notes: Sequence[str]) -> tuple[int, ...]:
+        sheet.notes += [note for note in dict.fromkeys(notes) if note not in sheet.notes]
+        return tuple(sheet.notes.index(note) + 1 for note in notes)
+
+    for label, cells in by_row.items():
+        common = [note for note in next(iter(cells.values())).notes if all(note in c.notes for c in cells.values())]
+        texts = {column: each.texts for column, each in cells.items()}
+        names = [name for name in NUMBERS if any(name in each for each in texts.values())] or ["ours"]
+        for name in names:
+            first = name == names[0]
+            row = [SheetEntry(label, numbered(common)) if first else SheetEntry(), SheetEntry(name)]
+            for column in sheet.columns:
+                if (cell := cells.get(column)) is None:
+                    row.append(SheetEntry())
+                    continue
+                text = texts[column].get(name, "")
+                notes = [note for note in cell.notes if note not in common] if first else []
+                notes += [f"trained for {cell.length}"] if text and name == "reduced" else []
+                row.append(SheetEntry(text, numbered(notes), (name, label, column) in best))
+            sheet.rows.append(row)
+    return sheet
+
+
+def _best(table: Table, filled: Sequence[Filled]) -> set[tuple[str, str, str]]:
+    """Name, row and column of the best numbers of each row or column, as the table says.
+
+    Only cells with the same metric and dataset are compared, and a single number is not the best of anything.
+    """
+    groups: dict[tuple[str, object], list[tuple[float, str, str]]] = {}
+    for each in filled if table.best else ():
+        cell = each.cell
+        place = cell.label if table.best == "row" else (cell.column, cell.measure)
+        group = place, cell.metric.partition("@")[0], cell.settings.get("dataset")
+        for name, number in (("paper", cell.paper), ("ours", each.mean), ("project", mean(each.measured))):
+            if number is not None and math.isfinite(number):
+                groups.setdefault((name, group), []).append((number, cell.label, cell.column))
+    best: set[tuple[str, str, str]] = set()
+    for (name, _), numbers in groups.items():
+        if len(numbers) > 1:
+            best |= {(name, row, column) for number, row, column in numbers if number == max(numbers)[0]}
+    return best
+
+
+def formatted(form: str, filled: Sequence[tuple[Table, Sequence[Filled]]]) -> str:
+    """Tables as text in a format of FORMATS. Several tables as JSON are one list."""
     if form == "json" and len(filled) > 1:
         return json.dumps([record(table, cells) for table, cells in filled], indent=2) + "\n"
-    return "\n".join(FORMATS[form](table, cells, long) for table, cells in filled)
+    return "\n".join(FORMATS[form](table, cells) for table, cells in filled)
 
 
-def _rich(table: Table, filled: Sequence[Filled], long: bool) -> str:
+def _rich(table: Table, filled: Sequence[Filled]) -> str:
     from rich.console import Console
     from rich.text import Text
 
@@ -49,32 +129,40 @@ def _rich(table: Table, filled: Sequence[Filled], long: bool) -> str:
     width = terminal.width
     console = Console(file=file, highlight=False, width=width, force_terminal=terminal.is_terminal)
     console.print(Text(f"{table.name}: {table.title}", "bold"))
-    sheet = listed(table, filled) if long else shaped(table, filled)
-    blocks = [list(range(len(sheet.headings)))] if long else list(sheet.blocks(width, GAP, _raised))
-    for place, block in enumerate(blocks):
-        console.print(*[""] * (place > 0), _columns(sheet, block, long), sep="\n")
-    notes = (f"{number} {note}" for number, note in enumerate(sheet.notes, 1))
+    sheet = arrange(table, filled)
+    for block in _blocks(sheet, list(range(len(sheet.columns))), console):
+        console.print(block, "")
+    text = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
     wrap = textwrap.TextWrapper(min(width, WIDEST), break_long_words=False, break_on_hyphens=False)
-    footnotes = "\n".join(map(wrap.fill, notes))
-    to_fill = _to_fill(table, filled, long, "")
-    below = [footnotes, wrap.fill(table.note), to_fill if long else wrap.fill(to_fill)]
-    text = "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
-    return text + "".join(f"\n{paragraph}\n" for paragraph in below if paragraph)
+    footnotes = "\n".join(wrap.fill(f"{number} {note}") for number, note in enumerate(sheet.notes, 1))
+    below = [footnotes, wrap.fill(table.note), wrap.fill(_to_fill(table, filled))]
+    return "\n\n".join([text.rstrip("\n"), *filter(None, below)]) + "\n"
 
 
-def _columns(sheet: Sheet, block: Sequence[int], long: bool) -> Columns:
+def _blocks(sheet: Sheet, chosen: list[int], console: Console) -> Iterator[Columns]:
+    """Tables of some columns, halved until each fits on the terminal."""
+    columns = _columns(sheet, chosen)
+    whole = console.measure(columns, options=console.options.update(width=10_000)).maximum
+    if whole <= console.width or len(chosen) == 1:
+        yield columns
+        return
+    half = (len(chosen) + 1) // 2
+    yield from _blocks(sheet, chosen[:half], console)
+    yield from _blocks(sheet, chosen[half:], console)
+
+
+def _columns(sheet: Sheet, chosen: Sequence[int]) -> Columns:
     """Columns of a sheet for a terminal; footnotes do not move the digits of a column out of line."""
     from rich.table import Table as Columns
     from rich.text import Text
 
-    columns = Columns(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for column in block:
-        side: Literal["left", "right"] = "left" if long or column < sheet.labels else "right"
-        heading = Text("\n".join(sheet.folded(column, _raised)))
-        columns.add_column(heading, justify=side, vertical="bottom", no_wrap=not long and column > 0, overflow="fold")
-    marks = {column: max((len(_raised(row[column])) for row in sheet.rows), default=0) for column in block}
+    columns = Columns("", "", box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for column in chosen:
+        columns.add_column(Text(sheet.columns[column]), justify="right", vertical="bottom")
+    places = [0, 1, *(2 + column for column in chosen)]
+    marks = {place: max((len(_raised(row[place])) for row in sheet.rows), default=0) for place in places}
     for row in sheet.rows:
-        texts = ((row[column], _raised(row[column]).ljust(marks[column])) for column in block)
+        texts = ((row[place], _raised(row[place]).ljust(marks[place])) for place in places)
         columns.add_row(*(Text(entry.text + mark, "bold" if entry.best else "") for entry, mark in texts))
     return columns
 
@@ -84,52 +172,45 @@ def _raised(entry: SheetEntry) -> str:
     return " ".join(map(str, entry.notes)).translate(SUPERSCRIPT)
 
 
-def _md(table: Table, filled: Sequence[Filled], long: bool) -> str:
-    sheet = listed(table, filled) if long else shaped(table, filled)
+def _md(table: Table, filled: Sequence[Filled]) -> str:
+    todo = _to_fill(table, filled)
+    body = markdown(table, filled) + (f"\n{todo}\n" if todo else "")
+    return f"### {table.name}: {table.title}\n\n{table.cite}\n\n{body}"
+
+
+def markdown(table: Table, filled: Sequence[Filled]) -> str:
+    """The rows and notes of a table as Markdown."""
+    sheet = arrange(table, filled)
 
     def text(entry: SheetEntry) -> str:
         escaped = entry.text.replace("|", "\\|")
         marks = f"<sup>{', '.join(map(str, entry.notes))}</sup>" if entry.notes else ""
         return (f"**{escaped}**" if entry.best else escaped) + marks
 
-    sides = ["---" if long or column < sheet.labels else "---:" for column in range(len(sheet.headings))]
-    lines = [
-        [text(SheetEntry(heading)) for heading in sheet.headings],
-        sides,
-        *([text(entry) for entry in row] for row in sheet.rows),
-    ]
-    notes = "".join(f"\n<sup>{number}</sup> {note}\n" for number, note in enumerate(sheet.notes, 1))
-    body = "".join(f"| {' | '.join(line)} |\n" for line in lines) + notes
-    below = (table.note, _to_fill(table, filled, long, "    "))
-    return f"### {table.name}: {table.title}\n\n{table.cite}\n\n{body}" + "".join(f"\n{b}\n" for b in below if b)
+    headings = ["", "", *(text(SheetEntry(column)) for column in sheet.columns)]
+    sides = ["---", "---", *("---:" for _ in sheet.columns)]
+    lines = [headings, sides, *([text(entry) for entry in row] for row in sheet.rows)]
+    body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    notes = [f"<sup>{number}</sup> {note}" for number, note in enumerate(sheet.notes, 1)]
+    return body + "".join(f"\n{each}\n" for each in (*notes, table.note) if each)
 
 
-def _tex(table: Table, filled: Sequence[Filled], long: bool) -> str:
-    """A ``tabular`` for each block of columns that fits on a page; no package is needed."""
-    sheet = listed(table, filled) if long else shaped(table, filled)
-    blocks = [list(range(len(sheet.headings)))] if long else sheet.blocks(PAGE, TEX_GAP)
+def _tex(table: Table, filled: Sequence[Filled]) -> str:
+    """A ``tabular``, for which no package is needed."""
+    sheet = arrange(table, filled)
 
     def text(entry: SheetEntry) -> str:
         escaped = _escaped(entry.text)
         marks = f"\\rlap{{$^{{{','.join(map(str, entry.notes))}}}$}}" if entry.notes else ""
         return (f"\\textbf{{{escaped}}}" if entry.best else escaped) + marks
 
-    tabulars = []
-    for block in blocks:
-        sides = "".join("l" if column < sheet.labels or sheet.headings[column] == "note" else "r" for column in block)
-        headings = " & ".join(_stacked([_escaped(line) for line in sheet.folded(column)]) for column in block)
-        body = "".join(" & ".join(text(row[column]) for column in block) + " \\\\\n" for row in sheet.rows)
-        tabulars.append(
-            f"\\begin{{tabular}}{{{sides}}}\n\\hline\n{headings} \\\\\n\\hline\n{body}\\hline\n\\end{{tabular}}\n"
-        )
+    headings = " & ".join(["", "", *map(_escaped, sheet.columns)])
+    body = "".join(" & ".join(map(text, row)) + " \\\\\n" for row in sheet.rows)
     notes = "".join(f"\n{{\\footnotesize $^{{{n}}}$ {_escaped(note)}}}\n" for n, note in enumerate(sheet.notes, 1))
-    return f"% {table.name}: {table.cite}\n" + "\n".join(tabulars) + notes
-
-
-def _stacked(lines: Sequence[str]) -> str:
-    """Lines of a heading, one above the other."""
-    stacked = " \\\\ ".join(lines)
-    return stacked if len(lines) < 2 else f"\\shortstack[r]{{{stacked}}}"
+    return (
+        f"% {table.name}: {table.cite}\n\\begin{{tabular}}{{ll{'r' * len(sheet.columns)}}}\n\\hline\n"
+        f"{headings} \\\\\n\\hline\n{body}\\hline\n\\end{{tabular}}\n{notes}"
+    )
 
 
 def _escaped(text: str) -> str:
@@ -137,31 +218,30 @@ def _escaped(text: str) -> str:
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text.translate(str.maketrans(TEX)))
 
 
-def _csv(table: Table, filled: Sequence[Filled], long: bool) -> str:
+def _csv(table: Table, filled: Sequence[Filled]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["table", "row", "column", "metric", "paper", "mean", "std", "n", "reduced", "note"])
-    for each in filled:
-        cell = each.cell
-        numbers = [cell.paper, each.mean, deviation(each.values), len(each.values)]
-        writer.writerow([table.name, cell.label, cell.column, cell.metric, *numbers, each.reduced, each.note])
+    cells = record(table, filled)["cells"]
+    writer.writerow(["table", *cells[0]])
+    writer.writerows([table.name, *cell.values()] for cell in cells)
     return file.getvalue()
 
 
-def _json(table: Table, filled: Sequence[Filled], long: bool) -> str:
+def _json(table: Table, filled: Sequence[Filled]) -> str:
     return json.dumps(record(table, filled), indent=2) + "\n"
 
 
-Format = Callable[[Table, Sequence[Filled], bool], str]
-FORMATS: dict[str, Format] = {"rich": _rich, "md": _md, "tex": _tex, "csv": _csv, "json": _json}
+FORMATS: dict[str, Callable[[Table, Sequence[Filled]], str]] = {
+    "rich": _rich,
+    "md": _md,
+    "tex": _tex,
+    "csv": _csv,
+    "json": _json,
+}
 
 
-def _to_fill(table: Table, filled: Sequence[Filled], long: bool, indent: str) -> str:
-    """How to fill the empty cells; with ``long``, the command of each one."""
-    todo = commands(filled)
-    if not todo:
-        return ""
-    together = f"To fill the empty cells, `ssl-bench reproduce {table.name}`"
-    if not long:
-        return f"{together}: {len(todo)} configuration{'s' * (len(todo) != 1)} without a run."
-    return f"{together}, or one by one:\n\n" + "\n".join(indent + command for command in todo)
+def _to_fill(table: Table, filled: Sequence[Filled]) -> str:
+    """How to fill the empty cells; nothing if there are none that a run can fill."""
+    empty = {(each.cell.command, *each.cell.overrides) for each in filled if each.cell.available and not each.values}
+    todo = f"{len(empty)} configuration{'s' * (len(empty) != 1)} without a run"
+    return f"To fill the empty cells, `ssl-bench reproduce {table.name}`: {todo}." if empty else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import VOLATILE
 from ssl_bench.errors import ConfigError, InvalidValue
-from ssl_bench.papers import cost, runs, smoke
+from ssl_bench.papers import cost, smoke
 from ssl_bench.papers.cells import Cell, merge
 from ssl_bench.papers.selection import Selection
 from ssl_bench.status.runs import finished
@@ -108,8 +108,8 @@ class PlannedRuns:
 
     def hours(self, on: cost.Rates) -> float:
         """Hours of the missing runs at the rates of a machine."""
-        config = self.config if self.missing else {}
-        return (cost.hours(config, on) or 0.0) * len(self.missing) if "epochs" in config else 0.0
+        trains = self.missing and "epochs" in self.config
+        return (cost.hours(self.config, on) or 0.0) * len(self.missing) if trains else 0.0
 
     def arguments(self) -> list[str]:
         """Arguments that train the missing runs."""
@@ -129,46 +129,45 @@ def plan(request: Request, progress: Progress = lambda each, count: each) -> lis
     Raises:
         ConfigError: the selection or an override does not fit.
     """
-    tables = request.selection.tables()
-    cells = [(f"{table.name} {c.row} | {c.column}", c) for table in tables for c in request.selection.cells(table)]
-    alone = compositions([runs.request(cell) for _, cell in cells if cell.available], progress)
-    planned: dict[tuple[str, ...], PlannedRuns] = {}
-    for name, cell in cells:
-        if not cell.available:
-            planned[name,] = PlannedRuns([], cell.command, [], [name], unavailable=cell.unavailable)
-            continue
-        key = (cell.command, *cell.overrides)
-        if key not in planned:
-            planned[key] = _planned(request, cell, alone[runs.request(cell)])
-        if name not in planned[key].cells:
-            planned[key].cells.append(name)
-    _compose([each for each in planned.values() if not each.unavailable], request, progress)
+    planned: dict[tuple[str, frozenset[str]], PlannedRuns] = {}
+    for table in request.selection.tables():
+        for cell in request.selection.cells(table):
+            name = f"{table.name} {cell.row} | {cell.column}"
+            its_runs = _of_cell(request, cell)
+            key = cell.command, frozenset(its_runs.overrides if cell.available else [name])
+            known = planned.setdefault(key, its_runs)
+            if name not in known.cells:
+                known.cells.append(name)
+    _compose(planned.values(), request, progress)
+    if request.scale == "smoke":
+        for each in planned.values():
+            if each.composition:
+                each.overrides = merge(each.overrides, smoke.overrides(each.config, request.smoke_data))
+        _compose(planned.values(), request, progress)
+    on_disk = {run.run_id for run in finished(request.outputs)}
+    for each in planned.values():
+        each.done = [seed for seed, identity in each.run_ids.items() if identity in on_disk]
     return list(planned.values())
 
 
-def _planned(request: Request, cell: Cell, alone: Composition | ConfigError) -> PlannedRuns:
-    """The runs of a cell, not yet composed; ``alone`` is the cell's configuration without the request's overrides."""
-    scale, extra = request.scale, list(request.overrides)
-    if scale != "full" and cell.command == "train":
-        extra.append(f"scale={scale}")
-    seeds = list(request.seeds or cell.seeds)
-    result = PlannedRuns(merge(cell.overrides, extra), cell.command, seeds[:1] if scale == "smoke" else seeds)
-    if isinstance(alone, ConfigError):  # an error in the cell itself: the other cells go on
-        result.unavailable = str(alone)
-    elif scale == "smoke":
-        small = smoke.overrides(alone.config(result.seeds[0]), request.smoke_data)
-        result.overrides = merge(result.overrides, small)
-    return result
+def _of_cell(request: Request, cell: Cell) -> PlannedRuns:
+    """The runs of a cell, not yet composed."""
+    scale = [f"scale={request.scale}"] if request.scale != "full" and cell.command == "train" else []
+    seeds = list(request.seeds or cell.seeds)[: 1 if request.scale == "smoke" else None]
+    overrides = merge(cell.overrides, request.overrides, scale)
+    return PlannedRuns(overrides, cell.command, seeds, unavailable=cell.unavailable)
 
 
-def _compose(planned: Sequence[PlannedRuns], request: Request, progress: Progress) -> None:
-    """Compose the runs, and find those that are finished."""
-    on_disk = {run.run_id for run in finished(request.outputs)}
-    requests = [(each.command, tuple(each.overrides)) for each in planned]
-    for several in (requests[:1], requests):  # most errors are in all of them, and shown by the first
-        composed = compositions(several, progress)
-        for error in (result for result in composed.values() if isinstance(result, ConfigError)):
-            raise error
-    for each, key in zip(planned, requests, strict=True):
-        each.composition = composed[key]
-        each.done = [seed for seed, identity in each.run_ids.items() if identity in on_disk]
+def _compose(planned: Iterable[PlannedRuns], request: Request, progress: Progress) -> None:
+    """Compose the runs. Those that cannot be composed are unavailable; with overrides of the request it is an error."""
+    possible = [each for each in planned if not each.unavailable]
+    for several in (possible[:1], possible):  # an error in all of them is found in the first
+        composed = compositions([(each.command, tuple(each.overrides)) for each in several], progress)
+        for each in several:
+            result = composed[each.command, tuple(each.overrides)]
+            if not isinstance(result, ConfigError):
+                each.composition = result
+            elif request.overrides:
+                raise result
+            else:
+                each.unavailable = str(result)

@@ -10,15 +10,12 @@ null or empty is left out, and so are seeds, how a run is carried out, and what 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ssl_bench.config.build import KINDS, build, find_target
-from ssl_bench.config.compositions import Progress, compositions
 from ssl_bench.config.identity import VOLATILE
-from ssl_bench.errors import ConfigError
-from ssl_bench.papers.cells import Metric, merge
-from ssl_bench.papers.plan import Request
+from ssl_bench.papers.plan import PlannedRuns
 
 # Keys of a group that are seeds, follow from other keys, or say what is recorded beside the results.
 LEFT_OUT = {
@@ -32,38 +29,13 @@ LEFT_OUT = {
 }
 
 
-def recipes(request: Request, progress: Progress = lambda each, count: each) -> dict[str, list[str]]:
-    """The recipes of the selected cells: each with the cells that have it, one text for each row of a table.
-
-    Args:
-        progress: iterates over the configurations that are composed.
-
-    Raises:
-        ConfigError: the selection or an override does not fit.
-    """
-    selected = [(table.name, cell) for table in request.selection.tables() for cell in request.selection.cells(table)]
-    asked = {cell: (cell.command, tuple(merge(cell.overrides, request.overrides))) for _, cell in selected}
-    composed = compositions(sorted({asked[cell] for cell in asked if cell.available}), progress)
-    rows: dict[str, dict[str, tuple[list[str], list[str]]]] = {}  # recipe -> row -> its columns and their metrics
-    for name, cell in selected:
-        if cell.available:
-            result = composed[asked[cell]]
-            if isinstance(result, ConfigError) and request.overrides:
-                raise result
-        else:
-            result = ConfigError(cell.unavailable)
-        failed = isinstance(result, ConfigError)
-        text = f"  no recipe: {result}" if failed else "\n".join(describe(result.config(cell.seeds[0])))
-        columns, metrics = rows.setdefault(text, {}).setdefault(f"{name} {cell.label}", ([], []))
-        columns.append(cell.column)
-        metric = Metric.read(cell.metric) if cell.metric else Metric("no metric", "", None)
-        metrics.append(f"{metric.name}@{metric.choice}".removesuffix("@"))
-    return {
-        text: [
-            f"{row} | {', '.join(columns)} ({', '.join(dict.fromkeys(metrics))})" for row, (columns, metrics) in each
-        ]
-        for text, each in ((text, row.items()) for text, row in rows.items())
-    }
+def recipes(planned: Sequence[PlannedRuns]) -> dict[str, list[str]]:
+    """The recipes of runs: each with the names of the cells that have it."""
+    cells: dict[str, list[str]] = {}
+    for each in planned:
+        text = f"  no recipe: {each.unavailable}" if each.unavailable else "\n".join(describe(each.config))
+        cells.setdefault(text, []).extend(each.cells)
+    return cells
 
 
 def describe(config: Mapping[str, Any]) -> list[str]:
@@ -116,18 +88,11 @@ def _told(settings: Mapping[str, Any]) -> list[str]:
 
 
 def text(value: Any) -> str:
-    """A value as a paper prints it: 65,536, 5e-4, 0.1, a list with spaces, yes, no or none."""
+    """A value as a paper prints it: 65,536, 0.0005, a list with spaces, yes, no or none."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, Mapping):
         return " ".join(_told(value)) or "none"
     if isinstance(value, list | tuple):
         return " ".join(map(text, value)) or "none"
-    if not isinstance(value, int | float):
-        return str(value)
-    if float(value).is_integer() and abs(value) < 1e15:
-        return f"{int(value):,}"
-    if not abs(value) < 1e-3:
-        return f"{value:.6g}"
-    mantissa, exponent = f"{value:.5e}".split("e")
-    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

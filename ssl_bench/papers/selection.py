@@ -27,7 +27,7 @@ class Selection:
         names: names of tables, figures or papers.
         whole: a name may be a paper, which is all of its tables; no name at all is every table.
         row, column: a name, a pattern or words of a name; None selects all.
-        settings: the arguments ``key=value`` other than ``row``, ``col`` and ``column``.
+        settings: the arguments ``key=value`` other than ``row`` and ``col``.
     """
 
     names: tuple[str, ...]
@@ -39,14 +39,8 @@ class Selection:
     @classmethod
     def read(cls, names: Sequence[str], whole: bool, arguments: Sequence[str]) -> Selection:
         """The selection of a command line. ``arguments`` are all ``key=value`` of it; the last of a key counts."""
-        chosen: dict[str, str] = {}
-        settings = []
-        for argument in arguments:
-            key, _, value = argument.partition("=")
-            if key in ("row", "col", "column"):
-                chosen[key[:3]] = value
-            else:
-                settings.append(argument)
+        chosen = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
+        settings = [argument for argument in arguments if not argument.startswith(("row=", "col="))]
         return cls(tuple(names), whole, chosen.get("row"), chosen.get("col"), tuple(settings))
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ssl_bench.config.build import near
+from ssl_bench.config.build import near, one_of
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cells import Cell, Metric, Table, flat, merge
 from ssl_bench.papers.claims import PaperClaim, read_criterion
@@ -125,7 +125,7 @@ def _claim(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Pape
 def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Table:
     _check_keys(node, TABLE_KEYS, name)
     if node.get("best"):
-        _check_one_of(("row", "column"), "best", node["best"], name)
+        one_of(f"{name}.best", node["best"], ("row", "column"))
     columns = node["columns"]
     if isinstance(columns, list):
         columns = dict.fromkeys(columns, node.get("each"))
@@ -164,7 +164,7 @@ def _row(
     where = f"{name} row {label}"
     _check_keys(row, ROW_KEYS, where)
     command = table.get("command", "train")
-    _check_one_of(COMMANDS, "command", command, name)
+    one_of(f"{name}.command", command, COMMANDS)
     metrics = row.get("metrics") or ({"": row["metric"]} if "metric" in row else table.get("metrics"))
     metrics = metrics or {"": table.get("metric", "")}
     lists = row.get("values") or {}
@@ -210,7 +210,7 @@ def _value(value: Any, provenance: str, where: str) -> tuple[float | None, str, 
         number = float(text)
     if number is None:
         provenance = "unknown"
-    _check_one_of(PROVENANCE, "provenance", provenance, where)
+    one_of(f"{where}.provenance", provenance, PROVENANCE)
     return None if number is None else float(number), provenance, entry
 
 
@@ -225,10 +225,3 @@ def _check_keys(node: Any, keys: set[str], where: str) -> None:
     for key in node:
         if key not in keys:
             raise ConfigError(f"{where}: there is no key {key}{near(str(key), keys)}")
-
-
-def _check_one_of(options: Sequence[str], key: str, value: str, where: str) -> None:
-    if value not in options:
-        raise ConfigError(
-            f"{where}: {key}={value}: set {key} to one of {', '.join(options)}{near(str(value), options)}"
-        )

@@ -11,8 +11,8 @@ from typing import Any
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import measurements, tables
+from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim, Tested, verdict
-from ssl_bench.papers.runs import Results
 
 FORMS = ("rich", "md")  # for readers
 HEADINGS = ("claim", "verdict", "runs", "seeds", "minutes", "the paper says")

@@ -15,7 +15,7 @@ does. A suggested run that has finished before is shown from its files (``show_a
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def under_agent() -> bool:
     return "WANDB_SWEEP_ID" in os.environ
 
 
-def log_table(name: str, headings: Sequence[str], rows: Sequence[Sequence[str]], record: Mapping[str, Any]) -> None:
+def log_table(name: str, record: Mapping[str, Any]) -> None:
     """Log a paper's table as an artifact of a W&B run of its own, with ``table.json``.
 
     ``WANDB_MODE`` and ``WANDB_PROJECT`` say where; the defaults are ``offline`` and ``ssl-bench``.
@@ -85,7 +85,8 @@ def log_table(name: str, headings: Sequence[str], rows: Sequence[Sequence[str]],
     project, label = os.environ.get("WANDB_PROJECT", "ssl-bench"), name.replace("/", "-")
     with wandb.init(project=project, job_type="table", name=label, mode=mode) as run:
         artifact = wandb.Artifact(label, type="table", metadata={"table": name})
-        table = wandb.Table(columns=list(headings), data=[list(row) for row in rows])
+        cells = record["cells"]
+        table = wandb.Table(columns=list(cells[0]), data=[list(cell.values()) for cell in cells])
         artifact.add(table, "table")
         with artifact.new_file("table.json") as file:
             json.dump(record, file, indent=2)

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.papers import tables, verdicts
+from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, Table
-from ssl_bench.papers.runs import Results, value
 
 
 def of_papers(outputs: Path) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from ssl_bench.config import compose, compositions
 from ssl_bench.config.compose import Composer
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers import runs, tables
+from ssl_bench.papers import tables
 
-CELLS = list({runs.request(cell): cell for t in tables.every() for cell in t.cells if cell.available})
+CELLS = list({cell.request: cell for t in tables.every() for cell in t.cells if cell.available})
 # Overrides of every kind: values of each type, groups, lists of options, and those that only Hydra itself can apply.
 OVERRIDES = [
     ["epochs=3", "optimizer.lr=1", "temperature.tau=1e-1"],

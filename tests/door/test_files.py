@@ -16,7 +16,7 @@ from ssl_bench import files
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.launch.lock import Lock, locked
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.papers.runs import value
+from ssl_bench.papers.cell_runs import value
 from ssl_bench.record import checkpoint, results
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.status.runs import finished

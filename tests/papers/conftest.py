@@ -1,20 +1,28 @@
-"""A paper of tiny cells."""
+"""A paper of tiny cells, and the configurations of cells."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from ssl_bench.config.compositions import Composition, compositions
 from ssl_bench.config.identity import run_id
-from ssl_bench.papers import runs
 from ssl_bench.papers.cells import Cell
 from tests.conftest import SMALL
 
 
+def composed(overrides: Sequence[str], command: str = "train", seed: int = 0) -> dict[str, Any]:
+    """The configuration of a command with overrides and a seed."""
+    result = compositions([(command, tuple(overrides))])[command, tuple(overrides)]
+    assert isinstance(result, Composition), result
+    return result.config(seed)
+
+
 def cell_run_id(cell: Cell, seed: int) -> str:
     """The run_id of a cell's run with a seed."""
-    return run_id(runs.compose(cell.overrides, cell.command, seed))
+    return run_id(composed(cell.overrides, cell.command, seed))
 
 
 @pytest.fixture

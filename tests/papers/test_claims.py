@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,19 @@ from scipy import stats
 
 from ssl_bench import cli
 from ssl_bench.commands import table
+from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers import claims, measurements, page, tables, verdicts
+from ssl_bench.papers import claims, measurements, tables, verdicts
+from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim
-from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import Selection
 from ssl_bench.report import filled as report
 from tests.conftest import SMALL
-from tests.papers.conftest import cell_run_id
+from tests.papers.conftest import cell_run_id, composed
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+import commit_numbers
 
 CLAIMS = [claim for paper in tables.papers() for claim in tables.claims(paper)]
 COMMON = ["dataset=scattered_digits", "max_steps=2", *[o for o in SMALL if not o.startswith("evaluate")]]
@@ -76,8 +81,6 @@ def test_an_interval_is_that_of_scipys_t_test() -> None:
     assert np.allclose(claims.interval(numbers), (expected.low, expected.high), rtol=1e-12)
     assert claims.interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
     assert all(math.isnan(end) for end in claims.interval([2.0]))
-    one_sided = stats.ttest_1samp(numbers, claims.interval(numbers)[0], alternative="greater").pvalue
-    assert math.isclose(one_sided, 0.05, rel_tol=1e-9)  # at the lower end the one-sided test is just significant
 
 
 @pytest.mark.parametrize(
@@ -132,23 +135,15 @@ def test_statistics_pair_the_cells_of_a_seed(write: Any) -> None:
     assert numbers("range", of={"row": "DCL"}, minus=row) == [0.5 - 3.0, 2.0 - 2.0]
     assert numbers("largest", of={"row": "D*"}) == [2.5, 6.0, 8.0]
     assert numbers("trend", of={"row": "DCL"}) == [1.0, -1.0, 1.0]
-    assert numbers("mean", of={"row": "DCL", "column": 16}, minus={"row": "DCL", "column": 32}) == [-0.5, 2.0, -5.0]
-
-
-def test_a_trend_is_kendalls_tau() -> None:
-    numbers = [3.0, 1.0, 2.0, 5.0, 4.0, 4.0]
-    pairs = [np.sign(b - a) for i, a in enumerate(numbers) for b in numbers[i + 1 :]]
-    ties = sum(pair == 0 for pair in pairs)
-    expected = sum(pairs) / math.sqrt(len(pairs) * (len(pairs) - ties))  # tau-b: the order has no ties
-    assert math.isclose(claims.STATISTICS["trend"](numbers), expected, rel_tol=1e-12)
+    assert claims.STATISTICS["trend"]([1.0, 2.0, 3.0, 3.0]) == pytest.approx(5 / math.sqrt(6 * 5))  # tau-b
     assert claims.STATISTICS["trend"]([1.0, 1.0, 1.0]) == 0
+    assert numbers("mean", of={"row": "DCL", "column": 16}, minus={"row": "DCL", "column": 32}) == [-0.5, 2.0, -5.0]
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"criteria": None}, "mine/better: a claim needs criteria"),
-        ({"minutes": None}, "mine/better: a claim needs minutes"),
         ({"rows": {"DCL": {"values": [1.0, 2.0]}}}, "a claim has no values of the paper: name their table in beside"),
         (
             {"criteria": [{"says": "s", "of": {}, "above": 0, "below": 1}]},
@@ -159,8 +154,6 @@ def test_a_trend_is_kendalls_tau() -> None:
             "statistic to one of mean, largest",
         ),
         ({"criteria": [{"says": "s", "of": {"row": "MACL"}, "above": 0}]}, "no cell has row MACL and column *"),
-        ({"criteria": [{"says": "s", "of": ["DCL"], "above": 0}]}, "write the cells of a criterion as {row: NAME"),
-        ({"verdict": "shown"}, "mine/better: there is no key verdict"),
     ],
 )
 def test_a_wrong_claim_is_refused(keys: dict[str, Any], message: str, write: Any) -> None:
@@ -171,10 +164,7 @@ def test_a_wrong_claim_is_refused(keys: dict[str, Any], message: str, write: Any
 
 def _finished(folder: Path, cell: Cell, seed: int, top1: float) -> None:
     """Write the results of a run of a cell, as a training does."""
-    from ssl_bench.config.identity import run_id
-    from ssl_bench.papers import runs
-
-    config = runs.compose(cell.overrides, cell.command, seed)
+    config = composed(cell.overrides, cell.command, seed)
     path = folder / "mine" / run_id(config)
     path.mkdir(parents=True, exist_ok=True)
     environment = {"git": "0123456789", "device": "a CPU", "threads": 1, "torch": "2.15.0", "ssl_bench": "0.2.0"}
@@ -204,13 +194,13 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
     (paper,) = tables.find("mine/table1")  # its cells are those of the claim, but for the scale
     assert not any(Results(Path("outputs"), paper.cells).values(cell) for cell in paper.cells)
 
-    measurements.main(["mine/better"])
+    commit_numbers.main(["mine/better"])
     content = json.loads((tmp_path / "measured" / "mine_better.json").read_text())
     assert len(content["cells"]) == 12 and content["commit"] == "0123456" and content["seconds"] == round(12 * 3.4)
     assert content["cells"][0]["value"] == 50.0 and content["hardware"] == "a CPU, threads of a run: 1"
     content["note"] = ["kept"]
-    measurements.write(tmp_path / "measured" / "mine_better.json", content)
-    measurements.main(["mine/better"])
+    commit_numbers.write(tmp_path / "measured" / "mine_better.json", content)
+    commit_numbers.main(["mine/better"])
     assert json.loads((tmp_path / "measured" / "mine_better.json").read_text()) == content
 
     (tmp_path / "outputs").rename(tmp_path / "elsewhere")
@@ -225,10 +215,10 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
     assert table.main(["--claims", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["criteria"][0]["verdict"] == "shown"
 
-    page.write(tmp_path / "measured")
+    commit_numbers.main([])
     lines = (tmp_path / "measured" / "README.md").read_text().splitlines()
     assert row in lines and "![t](mine_better.png)" in lines and "kept" in lines
-    assert "| DCL | 61.00 ± 1.00 (3) | 61.00 ± 1.00 (3) |" in lines
+    assert "| DCL | project | 61.00 ± 1.00 (3) | 61.00 ± 1.00 (3) |" in lines
     assert (tmp_path / "measured" / "mine_better.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -240,7 +230,7 @@ def test_a_table_says_which_metric_its_runs_lack(
     _finished(tmp_path / "outputs", claim.cells[0], 0, 0.5)
     assert judged(claim).verdict is ClaimVerdict.NOT_RUN
     assert table.main(["mine/better", "--format", "md"]) == 0
-    assert capsys.readouterr().out.count("its runs have no knn/digit14/top1, but knn/top1") == 1
+    assert capsys.readouterr().out.count("its runs have no knn/digit14/top1") == 1
 
 
 def judged(claim: PaperClaim) -> verdicts.Judged:
@@ -249,16 +239,16 @@ def judged(claim: PaperClaim) -> verdicts.Judged:
 
 def test_the_committed_page_is_made_from_the_committed_numbers() -> None:
     folder = tables.directory() / "measured"
-    assert (folder / "README.md").read_text() == page.text()
-    measured = {measurements.path_of(table) for table in page.measured()}
+    assert (folder / "README.md").read_text() == commit_numbers.page()
+    measured = {measurements.path_of(table) for table in commit_numbers.measured()}
     assert measured == set(folder.glob("*.json"))
-    figures = {measurements.path_of(table).stem for table in page.measured() if table.x}
+    figures = {measurements.path_of(table).stem for table in commit_numbers.measured() if table.x}
     assert {path.stem for path in folder.glob("*.png")} == figures
 
 
 def test_committed_numbers_are_those_of_the_cells_as_they_are_now() -> None:
     """A claim whose set-up has changed since its runs has other run_ids."""
-    for each in page.measured():
+    for each in commit_numbers.measured():
         committed = {(c["row"], c["column"], c["seed"]): c.get("run_id") for c in measurements.read(each)["cells"]}
         for cell in each.cells:
             for seed in cell.seeds:

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers import runs, tables
+from ssl_bench.papers import tables
+from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.fill import deviation, fill
-from ssl_bench.papers.runs import Results
 from tests.papers.test_commands import write_result
 
 STEPS, EPOCHS = 7, 4  # of an epoch; epochs that are no sum of few halves, so that their numbers are rounded
@@ -93,14 +93,14 @@ def test_cells_hold_the_last_the_best_and_the_mean_values(curves: tables.Table) 
 def test_an_epoch_without_a_value_leaves_the_cell_empty_and_a_changed_file_is_read_again(curves: tables.Table) -> None:
     folder = write_run(curves, 0)
     (run,) = Results(Path("outputs"), curves.cells).of_cell(curves.cells[0])
-    assert runs.value(run, "information@mean9") is None and runs.value(run, "loss@mean") == 1.0
-    assert runs.value(run, "nothing@best") is runs.value(run, "nothing@mean") is runs.value(run, "nothing") is None
+    assert value(run, "information@mean9") is None and value(run, "loss@mean") == 1.0
+    assert value(run, "nothing@best") is value(run, "nothing@mean") is value(run, "nothing") is None
     rows = [{"epoch": 3.5, "knn/top1": 0.25}, {"epoch": 4.0, "knn/top1": 0.75}, {"epoch": 4.0, "knn/top1": math.nan}]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert runs.value(run, "knn/top1@best") == 75.0 and runs.value(run, "knn/top1@3.5") == 25.0
-    assert runs.value(run, "information@mean") is None
+    assert value(run, "knn/top1@best") == 75.0 and value(run, "knn/top1@3.5") == 25.0
+    assert value(run, "information@mean") is None
     (folder / "metrics.jsonl").unlink()
-    assert runs.value(run, "knn/top1@best") is None and runs.value(run, "knn/top1") == 30.0
+    assert value(run, "knn/top1@best") is None and value(run, "knn/top1") == 30.0
 
 
 @pytest.mark.parametrize("metric", ["a@", "a@last", "a@best50", "@50", "a@50mean", "a@mean-1", "a@b@50", "a@mean50x"])

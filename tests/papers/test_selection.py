@@ -24,8 +24,6 @@ def rows(table: str, wanted: str) -> list[str]:
         ("dcl/table1", "DCL", ["ImageNet-100 DCL", "CIFAR-10 DCL", "CIFAR-100 DCL", "STL-10 DCL"]),  # a word
         ("dcl/table1", "CIFAR-10", ["CIFAR-10 SimCLR", "CIFAR-10 DCL"]),  # not CIFAR-100
         ("dcl/table4", "SimCLR", ["SimCLR"]),  # an exact name comes before words: not SimCLR + DCL
-        ("dcl/table4", "DCL", ["SimCLR + DCL", "MoCo v2 + DCL"]),
-        ("eqco/table2", "16 negatives", ["SiMo, alpha 256, 16 negatives", "SiMo, alpha 65536, 16 negatives"]),
         ("eqco/table2", "SiMo", ["SiMo, alpha 256, 16 negatives", "SiMo, alpha 65536, 16 negatives"]),
         ("eqco/table7", "2x", ["ResNet-50 (2x)"]),
     ],
@@ -36,9 +34,8 @@ def test_rows_are_selected_by_name_pattern_or_words(table: str, wanted: str, exp
 
 def test_columns_are_selected_by_words_too() -> None:
     (table,) = tables.find("macl/table2")
-    for key in ("col", "column"):
-        cells = Selection.read(["macl/table2"], False, [f"{key}=tau 0.1", "row=DCL"]).cells(table)
-        assert {(cell.row, cell.column) for cell in cells} == {("DCL", "STL-10 tau 0.1")}  # not 0.15
+    cells = Selection.read(["macl/table2"], False, ["col=tau 0.1", "row=DCL"]).cells(table)
+    assert {(cell.row, cell.column) for cell in cells} == {("DCL", "STL-10 tau 0.1")}  # not 0.15
     (table,) = tables.find("dcl/table2")
     cells = Selection.read(["dcl/table2"], False, ["col=DCL"]).cells(table)
     assert {cell.column for cell in cells} == {"DCL"}  # not DCLW
@@ -49,7 +46,6 @@ def test_columns_are_selected_by_words_too() -> None:
     [
         ("row=DC", "row=DC: dcl/table1 has no such row"),  # a part of a word
         ("row=DCL CIFAR-10", "set row to one of ImageNet-100 SimCLR, "),  # words in another order
-        ("row=*XYZ*", "row=*XYZ*: dcl/table1 has no such row"),
         ("row=", "row=: dcl/table1 has no such row"),
         ("col=2565", "has no such col (did you mean 256?)"),
     ],
@@ -68,8 +64,3 @@ def test_a_paper_is_all_of_its_tables_only_where_that_is_asked_for() -> None:
         Selection.read(["dcl"], False, []).tables()
     with pytest.raises(ConfigError, match="name a table: dcl/table1"):
         Selection.read([], False, []).tables()
-
-
-def test_the_last_value_of_a_key_counts() -> None:
-    selection = Selection.read(["dcl/table1"], False, ["row=a", "row=b", "paths.outputs=x", "paths.outputs=y"])
-    assert selection.row == "b" and str(selection.outputs) == "y" and selection.setting("seed") is None

@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
 from ssl_bench.papers.fill import Filled, deviation, fill, mean
-from ssl_bench.papers.runs import Results
 from ssl_bench.papers.selection import Selection
 from ssl_bench.record.plots import COLOURS, MARKERS, STYLE
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import textwrap
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from ssl_bench.config.build import near
-from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, Table
 
@@ -41,35 +41,20 @@ def no_experiment(name: str, others: Sequence[str] = ()) -> str:
     Args:
         others: experiments that are not made from a table.
     """
-    paper, _, stem = name.partition("/")
     every = [*others, *names()]
-    of_paper = [other for other in every if other.startswith(f"{paper}/")]
-    try:
-        found = [table.name for table in tables.find(name)] if stem else []
-    except ConfigError:
-        found = []
-    grids = [other for other in of_paper if any(f"{other}_".startswith(f"{table}_") for table in found)]
-    if grids:
+    if grids := [other for other in every if re.fullmatch(rf"{re.escape(name)}[a-z]?(_.*)?", other)]:
         return f"{name} is several grids: set it to one of {', '.join(grids)}; `ssl-bench reproduce {name}` trains all"
-    if found:
+    if name in {table.name for table in tables.every()}:
         return f"{name} has no grid of its own: train it by `ssl-bench reproduce {name}`"
-    if of_paper:
-        return f"there is no such option{near(name, of_paper)}; set experiment to one of {', '.join(of_paper)}"
-    known = [*others, *(f"{paper}/<table>" for paper in tables.papers())]
-    return f"there is no such option{near(name, every)}; set experiment to one of {', '.join(known)}"
+    of_paper = [other for other in every if other.startswith(f"{name.partition('/')[0]}/")]
+    known = of_paper or [*others, *(f"{paper}/<table>" for paper in tables.papers())]
+    return f"there is no such option{near(name, of_paper or every)}; set experiment to one of {', '.join(known)}"
 
 
 @cache
 def _of_paper(paper: tuple[Table, ...]) -> dict[str, dict[str, Any]]:
-    """The experiments of a paper's tables. A figure with the same runs as an earlier table has none."""
-    experiments: dict[str, dict[str, Any]] = {}
-    earlier: list[set[tuple[str, ...]]] = []
-    for table in paper:
-        runs = {cell.overrides for cell in table.cells if cell.available}
-        if runs not in earlier:
-            earlier.append(runs)
-            experiments |= of_table(table)
-    return experiments
+    """The experiments of a paper's tables."""
+    return {name: content for table in paper for name, content in of_table(table).items()}
 
 
 def of_table(table: Table) -> dict[str, dict[str, Any]]:

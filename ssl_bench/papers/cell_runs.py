@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 
 from ssl_bench import files
-from ssl_bench.config.compositions import Composition, Progress, Request, compositions
-from ssl_bench.errors import ConfigError
+from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.record.results import is_number
 from ssl_bench.status.follow import Mark, find_mark, finite
@@ -59,25 +58,6 @@ def _chosen(wanted: Metric, recorded: Recorded) -> float | None:
     return chosen[-1] if chosen else None
 
 
-def compose(overrides: Sequence[str], command: str = "train", seed: int = 0) -> dict[str, Any]:
-    """Compose the configuration of a command with overrides and a seed.
-
-    Raises:
-        ConfigError: an override names an option or a key that does not exist.
-    """
-    request = command, tuple(overrides)
-    composed = compositions([request])[request]
-    if isinstance(composed, ConfigError):
-        raise composed
-    config: dict[str, Any] = composed.config(seed)
-    return config
-
-
-def request(cell: Cell) -> Request:
-    """A cell's configuration as :func:`ssl_bench.config.compositions.compositions` takes it."""
-    return cell.command, cell.overrides
-
-
 class Results:
     """The finished runs of a results folder, found by the cells that they fill.
 
@@ -91,11 +71,11 @@ class Results:
         self._seeds = sorted({run.seed for run in self._by_id.values() if run.seed is not None})
         self._agreeing: dict[tuple[str, str], set[str]] = {}
         possible = [cell for cell in cells if cell.available and self._with(_lasting(cell))]
-        self._compositions = compositions(map(request, possible), progress)
+        self._compositions = compositions([cell.request for cell in possible], progress)
 
     def of_cell(self, cell: Cell) -> list[Run]:
         """The runs that fill a cell, by seed: those with its configuration, of which the scale is a part."""
-        composed = self._compositions.get(request(cell))
+        composed = self._compositions.get(cell.request)
         ids = composed.run_ids(self._seeds) if isinstance(composed, Composition) else {}
         return [self._by_id[i] for i in ids.values() if i in self._by_id]
 

@@ -1,0 +1,150 @@
+"""Write the numbers of finished runs to ``ssl_bench/papers/measured/``, and the page and figures of that folder.
+
+    python scripts/commit_numbers.py                                  # the page and the figures
+    python scripts/commit_numbers.py eqco/bound paths.outputs=FOLDER  # the numbers of a table or claim before
+
+A table's file has every number with its seed and run_id, the command, and the commit, hardware, versions and seconds of
+the runs. The ``note`` of a file that is there is kept.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ssl_bench import files
+from ssl_bench.papers import measurements, tables, verdicts
+from ssl_bench.papers.cell_runs import Results
+from ssl_bench.papers.cells import Table
+from ssl_bench.papers.claims import PaperClaim
+from ssl_bench.papers.drawing import draw, panels
+from ssl_bench.papers.fill import fill, spread
+from ssl_bench.papers.formats import markdown
+from ssl_bench.papers.selection import Selection
+from ssl_bench.record import results as finished_run
+
+VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")
+PLACE = {"row", "column", "metric", "value", "seed", "run_id", "seconds"}  # of a committed number
+HEAD = """# Measured with this package
+
+Numbers of runs that are committed beside this page: the JSON files have each with its seed, and the command, commit,
+hardware and versions. `ssl-bench table` and `ssl-bench figure` show them as "project".
+
+`python scripts/commit_numbers.py TABLE ...` writes the file of a table from its runs, and this page and its figures
+from all files. [How claims are judged](../README.md#claims).
+
+"""
+
+
+def record(table: Table, results: Results) -> dict[str, Any]:
+    """The content of a table's file from its finished runs, without cells if there are none."""
+    cells: list[dict[str, Any]] = []
+    runs: dict[str, dict[str, Any]] = {}
+    for cell in table.cells:
+        by_seed = {run.seed: run for run in results.of_cell(cell)}
+        for seed, number in results.values(cell).items():
+            run = by_seed[seed]
+            runs[run.run_id] = content = runs.get(run.run_id) or files.read_json(run.folder / finished_run.NAME)
+            place = {"row": cell.label, "column": cell.column, "metric": cell.metric}
+            six_digits = float(f"{number:.6g}")
+            cells.append(place | {"value": six_digits, "seed": seed, "run_id": run.run_id})
+            cells[-1]["seconds"] = round(content["seconds"])
+    environments = [content.get("environment", {}) for content in runs.values()]
+    hardware = (f"{each.get('device')}, threads of a run: {each.get('threads')}" for each in environments)
+    return {
+        "table": table.name,
+        "command": f"ssl-bench reproduce {table.name}",
+        "commit": _different(str(each.get("git"))[:7] for each in environments),
+        "hardware": _different(hardware),
+        **{name: _different(str(each.get(name)) for each in environments) for name in VERSIONS},
+        "seconds": round(sum(content["seconds"] for content in runs.values())),
+        "note": measurements.read(table).get("note", []),
+        "cells": cells,
+    }
+
+
+def _different(texts: Iterable[str]) -> str:
+    return "; ".join(sorted(set(texts)))
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write a table's file, one cell a line."""
+    head = json.dumps({key: value for key, value in content.items() if key != "cells"}, indent=1)[:-2]
+    lines = ",\n".join("  " + json.dumps(cell) for cell in content["cells"])
+    path.parent.mkdir(exist_ok=True)
+    files.write_text(path, f'{head},\n "cells": [\n{lines}\n ]\n}}\n')
+
+
+def measured() -> list[Table]:
+    """The claims and tables of all papers that have committed numbers."""
+    everything = [t for paper in tables.papers() for t in (*tables.claims(paper), *tables.load(paper))]
+    return [table for table in everything if measurements.read(table)]
+
+
+def page() -> str:
+    """The page in Markdown."""
+    judged = [verdicts.judge(claim, _none()) for claim in verdicts.named([])]
+    return "\n".join([f"{HEAD}## Claims\n\n{verdicts.formatted('md', judged)}", *map(_section, measured())])
+
+
+def _section(table: Table) -> str:
+    """A measured table: its numbers, and its figure, notes and command."""
+    content = measurements.read(table)
+    parts = [f"## {table.name}: {table.title}"]
+    if isinstance(table, PaperClaim):
+        parts.append("\n".join(verdicts.judge(table, _none()).lines()))
+    if table.x:
+        parts.append(f"![{table.title}]({measurements.path_of(table).stem}.png)")
+    parts += [markdown(table, fill(table, table.cells, _none())).rstrip(), *_further(content["cells"])]
+    hours = content["seconds"] / 3600
+    time = f"{hours:.1f} hours" if hours >= 1 else f"{content['seconds'] / 60:.0f} minutes"
+    versions = f"torch {content['torch']}, commit {content['commit']}"
+    made = f"`{content['command']}`: {time}, summed over the runs, on {content['hardware']}; {versions}."
+    return "\n\n".join([*parts, *content.get("note", []), made]) + "\n"
+
+
+def _further(cells: list[dict[str, Any]]) -> list[str]:
+    """A line for each row and each further metric that was measured with the same runs."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        for metric in cell.keys() - PLACE:
+            text = f"{cell['column']} {spread(cell[metric], None, 1, 2)}"
+            found.setdefault(f"{cell['row']}, {metric}", []).append(text)
+    return ["\n".join(f"- {name}: {', '.join(numbers)}" for name, numbers in found.items())] if found else []
+
+
+def draw_figure(table: Table, path: Path) -> None:
+    """Draw the committed numbers of a table over those of the paper."""
+    filled = [each for each in fill(table, table.cells, _none()) if each.measured or each.cell.paper is not None]
+    figure = draw(list(panels(table, filled, _none())))
+    files.write(path, lambda file: figure.savefig(file, format="png", dpi=110))
+
+
+def _none() -> Results:
+    """No runs: only committed numbers count."""
+    return Results(Path("/nonexistent"), [])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="TABLE", help="and paths.outputs=FOLDER, where the runs are")
+    words = parser.parse_args(arguments).words
+    names = [word for word in words if "=" not in word]
+    if names:
+        selection = Selection.read(names, False, [word for word in words if "=" in word])
+        chosen = selection.tables()
+        results = Results(selection.outputs, [cell for table in chosen for cell in table.cells])
+        for table in chosen:
+            content = record(table, results)
+            if not content["cells"]:
+                parser.error(f"{table.name}: no cell has a finished run: train them with {content['command']}")
+            write(measurements.path_of(table), content)
+    for table in measured():
+        if table.x:
+            draw_figure(table, measurements.path_of(table).with_suffix(".png"))
+    files.write_text(tables.directory() / "measured" / "README.md", page())
+
+
+if __name__ == "__main__":
+    main()
