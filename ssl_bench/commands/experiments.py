@@ -1,16 +1,12 @@
 """The papers' experiments as options of Hydra's group ``experiment``, made when they are listed or loaded.
 
-An option of the same name in ``conf/experiment/`` comes before them, one in the folder of ``--config-dir`` after them.
+They come after ``conf/experiment/`` and before the folder of ``--config-dir``, whose options have names of their own.
 """
-
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
@@ -20,16 +16,24 @@ GROUP = "experiment"
 
 
 class PapersSource(ConfigSource):
-    """Source of ``experiment/<paper>/<name>``."""
+    """Source of ``experiment/<paper>/<name>``: every name that begins with a paper's is taken for one of its own."""
 
     @staticmethod
     def scheme() -> str:
         return "papers"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        content = _content(config_path)
+        """The experiment.
+
+        Raises:
+            ConfigError: there is none of that name; it names the nearest ones.
+        """
+        from ssl_bench.papers import experiments  # imported where it is used: every training starts with this file
+
+        name = config_path.removeprefix(f"{GROUP}/").removesuffix(".yaml")
+        content = experiments.content(name)
         if content is None:
-            raise ConfigLoadError(f"there is no {config_path}")
+            raise ConfigError(f"{GROUP}={name}: {experiments.no_experiment(name)}")
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": "_global_"})
 
     def available(self) -> bool:
@@ -39,7 +43,10 @@ class PapersSource(ConfigSource):
         return config_path in ("", GROUP)
 
     def is_config(self, config_path: str) -> bool:
-        return config_path.startswith(f"{GROUP}/") and _content(config_path) is not None
+        from ssl_bench.papers import tables
+
+        group, _, name = config_path.partition("/")
+        return group == GROUP and name.partition("/")[0] in tables.papers()
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """Options with their paper, such as ``dcl/fig3a``: as they are written after ``experiment=``."""
@@ -57,30 +64,7 @@ class PapersSearchPath(SearchPathPlugin):
         search_path.append("ssl-bench", f"{PapersSource.scheme()}://")
 
 
-def check(name: str, folders: Sequence[Path]) -> None:
-    """Refuse an experiment of no paper that is in no folder of options either.
-
-    Raises:
-        ConfigError: naming the nearest experiments.
-    """
-    from ssl_bench.papers import experiments
-
-    own = {
-        str(path.relative_to(folder / GROUP).with_suffix("")): path
-        for folder in folders
-        for path in (folder / GROUP).rglob("*.yaml")
-    }
-    if name not in own and experiments.content(name) is None:
-        raise ConfigError(f"{GROUP}={name}: {experiments.no_experiment(name, sorted(own))}")
-
-
 def register() -> None:
     """Make the experiments known to Hydra, once per process."""
     for plugin in (PapersSource, PapersSearchPath):
         Plugins.instance().register(plugin)
-
-
-def _content(config_path: str) -> dict[str, Any] | None:
-    from ssl_bench.papers import experiments  # imported where it is used: every training starts with this file
-
-    return experiments.content(config_path.removeprefix(f"{GROUP}/").removesuffix(".yaml"))
