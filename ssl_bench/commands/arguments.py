@@ -85,14 +85,12 @@ def refuse(error: object, code: int = 2) -> int:
 
 
 def show_progress(configurations: Iterable[Any], count: int) -> Iterable[Any]:
-    """Show how many of ``count`` configurations have been composed: a bar on a terminal, else one line at the start."""
+    """Show on a terminal how many of ``count`` configurations have been composed."""
     if count < 20:  # a second or two
         return configurations
     from rich.console import Console
     from rich.progress import track
 
-    console, text = Console(stderr=True), f"composing {count} configurations"
-    if not console.is_terminal:
-        print(text, file=sys.stderr, flush=True)
-        return configurations
-    return track(configurations, text, count, console=console, transient=True)
+    console = Console(stderr=True)
+    disabled = not console.is_terminal
+    return track(configurations, f"composing {count} configurations", count, False, console, True, disable=disabled)

@@ -123,6 +123,12 @@ class Composer:
 
 
 @cache
+def composer() -> Composer:
+    """The composer of this process."""
+    return Composer()
+
+
+@cache
 def _parse(override: str) -> Override:
     parsed = OverridesParser.create().parse_override(override)
     if parsed.is_sweep_override():

@@ -33,7 +33,7 @@ REFUSED = {
     "job_logging": "a run writes train.log",
     "hydra_logging": "a run writes train.log",
 }
-READABLE = re.compile(r"(SSL_BENCH|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES")  # by ${oc.env:NAME}
+READABLE = re.compile(r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES")  # by ${oc.env:NAME}
 
 
 class GuardedLoader(ConfigLoaderImpl):
