@@ -3,9 +3,7 @@
 import json
 import os
 import pickle
-import random
 import struct
-import warnings
 import zlib
 from collections.abc import Callable
 from io import BytesIO
@@ -27,7 +25,6 @@ from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.networks import export
 from ssl_bench.training.parts import Parts
 from tests.composed import load
-from tests.door.test_files import no_file
 
 Train = Callable[..., tuple[int, str]]
 
@@ -63,35 +60,12 @@ def mnist(*overrides: str) -> ArrayDataset:
 LABELS = np.arange(70) % 10
 WRONG: list[tuple[str, Any, str]] = [
     ("train_images", images(0), "train_images.npy has 0 images and"),
-    (
-        "train_images",
-        images(69),
-        "train_images.npy has 69 images and data/mnist/train_labels.npy has 70 labels: remove",
-    ),
-    (
-        "train_labels",
-        LABELS[:60],
-        "train_images.npy has 70 images and data/mnist/train_labels.npy has 60 labels: remove",
-    ),
-    (
-        "train_labels",
-        LABELS + 1,
-        "train_labels.npy has labels from 1 to 10, not from 0 to 9 or -1 for an unlabelled im",
-    ),
-    (
-        "test_labels",
-        LABELS - 2,
-        "test_labels.npy has labels from -2 to 7, not from 0 to 9 or -1 for an unlabelled image",
-    ),
-    ("train_labels", LABELS.astype(np.float64), "train_labels.npy holds float64 [70], not int64 [N]: replace it"),
-    ("train_images", images().astype(np.float32), "train_images.npy holds float32 [70, 28, 28, 1], not uint8 [N, hei"),
+    ("train_labels", LABELS[:60], "has 70 images and data/mnist/train_labels.npy has 60 labels: remove"),
+    ("train_labels", LABELS + 1, "train_labels.npy has labels from 1 to 10, not from 0 to 9 or -1 for an unlabelled"),
+    ("test_labels", LABELS.astype(np.float64), "test_labels.npy holds float64 [70], not int64 [N]: replace it"),
     ("train_images", images()[..., 0], "train_images.npy holds uint8 [70, 28, 28], not uint8 [N, height, width, chan"),
     ("train_images", images(channels=3), "has images of 28 x 28 pixels with 3 channels, not 28 x 28 with 1: set"),
-    (
-        "test_images",
-        images(size=32),
-        "test_images.npy has images of 32 x 32 pixels with 1 channels, not 28 x 28 with 1",
-    ),
+    ("test_images", images(size=32), "has images of 32 x 32 pixels with 1 channels, not 28 x 28 with 1"),
     ("train_labels", np.array([Hostile()] * 70, object), "train_labels.npy is cut short, damaged or no array of num"),
 ]
 
@@ -104,21 +78,6 @@ def test_wrong_arrays_are_refused(folder: Path, name: str, array: Any, sentence:
     text = str(refusal.value)
     assert text.startswith("dataset=mnist: data/mnist/") and sentence in text and "\n" not in text
     assert "pickle" not in text and not Path("hacked").exists()
-
-
-def test_an_empty_split_is_refused(folder: Path) -> None:
-    for name, array in (("train_images", images(0)), ("train_labels", LABELS[:0])):
-        np.save(folder / f"{name}.npy", array)
-    remedy = "remove it, and get it with `ssl-bench prepare dataset=mnist paths.data=data`"
-    with pytest.raises(ConfigError, match=f"data/mnist/train_images.npy has no images: {remedy}"):
-        mnist().check()
-
-
-@pytest.mark.parametrize("kind", ["directory", "pipe", "link to nothing", "device"])
-def test_an_array_that_is_no_file_is_refused(folder: Path, kind: str) -> None:
-    no_file(folder / "train_images.npy", kind)
-    with pytest.raises(ConfigError, match=r"train_images\.npy cannot be read \((Not a regular|No such) file"):
-        mnist().check()
 
 
 def test_commands_refuse_data_before_anything_is_written(folder: Path, train: Train) -> None:
@@ -171,11 +130,11 @@ def test_of_a_moving_picture_the_first_frame_counts() -> None:
     assert image.shape == (3, 8, 9) and image.unique().tolist() == [10]
 
 
-@pytest.mark.parametrize("kind", ["directory", "pipe", "link to nothing", "device"])
-def test_what_is_no_photo_is_replaced(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_photo_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(photos, "MAX_DAMAGED", 0.5)
     split = photo_folder({f"{i}.jpg": photo("JPEG") for i in range(4)})
-    no_file(Path("photos/a/1.jpg"), kind)
+    Path("photos/a/1.jpg").unlink()
+    os.mkfifo("photos/a/1.jpg")
     first, second = split.take(torch.tensor([1, 2]))
     assert torch.equal(first, second) and list(split.damaged) == [1]
 
@@ -187,50 +146,30 @@ def test_a_class_without_a_good_photo_fails_the_run(monkeypatch: pytest.MonkeyPa
         split.take(torch.tensor([0]))
 
 
-def claiming(kind: str, side: int) -> bytes:
-    """A photo of 24 x 20 pixels whose header says ``side`` x ``side``."""
-    content, endian = bytearray(photo(kind)), ">" if kind in ("JPEG", "PNG") else "<"
-    place = {"JPEG": content.find(b"\xff\xc0") + 5, "PNG": 16, "GIF": 6, "WEBP": 26}[kind]
-    content[place : place + (8 if kind == "PNG" else 4)] = struct.pack(
-        f"{endian}2{'I' if kind == 'PNG' else 'H'}", side, side
-    )
-    if kind == "PNG":
-        content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
-    return bytes(content)
-
-
-@pytest.mark.parametrize(("kind", "side"), [("JPEG", 65_500), ("PNG", 10_000), ("WEBP", 20_000)])
 def test_a_photo_that_claims_to_be_huge_is_replaced_and_named(
-    kind: str, side: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(photos, "MAX_DAMAGED", 0.5)
-    split = photo_folder({"0.jpg": claiming(kind, side), **{f"{i}.jpg": photo("JPEG") for i in range(1, 4)}})
-    photos._quiet_pillow.cache_clear()
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        first, second = split.take(torch.tensor([0, 1]))
-    assert torch.equal(first, second) and not warned
+    huge = bytearray(photo("PNG"))
+    huge[16:24] = struct.pack(">2I", 10_000, 10_000)
+    huge[29:33] = zlib.crc32(huge[12:29]).to_bytes(4, "big")
+    split = photo_folder({"0.jpg": bytes(huge), **{f"{i}.jpg": photo("JPEG") for i in range(1, 4)}})
+    first, second = split.take(torch.tensor([0, 1]))
+    assert torch.equal(first, second)
     (line,) = caplog.messages
     assert line.startswith("photos/a/0.jpg is damaged and replaced by the next image of its class: ")
-    assert "pixels) exceeds limit of" in line or kind == "WEBP"  # libwebp itself does not believe the header
+    assert "pixels) exceeds limit of" in line
 
 
-def test_no_photo_starts_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Path("programs/gs")
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\ntouch {Path.cwd()}/called\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent.absolute()}:{os.environ['PATH']}")
-    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # it is looked for again
-    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n"
-    Path("a.png").write_bytes(script)
+def test_a_picture_of_another_format_is_no_photo() -> None:
+    """Pillow would start Ghostscript for an EPS."""
+    Path("a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n")
     Path("b.png").write_bytes(photo("TIFF"))
     for name in ("a.png", "b.png"):
         with pytest.raises(OSError, match="cannot identify image file"):
             photos.decode(torch.tensor(list(Path(name).read_bytes()), dtype=torch.uint8))
         with pytest.raises(RunError, match=f"^{name}: it is no photo that can be read$"):
             photos.read_photo(Path(name))
-    assert not Path("called").exists()
 
 
 @pytest.mark.parametrize("long", [400, 401])
@@ -257,19 +196,10 @@ def test_packed_photos_with_damage_are_refused() -> None:
     index.write_bytes(content[:100])
     with pytest.raises(ConfigError, match=r"train\.npz is damaged, or does not belong to train\.jpegs: remove both"):
         Packed(Path("packed/train"), 1)
-    for changes in (
-        {"labels": np.array([0, 0, 0, -1])},
-        {"labels": np.array([Hostile()] * 4, object)},
-        {"offsets": np.array([0, 5, 4, 6, 7])},
-        {"offsets": np.zeros(5)},
-        {"sizes": np.zeros((4, 2), int)},
-    ):
+    for changes in ({"labels": np.array([Hostile()] * 4, object)}, {"offsets": np.array([0, 5, 4, 6, 7])}):
         index.write_bytes(content)
-        arrays = dict(np.load(index))
-        np.savez(index, **(arrays | changes))
-        with pytest.raises(
-            ConfigError, match=r"remove both, and make them with the same arguments after `ssl-bench prep"
-        ):
+        np.savez(index, **(dict(np.load(index)) | changes))
+        with pytest.raises(ConfigError, match="remove both, and make them with the same arguments after"):
             Packed(Path("packed/train"), 1)
     assert not Path("hacked").exists()
     index.unlink()
@@ -307,16 +237,15 @@ def test_exports_with_any_damage_are_refused(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(3)}, path.with_suffix(".pt"))
     digest = export.hashlib.sha256(path.with_suffix(".pt").read_bytes()).hexdigest()
     good = {"sha256": digest, "name": "resnet18", "in_channels": 3, "stem": "imagenet"}
-    generator = random.Random(1)
-    change: dict[str, Any]
-    for change in ({}, {"name": 3}, {"name": "hf-hub:evil/model"}, {"in_channels": "x"}, {"stem": []}, {"sha256": 3}):
+    changes: list[dict[str, Any]] = [{}, {"name": "hf-hub:evil/model"}, {"in_channels": "x"}, {"sha256": 3}]
+    for change in changes:
         path.write_text(json.dumps(good | change))
         with pytest.raises(ConfigError) as refusal:
             export.load(path)
         assert "\n" not in str(refusal.value)
-    for data in (pickle.dumps(Hostile()), generator.randbytes(50)):
-        path.with_suffix(".pt").write_bytes(data)
-        path.write_text(json.dumps(good | {"sha256": export.hashlib.sha256(data).hexdigest()}))
-        with pytest.raises(ConfigError, match=r"backbone_timm\.pt does not hold weights: export the run again"):
-            export.load(path)
+    data = pickle.dumps(Hostile())
+    path.with_suffix(".pt").write_bytes(data)
+    path.write_text(json.dumps(good | {"sha256": export.hashlib.sha256(data).hexdigest()}))
+    with pytest.raises(ConfigError, match=r"backbone_timm\.pt does not hold weights: export the run again"):
+        export.load(path)
     assert not Path("hacked").exists()
