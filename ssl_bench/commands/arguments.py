@@ -92,5 +92,5 @@ def show_progress(configurations: Iterable[Any], count: int) -> Iterable[Any]:
     from rich.progress import track
 
     console = Console(stderr=True)
-    disabled = not console.is_terminal
-    return track(configurations, f"composing {count} configurations", count, False, console, True, disable=disabled)
+    text, hidden = f"composing {count} configurations", not console.is_terminal
+    return track(configurations, text, count, console=console, transient=True, disable=hidden)

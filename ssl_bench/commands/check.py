@@ -45,7 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     request = _request(options)
     try:
-        (request.outputs / "checks").mkdir(parents=True, exist_ok=True)
+        request.outputs.mkdir(parents=True, exist_ok=True)
+        (request.outputs / "checks").mkdir(exist_ok=True)
     except OSError as error:
         raise unwritable(error) from error
     return _check(request, shlex.join(["ssl-bench", "check", *arguments]), options.json)
@@ -62,6 +63,8 @@ def _request(options: Any) -> "CheckRequest":
     settings: dict[str, str] = dict(override.partition("=")[::2] for override in options.overrides)
     for key in settings.keys() - KEYS:
         raise ConfigError(f"there is no key {key}{near(key, KEYS)}: {', '.join(KEYS)} are what can be set here")
+    outputs = settings.get("paths.outputs", "outputs")
+    require(outputs != "", "paths.outputs", outputs, "a folder")
     chosen = [name.strip() for names in options.only for name in names.split(",")]
     for name in chosen:
         one_of("--only", name, tuple(SECTIONS))
@@ -71,7 +74,7 @@ def _request(options: Any) -> "CheckRequest":
         quick=options.quick,
         devices=devices,
         gpus=gpus,
-        outputs=Path(settings.get("paths.outputs") or "outputs"),
+        outputs=Path(outputs),
     )
 
 

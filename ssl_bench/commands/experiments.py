@@ -1,6 +1,6 @@
 """The papers' experiments as options of Hydra's group ``experiment``, made when they are listed or loaded.
 
-They come after ``conf/experiment/`` and before the folder of ``--config-dir``, whose options have names of their own.
+An option of the same name in ``conf/experiment/`` comes before them, one in the folder of ``--config-dir`` after them.
 """
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -16,7 +16,7 @@ GROUP = "experiment"
 
 
 class PapersSource(ConfigSource):
-    """Source of ``experiment/<paper>/<name>``: every name that begins with a paper's is taken for one of its own."""
+    """Source of ``experiment/<paper>/<name>``, also of names of tables that are no experiment: they are refused."""
 
     @staticmethod
     def scheme() -> str:
@@ -26,7 +26,7 @@ class PapersSource(ConfigSource):
         """The experiment.
 
         Raises:
-            ConfigError: there is none of that name; it names the nearest ones.
+            ConfigError: a table has no experiment of its name; it says what to take.
         """
         from ssl_bench.papers import experiments  # imported where it is used: every training starts with this file
 
@@ -43,10 +43,15 @@ class PapersSource(ConfigSource):
         return config_path in ("", GROUP)
 
     def is_config(self, config_path: str) -> bool:
-        from ssl_bench.papers import tables
+        from ssl_bench.papers import experiments, tables
 
-        group, _, name = config_path.partition("/")
-        return group == GROUP and name.partition("/")[0] in tables.papers()
+        group, _, name = config_path.removesuffix(".yaml").partition("/")
+        if group != GROUP or "/" not in name:
+            return False
+        try:
+            return experiments.content(name) is not None or bool(tables.find(name))
+        except ConfigError:
+            return False
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """Options with their paper, such as ``dcl/fig3a``: as they are written after ``experiment=``."""

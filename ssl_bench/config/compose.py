@@ -186,8 +186,12 @@ def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = 
         return f"there is no key {match[1]}{near(match[1], known)}; `ssl-bench {primary} --cfg job` prints them all"
     if match := re.search(r"Could not (?:find|load) '(.+)/(.*?)'", text):
         group, option = match[1], match[2]
+        if listed := re.search(r"Available options in '(.+?)'", text):  # experiment, of experiment/<paper>/<name>
+            group, option = listed[1], f"{group}/{option}".removeprefix(f"{listed[1]}/")
         options = re.findall(r"^\t(?!provider=)(.+)$", text, re.MULTILINE)
         options = options or sorted(path.stem for path in (directory() / group).glob("*.yaml"))
+        folder = f"{option.rpartition('/')[0]}/"
+        options = [other for other in options if other.startswith(folder)] or options
         remedy = f"set {group} to one of {', '.join(options)}"
         return f"{group}={option}: there is no such option{near(option, options)}; {remedy}"
     if text.startswith("Error merging override ") and error.__cause__ is not None:
