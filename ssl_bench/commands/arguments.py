@@ -2,11 +2,16 @@
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from ssl_bench.errors import ConfigError, RunError
+
+Main = TypeVar("Main", bound=Callable[..., int])
 
 
 class Parser(argparse.ArgumentParser):
@@ -15,11 +20,11 @@ class Parser(argparse.ArgumentParser):
     Args:
         command: its name, such as ``table``.
         description: shown by ``--help``.
-        add_help: False leaves ``--help`` to the caller.
+        more: further settings of ArgumentParser.
     """
 
-    def __init__(self, command: str, description: str, add_help: bool = True) -> None:
-        super().__init__(f"ssl-bench {command}", description=description, allow_abbrev=False, add_help=add_help)
+    def __init__(self, command: str, description: str, **more: Any) -> None:
+        super().__init__(f"ssl-bench {command}", description=description, allow_abbrev=False, **more)
 
     def read(self, arguments: Sequence[str]) -> Any:
         """Parse ``arguments``; exit with code 2 for wrong ones and with 0 after ``--help``."""
@@ -53,6 +58,23 @@ class Parser(argparse.ArgumentParser):
         sys.exit(refuse(f"{message}; {hint}flags of {self.prog} are {', '.join(flags)}"))
 
 
+def in_sentences(main: Main) -> Main:
+    """Let a command print what it refuses, or what a file system refuses it, as one sentence, and return its code."""
+
+    @functools.wraps(main)
+    def run(*arguments: Any) -> int:
+        try:
+            return main(*arguments)
+        except (ConfigError, RunError) as error:
+            return refuse(error, error.exit_code)
+        except BrokenPipeError:  # the reader of the output has closed it
+            raise
+        except OSError as error:
+            return refuse(error, RunError.exit_code)
+
+    return run  # type: ignore[return-value]
+
+
 def refuse(error: object, code: int = 2) -> int:
     """Print why a command cannot go on; return its exit code."""
     if isinstance(error, OSError) and error.strerror:
@@ -63,14 +85,12 @@ def refuse(error: object, code: int = 2) -> int:
 
 
 def show_progress(configurations: Iterable[Any], count: int) -> Iterable[Any]:
-    """Show how many of ``count`` configurations have been composed: a bar on a terminal, else one line at the start."""
+    """Show on a terminal how many of ``count`` configurations have been composed."""
     if count < 20:  # a second or two
         return configurations
     from rich.console import Console
     from rich.progress import track
 
-    console, text = Console(stderr=True), f"composing {count} configurations"
-    if not console.is_terminal:
-        print(text, file=sys.stderr, flush=True)
-        return configurations
-    return track(configurations, text, count, console=console, transient=True)
+    console = Console(stderr=True)
+    text, hidden = f"composing {count} configurations", not console.is_terminal
+    return track(configurations, text, count, console=console, transient=True, disable=hidden)

@@ -17,9 +17,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.build import near, one_of
-from ssl_bench.errors import ConfigError, InvalidValue, unwritable
+from ssl_bench.errors import ConfigError, require, unwritable
 
 if TYPE_CHECKING:
     from ssl_bench.check.run import CheckRequest
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 KEYS = ("devices", "paths.outputs")
 
 
+@in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Check this machine.
 
@@ -42,14 +43,12 @@ def main(arguments: Sequence[str]) -> int:
         "paths.outputs: the results folder."
     )
     options = parser.read(arguments)
+    request = _request(options)
     try:
-        request = _request(options)
         request.outputs.mkdir(parents=True, exist_ok=True)
         (request.outputs / "checks").mkdir(exist_ok=True)
-    except ConfigError as error:
-        return refuse(error)
     except OSError as error:
-        return refuse(unwritable(error))
+        raise unwritable(error) from error
     return _check(request, shlex.join(["ssl-bench", "check", *arguments]), options.json)
 
 
@@ -61,14 +60,11 @@ def _request(options: Any) -> "CheckRequest":
     """
     from ssl_bench.check.run import SECTIONS, CheckRequest
 
-    settings: dict[str, str] = {}
-    for override in options.overrides:
-        key, _, value = override.partition("=")
-        if key not in KEYS:
-            raise ConfigError(f"there is no key {key}{near(key, KEYS)}: {', '.join(KEYS)} are what can be set here")
-        if not value:
-            raise InvalidValue(key, "", "a number" if key == "devices" else "a folder")
-        settings[key] = value
+    settings: dict[str, str] = dict(override.partition("=")[::2] for override in options.overrides)
+    for key in settings.keys() - KEYS:
+        raise ConfigError(f"there is no key {key}{near(key, KEYS)}: {', '.join(KEYS)} are what can be set here")
+    outputs = settings.get("paths.outputs", "outputs")
+    require(outputs != "", "paths.outputs", outputs, "a folder")
     chosen = [name.strip() for names in options.only for name in names.split(",")]
     for name in chosen:
         one_of("--only", name, tuple(SECTIONS))
@@ -78,7 +74,7 @@ def _request(options: Any) -> "CheckRequest":
         quick=options.quick,
         devices=devices,
         gpus=gpus,
-        outputs=Path(settings.get("paths.outputs", "outputs")),
+        outputs=Path(outputs),
     )
 
 
@@ -100,11 +96,8 @@ def _devices(asked: str | None) -> tuple[int, int]:
     most = gpus or cores
     if asked is None:
         return gpus or min(2, cores), gpus
-    if not asked.isdecimal() or not 1 <= int(asked) <= most:
-        found = (
-            f"this machine shows {gpus} GPUs" if gpus else f"there is no GPU and {cores} CPU core{'s' * (cores > 1)}"
-        )
-        raise InvalidValue("devices", asked, f"an integer from 1 to {most}: {found}")
+    possible = asked.isdecimal() and 1 <= int(asked) <= most
+    require(possible, "devices", asked, f"an integer from 1 to {most}, the {'GPUs' if gpus else 'CPU cores'} here")
     return int(asked), int(asked) if gpus else 0
 
 
@@ -123,10 +116,7 @@ def _check(request: "CheckRequest", command: str, as_json: bool) -> int:
             print(*report.lines(result), sep="\n", file=output, flush=True)
     seconds = time.monotonic() - start
     content = report.record(request, command, started, seconds, results)
-    try:
-        folder = report.save(request.outputs, content, started, results)
-    except OSError as error:
-        return refuse(error, 1)
+    folder = report.save(request.outputs, content, started, results)
     print(f"{report.summary(results, seconds)}; {folder / 'check.md'}", file=output)
     if as_json:
         print((folder / "check.json").read_text(), end="")

@@ -10,19 +10,16 @@ paper, is in conf/evaluate/detection.yaml. A run that is smaller in any respect 
 import argparse
 import hashlib
 import json
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.distributed import leave, rank, world
-from ssl_bench.errors import ConfigError, RunError, require
 from ssl_bench.evaluate.detection import Detection, FineTuning
 from ssl_bench.hardware import local_device
 from ssl_bench.networks.export import load
@@ -32,21 +29,14 @@ FULL = {"epochs": 12, "sizes": [640, 800]}
 COCO_TRAIN = 117_266  # photos of train2017 with an object
 
 
-def finetune(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Train and evaluate, resuming after the last saved epoch; return the record."""
-    backbone, facts = load(options.export)
-    recipe = Detection(
-        *(facts["mean"], facts["std"], str(options.data), options.images, options.epochs),
-        batch_size=options.batch,
-        lr=options.lr,
-        warmup=options.warmup,
-        sizes=options.sizes,
-    )
-    recipe.check_data()
-    training = FineTuning(recipe, backbone, device, options.seed)
-    given = sorted(vars(options).items())
-    settings = {name: value for name, value in given if name != "overrides" and not isinstance(value, Path)}
-    identifying = json.dumps([settings, facts["sha256"]])
+def finetune(training: FineTuning, options: argparse.Namespace, digest: str) -> dict[str, Any]:
+    """Train and evaluate, resuming after the last saved epoch; return the record.
+
+    Args:
+        digest: SHA-256 of the backbone's weights.
+    """
+    settings = {name: value for name, value in sorted(vars(options).items()) if not isinstance(value, Path)}
+    identifying = json.dumps([settings, digest])
     identity, folder = hashlib.sha256(identifying.encode()).hexdigest()[:10], options.out / "checkpoints"
     if (state := checkpoint.load(folder, identity)) is not None:
         training.load_state_dict(state)
@@ -59,19 +49,10 @@ def finetune(options: argparse.Namespace, device: torch.device) -> dict[str, Any
     count = {f"{split}_photos": len(photos) for split, photos in training.photos.items()}
     record = metrics | count | {"steps": training.step, "losses": training.losses[-50:], "ranks": world()}
     places = {"export": str(options.export), "data": str(options.data)}
-    return record | {"settings": settings | places, "weights_sha256": facts["sha256"]}
+    return record | {"settings": settings | places, "weights_sha256": digest}
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Refuse invalid flags, before a process group or a GPU is used."""
-    for name, smallest in {"epochs": 1, "batch": 1, "warmup": 1, "seed": 0}.items():
-        value = getattr(options, name)
-        require(value >= smallest, f"--{name}", value, f"{smallest} or more")
-    require(0 < options.lr < math.inf, "--lr", options.lr, "a positive number")
-    require(0 < options.sizes[0] <= options.sizes[1], "--sizes", options.sizes, "two lengths, the shorter one first")
-    require(options.export.is_file(), "export", options.export, "the .json file of `ssl-bench export RUN_DIR`")
-
-
+@in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Write ``OUT/detection.json``; 0, 1 for a run that failed, 2 for wrong arguments or data."""
     parser = Parser("detect", "Fine-tune a detector on an exported backbone.")
@@ -91,25 +72,21 @@ def main(arguments: Sequence[str]) -> int:
         help="short side in training, from the first to the second; the second in the test",
     )
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.read(arguments)
-    if options.overrides:
-        return refuse(f"{options.overrides[0]}: detect takes --flags only, see ssl-bench detect --help", 2)
-    try:
-        _check(options)
-    except ConfigError as error:
-        return refuse(error)
+    options = parser.parse_args(arguments)
+    backbone, facts = load(options.export)
+    settings = {"batch_size": options.batch, "lr": options.lr, "warmup": options.warmup, "sizes": options.sizes}
+    recipe = Detection(facts["mean"], facts["std"], str(options.data), options.images, options.epochs, **settings)
+    recipe.check_data()
     device = local_device(int(os.environ.get("LOCAL_RANK", 0)))
     if "RANK" in os.environ:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        record = finetune(options, device)
+        record = finetune(FineTuning(recipe, backbone, device, options.seed), options, facts["sha256"])
         if rank() == 0:
             options.out.mkdir(parents=True, exist_ok=True)
             files.write_json(options.out / "detection.json", record)
             print(json.dumps({"scale": record["scale"], **record["metrics"]}), options.out / "detection.json")
         return 0
-    except (ConfigError, RunError, OSError) as error:
-        return refuse(error, getattr(error, "exit_code", 1))
     finally:
         if dist.is_initialized():
             leave()

@@ -10,22 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, refuse
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.commands.arguments import Parser, in_sentences
+from ssl_bench.errors import ConfigError
 
 
+@in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Evaluate; 0, 1 for a checkpoint that cannot be used, 2 for wrong arguments."""
     parser = Parser("evaluate", "Evaluate a trained run again.")
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="outputs/<name>/<run_id>")
     parser.epilog = "Then key=value: evaluate=OPTION, evaluate=[OPTION,...], evaluate.key=value, paths.data=DIR."
     options = parser.read(arguments)
-    try:
-        path, metrics = evaluate(options.run, options.overrides)
-    except ConfigError as error:
-        return refuse(error, error.exit_code)
-    except (RunError, OSError) as error:
-        return refuse(error, RunError.exit_code)
+    path, metrics = evaluate(options.run, options.overrides)
     from rich.console import Console
     from rich.table import Table
 

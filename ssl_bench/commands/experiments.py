@@ -3,14 +3,10 @@
 An option of the same name in ``conf/experiment/`` comes before them, one in the folder of ``--config-dir`` after them.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
@@ -20,16 +16,24 @@ GROUP = "experiment"
 
 
 class PapersSource(ConfigSource):
-    """Source of ``experiment/<paper>/<name>``."""
+    """Source of ``experiment/<paper>/<name>``, also of names of tables that are no experiment: they are refused."""
 
     @staticmethod
     def scheme() -> str:
         return "papers"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        content = _content(config_path)
+        """The experiment.
+
+        Raises:
+            ConfigError: a table has no experiment of its name; it says what to take.
+        """
+        from ssl_bench.papers import grids  # imported where it is used: every training starts with this file
+
+        name = config_path.removeprefix(f"{GROUP}/").removesuffix(".yaml")
+        content = grids.content(name)
         if content is None:
-            raise ConfigLoadError(f"there is no {config_path}")
+            raise ConfigError(f"{GROUP}={name}: {grids.no_experiment(name)}")
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": "_global_"})
 
     def available(self) -> bool:
@@ -39,7 +43,15 @@ class PapersSource(ConfigSource):
         return config_path in ("", GROUP)
 
     def is_config(self, config_path: str) -> bool:
-        return config_path.startswith(f"{GROUP}/") and _content(config_path) is not None
+        from ssl_bench.papers import grids, tables
+
+        group, _, name = config_path.removesuffix(".yaml").partition("/")
+        if group != GROUP or "/" not in name:
+            return False
+        try:
+            return grids.content(name) is not None or bool(tables.find(name))
+        except ConfigError:
+            return False
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """Options with their paper, such as ``dcl/fig3a``: as they are written after ``experiment=``."""
@@ -57,30 +69,7 @@ class PapersSearchPath(SearchPathPlugin):
         search_path.append("ssl-bench", f"{PapersSource.scheme()}://")
 
 
-def check(name: str, folders: Sequence[Path]) -> None:
-    """Refuse an experiment of no paper that is in no folder of options either.
-
-    Raises:
-        ConfigError: naming the nearest experiments.
-    """
-    from ssl_bench.papers import grids
-
-    own = {
-        str(path.relative_to(folder / GROUP).with_suffix("")): path
-        for folder in folders
-        for path in (folder / GROUP).rglob("*.yaml")
-    }
-    if name not in own and grids.content(name) is None:
-        raise ConfigError(f"{GROUP}={name}: {grids.no_experiment(name, sorted(own))}")
-
-
 def register() -> None:
     """Make the experiments known to Hydra, once per process."""
     for plugin in (PapersSource, PapersSearchPath):
         Plugins.instance().register(plugin)
-
-
-def _content(config_path: str) -> dict[str, Any] | None:
-    from ssl_bench.papers import grids  # imported where it is used: every training starts with this file
-
-    return grids.content(config_path.removeprefix(f"{GROUP}/").removesuffix(".yaml"))

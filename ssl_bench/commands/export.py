@@ -11,26 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, refuse
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.commands.arguments import Parser, in_sentences
+from ssl_bench.errors import ConfigError
 
 FORMATS = ("timm", "torchvision", "card")
 
 
+@in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Write the export and print the path of its description; 0, 1 for a checkpoint that cannot be used, 2 refused."""
     parser = Parser("export", "Write the backbone of a trained run for timm or torchvision, or as a folder to share.")
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="outputs/<name>/<run_id>")
     parser.add_argument("--format", choices=FORMATS, default="timm", help="card: a folder for the Hugging Face hub")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to, inside RUN_DIR unless it is given")
-    options = parser.read(arguments)
-    if options.overrides:
-        return refuse(f"{options.overrides[0]}: export takes --flags only, see ssl-bench export --help")
-    try:
-        print(export(options.run, options.format, options.out))
-        return 0
-    except (ConfigError, RunError, OSError) as error:
-        return refuse(error, getattr(error, "exit_code", RunError.exit_code))
+    options = parser.parse_args(arguments)
+    print(export(options.run, options.format, options.out))
+    return 0
 
 
 def export(folder: Path, form: str, out: Path | None = None) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, refuse, show_progress
+from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
@@ -14,6 +14,7 @@ from ssl_bench.papers.selection import HELP, Selection
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
+@in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Write a picture; 0, or 2 for wrong arguments."""
     parser = Parser("figure", "Plot our points over those of a paper's figure.")
@@ -26,19 +27,16 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     selection = Selection.read(options.names, options.all, options.overrides)
     path = options.out or Path(f"{'-'.join(options.names or ['figures']).replace('/', '-')}.png")
-    try:
-        selection.check_reading()
-        selected = [(table, selection.cells(table)) for table in selection.tables()]
-        for table, _ in selected:
-            if not table.x:
-                figures = [other.name for other in tables.load(table.paper) if other.x]
-                raise ConfigError(f"{table.name} is no figure: set it to one of {', '.join(figures)}")
-        require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
-        require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
-        results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
-        filled = [(table, fill(table, cells, results)) for table, cells in selected]
-    except ConfigError as error:
-        return refuse(error)
+    selection.check_reading()
+    selected = [(table, selection.cells(table)) for table in selection.tables()]
+    for table, _ in selected:
+        if not table.x:
+            figures = [other.name for other in tables.load(table.paper) if other.x]
+            raise ConfigError(f"{table.name} is no figure: set it to one of {', '.join(figures)}")
+    require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
+    require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
+    results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
+    filled = [(table, fill(table, cells, results)) for table, cells in selected]
     from ssl_bench.papers.drawing import draw, panels
 
     figure = draw([panel for table, cells in filled for panel in panels(table, cells, results)])

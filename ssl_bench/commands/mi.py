@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ssl_bench.config.build import build
+from ssl_bench.config.build import build, converted
 from ssl_bench.errors import require
 
-POSITIVE = ("information", "dimensions", "pairs", "hidden", "outputs", "steps", "evaluations", "lr")
+INTEGERS = ("dimensions", "pairs", "hidden", "outputs", "steps", "evaluations", "seed")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,13 +26,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def check(config: dict[str, Any]) -> None:
     """Refuse invalid values."""
-    for key in POSITIVE:
-        value = config[key]
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        require(number and 0 < value < math.inf, key, value, "a positive number")
-        require(isinstance(value, int) or key in ("information", "lr"), key, value, "a positive integer")
-    seed = config["seed"]
-    require(isinstance(seed, int) and seed >= 0, "seed", seed, "an integer of 0 or more")
+    for key in ("information", "lr", *INTEGERS):
+        value = converted(config[key], int if key in INTEGERS else float, key)
+        require(value > 0 or key == "seed", key, value, "a positive number")
     require(config["pairs"] >= 2, "pairs", config["pairs"], "2 or more")
     for group in ("loss", "temperature"):
         build(config[group], group)

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from ssl_bench.commands.arguments import Parser, refuse
-from ssl_bench.errors import ConfigError, RunError, require
+from ssl_bench.commands.arguments import Parser, in_sentences
+from ssl_bench.errors import require
 
 
+@in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Write the files of the dataset; return 0, 1 for a failed download or bad photos, 2 for bad arguments."""
     parser = Parser("prepare", "Make a dataset ready for training: dataset=NAME, paths.data=FOLDER to set the folder.")
@@ -20,11 +21,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     if not options.overrides:
         parser.error("name a dataset by key=value, such as dataset=cifar10")
-    try:
-        for sentence in _run(options.overrides, options.source, options.show):
-            print(sentence)
-    except (ConfigError, RunError, OSError) as error:
-        return refuse(error, getattr(error, "exit_code", 1))
+    for sentence in _run(options.overrides, options.source, options.show):
+        print(sentence)
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.report import html, serve
 from ssl_bench.report.collect import Collector
@@ -16,6 +16,7 @@ EPILOG = """A word that is a folder is the results folder; any other word select
 folder in the results folder. paths.outputs=FOLDER sets the results folder too."""
 
 
+@in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Write the file, or serve it until Ctrl-C; return 0, or 2 for wrong arguments."""
     parser = Parser("report", "Show runs, plots and the papers' tables in a browser.")
@@ -30,14 +31,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.epilog = EPILOG
     options = parser.read(arguments)
-    try:
-        collector = _collector(options.words, options.overrides)
-        if options.watch:
-            return _serve(collector, options.host, options.open)
-        require(options.host == serve.LOCAL, "--host", options.host, "an address together with --watch only")
-        return _write(collector, options.out, options.open)
-    except ConfigError as error:
-        return refuse(error)
+    collector = _collector(options.words, options.overrides)
+    if options.watch:
+        return _serve(collector, options.host, options.open)
+    require(options.host == serve.LOCAL, "--host", options.host, "an address together with --watch only")
+    return _write(collector, options.out, options.open)
 
 
 def _collector(words: Sequence[str], overrides: Sequence[str]) -> Collector:

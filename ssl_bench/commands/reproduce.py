@@ -6,8 +6,6 @@ to every cell; if they change what is computed, the runs are recorded with ``sca
 commands run at the same time. ``--recipe`` only says in words what the cells train.
 """
 
-import contextlib
-import fcntl
 import importlib
 import shutil
 import signal
@@ -19,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ssl_bench import hardware
-from ssl_bench.commands.arguments import Parser, refuse, show_progress
+from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.config import schema
-from ssl_bench.config.build import one_of
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.config.build import converted
+from ssl_bench.errors import require
 from ssl_bench.papers import cost, recipe, smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
 from ssl_bench.papers.selection import HELP, Selection
@@ -31,6 +29,7 @@ from ssl_bench.signals import stops
 SUBMITTED = 32  # commands that wait for jobs of Slurm at the same time, each in a process of its own
 
 
+@in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Plan and train.
 
@@ -47,13 +46,10 @@ def main(arguments: Sequence[str]) -> int:
         "other key=value is added to every cell."
     )
     options = parser.read(arguments)
-    try:
-        request = Request.read(Selection.read(options.names, options.all, options.overrides))
-        one_of("scale", request.scale, schema.CHOICES["scale"])
-        require(all(seed >= 0 for seed in request.seeds), "seed", list(request.seeds), "integers of 0 or more")
-        planned = plan(request, show_progress)
-    except ConfigError as error:
-        return refuse(error)
+    request = Request.read(Selection.read(options.names, options.all, options.overrides))
+    converted(request.scale, schema.EXACT["scale"], "scale")
+    require(all(seed >= 0 for seed in request.seeds), "seed", list(request.seeds), "integers of 0 or more")
+    planned = plan(request, show_progress)
     if options.recipe:
         for text, cells in recipe.recipes(planned).items():
             print(*cells, text, "", sep="\n")
@@ -63,13 +59,13 @@ def main(arguments: Sequence[str]) -> int:
     if options.dry_run:
         print(*(runs.line() for runs in todo), sep="\n")
         return 0
+    if request.launcher != "basic":
+        return max(_train_at_once(request, todo), default=0)
     try:
-        if request.launcher != "basic":
-            return max(_train_at_once(request, todo), default=0)
-        with _generated_images(request):
-            return max(_train_in_turn(request, todo), default=0)
-    except OSError as error:  # such as a full disk while images are generated
-        return refuse(f"{error.filename or request.outputs}: {error.strerror}", 1)
+        return max(_train_in_turn(request, todo), default=0)
+    finally:
+        if request.scale == "smoke":
+            shutil.rmtree(request.smoke_data, ignore_errors=True)
 
 
 def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
@@ -148,21 +144,3 @@ def _train_at_once(request: Request, todo: Sequence[PlannedRuns]) -> list[int]:
     finally:
         for known, handler in former.items():
             signal.signal(known, handler)
-
-
-@contextlib.contextmanager
-def _generated_images(request: Request) -> Iterator[None]:
-    """Remove the generated images of smoke runs after the last process that needs them; do nothing for other runs."""
-    if request.scale != "smoke":
-        yield
-        return
-    data = request.smoke_data
-    data.mkdir(parents=True, exist_ok=True)
-    with open(data / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(BlockingIOError):  # another process needs them
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(data, ignore_errors=True)

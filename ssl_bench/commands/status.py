@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.status.labels import labels
 from ssl_bench.status.scan import Entry, Scan, Status
@@ -42,6 +42,7 @@ WHERE = (
 SORT = "list the runs by state, folder, label, epoch, speed, a metric (best first), a group or a key; -KEY reverses"
 
 
+@in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Print a table of the runs; return 0, or 2 for wrong arguments."""
     parser = Parser("status", "Show the runs and grids under a results folder.")
@@ -55,10 +56,9 @@ def main(arguments: Sequence[str]) -> int:
     forms.add_argument("--csv", action="store_true", help="print a table of the same fields")
     forms.add_argument("--failed", action="store_true", help="print the commands that start the failed runs again")
     words = list(arguments)
-    for place in range(len(words) - 1):
-        if words[place] == "--sort" and words[place + 1].startswith("-"):  # which argparse takes for two flags
-            words[place : place + 2] = [f"--sort={words[place + 1]}"]
-            break
+    if "--sort" in words[:-1]:  # argparse would take -KEY for a flag
+        place = words.index("--sort")
+        words[place : place + 2] = [f"--sort={words[place + 1]}"]
     options = parser.parse_args(words)  # the name of the folder may contain "="
     if isinstance(sys.stdout, io.TextIOWrapper):  # a folder may have any bytes as its name
         if options.csv or options.failed:
@@ -66,11 +66,8 @@ def main(arguments: Sequence[str]) -> int:
         else:
             sys.stdout.reconfigure(errors="backslashreplace")
     if not options.outputs.is_dir():
-        return refuse(f"there is no folder {options.outputs}: name the folder that paths.outputs was set to")
-    try:
-        return _watch(options) if options.watch else _print(options)
-    except ConfigError as error:
-        return refuse(error)
+        raise ConfigError(f"there is no folder {options.outputs}: name the folder that paths.outputs was set to")
+    return _watch(options) if options.watch else _print(options)
 
 
 def _look(scan: Scan, options: Namespace) -> tuple[list[Labelled], float | None, bool]:

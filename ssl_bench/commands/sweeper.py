@@ -1,15 +1,13 @@
 """Carry out a grid: start the runs that are not finished, then wait for those that other processes were training."""
 
 import itertools
-import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
@@ -22,7 +20,6 @@ from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import State
 from ssl_bench.record import results
 
-LARGEST = 10_000  # runs of a grid; checking them takes three minutes
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -42,7 +39,9 @@ class GridSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Read the grid's folder and make the launcher that the configuration names."""
-        _check_launcher(config.hydra)
+        launcher = config.hydra.runtime.choices["hydra/launcher"]
+        remedy = "local, or start the command on a machine that has Slurm: there is no srun"
+        require(launcher != "slurm" or shutil.which("srun") is not None, "hydra/launcher", launcher, remedy)
         plugins: Any = Plugins.instance()
         self.loader = hydra_context.config_loader
         self.grid, self.primary = Path(config.hydra.sweep.dir), config.hydra.job.config_name
@@ -58,7 +57,6 @@ class GridSweeper(Sweeper):
         """
         overrides = [*(f"{key}={values}" for key, values in self.params.items()), *arguments]
         parsed = OverridesParser.create(self.loader).parse_overrides(overrides)
-        _check_size(parsed)
         values = {override.get_key_element(): _single(override) for override in parsed}  # of a key, the last ones count
         runs = [list(run) for run in dict.fromkeys(itertools.product(*values.values()))]
         finished = self._checked(runs)
@@ -102,45 +100,12 @@ class GridSweeper(Sweeper):
             raise ConfigError(f"hydra/launcher=slurm: {reason}: {remedy}") from error
 
 
-def _check_launcher(settings: DictConfig) -> None:
-    """Refuse settings with which a launcher would fail or hang."""
-    launcher, chosen = settings.launcher, settings.runtime.choices["hydra/launcher"]
-    kind = launcher._target_.rpartition(".")[2]
-    if kind == "SlurmLauncher":
-        remedy = "local, or start the command on a machine that has Slurm: there is no srun"
-        require(shutil.which("srun") is not None, "hydra/launcher", chosen, remedy)
-    if kind == "JoblibLauncher":
-        require(launcher.n_jobs >= 1, "hydra.launcher.n_jobs", launcher.n_jobs, "1 or more")
-        known = {**ConfigStore.instance().load("hydra/launcher/joblib.yaml").node, "batch_size": "1"}
-        for key, value in launcher.items():
-            if key != "n_jobs" and value != known.get(key, ...):
-                raise ConfigError(f"hydra.launcher.{key}={value}: leave it out: only hydra.launcher.n_jobs can be set")
-
-
 def _single(override: Override) -> list[str]:
     """An override of a grid as overrides with one value each."""
     key, swept = override.get_key_element(), override.is_sweep_override()
     return [
         f"{key}={v}" for v in (override.sweep_string_iterator() if swept else [override.get_value_element_as_str()])
     ]
-
-
-def _check_size(overrides: Sequence[Override]) -> None:
-    """Refuse a grid without runs or with more than LARGEST, before they are listed."""
-    sizes = dict[str, float]()
-    for override in overrides:
-        key: str = override.get_key_element()
-        values: Any = override.value()
-        if isinstance(values, RangeSweep):
-            start, stop, step = map(float, (values.start, values.stop, values.step))  # type: ignore[arg-type]  # are set
-            sizes[key] = (stop - start) / step if step else 0
-        elif override.is_sweep_override() and override.is_discrete_sweep():
-            sizes[key] = len(list(override.sweep_string_iterator()))
-        if isinstance(values, IntervalSweep) or not sizes.get(key, 1) > 0:
-            raise ConfigError(f"{override.input_line}: no values for a grid: write them, such as {key}=0,1,2")
-    count = math.prod(sizes.values())
-    if count > LARGEST:
-        raise ConfigError(f"{' '.join(sizes)}: the grid has {count:,.0f} runs: start {LARGEST:,} or less at a time")
 
 
 def register() -> None:

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from ssl_bench.commands.arguments import Parser, refuse, show_progress
+from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.config.build import one_of
-from ssl_bench.errors import ConfigError
 from ssl_bench.papers import formats, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
@@ -16,6 +15,7 @@ NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, nu
 of the project, which is committed with this package."""
 
 
+@in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Print tables; 0, or 2 for wrong arguments."""
     parser = Parser("table", "Print a paper's numbers beside those of the runs on disk.")
@@ -27,16 +27,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.epilog = f"{NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
     selection = Selection.read(options.names, options.all, options.overrides)
-    try:
-        selection.check_reading()
-        one_of("--format", options.format, tuple(formats.FORMATS))
-        if options.claims:
-            return _claims(selection, options.format)
-        selected = [(table, selection.cells(table)) for table in selection.tables()]
-        results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
-        filled = [(table, fill(table, cells, results)) for table, cells in selected]
-    except ConfigError as error:
-        return refuse(error)
+    selection.check_reading()
+    one_of("--format", options.format, tuple(formats.FORMATS))
+    if options.claims:
+        return _claims(selection, options.format)
+    selected = [(table, selection.cells(table)) for table in selection.tables()]
+    results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
+    filled = [(table, fill(table, cells, results)) for table, cells in selected]
     text = formats.formatted(options.format, filled)
     if options.format in verdicts.FORMS and any(isinstance(table, PaperClaim) for table, _ in filled):
         text = "\n".join(formats.formatted(options.format, [each]) + _verdict(each[0], results) for each in filled)

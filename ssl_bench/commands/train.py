@@ -6,7 +6,6 @@ a finished run is skipped and a partial one resumed.
 """
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -22,24 +21,18 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench import __version__
 from ssl_bench.commands import experiments, sweeper
-from ssl_bench.commands.arguments import Parser, refuse
+from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.commands.sweeper import GridSweeper
 from ssl_bench.config import compose, schema
-from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch import grid, processes
 from ssl_bench.launch.job import Check, Job, Work
 from ssl_bench.launch.outcome import Outcome, State
 
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-# Flags of Hydra that belong to an application without commands, with what to do instead.
-OWN_OPTIONS = "leave it out: --config-dir FOLDER adds options of your own"
-COMPLETION = 'leave it out: eval "$(ssl-bench completion bash)" completes commands, options and keys'
-RERUN = "leave it out: the command of a run is in its command.txt"
-REFUSED = dict.fromkeys(("--config-path", "-cp", "--config-name", "-cn"), OWN_OPTIONS)
-REFUSED |= dict.fromkeys(("--shell-completion", "-sc"), COMPLETION) | {"--experimental-rerun": RERUN}
 
 
+@in_sentences
 def main(
     arguments: Sequence[str],
     primary: str = "train",
@@ -58,10 +51,7 @@ def main(
         0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:
         stopped by signal n, to be resumed by the same command.
     """
-    try:
-        flags, overrides = _read(primary, arguments)
-    except ConfigError as error:
-        return refuse(error)
+    flags, overrides = _read(primary, arguments)
     os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, which are put into sentences below
     # Hydra reads sys.argv, flags first.
@@ -89,14 +79,10 @@ def main(
     experiments.register()
     sweeper.register()
     try:
+        compose.check_overrides(overrides)
         hydra.main(config_path=str(compose.directory()), config_name=primary, **compose.VERSION_BASE)(run_one)()
     except (HydraException, OmegaConfBaseException) as error:
         return refuse(compose.explain(error, overrides, primary))
-    except ConfigError as error:
-        return refuse(error)
-    except KeyboardInterrupt:  # outside a training, which handles signals itself
-        print("interrupted; the same command does what is missing", file=sys.stderr)
-        return 128 + signal.SIGINT
     finally:
         sys.argv = shell_arguments
     if GridSweeper.folder is not None:
@@ -116,46 +102,27 @@ def _read(primary: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]
     """Check the command line; return Hydra's flags and the overrides.
 
     Raises:
-        ConfigError: a word, a flag or an override that cannot be used.
+        ConfigError: a word that is no override, or a flag without the one that it belongs to.
     """
-    for argument in arguments:
-        if (remedy := REFUSED.get(argument.partition("=")[0])) is not None:
-            raise ConfigError(f"{argument}: {remedy}")
     parser = Parser(primary, "", add_help=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--hydra-help", action="store_true")
     parser.add_argument("--version", action="version", version=f"ssl-bench {__version__}")
-    parser.add_argument("--run", "-r", action="store_true")
-    parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
-    parser.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--run", "-r", action="store_true")
+    modes.add_argument("--multirun", "-m", action="store_true")
+    modes.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    modes.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--package", "-p")
     parser.add_argument("--config-dir", "-cd", type=Path)
     parser.add_argument("words", nargs="*")
     options = parser.read(arguments)
     if options.words:
-        raise ConfigError(compose.no_override(options.words[0]))
-    modes = [f"--{name}" for name in ("run", "multirun", "cfg", "info") if getattr(options, name)]
-    printed_only = modes == ["--multirun", "--cfg"]  # what the runs of a grid have in common
-    if len(modes) > 1 and not options.help and not printed_only:
-        raise ConfigError(f"{modes[0]} and {modes[1]} exclude each other: leave {modes[0]} out")
-    compose.check_overrides(options.overrides)
-    for override in filter(compose.is_sweep, options.overrides if printed_only else ()):
-        raise ConfigError(f"{override}: --cfg prints the configuration of one run: give one value")
-    if options.resolve and not options.cfg and not options.help:
-        raise ConfigError("--resolve is part of --cfg: add --cfg job, or leave --resolve out")
-    if options.package is not None and not options.cfg:
-        raise ConfigError("--package is part of --cfg: add --cfg job, or leave --package out")
-    package, keys = options.package, compose.keys(options.overrides, primary) if options.package else []
-    if package is not None and package not in keys and package.split(".")[0] not in ("hydra", "_global_"):
-        raise ConfigError(f"--package={package}: there is no such key{near(package, keys)}: set it to a key or a group")
-    folder = options.config_dir
-    if folder is not None and not folder.is_dir():
-        raise ConfigError(f"--config-dir={folder}: set --config-dir to a folder that exists")
-    folders = [compose.directory(), *([folder] if folder else [])]
-    for override in options.overrides:
-        key, _, name = override.lstrip("+").partition("=")
-        if key == experiments.GROUP and primary == "train":
-            experiments.check(name.strip("'\""), folders)
-    return parser.split([word for word in arguments if not (printed_only and word in ("-m", "--multirun"))])
+        word = options.words[0]
+        groups = sorted(path.parent.name for path in compose.directory().glob("*/*.yaml") if path.stem == word)
+        hint = f" (did you mean {groups[0]}={word}?)" if groups else ""
+        raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
+    if options.cfg is None and (options.resolve or options.package):
+        raise ConfigError("--resolve and --package are part of --cfg: add --cfg job")
+    return parser.split(arguments)

@@ -4,7 +4,7 @@ import contextlib
 import math
 import pickle
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, QuotedString, RangeSweep
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -44,7 +44,7 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
     Its key ``choices`` has the option that was chosen in each group.
 
     Raises:
-        ConfigError: an interpolation has no value, a value is missing or a secret, or a plugin cannot be used.
+        ConfigError: an interpolation has no value, a value is missing, or a plugin cannot be used.
     """
     try:
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
@@ -52,7 +52,6 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(explain(error)) from error
     listed = plugins.versions(config.pop("plugins", []))
     plugins.check_listed(config, listed)
-    guard.refuse_secrets(config)  # once more, with the values of interpolations
     config |= {"plugins": listed} if listed else {}
     config["choices"] = {k: v for k, v in sorted(choices.items()) if v is not None and "/" not in k and k != "local"}
     return config
@@ -64,16 +63,12 @@ def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any
     Raises:
         ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
     """
-    check_overrides(overrides)
     try:
-        return _load(overrides, primary)
+        check_overrides(overrides)
+        with _hydra():
+            return resolve(*_composed(overrides, primary))
     except (HydraException, ValueError) as error:
         raise ConfigError(explain(error, overrides, primary)) from error
-
-
-def _load(overrides: Sequence[str], primary: str) -> dict[str, Any]:
-    with _hydra():
-        return resolve(*_composed(overrides, primary))
 
 
 def _composed(overrides: Sequence[str], primary: str) -> tuple[DictConfig, dict[str, Any]]:
@@ -128,6 +123,12 @@ class Composer:
 
 
 @cache
+def composer() -> Composer:
+    """The composer of this process."""
+    return Composer()
+
+
+@cache
 def _parse(override: str) -> Override:
     parsed = OverridesParser.create().parse_override(override)
     if parsed.is_sweep_override():
@@ -149,53 +150,23 @@ def as_written(overrides: Any) -> list[str]:
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Refuse overrides that have no key, and values of groups that are no options.
+    """Refuse values of groups that are no name: Hydra would fail at some, and merge the options of a list into one.
 
     Raises:
         ConfigError: naming the override.
+        HydraException: an override cannot be read.
     """
-    groups = _groups()
-    for text in overrides:
-        try:
-            (parsed,) = OverridesParser.create().parse_overrides([text])
-        except HydraException as error:
-            raise ConfigError(explain(error)) from error
-        key, value = parsed.key_or_group, parsed._value
-        if not key:
-            raise ConfigError(f"{text}: write key=value, such as seed=3")
-        if key not in groups or parsed.is_delete():
-            continue
-        if key == "experiment" and (isinstance(value, list) or parsed.is_sweep_override()):
-            raise ConfigError(f"{text}: each experiment has a grid of its own: start one at a time")
-        for option in value.list or () if isinstance(value, ChoiceSweep) else [value]:
-            _check_option(text, key, option)
-
-
-def is_sweep(override: str) -> bool:
-    """Whether a valid override gives several values, one for each run of a grid."""
-    return bool(OverridesParser.create().parse_override(override).is_sweep_override())
-
-
-def _check_option(text: str, group: str, option: Any) -> None:
-    """Refuse a value of a group that is no name of an option."""
-    if isinstance(option, list) and group != "evaluate":
-        raise ConfigError(f"{text}: set {group} to one option; only evaluate takes a list")
-    for name in option if isinstance(option, list) else [option]:
-        name = name.text if isinstance(name, QuotedString) else name
-        if isinstance(name, Glob | IntervalSweep | RangeSweep):
-            continue
-        if not isinstance(name, str):
-            out = "leave experiment out" if group == "experiment" else f"leave the group out by ~{group}"
-            raise ConfigError(f"{text}: set {group} to the name of an option{_options(group)}, or {out}")
-        if name.startswith("/") or ".." in name.split("/"):
-            raise ConfigError(f"{text}: set {group} to the name of an option{_options(group)}, not to a path")
-
-
-def no_override(word: str) -> str:
-    """Why a word of the command line is refused that is no ``key=value``."""
-    groups = sorted(path.parent.name for path in directory().glob("*/*.yaml") if path.stem == word)
-    hint = f" (did you mean {groups[0]}={word}?)" if groups else ""
-    return f"{word or 'an empty argument'} is no key=value{hint}: write it as group=option or key=value, such as seed=3"
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        line, group, value = override.input_line, override.key_or_group, override.value()
+        if not group:
+            raise ConfigError(f"{line}: write key=value, such as seed=3")
+        if group == "experiment" and (isinstance(value, list) or override.is_sweep_override()):
+            raise ConfigError(f"{line}: each experiment has a grid of its own: start one at a time")
+        names = value if isinstance(value, list) and group == "evaluate" else [value]
+        in_question = group in _groups() and not override.is_delete() and not override.is_sweep_override()
+        if in_question and not all(isinstance(name, str) for name in names):
+            several = "; only evaluate takes a list" if isinstance(value, list) else f", or leave it out by ~{group}"
+            raise ConfigError(f"{line}: set {group} to the name of an option{several}")
 
 
 def _groups() -> set[str]:
@@ -203,49 +174,26 @@ def _groups() -> set[str]:
     return {"experiment", *(entry.name for entry in directory().iterdir() if entry.is_dir())} - {"hydra"}
 
 
-def _options(group: str) -> str:
-    """The options of a group, as a part of a sentence."""
-    names = sorted(path.stem for path in (directory() / group).glob("*.yaml"))
-    return f", one of {', '.join(names)}" if names else ""
-
-
 def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = "train") -> str:
     """Put an error of Hydra or OmegaConf into one sentence that names the key and says what to set."""
     text = str(error)
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.*?)'(?: requires|\n)", text):
         return f"{match[1]}: several values make a grid: add -m, or write [a,b] for a list"
-    if match := re.search(r"Could not load '(.*)/(.*?)'", text):
-        group, option = match[1], match[2]
-        names = sorted(path.stem for path in (directory() / group).glob("*.yaml"))
-        return (
-            f"{group}={option}: there is no such option{near(option, names)}; set {group} to one of {', '.join(names)}"
-        )
-    if match := re.search(r"Could not delete.*?'(.+?)'", text):
-        return (
-            f"~{match[1]}: there is no key {match[1]}{near(match[1], keys(overrides, primary))}; leave ~{match[1]} out"
-        )
-    if match := re.search(r"force-add of config groups is not supported: '\+\+(.*?)'", text):
-        return f"++{match[1]}: leave ++ out: {match[1]}"
     if match := re.search(r"Multiple values for (\S+?)\. To override", text):
         return f"{match[1]} has a value already: leave the + before {match[1]} out"
-    if text.startswith("Could not override '") or "\nCould not override '" in text or ": Could not override '" in text:
-        key = text.split("Could not override '")[1].split("'")[0]
-        others = [name for name in keys(overrides, primary) if name != key]
-        return f"there is no key {key}{near(key, others)}; `ssl-bench {primary} --cfg job` prints them all"
-    if "Could not find '" in text:
-        path = text.split("Could not find '")[1].split("'")[0]
-        _, _, listed = text.partition("Available options in '")
-        if listed:
-            group = listed.split("'")[0]
-            option = path.removeprefix(f"{group}/")
-            options = [line.strip() for line in listed.splitlines() if line.startswith("\t")]
-            options = [o for o in options if not o.startswith("provider=")]
-            same_folder = [o for o in options if o.startswith(f"{option.rpartition('/')[0]}/")]  # experiment=dcl/...
-            options = same_folder or options
-            known = ", ".join(options)
-            return f"{group}={option}: there is no such option{near(option, options)}; set {group} to one of {known}"
-        group, _, option = path.rpartition("/")
-        return f"there is no {group}={option} and no group {group}{near(group, keys(overrides, primary))}"
+    if match := re.search(r"Could not override '(.+?)'", text):
+        known = [key for key in _keys(overrides, primary) if key != match[1]]
+        return f"there is no key {match[1]}{near(match[1], known)}; `ssl-bench {primary} --cfg job` prints them all"
+    if match := re.search(r"Could not (?:find|load) '(.+)/(.*?)'", text):
+        group, option = match[1], match[2]
+        if listed := re.search(r"Available options in '(.+?)'", text):  # experiment, of experiment/<paper>/<name>
+            group, option = listed[1], f"{group}/{option}".removeprefix(f"{listed[1]}/")
+        options = re.findall(r"^\t(?!provider=)(.+)$", text, re.MULTILINE)
+        options = options or sorted(path.stem for path in (directory() / group).glob("*.yaml"))
+        folder = f"{option.rpartition('/')[0]}/"
+        options = [other for other in options if other.startswith(folder)] or options
+        remedy = f"set {group} to one of {', '.join(options)}"
+        return f"{group}={option}: there is no such option{near(option, options)}; {remedy}"
     if text.startswith("Error merging override ") and error.__cause__ is not None:
         override = text.removeprefix("Error merging override ")
         reason = str(error.__cause__).splitlines()[0].replace("Integer", "an integer").replace("Float", "a number")
@@ -260,19 +208,12 @@ def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = 
     return " ".join(text.split("\nSee http")[0].split())
 
 
-def keys(overrides: Sequence[str], primary: str) -> list[str]:
-    """All keys of the configuration with the groups that ``overrides`` choose, for suggestions."""
-    groups = {*_groups(), "hydra"}
-    chosen = [o for o in overrides if o.split("=")[0] in groups and "," not in o]
+def _keys(overrides: Sequence[str], primary: str) -> set[str]:
+    """The groups, and all keys of the configuration with the groups that ``overrides`` choose."""
+    chosen = [override for override in overrides if override.split("=")[0] in _groups() and "," not in override]
     try:
-        config = _load(chosen, primary)
-    except (ConfigError, HydraException, ValueError):  # explained elsewhere
-        return sorted(groups)
-
-    def walk(node: Mapping[str, Any], prefix: str) -> Iterable[str]:
-        for key, value in node.items():
-            yield prefix + key
-            if isinstance(value, Mapping):
-                yield from walk(value, f"{prefix}{key}.")
-
-    return sorted({*walk(config, ""), *(groups & {*config["choices"], "experiment"})} - {"choices"})
+        with _hydra():
+            config = OmegaConf.to_container(_composed(chosen, primary)[0], resolve=False)
+    except HydraException:  # an option of a folder that only --config-dir names
+        config = {}
+    return {path for path, _ in guard.leaves(config)} | _groups()

@@ -9,18 +9,14 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
-
-if TYPE_CHECKING:
-    from ssl_bench.config.compose import Composer
 
 SEED = 907_340_511  # stands for the seed until one is chosen
 
@@ -54,24 +50,23 @@ def compositions(requests: Iterable[Request], progress: Progress = lambda each, 
     Args:
         progress: iterates over the new configurations, of which there are ``count``.
     """
-    different, path = dict.fromkeys(requests), _file()
-    known: dict[Request, Composition] = {}
-    for line in files.read_json_lines(path) if different else ():
-        match line:
-            case [str(command), list(overrides), str(text)]:
-                known[command, tuple(overrides)] = Composition(text)
-    new = [request for request in different if request not in known]
+    path, texts = _file(), {request: json.dumps(request) for request in requests}
+    known = (files.read_json(path) if texts else None) or {}
+    new = [request for request, text in texts.items() if text not in known]
     made = {request: _compose(request) for request in progress(new, len(new))}
     # The version of a plugin, which is part of the configuration, may change at any time.
-    texts = {request: each.text for request, each in made.items() if isinstance(each, Composition)}
-    lines = [json.dumps([*request, text]) + "\n" for request, text in texts.items() if '"plugins": {' not in text]
+    kept = {
+        texts[request]: each.text
+        for request, each in made.items()
+        if isinstance(each, Composition) and '"plugins": {' not in each.text
+    }
     with contextlib.suppress(OSError):  # the home directory may be read-only
-        if lines:
+        if kept:
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.append(path, "".join(lines))
-            for other in set(path.parent.glob("compositions*.jsonl")) - {path}:  # made of other sources
+            files.write_json(path, known | kept)
+            for other in set(path.parent.glob("compositions*.json*")) - {path}:  # made of other sources
                 other.unlink()
-    return {request: known.get(request) or made[request] for request in different}
+    return {request: Composition(known[text]) if text in known else made[request] for request, text in texts.items()}
 
 
 def _file() -> Path:
@@ -80,22 +75,16 @@ def _file() -> Path:
     texts = [path.read_text() for path in sources]
     variables = sorted({name for text in texts for name in re.findall(r"oc\.env:(\w+)", text)})
     inputs = texts, [os.environ.get(name) for name in variables], version("hydra-core"), version("omegaconf")
-    name = f"compositions-{hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]}.jsonl"
+    name = f"compositions-{hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]}.json"
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(folder, "ssl_bench", name) if os.path.isabs(folder) else Path(os.devnull)  # a user without a home
 
 
-@cache
-def _composer() -> Composer:
-    """The composer of this process."""
-    from ssl_bench.config.compose import Composer
-
-    return Composer()
-
-
 def _compose(request: Request) -> Composition | ConfigError:
+    from ssl_bench.config.compose import composer
+
     primary, overrides = request
     try:
-        return Composition(json.dumps(_composer().load([*overrides, f"seed={SEED}"], primary)))
+        return Composition(json.dumps(composer().load([*overrides, f"seed={SEED}"], primary)))
     except ConfigError as error:
         return error

@@ -35,19 +35,15 @@ def content(name: str) -> dict[str, Any] | None:
     return _of_paper(tables.load(paper)).get(name) if paper in tables.papers() else None
 
 
-def no_experiment(name: str, others: Sequence[str] = ()) -> str:
-    """Why there is no experiment of that name, and which to take.
-
-    Args:
-        others: experiments that are not made from a table.
-    """
-    every = [*others, *names()]
+def no_experiment(name: str) -> str:
+    """Why there is no experiment of that name, and which to take."""
+    every = names()
     if grids := [other for other in every if re.fullmatch(rf"{re.escape(name)}[a-z]?(_.*)?", other)]:
         return f"{name} is several grids: set it to one of {', '.join(grids)}; `ssl-bench reproduce {name}` trains all"
     if name in {table.name for table in tables.every()}:
         return f"{name} has no grid of its own: train it by `ssl-bench reproduce {name}`"
     of_paper = [other for other in every if other.startswith(f"{name.partition('/')[0]}/")]
-    known = of_paper or [*others, *(f"{paper}/<table>" for paper in tables.papers())]
+    known = of_paper or [f"{paper}/<table>" for paper in tables.papers()]
     return f"there is no such option{near(name, of_paper or every)}; set experiment to one of {', '.join(known)}"
 
 

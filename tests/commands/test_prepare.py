@@ -100,13 +100,12 @@ def test_a_dataset_without_files_needs_no_preparation(capsys: pytest.CaptureFixt
                 f"dataset.torchvision={name}: set dataset.torchvision to one of CIFAR10, CIFAR100, FashionMNIST, "
                 "KMNIST, MNIST, STL10, SVHN, USPS and ImageFolder",
             )
-            for name in ["MNISD", "mnist", "utils", "folder", "__name__", "FakeData", "LSUN", "VisionDataset", "EMNIST"]
+            for name in ["MNISD", "utils", "FakeData"]
         ),
         (
             ["dataset=mnist", "dataset.pretrain=[train,unlabeled]"],
             "dataset.pretrain=[train,unlabeled]: set dataset.pretrain to train or test: MNIST has no other splits",
         ),
-        (["dataset=minst"], "dataset=minst: there is no such option (did you mean mnist?)"),
     ],
 )
 def test_a_refusal_is_one_sentence_and_code_2(

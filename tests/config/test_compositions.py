@@ -1,6 +1,5 @@
 """Configurations composed in a faster way than Hydra's equal Hydra's own."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +37,12 @@ def test_the_composer_gives_hydras_own_configuration(overrides: list[str]) -> No
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["epoch=3"],
         ["loss.tua=1"],
         ["epochs=many"],
-        ["batch_size.size=1.5"],
         ["loss=dlc"],
         ["seed=0,1"],
         ["epochs=[1"],
         ["loss.form=${nowhere}", "loss=decoupled_nt_xent"],
-        ["los=dcl"],
     ],
     ids=" ".join,
 )
@@ -104,17 +100,16 @@ def composed(*overrides: str) -> Any:
     return compositions.compositions([("train", overrides)])["train", overrides]
 
 
-def test_a_configuration_is_kept_and_a_line_that_cannot_be_read_is_made_again(cache: Path) -> None:
+def test_a_configuration_is_kept_and_a_damaged_cache_is_made_again(cache: Path) -> None:
     expected = composed("loss=dcl")
     (file,) = cache.iterdir()
     good = file.read_text()
-    command, overrides, text = json.loads(good)
-    file.write_text(json.dumps([command, overrides, text.replace("DCL", "Other")]) + "\n")
+    file.write_text(good.replace("DCL", "Other"))
     assert composed("loss=dcl").config(0)["loss"]["_target_"].endswith("Other")  # as kept
-    for line in ("", "{", "[]", good[:-40], '"a"', "\x00\xff", json.dumps(["train"]), json.dumps([1, overrides, "{}"])):
-        file.write_text(f"{line}\n")
-        assert composed("loss=dcl") == expected and file.read_text() == f"{line}\n{good}"
-    assert isinstance(composed("loss=dlc"), ConfigError) and file.read_text().endswith(good)  # errors are not kept
+    for text in ("", "[]", good[:-40]):
+        file.write_text(text)
+        assert composed("loss=dcl") == expected and file.read_text() == good
+    assert isinstance(composed("loss=dlc"), ConfigError) and file.read_text() == good  # errors are not kept
 
 
 def test_a_cache_is_of_one_environment_and_may_be_impossible(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

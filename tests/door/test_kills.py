@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests import ranks
 
@@ -51,16 +50,3 @@ def test_a_full_disk_is_freed_again(reference: Reference, tmp_path: Path) -> Non
             pytest.skip("only root can mount a small file system")
         kills = [(DISK, 0.5 * seconds)]
         assert kill_runs.attempt(tmp_path / "disk", 1, end, kills, random.Random(0)) == ([DISK], [])
-
-
-def test_differences_are_found() -> None:
-    state = {"weight": torch.ones(2), "rng": [1, (2.0, None)]}
-    end = {"checkpoint": state, "rows": [{"loss": 0.1}], "results": {"knn/top1": 0.5}, "files": ["default/x"]}
-    again = {"checkpoint": {"weight": torch.ones(2), "rng": [1, (2.0, None)]}}
-    assert kill_runs.differences(end, end | again) == []
-    for checkpoint in ({}, state | {"weight": torch.tensor([1, 1 + 2**-23])}, state | {"rng": [1, (2, None)]}):
-        assert kill_runs.differences(end, end | {"checkpoint": checkpoint}) == ["other checkpoint"]
-    assert kill_runs.differences(end, end | {"rows": [{"loss": 0.1}] * 2}) == ["other rows"]
-    assert kill_runs.differences(end, end | {"results": {"knn/top1": 0.5 + 2**-50}}) == ["other results"]
-    left = kill_runs.differences(end, end | {"files": ["default/x", "default/.next.pt.7"]})
-    assert left == ["other files: {'default/.next.pt.7'}"]

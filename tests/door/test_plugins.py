@@ -23,6 +23,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The files of the example."""
     if not README.exists():
         pytest.skip("the example stands in the README, which an installed package does not have")
+    assert f"SSL_BENCH_PLUGINS=my_losses ssl-bench {COMMAND}" in README.read_text()
     for name, text in re.findall(r"```(?:python|yaml)\n# (my_losses/\S+)\n(.*?)```", README.read_text(), re.DOTALL):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text)
@@ -41,12 +42,6 @@ def losses(run: Path) -> list[float]:
 @pytest.fixture
 def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_BENCH_PLUGINS", "others, my_losses")
-
-
-def test_the_command_of_the_example_stands_in_the_readme() -> None:
-    if not README.exists():
-        pytest.skip("no README")
-    assert f"SSL_BENCH_PLUGINS=my_losses ssl-bench {COMMAND}" in README.read_text()
 
 
 @pytest.mark.usefixtures("package", "allowed")
@@ -94,10 +89,7 @@ def test_a_plugin_needs_both_consents(capfd: pytest.CaptureFixture[str], monkeyp
             "import nothing_of_this_name",
             "plugins=[my_losses] cannot be imported ModuleNotFoundError nothing_of_this_name",
         ),
-        ("1 +", "plugins=[my_losses] cannot be imported SyntaxError"),
-        ("raise KeyError('x')", "plugins=[my_losses] cannot be imported KeyError"),
         ("__version__ = '1'\nclass Scaled: pass", "loss._target_=my_losses.Scaled is no Loss"),
-        ("__version__ = '1'\ndef Scaled(factor): return 1", "loss._target_=my_losses.Scaled is no Loss"),
         ("__version__ = '1'", "loss._target_=my_losses.Scaled there is no such class"),
     ],
 )

@@ -1,6 +1,5 @@
 """Signals and closed outputs: a run saves its state or goes on, whatever becomes of its terminal."""
 
-import contextlib
 import glob
 import io
 import os
@@ -27,9 +26,6 @@ from tests.ranks import Command, _command
 
 HANGUP = 128 + signal.SIGHUP
 LONG = [*SMALL, "epochs=400", "checkpoint.every=400"]
-ONE = pytest.param([], marks=pytest.mark.exhaustive)
-GRID = pytest.param(["-m", "seed=0,1"], marks=pytest.mark.exhaustive)
-TWO_RANKS = pytest.param(["devices=2"], marks=pytest.mark.exhaustive)
 LOCAL_GRID = ["-m", "seed=0,1", "hydra/launcher=local"]
 
 
@@ -79,13 +75,6 @@ def test_a_stream_drops_its_text_once_its_reader_is_gone(stream: LastingStream) 
         assert stream.write("a line\n") == 7
         stream.flush()
     os.write(stream.fileno(), b"libraries write there too")
-
-
-def test_a_stream_on_a_full_disk_drops_its_text() -> None:
-    with LastingStream(io.BufferedWriter(io.FileIO("/dev/full", "w")), "utf-8") as stream:
-        stream.write("x" * 100_000)
-        stream.flush()
-        stream.write("more")
 
 
 # ---- whole runs
@@ -152,9 +141,8 @@ def test_a_run_goes_on_without_readers_and_its_log_has_everything() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [[], TWO_RANKS])
-def test_a_run_goes_on_where_hangups_are_ignored(extra: list[str]) -> None:
-    command = start_with("hangup_ignored", "train", *SMALL, "max_steps=60", *extra)
+def test_a_run_goes_on_where_hangups_are_ignored() -> None:
+    command = start_with("hangup_ignored", "train", *SMALL, "max_steps=60")
     wait_for_steps()
     os.killpg(command.pid, signal.SIGHUP)
     printed = command.wait()
@@ -163,11 +151,10 @@ def test_a_run_goes_on_where_hangups_are_ignored(extra: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [pytest.param(False, marks=pytest.mark.exhaustive), True])
-def test_a_hangup_stops_all_ranks(group: bool) -> None:
+def test_a_hangup_stops_all_ranks() -> None:
     command = Command("train", *LONG, "devices=2")
     wait_for_steps()
-    os.killpg(command.pid, signal.SIGHUP) if group else command.send_signal(signal.SIGHUP)
+    os.killpg(command.pid, signal.SIGHUP)
     printed = command.wait()
     assert command.code == HANGUP and "interrupted by SIGHUP" in printed and is_saved(only_run()), printed
 
@@ -182,71 +169,44 @@ def test_a_hangup_stops_the_ranks_of_torchrun() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "receiver",
-    [
-        pytest.param("one rank", marks=pytest.mark.exhaustive),
-        pytest.param("both ranks", marks=pytest.mark.exhaustive),
-        "all processes",
-    ],
-)
-def test_a_signal_while_the_ranks_start_prints_no_traceback(receiver: str) -> None:
+def test_a_signal_while_the_ranks_start_prints_no_traceback() -> None:
     command = Command("train", *LONG, "devices=2")
     ranks.wait_for(lambda: len(command.ranks()) == 2)
-    found = command.ranks()
-    for process in found[: 1 if receiver == "one rank" else 2]:
+    for process in command.ranks():
         process.send_signal(signal.SIGINT)
-    if receiver == "all processes":
-        command.send_signal(signal.SIGINT)
+    command.send_signal(signal.SIGINT)
     printed = command.wait()
     assert command.code == 130 and "Traceback" not in printed, printed
     assert "interrupted by SIGINT; resume with the same command" in printed
 
 
-@contextlib.contextmanager
-def terminal(*arguments: str) -> Iterator[tuple[int, int]]:
-    """A command in a terminal of its own; yields its PID and the descriptor of the terminal."""
+@pytest.mark.slow
+def test_a_terminal_that_goes_away_stops_and_saves_the_runs_of_a_grid() -> None:
+    """The processes of a grid end a moment after the command itself, which has no state to save."""
     pid, descriptor = pty.fork()
     if pid == 0:
         os.environ |= {"TERM": "xterm", "PYTHONPATH": str(Path(ranks.__file__).parents[1])}
-        os.execv(sys.executable, [sys.executable, "-m", "ssl_bench", *arguments])
-    yield pid, descriptor
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("extra", [ONE, TWO_RANKS, LOCAL_GRID])
-def test_a_terminal_that_goes_away_stops_and_saves_the_runs(extra: list[str]) -> None:
-    """The processes of a grid end a moment after the command itself, which has no state to save."""
-    count = 2 if "-m" in extra else 1
-    with terminal("train", *LONG, *extra) as (pid, descriptor):
-        end = time.monotonic() + 90
-        while sum(lines(Path(path)) >= 3 for path in glob.glob("outputs/*/*/metrics.jsonl")) < count:
-            assert time.monotonic() < end
-            if select.select([descriptor], [], [], 0.1)[0]:
-                os.read(descriptor, 65536)
-        os.close(descriptor)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert code == (-signal.SIGHUP if count == 2 else HANGUP)
+        os.execv(sys.executable, [sys.executable, "-m", "ssl_bench", "train", *LONG, *LOCAL_GRID])
+    end = time.monotonic() + 90
+    while sum(lines(Path(path)) >= 3 for path in glob.glob("outputs/*/*/metrics.jsonl")) < 2:
+        assert time.monotonic() < end
+        if select.select([descriptor], [], [], 0.1)[0]:
+            os.read(descriptor, 65536)
+    os.close(descriptor)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGHUP
     folders = [Path(path).parent for path in glob.glob("outputs/*/*/config.yaml")]
-    end = time.monotonic() + 30
-    while not all(is_saved(folder) and "released" in files.read_json(folder / "claims/1") for folder in folders):
-        assert time.monotonic() < end, [*Path("outputs").rglob("*")]
-        time.sleep(0.1)
-    assert len(folders) == count
-    for path in glob.glob("outputs/.sweeps/*/jobs/*.json"):
-        while (state := files.read_json(Path(path))["state"]) == "running" and time.monotonic() < end:
-            time.sleep(0.1)
-        assert state == "interrupted"
+    assert len(folders) == 2
+    ranks.wait_for(lambda: all(map(is_saved, folders)), 30)
+    states = glob.glob("outputs/.sweeps/*/jobs/*.json")
+    ranks.wait_for(lambda: all(files.read_json(path)["state"] == "interrupted" for path in states), 30)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [GRID, LOCAL_GRID, TWO_RANKS])
-def test_grids_and_ranks_go_on_without_readers(extra: list[str]) -> None:
-    words = shlex.join([sys.executable, "-m", "ssl_bench", "train", *SMALL, "max_steps=3", *extra])
+def test_a_grid_goes_on_without_readers() -> None:
+    words = shlex.join([sys.executable, "-m", "ssl_bench", "train", *SMALL, "max_steps=3", *LOCAL_GRID])
     path = {"PYTHONPATH": str(Path(ranks.__file__).parents[1])}
     done = subprocess.run(["bash", "-c", f"{words} 2>&1 | true; exit ${{PIPESTATUS[0]}}"], env=os.environ | path)
-    assert done.returncode == 0
-    assert len(glob.glob("outputs/*/*/results.json")) == (2 if "-m" in extra else 1)
+    assert done.returncode == 0 and len(glob.glob("outputs/*/*/results.json")) == 2
 
 
 def test_status_ends_quietly_with_its_reader() -> None:
@@ -254,10 +214,9 @@ def test_status_ends_quietly_with_its_reader() -> None:
         folder = Path(f"outputs/{number}/0123456789")
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text("{}")
-    for start in ("without_reader", "without_outputs"):
-        for command in (["status"], ["status", "--json"], ["table", "dcl/table1"], ["--help"], ["completion", "bash"]):
-            started = start_with(start, *command)
-            assert (started.wait(), started.code) == ("", 0), (start, command)
+    for start, command in (("without_reader", "status"), ("without_reader", "--help"), ("without_outputs", "status")):
+        started = start_with(start, command)
+        assert (started.wait(), started.code) == ("", 0), (start, command)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """``ssl-bench table``, ``figure`` and ``reproduce`` on made-up results and on a made-up paper of tiny cells."""
 
 import csv
-import fcntl
 import io
 import json
 import shlex
@@ -211,12 +210,6 @@ def test_smoke_trains_on_generated_images_and_removes_them(capsys: Output) -> No
     assert beside.exists()
     assert not (path.parent / "checkpoints").exists()
     assert all(c["n"] == 0 for c in as_json(capsys, "intriguing/fig7_mnist", "paths.outputs=results"))
-
-    Path("results/.smoke").mkdir()
-    with open("results/.smoke/lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)  # as a smoke run of another process does
-        assert reproduce.main([*arguments[:-1], "paths.outputs=results"]) == 0
-        assert "0 runs to go" in capsys.readouterr().out and Path("results/.smoke").exists()
 
 
 @pytest.mark.parametrize("dataset", ["stl10", "imagenet100", "digit_on_imagenet", "multi_digits", "randbit_imagenet"])

@@ -129,7 +129,7 @@ def test_a_title_with_a_dollar_can_be_shown(tiny: None, capfd: pytest.CaptureFix
 def test_an_unknown_experiment_is_refused_in_one_sentence(train: Train, name: str, sentence: str) -> None:
     code, printed = train(f"experiment={name}", small=False)
     assert code == 2 and printed.startswith("ssl-bench: ") and printed.count("\n") == 1
-    assert sentence in printed and ("macl/<table>" in printed) == name.startswith("dlc")
+    assert sentence in printed
 
 
 def test_the_papers_are_not_read_unless_an_experiment_is_asked_for(
