@@ -10,9 +10,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
@@ -22,6 +24,7 @@ from ssl_bench.record import streams
 from ssl_bench.signals import STOPPED, release, stops
 
 PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
+LONGEST_FOLDER = 70  # bytes of the folder of the server's socket, whose path has at most 107
 LOST = "has lost the others"  # in the reason of a worker that failed because another one did
 
 
@@ -51,7 +54,7 @@ def carry_out(function: Callable[..., Outcome], calls: Mapping[str, Sequence[Any
 
     former = {number: signal.signal(number, pass_on) for number in stops()}
     try:
-        multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded"])
+        _start_server()
         workers += [Worker(name, function, arguments) for name, arguments in calls.items()]
         for number in list(received):  # that came while the workers started
             for worker in workers:
@@ -65,6 +68,20 @@ def carry_out(function: Callable[..., Outcome], calls: Mapping[str, Sequence[Any
     if received:
         signal.raise_signal(received[0])  # it came when the run had ended, and is meant for this process too
     return outcome
+
+
+def _start_server() -> None:
+    """Start the server, unless it runs already. Its socket needs a short path, which TMPDIR on a cluster may not be."""
+    if METHOD != "forkserver":
+        return
+    multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded"])
+    former = tempfile.tempdir
+    if len(tempfile.gettempdir().encode()) > LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
+    try:
+        forkserver.ensure_running()
+    finally:
+        tempfile.tempdir = former
 
 
 class Worker:
