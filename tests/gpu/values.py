@@ -150,6 +150,11 @@ def _backward_elemt(
     return (inner * _channels(invstd if weight is None else invstd * weight, x)).to(dy.dtype)
 
 
+def _update_stats(x: Tensor, mean: Tensor, var: Tensor, momentum: float) -> tuple[Tensor, Tensor]:
+    found = torch.var_mean(_exact(x), [0, *range(2, x.ndim)], correction=0)
+    return found[1], found[0]
+
+
 FORMULAS: dict[str, Callable[..., Any]] = {
     "cudnn_batch_norm": _batch_norm,
     "cudnn_batch_norm_backward": _batch_norm_backward,
@@ -158,6 +163,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "batch_norm_elemt": _elemt,
     "batch_norm_backward_reduce": _reduce,
     "batch_norm_backward_elemt": _backward_elemt,
+    "batch_norm_update_stats": _update_stats,
     "log_sigmoid_backward": lambda grad, x, _: grad * torch.sigmoid(-x),
 }
 NEW = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
