@@ -48,7 +48,7 @@ def record(table: Table, results: Results) -> dict[str, Any]:
             runs[run.run_id] = content = runs.get(run.run_id) or files.read_json(run.folder / finished_run.NAME)
             place = {"row": cell.label, "column": cell.column, "metric": cell.metric}
             six_digits = float(f"{number:.6g}")
-            cells.append(place | {"value": six_digits, "seed": seed, "run_id": run.run_id})
+            cells.append(place | {"value": six_digits, "seed": seed, "run_id": run.training})
             cells[-1]["seconds"] = round(content["seconds"])
     environments = [content.get("environment", {}) for content in runs.values()]
     hardware = (f"{each.get('device')}, threads of a run: {each.get('threads')}" for each in environments)

@@ -18,6 +18,14 @@ class Interrupted(BaseException):  # like KeyboardInterrupt: code that goes on a
         self.number, self.exit_code = number, 128 + number
 
 
+class Halted(BaseException):
+    """The run has come to ``halt_at``, and its state is on disk."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"halted after epoch {epoch}")
+        self.epoch, self.exit_code = epoch, 0
+
+
 def stops() -> list[signal.Signals]:
     """The signals that stop this process: not SIGHUP if it is ignored, as ``nohup`` has it."""
     hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -179,7 +179,7 @@ def observe(name: str, carry_out: Callable[..., tuple[int, str]] = command) -> R
     results = json.loads((folder / "results.json").read_text())
     found: Run = {
         "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()),
-        "results": sorted(results),
+        "results": sorted(results.keys() - {"evaluations"}),  # which have the numbers of "metrics"
         "metrics": results["metrics"],
         "facts": {key: value for key, value in results.get("facts", {}).items() if key not in CLOCKS},
         "table": [line for line in printed.splitlines() if line[:1] in "┏┃┡│└" and line],
@@ -189,9 +189,8 @@ def observe(name: str, carry_out: Callable[..., tuple[int, str]] = command) -> R
     if name in AGAIN:
         code, printed = command("evaluate", str(folder), *AGAIN[name])
         assert code == 0, f"{name} cannot be evaluated again, code {code}:\n{printed}"
-        (path,) = folder.glob("evaluations/*.json")
-        again = json.loads(path.read_text())
-        found["again"] = {"keys": sorted(again), "metrics": again["metrics"]}
+        again = json.loads((folder / "results.json").read_text())["metrics"]
+        found["again"] = {"metrics": {key: value for key, value in again.items() if key not in results["metrics"]}}
     return json.loads(json.dumps(found))  # type: ignore[no-any-return]  # as it will be read
 
 

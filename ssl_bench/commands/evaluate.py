@@ -1,84 +1,107 @@
-"""``ssl-bench evaluate RUN_DIR [evaluate=...]``: evaluate the last checkpoint of a run.
+"""``ssl-bench evaluate RUN_DIR ... [evaluate=...]``: evaluate the last checkpoints of runs, and train nothing.
 
-Results go to ``RUN_DIR/evaluations/<id>.json``, artifacts and their plots to ``RUN_DIR/evaluations/<id>/``.
+What a run has been evaluated with before is not computed again. The numbers are added to its ``results.json`` and its
+``metrics.jsonl``, and to W&B or TensorBoard if it is tracked there.
 """
 
-import hashlib
-import json
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, RunError, require
 
 
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
-    """Evaluate; 0, 1 for a checkpoint that cannot be used, 2 for wrong arguments."""
-    parser = Parser("evaluate", "Evaluate a trained run again.")
-    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="outputs/<name>/<run_id>")
+    """Evaluate; 0, 1 if a run cannot be evaluated, 2 for wrong arguments."""
+    parser = Parser("evaluate", "Evaluate trained runs again: what they lack is computed, nothing is trained.")
+    parser.add_argument("runs", type=Path, nargs="*", metavar="RUN_DIR", help="outputs/<name>/<run_id>")
+    parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="runs below paths.outputs")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once, 1 by default")
     parser.epilog = "Then key=value: evaluate=OPTION, evaluate=[OPTION,...], evaluate.key=value, paths.data=DIR."
     options = parser.read(arguments)
-    path, metrics = evaluate(options.run, options.overrides)
-    from rich.console import Console
-    from rich.table import Table
+    require(options.jobs >= 1, "--jobs", options.jobs, "1 or more")
+    folders = [*options.runs, *(_selected(options.where, options.overrides) if options.where else [])]
+    if not folders:
+        raise ConfigError("no run is named: give its directory, or --where KEY=VALUE")
+    overrides = [override for override in options.overrides if not override.startswith("paths.outputs=")]
+    if len(folders) == 1:
+        return evaluate(folders[0], overrides)
+    for folder in folders:  # all refusals before the first evaluation
+        configuration(folder, overrides)
 
-    table = Table("metric", "value")
-    for name, value in metrics.items():
-        table.add_row(name, f"{value:.4f}")
-    Console(highlight=False).print(table)
-    print(path)
-    for picture in sorted(path.with_suffix("").glob("*.png")):
-        print(picture)
-    return 0
+    def one(folder: Path) -> int:
+        command = [sys.executable, "-P", "-m", "ssl_bench", "evaluate", str(folder), *overrides]
+        return subprocess.run(command, check=False).returncode
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        return max(pool.map(one, folders))
 
 
-def evaluate(folder: Path, overrides: Sequence[str]) -> tuple[Path, dict[str, float]]:
-    """Evaluate ``last.pt`` of a run; return the file that was written and the metrics.
+def _selected(where: Sequence[str], overrides: Sequence[str]) -> list[Path]:
+    """The finished runs that have all of some settings."""
+    from ssl_bench.status.scan import Scan
+    from ssl_bench.status.select import select
+
+    outputs = next((o.partition("=")[2] for o in overrides if o.startswith("paths.outputs=")), "outputs")
+    entries, _ = Scan(Path(outputs)).update(time.time())
+    chosen = select([(entry, "") for entry in entries], ["state=done", *where], None)
+    if not chosen:
+        raise ConfigError(f"--where {' '.join(where)}: no finished run below {outputs} has these settings")
+    return [entry.run.folder for entry, _ in chosen if entry.run]
+
+
+def evaluate(folder: Path, overrides: Sequence[str]) -> int:
+    """Compute what a trained run lacks of the evaluations that its configuration and ``overrides`` ask for.
 
     Raises:
         ConfigError: there is no run, or an override that does not concern the evaluation or does not fit.
-        RunError: no checkpoint can be read.
+        RunError: its training has not ended, or another process is at work on it.
     """
-    from ssl_bench.evaluate.run import run_evaluators
-    from ssl_bench.hardware import local_device, move
-    from ssl_bench.precision import set_matmul_options
-    from ssl_bench.record import plots
-    from ssl_bench.training.parts import Parts, load_run, read_config
+    from ssl_bench.launch import ranks
+    from ssl_bench.launch.lock import locked
+    from ssl_bench.record.results import answers, read
+    from ssl_bench.record.summary import print_run
+    from ssl_bench.training.parts import Parts
 
-    config = _configuration(read_config(folder), overrides)
-    Parts(config | {"devices": 1, "graph": False}).validate(1)
-    device = local_device(0)
-    set_matmul_options(config["tf32"])  # as in the run
-    run = load_run(folder, config, device)
-    move(run.parts.method, device)
-    initial = None if run.initial is None else move(run.initial, device)
-    networks = run.parts.networks(run.parts.method.encoder, initial)
-    targets = run.parts.targets(networks, device, run.precision)
-    metrics, artifacts = run_evaluators(run.parts.evaluators, targets)
-    record = {"run_id": run.run_id, "step": run.step, "evaluate": config["evaluate"], "metrics": metrics}
-    name = hashlib.sha256(json.dumps([config["evaluate"], run.step], sort_keys=True).encode()).hexdigest()[:10]
-    path = folder / "evaluations" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    plots.write_artifacts(path.with_suffix(""), artifacts)
-    files.write_json(path, record)
-    return path, metrics
+    config = configuration(folder, overrides)
+    if not answers(folder, config):
+        results = read(folder)
+        if results is None or results["config"]["epochs"] != config["epochs"]:
+            raise RunError(f"{folder} is not trained to its end: start its training again")
+        Parts(config).validate(1)
+        with locked(folder, False) as owner:
+            if owner is not None:
+                raise RunError(f"{folder} is being trained by {owner}")
+            outcome = ranks.launch(config, folder.resolve().name, folder)
+        if not outcome.finished:
+            print(f"ssl-bench: {outcome.reason}", file=sys.stderr)
+            return outcome.code
+    print_run(folder, config)
+    return 0
 
 
-def _configuration(config: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The configuration of a run with the overrides of its evaluation."""
+def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """The configuration of a run with the overrides of its evaluation, which one process carries out."""
+    from ssl_bench import files
     from ssl_bench.config import compose, schema
+    from ssl_bench.training.parts import read_config
 
+    config = read_config(folder)
+    stored: Any = files.read_yaml(folder / "config.yaml")
     for override in overrides:
         if not override.startswith(("evaluate=", "evaluate.", "paths.data=")):
             raise ConfigError(f"{override}: only evaluate and paths.data can be changed after the training")
     data = config["paths"]["data"].replace("\\", "\\\\").replace("'", "\\'")
     same_run = [f"dataset={config['choices']['dataset']}", f"paths.data='{data}'"]
-    composed = compose.load([*same_run, *overrides])
-    changed = {"evaluate": composed["evaluate"]}
-    if any(o.startswith("paths.data=") for o in overrides):
-        changed["paths"] = composed["paths"]
+    composed = compose.load([*same_run, *overrides]) if overrides else config
+    changed = {"evaluate": composed["evaluate"], "devices": 1, "graph": False, "halt_at": None}
+    changed["paths"] = config["paths"] | {"data": composed["paths"]["data"]}
+    changed["tracking"] = stored.get("tracking", config["tracking"])
     schema.check(config | changed)
     return config | changed

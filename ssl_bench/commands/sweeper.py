@@ -14,11 +14,10 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from ssl_bench.config.compose import Composer
-from ssl_bench.config.identity import run_dir
 from ssl_bench.errors import ConfigError, require, unwritable
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import State
-from ssl_bench.record import results
+from ssl_bench.record import folders, results
 
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
@@ -78,8 +77,8 @@ class GridSweeper(Sweeper):
         composer, finished = Composer(), dict[int, Path]()
         for number, run in enumerate(runs):
             config = composer.load(run, self.primary)
-            folder = run_dir(config)
-            if results.finished(folder):
+            folder = folders.find(config)
+            if results.answers(folder, config):
                 finished[number] = folder
             else:
                 GridSweeper.check(config)

@@ -1,4 +1,8 @@
-"""The identity of a run: a hash of everything that its result depends on, which names its directory."""
+"""The identity of a run: a hash of everything that its weights depend on, which names its directory.
+
+What a run is evaluated with is no part of it: :func:`evaluation_id` is the identity of one evaluator and its settings.
+Numbers count by their value: 1, 1.0 and 1e0 are one, and so are 0 and -0.0.
+"""
 
 import hashlib
 import json
@@ -9,9 +13,11 @@ from typing import Any
 # Keys that say where and how a run is carried out. They are no part of its identity, so that it can be moved and
 # resumed elsewhere.
 VOLATILE = {"name", "choices", "devices", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
-VOLATILE |= {"checkpoint", "paths", "tracking", "compile_views", "graph"}
+VOLATILE |= {"checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate", "halt_at"}
 RUN_ID_DIGITS = 10
 VOLATILE_IN = {"dataset": {"workers", "train_images"}, "framework": {"sharded"}}  # keys of a group
+# Classes on which the length of the training has no influence; any other one may depend on it.
+STEADY = {"temperature": {"Fixed", "Learned", "MACLa", "MACLb"}, "optimizer": {"SGD", "Adam", "AdamW", "LARS"}}
 # Keys of evaluators that say where their data is.
 VOLATILE_OF = {"detection": {"data", "images"}}
 # Keys that runs from before a version do not have, with the value that means what they did. Constructors have the value
@@ -20,6 +26,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "0.2.0": {
         "compile_views": False,
         "graph": False,
+        "halt_at": None,
         "framework.groups": 1,
         "loss.own_view": False,
         "optimizer.decay_norms": False,
@@ -52,7 +59,7 @@ def _moved(target: str) -> str:
 
 def run_id(config: Mapping[str, Any]) -> str:
     """Ten hexadecimal digits of the SHA-256 of :func:`canonical`."""
-    return hashlib.sha256(canonical(config).encode()).hexdigest()[:RUN_ID_DIGITS]
+    return _digits(canonical(config))
 
 
 def canonical(config: Mapping[str, Any]) -> str:
@@ -60,18 +67,52 @@ def canonical(config: Mapping[str, Any]) -> str:
 
     A class counts by its name, without its module: moving a class keeps the identity of every run.
     """
-    content = {k: _with_targets(v, lambda target: target.rpartition(".")[2]) for k, v in config.items()}
-    content = _without(content, VOLATILE)
+    content = _without(config, VOLATILE | ({"epochs"} if extensible(config) else set()))
     for group, keys in VOLATILE_IN.items():
         if group in content:
             content[group] = _without(content[group], keys)
-    if isinstance(evaluate := content.get("evaluate"), Mapping):
-        content["evaluate"] = {name: _without(node, VOLATILE_OF.get(name, set())) for name, node in evaluate.items()}
     for path, value in (item for keys in ADDED.values() for item in keys.items()):
         group, _, key = path.rpartition(".")
         if group and isinstance(node := content.get(group), Mapping) and node.get(key) == value:
             content[group] = _without(node, {key})
-    return json.dumps(content, sort_keys=True)
+    return text(content)
+
+
+def evaluation_id(name: str, evaluator: Mapping[str, Any]) -> str:
+    """Ten hexadecimal digits for an evaluator with its settings; ``name`` is its key below ``evaluate``."""
+    return _digits(text([name, _without(evaluator, VOLATILE_OF.get(name, set()))]))
+
+
+def extensible(config: Mapping[str, Any]) -> bool:
+    """Whether a training of more epochs begins with the same steps: nothing depends on the length of the whole.
+
+    That is known of a constant learning rate, without momentum that rises to a final one, under the classes of
+    :data:`STEADY` and the frameworks of this package.
+    """
+    nodes = {group: config.get(group) or {} for group in ("optimizer", "temperature", "framework")}
+    classes = {group: str(node.get("_target_", "")) for group, node in nodes.items()}
+    steady = all(classes[group].rpartition(".")[2] in {*known, ""} for group, known in STEADY.items())
+    ours = all(target.startswith("ssl_bench.") or not target for target in classes.values())
+    constant = nodes["optimizer"].get("schedule") == "constant" and nodes["framework"].get("final_momentum") is None
+    return steady and ours and constant and config.get("max_steps") is None
+
+
+def text(content: Any) -> str:
+    """JSON without the modules of classes, whole numbers without a decimal point."""
+    return json.dumps(_plain(_with_targets(content, lambda target: target.rpartition(".")[2])), sort_keys=True)
+
+
+def _digits(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:RUN_ID_DIGITS]
+
+
+def _plain(node: Any) -> Any:
+    """``node`` with every whole number as an integer."""
+    if isinstance(node, Mapping):
+        return {key: _plain(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_plain(entry) for entry in node]
+    return int(node) if isinstance(node, float) and node.is_integer() else node
 
 
 def _without(node: Any, keys: Set[str]) -> Any:

@@ -77,6 +77,7 @@ class Config:
     scale: str = MISSING
     epochs: int = MISSING
     max_steps: int | None = MISSING
+    halt_at: int | None = MISSING
     precision: str = MISSING
     tf32: Any = MISSING
     compile: Any = MISSING
@@ -121,6 +122,7 @@ def check(config: Mapping[str, Any]) -> None:
         "runs_per_gpu": (config["runs_per_gpu"], 1),
         "epochs": (config["epochs"], 1),
         "max_steps": (config["max_steps"], 1),
+        "halt_at": (config["halt_at"], 1),
         "log_every": (config["log_every"], 1),
         "timeout": (config["timeout"], 1),
         "seed": (config["seed"], 0),

@@ -30,6 +30,7 @@ WORDS = {
     State.FAILED: "failed",
     State.INTERRUPTED: "interrupted",
     State.HELD: "held",
+    State.HALTED: "halted",
 }
 ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
 LOST = Outcome.failed("its process exited without reporting")

@@ -15,15 +15,15 @@ import yaml
 
 from ssl_bench import files
 from ssl_bench.config import compose
-from ssl_bench.config.identity import run_dir, run_id
 from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.launch import grid
 from ssl_bench.launch.lock import locked, remove_locks
 from ssl_bench.launch.nodes import forget_result, nodes, restarted
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.slots import slot
+from ssl_bench.record import folders
 from ssl_bench.record.metrics import show_agent
-from ssl_bench.record.results import finished, set_damaged_aside
+from ssl_bench.record.results import answers, set_damaged_aside
 from ssl_bench.record.summary import one_line, print_run
 from ssl_bench.record.wandb import under_agent
 
@@ -67,7 +67,7 @@ class Job:
         forget_result()
         try:
             config = self._configuration()
-            folder = run_dir(config)
+            folder = folders.find(config)
             self._record(Outcome(State.RUNNING, folder=str(folder)))
             outcome = self._carried_out(config, folder, wait)
         except ConfigError as error:
@@ -99,7 +99,7 @@ class Job:
         # Where the ranks have several parents, all start, and rank 0 tells them whether there is anything to do.
         several_parents = self.torchrun or nodes().count > 1
         first = os.environ["RANK"] == "0" if self.torchrun else nodes().index == 0
-        if not several_parents and finished(folder):
+        if not several_parents and answers(folder, config):
             return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
         if self.work is None:
             from ssl_bench.training.parts import Parts  # imports torch: only if there is something to train
@@ -108,15 +108,15 @@ class Job:
             Parts(config).validate(local)
         from ssl_bench.launch import ranks
 
-        start = partial(ranks.launch, config, run_id(config), folder, self.work, self.torchrun, self.separate)
+        start = partial(ranks.launch, config, folder.name, folder, self.work, self.torchrun, self.separate)
         if not first:
             return start()
-        if finished(folder):
+        if answers(folder, config):
             return self._concluded(start(), config, folder)
         with locked(folder, wait or restarted()) as owner:
             if owner is not None:
                 return Outcome(State.HELD, 1, f"{folder} is being trained by {owner}")
-            if finished(folder):  # while this process waited
+            if answers(folder, config):  # while this process waited
                 return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
             with self._slot(config):
                 self._begin(config, folder)
@@ -139,7 +139,7 @@ class Job:
         except OSError as error:
             raise unwritable(error) from error
         if not self.quiet:
-            print(f"run {run_id(config)} in {folder}", flush=True)
+            print(f"run {folder.name} in {folder}", flush=True)
 
     def _concluded(self, outcome: Outcome, config: dict[str, Any], folder: Path) -> Outcome:
         """Show the results of a finished run; keep the reason of a failed one."""
@@ -147,12 +147,12 @@ class Job:
             remove_locks(folder)
             files.remove_temporary(folder)
         if outcome.state is State.DONE_BEFORE and self.work is None:
-            show_agent(config, run_id(config), folder)
+            show_agent(config, folder.name, folder)
         if outcome.finished and self.quiet:
             print(f"[{self.number + 1}] {outcome.state.value}: {one_line(folder)}", flush=True)
         elif outcome.finished:
             print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")
-            print_run(folder)
+            print_run(folder, config)
         if outcome.state is State.FAILED:
             if outcome.detail:
                 print(outcome.detail, file=sys.stderr, flush=True)
@@ -167,6 +167,8 @@ class Job:
             name = signal.Signals(outcome.signal).name
             print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
         first = not self.torchrun or os.environ.get("RANK", "0") == "0"
+        if outcome.state is State.HALTED and first:
+            print(f"{outcome.reason}: without halt_at the same command goes on", flush=True)
         if outcome.state in (State.FAILED, State.HELD) and first:
             print(f"ssl-bench: {outcome.reason}", file=sys.stderr, flush=True)
 

@@ -8,7 +8,8 @@ from typing import Any
 class State(StrEnum):
     """State of a run in a grid.
 
-    ``HELD``: another process is training the run. ``DONE_BEFORE``: there was nothing left to do.
+    ``HELD``: another process is training the run. ``DONE_BEFORE``: there was nothing left to do. ``HALTED``: it has
+    come to ``halt_at``.
     """
 
     RUNNING = "running"
@@ -16,6 +17,7 @@ class State(StrEnum):
     DONE_BEFORE = "done before"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
+    HALTED = "halted"
     HELD = "held"
 
 
@@ -27,7 +29,7 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        code: exit code: 0 done, 1 failed, 2 configuration error, 128 + n stopped by signal n.
+        code: exit code: 0 done or halted, 1 failed, 2 configuration error, 128 + n stopped by signal n.
         reason: why it failed, in one sentence.
         detail: a traceback, if the reason is not enough.
         folder: the run's directory, once it is known.

@@ -21,10 +21,10 @@ from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with
 from ssl_bench.launch.workers import LOST, carry_out
+from ssl_bench.record import results
 from ssl_bench.record.environment import environment
 from ssl_bench.record.log import logging_to
-from ssl_bench.record.results import finished
-from ssl_bench.signals import Interrupted
+from ssl_bench.signals import Halted, Interrupted
 from ssl_bench.training.engine import train
 
 
@@ -64,9 +64,9 @@ def compute(
 
     def computed() -> None:
         metrics = work(config)
-        results = {"run_id": run_id, "name": config["name"], "config": config, "metrics": metrics}
-        results |= {"environment": environment(device), "seconds": round(time.monotonic() - started, 3)}
-        files.write_json(folder / "results.json", results)
+        content = {"run_id": run_id, "name": config["name"], "config": config, "metrics": metrics}
+        content |= {"environment": environment(device), "seconds": round(time.monotonic() - started, 3)}
+        files.write_json(folder / results.NAME, content)
 
     return _outcome(computed, folder, device)
 
@@ -83,7 +83,7 @@ def join(
     device = _enter(config, meeting)
     outcome = None
     try:
-        done = broadcast(rank() == 0 and finished(folder))
+        done = broadcast(rank() == 0 and results.answers(folder, config))
         outcome = Outcome(State.DONE_BEFORE) if done else _train(config, run_id, folder, device, quiet)
     finally:
         _leave(outcome)
@@ -130,6 +130,8 @@ def _outcome(work: Callable[[], object], folder: Path, device: torch.device, qui
             work()
         except Interrupted as stop:
             return Outcome.interrupted(stop.number)
+        except Halted as halt:
+            return Outcome(State.HALTED, reason=str(halt))
         except (ConfigError, RunError) as error:
             return Outcome.failed(str(error), error.exit_code)
         except OSError as error:

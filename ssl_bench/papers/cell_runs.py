@@ -1,10 +1,11 @@
-"""Find the finished runs of a cell: those with the run_id of its overrides."""
+"""Find the finished runs of a cell: those with the training of its overrides, and its evaluations of them."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import yaml
 
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
+from ssl_bench.config.identity import run_id
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
+from ssl_bench.record import evaluations, results
 from ssl_bench.record.results import is_number
 from ssl_bench.status.follow import Mark, find_mark, finite
 from ssl_bench.status.runs import Run, finished
@@ -67,17 +70,30 @@ class Results:
     """
 
     def __init__(self, outputs: Path, cells: Iterable[Cell], progress: Progress = lambda each, count: each) -> None:
-        self._by_id = {run.run_id: run for run in finished(outputs) if run.config.get("scale") != "smoke"}
-        self._seeds = sorted({run.seed for run in self._by_id.values() if run.seed is not None})
+        self._runs = [run for run in finished(outputs) if run.config.get("scale") != "smoke"]
+        self._seeds = sorted({run.seed for run in self._runs if run.seed is not None})
+        self._trained: dict[str, list[Run]] = {}
+        for run in self._runs:
+            self._trained.setdefault(run.training, []).append(run)
         self._agreeing: dict[tuple[str, str], set[str]] = {}
         possible = [cell for cell in cells if cell.available and self._with(_lasting(cell))]
         self._compositions = compositions([cell.request for cell in possible], progress)
 
     def of_cell(self, cell: Cell) -> list[Run]:
-        """The runs that fill a cell, by seed: those with its configuration, of which the scale is a part."""
+        """The runs that fill a cell, by seed: those with its training, of which the scale is a part.
+
+        Their metrics are those of the evaluators with the cell's settings.
+        """
         composed = self._compositions.get(cell.request)
-        ids = composed.run_ids(self._seeds) if isinstance(composed, Composition) else {}
-        return [self._by_id[i] for i in ids.values() if i in self._by_id]
+        found: list[Run] = []
+        if not isinstance(composed, Composition):
+            return found
+        for seed in self._seeds:
+            config = composed.config(seed)
+            same = self._trained.get(run_id(config), [])
+            runs = [replace(run, metrics=_metrics(run, config)) for run in same]
+            found += [run for run in runs if value(run, cell.metric) is not None][:1] or runs[:1]
+        return found
 
     def values(self, cell: Cell) -> dict[int, float]:
         """The value of each of the cell's runs, by seed."""
@@ -100,10 +116,25 @@ class Results:
         """The runs that have all of some settings, by seed."""
         for key, wanted in settings.items():
             if (key, wanted) not in self._agreeing:
-                runs = (run for run in self._by_id.values() if _agrees(run.config, key, wanted))
+                runs = (run for run in self._runs if _agrees(run.config, key, wanted))
                 self._agreeing[key, wanted] = {run.run_id for run in runs}
-        ids = set(self._by_id).intersection(*(self._agreeing[setting] for setting in settings.items()))
-        return sorted((self._by_id[i] for i in ids), key=lambda run: (run.seed or 0, run.run_id))
+        ids = set.intersection({run.run_id for run in self._runs}, *map(self._agreeing.__getitem__, settings.items()))
+        return sorted((run for run in self._runs if run.run_id in ids), key=lambda run: (run.seed or 0, run.run_id))
+
+
+def _metrics(run: Run, config: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a run that a configuration asks for; all of a run that evaluates nothing."""
+    if "evaluate" not in config:
+        return run.metrics
+    path = run.folder / results.NAME
+    return evaluations.of(_entries(path, find_mark(str(path))), config)
+
+
+@lru_cache(maxsize=4096)
+def _entries(path: Path, mark: Mark | None) -> list[evaluations.Entry]:
+    """The evaluations in a file; ``mark`` is that of the file."""
+    content = results.read(path.parent)
+    return evaluations.entries(content) if content is not None else []
 
 
 def _without_seeds(node: Any) -> Any:

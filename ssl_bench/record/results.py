@@ -1,11 +1,13 @@
 """``results.json``: the last file that a run writes. A run is finished if the file is there and whole."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
+from ssl_bench.record import evaluations
 
 NAME = "results.json"
 LARGEST = 2**63  # of whole numbers: larger ones have no place in a float or a database
@@ -36,6 +38,14 @@ def finished(folder: Path) -> bool:
     """Whether the run with the directory ``folder`` has its results; takes about 0.1 ms."""
     results = read(folder)
     return results is not None and results["run_id"] == folder.name
+
+
+def answers(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether the run in ``folder`` is trained as long as ``config`` asks, and has all its evaluations."""
+    results = read(folder)
+    if results is None or results["run_id"] != folder.name:
+        return False
+    return not evaluations.missing(evaluations.entries(results), config)
 
 
 def set_damaged_aside(folder: Path) -> None:

@@ -8,13 +8,18 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from ssl_bench.record import evaluations
 from ssl_bench.record.results import read
 
 TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
 
 
-def print_run(folder: Path) -> None:
-    """Print the accuracies of a finished run beside its baselines, its directory and the next command."""
+def print_run(folder: Path, config: Mapping[str, Any]) -> None:
+    """Print the accuracies of a finished run beside its baselines, its directory and the next command.
+
+    Args:
+        config: what asks for the evaluations that are shown.
+    """
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -22,9 +27,10 @@ def print_run(folder: Path) -> None:
     if results is None:  # removed or damaged meanwhile
         print(folder)
         return
-    metrics: dict[str, float] = results["metrics"]
+    evaluated = "evaluate" in config
+    metrics = evaluations.of(evaluations.entries(results), config) if evaluated else results["metrics"]
     console = Console(highlight=False)
-    columns = _accuracies(results)
+    columns = _accuracies(metrics) if evaluated else []
     if columns:
         table = Table("", *(Column(column, overflow="fold") for column in columns))
         for suffix, target in TARGETS.items():
@@ -32,10 +38,10 @@ def print_run(folder: Path) -> None:
             if any(name in metrics for name in names):
                 table.add_row(target, *(f"{100 * metrics[n]:.1f}%" if n in metrics else "" for n in names))
         console.print(table)
-    elif "evaluate" not in results["config"]:
+    elif not evaluated:
         console.print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
     print(f"{results['seconds']:.0f} s, {folder}")
-    if "evaluate" in results["config"]:
+    if evaluated:
         print(f"evaluate it again: {shlex.join(['ssl-bench', 'evaluate', str(folder)])}")
 
 
@@ -54,7 +60,7 @@ def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
     columns: dict[str, None] = {}
     for results in (results for runs in found.values() for results in runs):
         evaluated = "evaluate" in results["config"]
-        top1 = [name for name in _accuracies(results) if name.endswith("/top1")]
+        top1 = [name for name in _accuracies(results["metrics"]) if name.endswith("/top1")]
         both = [name for one in top1 for name in (one, one.replace("/", "_init/", 1)) if name in results["metrics"]]
         columns |= dict.fromkeys(both if evaluated else results["metrics"])
     if not columns:
@@ -79,14 +85,12 @@ def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
     Console(highlight=False, width=width).print(table)
 
 
-def _accuracies(results: Mapping[str, Any]) -> list[str]:
+def _accuracies(metrics: Mapping[str, Any]) -> list[str]:
     """Names of the top-1 accuracies of the trained network: knn/top1, linear/digit20/top1."""
-    evaluate = results["config"].get("evaluate")
     return [
         name
-        for evaluator in (evaluate if isinstance(evaluate, dict) else ())
-        for name in results["metrics"]
-        if name.startswith(f"{evaluator}/") and name.endswith(("/top1", "/projection_top1"))
+        for name in metrics
+        if name.endswith(("/top1", "/projection_top1")) and not name.partition("/")[0].endswith(("_init", "_raw"))
     ]
 
 

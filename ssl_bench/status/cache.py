@@ -9,6 +9,7 @@ from typing import Any
 from ssl_bench import __version__, files
 
 NAME = ".runs.json"
+VERSION = f"{__version__}/2"  # of this package and of the form of the values
 FEW = 20  # so many files are read in no time: the cache is not written again for fewer changes
 
 
@@ -25,7 +26,7 @@ class Cache:
     def __init__(self, outputs: Path) -> None:
         self._outputs, self._changes, self._used = outputs, 0, set[str]()
         content: Any = files.read_json(outputs / NAME)
-        usable = isinstance(content, dict) and content.get("version") == __version__
+        usable = isinstance(content, dict) and content.get("version") == VERSION
         self._values: dict[str, list[Any]] = content["values"] if usable else {}
 
     def get(self, name: str, marks: str, read: Callable[[], Any]) -> Any:
@@ -41,7 +42,7 @@ class Cache:
         """Write the file if many values are new; those that nobody asked for stay if their files exist."""
         if self._changes > FEW:
             values = {n: v for n, v in self._values.items() if n in self._used or (self._outputs / n).exists()}
-            content = {"version": __version__, "values": values}
+            content = {"version": VERSION, "values": values}
             with contextlib.suppress(OSError):
                 files.write_text(self._outputs / NAME, json.dumps(content, separators=(",", ":"), default=str))
             self._changes = 0

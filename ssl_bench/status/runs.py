@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
+from ssl_bench.config import identity
 from ssl_bench.launch import lock
 from ssl_bench.launch.lock import Owner
 from ssl_bench.record.dashboard import flat_config
@@ -64,6 +65,7 @@ class Run:
         seed: None: it has none.
         command: the command that trains it, if it was recorded.
         failure: why it failed, in one line; None: it has not failed.
+        training: identity of the training, which is the run_id unless an earlier version has named the directory.
         run_id, metrics, seconds: of ``results.json``; ``seconds`` is the time that the whole run took. The run_id is
             empty if there are no whole results.
         step, epoch, trained, speed, loss: of the last row of the training; ``trained`` is the time that the run has
@@ -81,6 +83,7 @@ class Run:
     seed: int | None
     command: str | None
     failure: str | None
+    training: str
     run_id: str
     metrics: dict[str, float]
     seconds: float | None
@@ -219,6 +222,7 @@ class Runs:
             "seed": seed if type(seed) is int else None,
             "command": _read_command(start + COMMAND),
             "failure": one_line(failure.get("reason")) if isinstance(failure, dict) else None,
+            "training": identity.run_id(identity.upgraded(config)),
             "run_id": results["run_id"] if done else "",
             "metrics": results["metrics"] if done else {},
             "seconds": finite(results, "seconds") if done else None,

@@ -5,9 +5,9 @@ Shapes: B images on this rank; W ranks; V views.
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +15,19 @@ from torch import Tensor, nn
 from ssl_bench import files
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader
-from ssl_bench.distributed import Votes, parallel, rank, world
+from ssl_bench.distributed import Votes, broadcast, parallel, rank, world
 from ssl_bench.errors import RunError
-from ssl_bench.evaluate.run import Results, run_evaluators
+from ssl_bench.evaluate.artifacts import Artifact
+from ssl_bench.evaluate.run import run_evaluators
 from ssl_bench.hardware import move
 from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
-from ssl_bench.record import plots
+from ssl_bench.record import baselines, evaluations, plots, results
 from ssl_bench.record.environment import conditions, environment, peak_memory
+from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
 from ssl_bench.seeding import rng_state, set_rng_state
-from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
+from ssl_bench.signals import Halted, Interrupt, Interrupted, stop_if_asked
 from ssl_bench.training import graph
 from ssl_bench.training.estimate import memory_advice
 from ssl_bench.training.meter import raise_bad_loss
@@ -37,33 +39,42 @@ from ssl_bench.training.step import Stepper
 log = logging.getLogger("ssl_bench")
 
 
-def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device) -> dict[str, float]:
-    """Carry out a run from its last checkpoint to ``results.json``, on this rank; return its metrics.
+def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device) -> None:
+    """Carry out a run from its last checkpoint to what ``results.json`` lacks, on this rank.
+
+    A run that is trained already is evaluated only.
 
     Raises:
+        Halted: at ``halt_at``; a checkpoint was written.
         Interrupted: a signal came; a checkpoint was written.
         RunError: the loss became NaN or infinite, or a file cannot be written or read.
     """
     run = Training(config, run_id, folder, device)
     with Interrupt(Votes(config["timeout"])) as interrupt:
-        if run.state.resume(folder, run_id):
-            run.announce_resume()
-        facts = run.announce()
+        former = results.read(folder)
+        known = evaluations.entries(former) if former is not None else []
+        trained = run.resume(former)
+        facts = run.announce() if trained is None else trained.get("facts", {})
         progress = run.state.step, facts, run.state.evaluated_step
         record = Tracker(folder, config, run_id, *progress) if rank() == 0 else contextlib.nullcontext()
         with record as tracker:
-            if run.state.step < run.schedule.last_step:
+            if run.state.step < run.last_step:
                 with memory_advice(run.state.method, run.loader, device, run.images_at_once, world(), run.precision):
                     run.loop(interrupt, tracker)
             interrupt.saved = True
+            if run.state.step < run.schedule.last_step:
+                run.halt(tracker)
             stop_if_asked()
-            metrics, artifacts = run.evaluate(baselines=True)
+            found, artifacts = run.evaluate(evaluations.missing(known, config), known)
             if tracker is not None:
+                content = run.results([*known, *found], facts)
+                if trained is not None:
+                    content |= {key: trained[key] for key in ("environment", "seconds") if key in trained}
+                epoch = run.schedule.epoch(run.state.step)
                 pictures = plots.write_artifacts(folder / "figures", artifacts, tracker.path)
-                tracker.row(run.state.step, {"epoch": run.schedule.epoch(run.state.step), **metrics}, pictures)
-                files.write_json(folder / "results.json", run.results(metrics, facts))
-                tracker.finish(metrics, 0)
-            return metrics
+                tracker.row(run.state.step, {"epoch": epoch, **content["metrics"]}, pictures)
+                files.write_json(folder / "results.json", content)
+                tracker.finish(content["metrics"], 0)
 
 
 class Training:
@@ -88,12 +99,42 @@ class Training:
         per_epoch = self.loader.steps_per_epoch
         self.schedule = Schedule.of(self.parts.recipe, size, config["epochs"], per_epoch, config["max_steps"])
         self.chunk, self.images_at_once = chunk and chunk // world(), chunk or size
+        halt_at, last = config["halt_at"], self.schedule.last_step
+        self.last_step = last if halt_at is None else min(last, halt_at * per_epoch)  # of this process
 
     # ---- training
 
+    def resume(self, former: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Go on from the last checkpoint, if there is one.
+
+        Args:
+            former: the run's ``results.json``; None: it has none.
+
+        Returns:
+            ``former`` if nothing is left to train, else None.
+
+        Raises:
+            RunError: there are results and no checkpoint, or the run is past its end already.
+        """
+        state, last = self.state, self.schedule.last_step
+        resumed = state.resume(self.folder, self.run_id)
+        if former is not None and not resumed:
+            remedy = "remove its results.json to train it again"
+            raise RunError(f"{self.folder} has results, but no checkpoint that can be evaluated: {remedy}")
+        if state.step > last:
+            epoch = f"{self.schedule.epoch(state.step):g}"
+            raise RunError(f"{self.folder} has gone on to epoch {epoch}: set epochs to {epoch} or more")
+        if former is not None:  # the rows of its evaluation stay
+            state.evaluated_step = max(state.evaluated_step, former.get("facts", {}).get("steps", 0))
+        if former is not None and state.step == last:
+            return former
+        if resumed:
+            self.announce_resume()
+        return None
+
     def loop(self, interrupt: Interrupt, tracker: Tracker | None) -> None:
         """Train to the last step, with rows of metrics, checkpoints and evaluations on the way."""
-        state, last, epochs = self.state, self.schedule.last_step, self.config["epochs"]
+        state, last, epochs = self.state, self.last_step, self.config["epochs"]
         step = self.stepper()
         state.method.train()
         self._evaluate_if_due(tracker)  # due here if a signal came before it
@@ -114,11 +155,11 @@ class Training:
                     progress.restart(state.step)
 
     def _is_logged(self, step: int) -> bool:
-        return step % self.config["log_every"] == 0 or step == self.schedule.last_step
+        return step % self.config["log_every"] == 0 or step == self.last_step
 
     def _is_saved(self, step: int) -> bool:
         every = self.config["checkpoint"]["every"] * self.schedule.steps_per_epoch
-        return step % every == 0 or step == self.schedule.last_step
+        return step % every == 0 or step == self.last_step
 
     def _log(self, diagnostics: dict[str, Tensor], progress: Progress, tracker: Tracker | None) -> None:
         """Write a row of metrics and show it."""
@@ -172,37 +213,78 @@ class Training:
 
     # ---- evaluation and results
 
-    def evaluate(self, baselines: bool) -> Results:
-        """Run the evaluators on the network and, if asked, on the baselines. The random state is restored."""
-        kept = rng_state()
-        networks: Any = {"": self.state.method.encoder}
-        if baselines:
-            initial = self.state.initial
-            networks = self.parts.networks(networks[""], None if initial is None else move(initial, self.device))
-        targets = self.parts.targets(networks, self.device, self.precision)
-        findings = run_evaluators(self.parts.evaluators, targets)
+    def evaluate(self, wanted: Sequence[Entry], known: Sequence[Entry] = ()) -> tuple[list[Entry], dict[str, Artifact]]:
+        """Evaluate what the entries ask for; return them with their metrics, and the artifacts by name.
+
+        Args:
+            known: entries of the run that are there already, for the names of artifacts.
+
+        A baseline is taken from where an earlier run of the same results folder has left it. The random state is
+        restored.
+        """
+        kept, found, artifacts = rng_state(), list[Entry](), dict[str, Artifact]()
+        initial = self.state.initial
+        networks = self.parts.networks(
+            self.state.method.encoder, None if initial is None else move(initial, self.device)
+        )
+        formats = f"{self.precision.name} {self.device.type}"
+        for suffix, network in networks.items():
+            asked = [entry for entry in wanted if entry["network"] == suffix]
+            weights = baselines.digest(network) if asked and suffix and rank() == 0 else ""
+            left = []
+            for entry in asked:
+                path = baselines.place(self.config, entry["id"], weights, formats)
+                shared = baselines.read(path) if suffix and rank() == 0 else None
+                if broadcast(shared is not None):  # rank 0 decides for all
+                    found.append({**entry, "metrics": shared})
+                else:
+                    left.append((entry, path))
+            evaluators = {entry["evaluator"]: self.parts.evaluators[entry["evaluator"]] for entry, _ in left}
+            targets = self.parts.targets({suffix: network}, self.device, self.precision)
+            metrics, drawn = run_evaluators(evaluators, targets)
+            for entry, path in left:
+                found.append(evaluations.filled(entry, metrics))
+                start = f"{entry['evaluator']}{suffix}/"
+                own = {name: artifact for name, artifact in drawn.items() if name.startswith(start)}
+                artifacts |= {evaluations.named(name, entry, [*known, *wanted]): each for name, each in own.items()}
+                if suffix and rank() == 0 and not own:
+                    baselines.write(path, found[-1]["metrics"])
         set_rng_state(kept)
-        return findings
+        return found, artifacts
 
     def _evaluate_if_due(self, tracker: Tracker | None) -> bool:
         """Evaluate the network if ``evaluate.every`` asks for it at this step; return whether it did."""
         step, every = self.state.step, self.config["evaluate"]["every"] * self.schedule.steps_per_epoch
         if not every or step % every or step in (0, self.state.evaluated_step, self.schedule.last_step):
             return False
-        metrics, _ = self.evaluate(baselines=False)
-        if tracker is not None:
-            tracker.row(step, {"epoch": self.schedule.epoch(step), **metrics})
-        self.state.evaluated_step = step
+        self._watch(tracker)
         return True
 
-    def results(self, metrics: dict[str, float], facts: dict[str, Any]) -> dict[str, Any]:
-        """Content of ``results.json``."""
+    def _watch(self, tracker: Tracker | None) -> None:
+        """Evaluate the network, without baselines, and write a row."""
+        step, trained = self.state.step, [e for e in evaluations.asked(self.config) if not e["network"]]
+        found, _ = self.evaluate(trained)
+        if tracker is not None:
+            metrics = {name: value for entry in found for name, value in entry["metrics"].items()}
+            tracker.row(step, {"epoch": self.schedule.epoch(step), **metrics})
+        self.state.evaluated_step = step
+
+    def halt(self, tracker: Tracker | None) -> NoReturn:
+        """End before the end of the training, at ``halt_at``: evaluate the network and save the state."""
+        if self.state.evaluated_step != self.state.step:
+            self._watch(tracker)
+            self._save()
+        raise Halted(self.config["halt_at"])
+
+    def results(self, found: Sequence[Entry], facts: dict[str, Any]) -> dict[str, Any]:
+        """Content of ``results.json`` with all evaluations of the run."""
         memory = peak_memory(self.device)
         return {
             "run_id": self.run_id,
             "name": self.config["name"],
             "config": self.config,
-            "metrics": metrics,
+            "metrics": evaluations.flat(found, self.config["epochs"]),
+            "evaluations": list(found),
             "environment": environment(self.device) | memory | {"precision": self.precision.name},
             "facts": facts,
             "seconds": round(self.state.seconds(), 3),

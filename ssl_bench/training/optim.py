@@ -253,6 +253,8 @@ class Schedule:
 
     def lr_at(self, step: int) -> float:
         """Learning rate of ``step``."""
+        if self.recipe.schedule == "constant":  # in epochs: not a bit depends on the length of the training
+            return self.lr * self.recipe.factor(self.epoch(step), self.recipe.warmup_epochs)
         return self.lr * self.recipe.factor(step / self.steps, self.warmup)
 
     def epoch(self, step: int) -> float:

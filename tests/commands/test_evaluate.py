@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,25 +17,27 @@ Train = Callable[..., tuple[int, str]]
 def test_a_trained_run_is_evaluated_again_with_the_same_metrics(
     train: Train, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def refusal(*arguments: str) -> str:
+    def refusal(*arguments: str, code: int = 2) -> str:
         capfd.readouterr()
-        assert main(arguments) == 2
+        assert main(arguments) == code
         return capfd.readouterr().err
 
     assert train("max_steps=3", "evaluate=knn", "evaluate.baselines=[init,raw]")[0] == 0
     run = only_run()
-    trained = json.loads((run / "results.json").read_text())["metrics"]
+    trained = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps(trained | {"metrics": {}, "evaluations": []}))
+    shutil.rmtree("outputs/.baselines")
     assert main([str(run), "evaluate=[knn,linear]", "evaluate.linear.epochs=5"]) == 0
-    (path,) = (run / "evaluations").iterdir()
-    again = json.loads(path.read_text())["metrics"]
-    assert {name: again[name] for name in trained} == trained and "linear/top1" in again
-    assert main([str(run), "evaluate=knn", "evaluate.knn.k=1"]) == 0
-    assert len(list((run / "evaluations").iterdir())) == 2
+    again = json.loads((run / "results.json").read_text())["metrics"]
+    assert {name: again[name] for name in trained["metrics"]} == trained["metrics"] and "linear/top1" in again
     for override in ("seed=1", "export=timm"):
         assert f"{override}: only evaluate and paths.data can be changed" in refusal(str(run), override)
     assert "outputs is no run directory" in refusal("outputs")
+    assert "no run is named" in refusal()
     shutil.rmtree(run / "checkpoints")
-    assert main([str(run)]) == 1 and "has no checkpoint yet" in capfd.readouterr().err
+    assert "has results, but no checkpoint that can be evaluated" in refusal(str(run), "evaluate=geometry", code=1)
+    (run / "results.json").unlink()
+    assert f"{run} is not trained to its end: start its training again" in refusal(str(run), code=1)
 
 
 def test_tf32_is_set_as_in_the_run_and_a_bad_value_is_refused(
@@ -50,3 +53,16 @@ def test_tf32_is_set_as_in_the_run_and_a_bad_value_is_refused(
     assert main([folder, "evaluate=knn", "evaluate.knn.k=2000"]) == 2
     refusal = "ssl-bench: evaluate.knn.k=2000: set evaluate.knn.k to a number from 1 to 1347"
     assert capfd.readouterr().err.startswith(refusal)
+
+
+def test_many_runs_are_evaluated_by_one_command(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
+    for settings in (["loss=dcl"], ["loss=infonce"], ["loss=dcl", "seed=1"]):
+        assert train("max_steps=1", *settings)[0] == 0
+    asked = ["evaluate=knn", "evaluate.baselines=[]", "evaluate.knn.k=3"]
+    assert main(["--where", "loss=dcl", *asked, "--jobs", "2"]) == 0
+    found = [json.loads(path.read_text()) for path in Path("outputs/default").glob("*/results.json")]
+    by_loss = {(content["config"]["choices"]["loss"], "knn/top1" in content["metrics"]) for content in found}
+    assert by_loss == {("dcl", True), ("infonce", False)}
+    capfd.readouterr()
+    assert main(["--where", "seed=7", *asked]) == 2
+    assert "--where seed=7: no finished run below outputs has these settings" in capfd.readouterr().err

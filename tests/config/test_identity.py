@@ -1,4 +1,4 @@
-"""The identity of a run: which keys change it, and that the module of a class does not."""
+"""The identity of a run: which keys and values change it, and that the module of a class does not."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -10,8 +10,9 @@ import yaml
 
 from ssl_bench.config.build import find_target
 from ssl_bench.config.compose import directory, load
-from ssl_bench.config.identity import run_dir, run_id
+from ssl_bench.config.identity import evaluation_id, run_dir, run_id, upgraded
 
+FORMER = {"0.1.0": ["dataset.epochs=40"], "0.2.0": []}  # what a version's default was besides
 GROUPS = sorted(p.name for p in directory().iterdir() if p.is_dir() and p.name not in ("experiment", "hydra", "local"))
 
 
@@ -53,13 +54,63 @@ def test_only_keys_that_the_result_depends_on_change_the_identity() -> None:
         ["framework.groups=1"],
         ["temperature=fixed"],
         ["batch_size.size=64"],
+        ["evaluate.knn.k=5"],
+        ["evaluate=npc", "evaluate.baselines=[raw,init]", "evaluate.every=2"],
+        ["temperature.tau=2e-1"],
+        ["optimizer.nesterov=false"],
     ):
         assert run_id(load(same)) == base, same
     photos = [run_id(load(["dataset=imagenet", f"dataset.workers={n}"])) for n in (1, 2)]
     assert photos[0] == photos[1] != run_id(load(["dataset=imagenet", "dataset.packed=true"]))
-    others = [["seed=1"], ["epochs=41"], ["temperature.tau=0.3"], ["batch_size=b32"], ["evaluate.knn.k=5"]]
+    others = [["seed=1"], ["epochs=41"], ["temperature.tau=0.3"], ["batch_size=b32"], ["optimizer.schedule=constant"]]
     identities = {run_id(load(other)) for other in others}
     assert len(identities | {base}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    ("key", "texts"),
+    [
+        ("temperature.tau", ("1", "1.0", "1e0")),
+        ("optimizer.lr", ("3", "3.0")),
+        ("optimizer.weight_decay", ("0", "0.0", "-0.0")),
+        ("optimizer.milestones", ("[1,0.5]", "[1.0,0.5]")),
+    ],
+)
+def test_a_number_counts_by_its_value(key: str, texts: tuple[str, ...]) -> None:
+    assert len({run_id(load([f"{key}={text}"])) for text in texts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "free"),
+    [
+        ([], False),
+        (["optimizer.schedule=constant"], True),
+        (["optimizer=adam", "temperature=macl_a", "loss=macl"], True),
+        (["optimizer.schedule=constant", "framework=npid"], True),
+        (["optimizer=adam", "temperature=linear"], False),
+        (["optimizer=adam", "temperature=cosine"], False),
+        (["optimizer=adam", "framework=byol"], False),
+        (["optimizer=adam", "max_steps=9"], False),
+    ],
+)
+def test_the_length_counts_where_something_depends_on_it(overrides: list[str], free: bool) -> None:
+    assert len({run_id(load([*overrides, f"epochs={n}"])) for n in (4, 8)}) == 2 - free
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+def test_a_run_of_an_earlier_version_is_the_same_training(version: str) -> None:
+    former = yaml.safe_load((Path(__file__).parent / "released" / f"{version}.yaml").read_text())
+    now = load(["head.out=16", "optimizer=sgd", "optimizer.lr=0.3", "epochs=2", "max_steps=3", *FORMER[version]])
+    assert run_id(upgraded(former)) == run_id(now)
+
+
+def test_an_evaluation_is_its_class_and_its_settings() -> None:
+    node = load()["evaluate"]["knn"]
+    assert evaluation_id("knn", node) == evaluation_id("knn", node | {"k": float(node["k"])})
+    others = [("knn", node | {"k": 5}), ("knn", node | {"_target_": "a.Other"}), ("near", node)]
+    assert len({evaluation_id(*other) for other in [("knn", node), *others]}) == 4
+    places = [load(["evaluate=detection", f"evaluate.detection.data={d}"])["evaluate"]["detection"] for d in "ab"]
+    assert len({evaluation_id("detection", each) for each in places}) == 1
 
 
 def test_moving_a_class_to_another_module_keeps_the_identity() -> None:
@@ -73,6 +124,7 @@ def test_moving_a_class_to_another_module_keeps_the_identity() -> None:
 
 def test_another_class_changes_the_identity() -> None:
     config = load()
+    del config["evaluate"]
     identities = {run_id(config)}
     for number in range(len(list(targets(config)))):
         changed = copy.deepcopy(config)

@@ -1,0 +1,98 @@
+"""The evaluations of a run: an entry in its ``results.json`` for each evaluator with its settings and each network.
+
+An entry is a mapping, as JSON has it:
+
+    evaluator   name below ``evaluate``
+    id          identity of the evaluator and its settings (:func:`ssl_bench.config.identity.evaluation_id`)
+    settings    the evaluator's node of the configuration
+    network     "" the trained one, "_init" at initialisation, "_raw" none: pixels
+    epochs      length of the training
+    metrics     numbers by name, which begins with the evaluator's: knn/top1, knn_init/top1
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ssl_bench.config.identity import evaluation_id
+
+Entry = Mapping[str, Any]
+NETWORKS = ("", "_init", "_raw")
+
+
+def asked(config: Mapping[str, Any]) -> list[Entry]:
+    """What a configuration asks for: entries without metrics. Empty for one that evaluates nothing."""
+    node = config.get("evaluate")
+    if not isinstance(node, Mapping):
+        return []
+    baselines = [f"_{baseline}" for baseline in node.get("baselines", [])]
+    return [
+        {
+            "evaluator": name,
+            "id": evaluation_id(name, settings),
+            "settings": dict(settings),
+            "network": network,
+            "epochs": config.get("epochs"),
+        }
+        for name, settings in node.items()
+        if isinstance(settings, Mapping)
+        for network in NETWORKS
+        if not network or network in baselines
+    ]
+
+
+def entries(results: Mapping[str, Any]) -> list[Entry]:
+    """The entries of ``results.json``. Those of version 0.2 had one flat mapping of metrics for what was asked."""
+    if isinstance(found := results.get("evaluations"), list):
+        return found
+    return [filled(entry, results["metrics"]) for entry in asked(results["config"])]
+
+
+def missing(known: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
+    """What a configuration asks for and is not among the ``known`` entries."""
+    keys = set(map(_key, known))
+    return [entry for entry in asked(config) if _key(entry) not in keys]
+
+
+def of(known: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that a configuration asks for, by their plain names, as far as they are ``known``."""
+    wanted = set(map(_key, asked(config)))
+    return {name: value for entry in known if _key(entry) in wanted for name, value in entry["metrics"].items()}
+
+
+def filled(entry: Entry, metrics: Mapping[str, float]) -> Entry:
+    """The entry with those of the ``metrics`` that are its own."""
+    start = f"{entry['evaluator']}{entry['network']}/"
+    return {**entry, "metrics": {name: value for name, value in metrics.items() if name.startswith(start)}}
+
+
+def flat(found: Iterable[Entry], epochs: int) -> dict[str, float]:
+    """All metrics after ``epochs`` by one name each, that of :func:`named`."""
+    kept = [entry for entry in found if entry["epochs"] == epochs]
+    return {named(name, entry, kept): value for entry in kept for name, value in entry["metrics"].items()}
+
+
+def named(name: str, entry: Entry, found: Iterable[Entry]) -> str:
+    """The name of a metric or an artifact of an entry among all that are ``found``.
+
+    Of several settings of an evaluator the first has the plain name, knn/top1; the others name what differs from it:
+    knn[k=5]/top1.
+    """
+    start = entry["evaluator"]
+    first = next(each for each in found if each["evaluator"] == start)
+    if entry["id"] == first["id"]:
+        return name
+    return f"{start}[{_difference(entry['settings'], first['settings'])}]{name.removeprefix(start)}"
+
+
+def _key(entry: Entry) -> tuple[Any, ...]:
+    return entry["id"], entry["network"], entry["epochs"]
+
+
+def _difference(settings: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
+    """The settings that are not those of ``plain``, in a line."""
+    names = sorted(settings.keys() | plain.keys())
+    return ",".join(f"{n}={_short(settings.get(n))}" for n in names if settings.get(n) != plain.get(n))
+
+
+def _short(value: Any) -> str:
+    return str(value).replace(" ", "").replace("'", "").rpartition(".")[2] if isinstance(value, str) else str(value)

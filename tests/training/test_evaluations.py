@@ -1,0 +1,148 @@
+"""A run is a training and its evaluations: what is there is not computed again, whichever command asks for it."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from ssl_bench.record import evaluations
+from tests.conftest import only_run
+
+Train = Callable[..., tuple[int, str]]
+KNN = ["evaluate=knn", "evaluate.baselines=[init,raw]"]
+STEADY = ["optimizer.schedule=constant", "optimizer.warmup_epochs=2", *KNN]
+
+
+def results(run: Path | None = None) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(((run or only_run()) / "results.json").read_text())
+    return content
+
+
+def weights(run: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(run / "checkpoints/last.pt", weights_only=True)
+    return {"step": state["step"], **state["method"]}
+
+
+def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    pairs = ((one[name], other[name]) for name in one)
+    return one.keys() == other.keys() and all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in pairs)
+
+
+def test_another_evaluation_trains_nothing_and_computes_what_is_missing(train: Train) -> None:
+    assert train("max_steps=3", *KNN)[0] == 0
+    first, saved = results(), (only_run() / "checkpoints/last.pt").stat().st_mtime_ns
+    code, printed = train("max_steps=3", *KNN, "evaluate.knn.k=5", "evaluate.knn.temperature=1e-1")
+    assert code == 0 and "step 3/3" not in printed
+    second = results()
+    more = ["evaluate=[linear,knn]", "evaluate.linear.epochs=2", "evaluate.baselines=[init]"]
+    assert train("max_steps=3", *more)[0] == 0
+    third = results()
+    assert (only_run() / "checkpoints/last.pt").stat().st_mtime_ns == saved
+    for before, after in ((first, second), (second, third)):
+        assert after["metrics"].items() > before["metrics"].items() and after["facts"] == before["facts"]
+        assert (after["seconds"], after["environment"]) == (before["seconds"], before["environment"])
+    new = third["metrics"].keys() - first["metrics"].keys()
+    assert {"knn[k=5]/top1", "knn[k=5]_raw/top1", "linear/top1", "linear_init/top1"} <= new
+    assert "linear_raw/top1" not in new
+    counts = [len(content["evaluations"]) for content in (first, second, third)]
+    assert counts == [3, 6, 8]
+    rows = [json.loads(line) for line in (only_run() / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1].items() >= third["metrics"].items()
+    code, printed = train("max_steps=3", *KNN, "evaluate.knn.k=5", "evaluate.knn.temperature=1e-1")
+    assert code == 0 and printed.startswith(("\u250f", "already done"))
+    shown = f"{100 * third['metrics']['knn[k=5]/top1']:.1f}%"
+    assert shown in printed and results() == third
+
+
+def test_a_stop_in_a_second_evaluation_loses_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ssl_bench.evaluate.linear import LinearProbe
+
+    assert train("max_steps=3", *KNN)[0] == 0
+    first = results()
+
+    run = LinearProbe.run
+
+    def stop(probe: LinearProbe, target: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return run(probe, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LinearProbe, "run", stop)
+        code, printed = train("max_steps=3", "evaluate=[linear,knn]", "evaluate.linear.epochs=2")
+    assert code == 128 + signal.SIGTERM, printed
+    assert results() == first
+    assert train("max_steps=3", "evaluate=[linear,knn]", "evaluate.linear.epochs=2")[0] == 0
+    assert results()["metrics"].items() > first["metrics"].items()
+
+
+def test_a_baseline_is_computed_once_for_all_runs_that_share_it(train: Train) -> None:
+    assert train("max_steps=2", *KNN)[0] == 0
+    files = sorted(Path("outputs/.baselines").iterdir())
+    assert len(files) == 2
+    for path in files:
+        path.write_text(json.dumps({name: 0.125 for name in json.loads(path.read_text())}))
+    assert train("max_steps=2", *KNN, "loss=dcl", "name=other")[0] == 0
+    other = results(next(Path("outputs/other").iterdir()))["metrics"]
+    assert other["knn_init/top1"] == other["knn_raw/top1"] == 0.125 != other["knn/top1"]
+    assert train("max_steps=2", *KNN, "seed=1", "name=third")[0] == 0
+    assert len(list(Path("outputs/.baselines").iterdir())) == 4
+
+
+def test_the_same_training_is_found_under_another_name_and_an_earlier_identity(train: Train) -> None:
+    assert train("max_steps=3", *KNN)[0] == 0
+    run = only_run()
+    former = run.with_name("0123456789")  # as version 0.2 would have named it
+    run.rename(former)
+    content = results(former)
+    del content["evaluations"]
+    (former / "results.json").write_text(json.dumps(content | {"run_id": former.name}))
+    state = torch.load(former / "checkpoints/last.pt", weights_only=True)
+    torch.save(state | {"run_id": former.name}, former / "checkpoints/last.pt")
+    config = yaml.safe_load((former / "config.yaml").read_text())
+    del config["halt_at"]
+    (former / "config.yaml").write_text(yaml.safe_dump(config))
+    code, printed = train("max_steps=3", *KNN, "name=new")
+    assert code == 0 and f"already done: {former}" in printed
+    assert train("max_steps=3", "evaluate=knn", "evaluate.baselines=[]", "evaluate.knn.k=3", "name=new")[0] == 0
+    assert results(only_run())["metrics"].items() > content["metrics"].items() and only_run() == former
+
+
+def test_a_halted_run_goes_on_as_an_undisturbed_one(train: Train) -> None:
+    assert train("epochs=3", *KNN)[0] == 0
+    whole = only_run()
+    expected, trained = results(whole), weights(whole)
+    shutil.rmtree("outputs")
+    code, printed = train("epochs=3", *KNN, "halt_at=1")
+    assert code == 0 and "halted after epoch 1: without halt_at the same command goes on" in printed
+    run = only_run()
+    assert run.name == whole.name and not (run / "results.json").exists()
+    row = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["epoch"] == 1 and "knn/top1" in row and "knn_init/top1" not in row
+    assert train("epochs=3", *KNN, "halt_at=2")[0] == 0 and train("epochs=3", *KNN)[0] == 0
+    assert results(run)["metrics"] == expected["metrics"] and equal(weights(run), trained)
+
+
+def test_a_constant_schedule_goes_on_from_a_shorter_training(train: Train) -> None:
+    assert train("epochs=3", *STEADY)[0] == 0
+    whole = only_run()
+    expected, trained = results(whole), weights(whole)
+    shutil.rmtree("outputs")
+    assert train("epochs=1", *STEADY)[0] == 0
+    short = results()["metrics"]
+    assert train("epochs=3", *STEADY)[0] == 0
+    assert only_run().name == whole.name and equal(weights(only_run()), trained)
+    content = results()
+    assert content["metrics"] == expected["metrics"]
+    config = content["config"]
+    assert evaluations.of(evaluations.entries(content), config | {"epochs": 1}) == short
+    code, printed = train("epochs=1", *STEADY)
+    assert code == 0 and f"{100 * short['knn/top1']:.1f}%" in printed
+    code, printed = train("epochs=1", *STEADY, "evaluate.knn.k=3")
+    assert code == 1 and "has gone on to epoch 3: set epochs to 3 or more" in printed
