@@ -4,6 +4,7 @@ What a run has been evaluated with before is not computed again. The numbers are
 ``metrics.jsonl``, and to W&B or TensorBoard if it is tracked there.
 """
 
+import glob
 import subprocess
 import sys
 import time
@@ -20,13 +21,14 @@ from ssl_bench.errors import ConfigError, RunError, require
 def main(arguments: Sequence[str]) -> int:
     """Evaluate; 0, 1 if a run cannot be evaluated, 2 for wrong arguments."""
     parser = Parser("evaluate", "Evaluate trained runs again: what they lack is computed, nothing is trained.")
-    parser.add_argument("runs", type=Path, nargs="*", metavar="RUN_DIR", help="outputs/<name>/<run_id>")
+    parser.add_argument("runs", nargs="*", metavar="RUN_DIR", help="outputs/<name>/<run_id>, or 'outputs/<name>/*'")
     parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="runs below paths.outputs")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, 1 by default")
     parser.epilog = "Then key=value: evaluate=OPTION, evaluate=[OPTION,...], evaluate.key=value, paths.data=DIR."
     options = parser.read(arguments)
     require(options.jobs >= 1, "--jobs", options.jobs, "1 or more")
-    folders = [*options.runs, *(_selected(options.where, options.overrides) if options.where else [])]
+    folders = [folder for name in options.runs for folder in _named(name)]
+    folders += _selected(options.where, options.overrides) if options.where else []
     if not folders:
         raise ConfigError("no run is named: give its directory, or --where KEY=VALUE")
     overrides = [override for override in options.overrides if not override.startswith("paths.outputs=")]
@@ -41,6 +43,16 @@ def main(arguments: Sequence[str]) -> int:
 
     with ThreadPoolExecutor(options.jobs) as pool:
         return max(pool.map(one, folders))
+
+
+def _named(name: str) -> list[Path]:
+    """The directory of that name, or the finished runs that match a pattern."""
+    if "*" not in name or Path(name).exists():
+        return [Path(name)]
+    found = sorted(Path(each).parent for each in glob.glob(f"{name}/results.json"))
+    if not found:
+        raise ConfigError(f"{name}: no finished run has such a directory: `ssl-bench status` lists them")
+    return found
 
 
 def _selected(where: Sequence[str], overrides: Sequence[str]) -> list[Path]:

@@ -63,6 +63,11 @@ def test_many_runs_are_evaluated_by_one_command(train: Train, capfd: pytest.Capt
     found = [json.loads(path.read_text()) for path in Path("outputs/default").glob("*/results.json")]
     by_loss = {(content["config"]["choices"]["loss"], "knn/top1" in content["metrics"]) for content in found}
     assert by_loss == {("dcl", True), ("infonce", False)}
+    assert main(["outputs/default/*", *asked]) == 0
+    found = [json.loads(path.read_text()) for path in Path("outputs/default").glob("*/results.json")]
+    assert len(found) == 3 and all("knn/top1" in content["metrics"] for content in found)
     capfd.readouterr()
+    assert main(["outputs/other/*", *asked]) == 2
+    assert "outputs/other/*: no finished run has such a directory" in capfd.readouterr().err
     assert main(["--where", "seed=7", *asked]) == 2
     assert "--where seed=7: no finished run below outputs has these settings" in capfd.readouterr().err

@@ -131,8 +131,8 @@ def test_a_hangup_saves_the_run_and_the_same_command_resumes() -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_without_readers_and_its_log_has_everything() -> None:
-    for start in ("without_reader", "without_outputs"):
-        command = start_with(start, "train", *SMALL, "max_steps=3", f"name={start}")
+    for seed, start in enumerate(("without_reader", "without_outputs")):
+        command = start_with(start, "train", *SMALL, "max_steps=3", f"name={start}", f"seed={seed}")
         printed = command.wait()
         (folder,) = Path("outputs", start).iterdir()
         assert (command.code, printed) == (0, "")

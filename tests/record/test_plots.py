@@ -106,9 +106,10 @@ def test_a_run_and_a_later_evaluation_write_their_plots(train: Train, capfd: pyt
     shown = [key for key in row if key.startswith("figures/")]
     assert {name.removeprefix("figures/").replace("/", "-") for name in shown} == {"curves", *stems_of_run}
     capfd.readouterr()
-    assert main([str(folder), "evaluate=npc", "evaluate.npc.batch_sizes=[8]", "evaluate.baselines=[]"]) == 0
+    assert main([str(folder), "evaluate=npc", "evaluate.npc.batches=1", *NPC[:1], "evaluate.baselines=[]"]) == 0
     new = {path.name for path in (folder / "figures").iterdir()} - set(names)
-    assert new == {f"npc[batch_sizes=[8]]-{stem}.{end}" for stem in ("multiplier",) for end in ("json", "png")}
+    stems = ["npc[batches=1]-by_batch_size", "npc[batches=1]-multiplier"]
+    assert new == {f"{stem}.{end}" for stem in stems for end in ("json", "png")}
 
 
 def test_a_signal_while_a_plot_is_drawn_is_not_taken_for_an_error(
