@@ -2,7 +2,7 @@
 
 import itertools
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import State
 from ssl_bench.record import folders, results
 
+HALVING = "hydra_plugins.ssl_bench.HalvingSweeper"
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -66,17 +67,22 @@ class GridSweeper(Sweeper):
             raise unwritable(error) from error
         if finished:
             print(f"{len(finished)} of {len(runs)} runs are done already", flush=True)
+        self.carry_out(runs, finished)
+
+    def carry_out(self, runs: Sequence[Sequence[str]], finished: Mapping[int, Path]) -> None:
+        """Launch the runs of the grid that are not finished."""
         left = [number for number in range(len(runs)) if number not in finished]
-        self._launch([runs[number] for number in left], 0)
+        self.launch([runs[number] for number in left], 0)
         states = {number: grid.outcome(self.grid, number).state for number in left}
         if State.INTERRUPTED not in states.values():
-            self._launch([runs[number] for number, state in states.items() if state is State.HELD], len(left))
+            self.launch([runs[number] for number, state in states.items() if state is State.HELD], len(left))
 
     def _checked(self, runs: list[list[str]]) -> dict[int, Path]:
         """Check every run that has no results; the directories of the others, by number."""
         composer, finished = Composer(), dict[int, Path]()
         for number, run in enumerate(runs):
             config = composer.load(run, self.primary)
+            self.check_run(config)
             folder = folders.find(config)
             if results.answers(folder, config):
                 finished[number] = folder
@@ -84,12 +90,15 @@ class GridSweeper(Sweeper):
                 GridSweeper.check(config)
         return finished
 
-    def _launch(self, runs: list[list[str]], launched: int) -> None:
+    def check_run(self, config: Mapping[str, Any]) -> None:
+        """Refuse a run that this sweeper cannot carry out."""
+
+    def launch(self, runs: Sequence[Sequence[str]], launched: int) -> None:
         """Carry out runs after ``launched`` others."""
         if hasattr(self.launcher, "joblib"):  # which would start processes that have no run
             self.launcher.joblib["n_jobs"] = min(self.launcher.joblib["n_jobs"], max(1, len(runs)))
         try:
-            for end in self.launcher.launch(runs, initial_job_idx=launched) if runs else ():
+            for end in self.launcher.launch([list(run) for run in runs], initial_job_idx=launched) if runs else ():
                 _ = end.return_value  # raises what a run has raised
         except RuntimeError as error:
             reason = str(error).strip().rpartition("\n")[2]
@@ -108,5 +117,7 @@ def _single(override: Override) -> list[str]:
 
 
 def register() -> None:
-    """Make this sweeper known to Hydra in place of the basic one."""
-    Plugins.instance().class_name_to_class[BASIC] = GridSweeper
+    """Make the sweepers known to Hydra, this one in place of the basic one."""
+    from ssl_bench.commands.halving import HalvingSweeper
+
+    Plugins.instance().class_name_to_class |= {BASIC: GridSweeper, HALVING: HalvingSweeper}

@@ -62,7 +62,8 @@ def main(
         settings = HydraConfig.get()
         chosen = settings.runtime.choices["hydra/sweeper"]
         in_grid = settings.mode is RunMode.MULTIRUN
-        require(chosen == "basic" or not in_grid, "hydra/sweeper", chosen, "basic, or search with a W&B sweep")
+        known = chosen in ("basic", "halving") or not in_grid
+        require(known, "hydra/sweeper", chosen, "basic or halving, or search with a W&B sweep")
         job = Job(cfg, settings, check, work)
         if not job.in_grid:
             outcomes.append(job.run())

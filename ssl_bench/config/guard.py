@@ -20,6 +20,7 @@ from ssl_bench.errors import ConfigError
 CLASSES = (
     "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
     "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
+    "hydra_plugins.ssl_bench.HalvingSweeper",
     "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher",
     "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher",
 )

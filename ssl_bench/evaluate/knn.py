@@ -11,6 +11,7 @@ Shapes: Q queries, N bank entries, D features, n queries and m bank entries of a
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -22,6 +23,7 @@ from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import of_all_ranks, top_accuracies
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.precision import products
+from ssl_bench.seeding import stream
 from ssl_bench.signals import stop_if_asked
 
 GROUP = 16  # G
@@ -210,3 +212,33 @@ class KNN(Evaluator):
                 if len(pairs) > 1:
                     for name, value in top_accuracies(ranking, labels, target.num_classes):
                         yield f"{prefix}k{k}_t{temperature:g}_{name}", value
+
+
+class HeldOutKNN(Evaluator):
+    """Accuracy of kNN for a tenth of the train split, which the seed chooses, in the others: top1, projection_top1.
+
+    No test image is seen: settings can be chosen by it.
+
+    Args:
+        k, temperature: of the votes; a k larger than nine tenths of the train split is refused.
+    """
+
+    def __init__(self, k: int = 200, temperature: float = 0.1) -> None:
+        require(k >= 1, "k", k, "1 or more")
+        require(temperature > 0, "temperature", temperature, "a positive number")
+        self.k, self.temperature = k, temperature
+
+    def check(self, target: Target) -> None:
+        labels = target.labels("train")
+        check_votes(labels[math.ceil(len(labels) / 10) :], self.k, self.temperature, target.num_classes)
+
+    def run(self, target: Target) -> Iterator[tuple[str, float]]:
+        labels = target.labels("train")
+        generator = torch.Generator().manual_seed(stream("knn_val", target.seed))
+        order = torch.randperm(len(labels), generator=generator).to(labels.device)
+        held_out, bank = order.tensor_split([math.ceil(len(labels) / 10)])
+        for space, features in target.features("train").items():
+            keys = nearest(features[held_out][rank() :: world()], features[bank], self.k)
+            ranking = rank_classes(keys, labels[bank], self.k, self.temperature, target.num_classes)
+            hits = of_all_ranks(ranking[:, :1], len(held_out))[:, 0] == labels[held_out]
+            yield "top1" if space == "backbone" else f"{space}_top1", hits.double().mean().item()

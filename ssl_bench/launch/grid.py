@@ -51,13 +51,13 @@ def begin(folder: Path, runs: Sequence[Sequence[str]], finished: Mapping[int, Pa
 
 
 def number_of(folder: Path, overrides: Sequence[str]) -> int:
-    """The number of a run of the grid.
+    """The number of a run of the grid. A sweep that halves it appends ``halt_at`` to the overrides of a run.
 
     Raises:
         ConfigError: ``grid.json`` was removed since :func:`begin`.
     """
     runs, _ = _read(folder)
-    return runs.index(list(overrides))
+    return runs.index(list(overrides) if list(overrides) in runs else list(overrides[:-1]))
 
 
 def record(folder: Path, number: int, overrides: Sequence[str], outcome: Outcome) -> None:

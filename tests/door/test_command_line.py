@@ -206,7 +206,7 @@ def test_a_launcher_starts_no_more_processes_than_runs() -> None:
 
     grid = GridSweeper(None, None)
     grid.launcher = Launcher()
-    grid._launch([["seed=0"], ["seed=1"]], 0)
+    grid.launch([["seed=0"], ["seed=1"]], 0)
     assert grid.launcher.joblib["n_jobs"] == 2
 
 

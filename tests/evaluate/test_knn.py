@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.arrays import Images
-from ssl_bench.evaluate.knn import BLOCKS, KNN, knn_predict
+from ssl_bench.errors import InvalidValue
+from ssl_bench.evaluate.knn import BLOCKS, KNN, HeldOutKNN, knn_predict
 from ssl_bench.evaluate.target import Target
+from ssl_bench.seeding import stream
 
 CLASSES = 7
 
@@ -160,3 +162,17 @@ def test_several_settings_share_one_search_and_the_first_has_the_plain_names() -
     shares = labels.bincount(minlength=CLASSES) / len(labels)
     mean = sum(float(shares[c]) * metrics[f"projection_top1_class{c}"] for c in range(CLASSES))
     assert mean == pytest.approx(metrics["projection_top1"], abs=1e-7)
+
+
+def test_a_tenth_of_the_training_images_is_classified_by_the_others() -> None:
+    target = make_target(Halves(), CLASSES)
+    target.test = None  # type: ignore[assignment]  # nothing is read of it
+    metrics = dict(HeldOutKNN(k=10, temperature=0.1).run(target))
+    features, labels = target.features("train")["projection"], target.labels("train")
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(stream("knn_val", 0)))
+    held_out, bank = order[:30], order[30:]
+    ranking = reference(features[held_out], features[bank], labels[bank], 10, 0.1, CLASSES)
+    share = (ranking[:, 0] == labels[held_out]).double().mean().item()
+    assert metrics == {"top1": 1.0, "projection_top1": pytest.approx(share, abs=1e-12)} and 0 < share < 0.5
+    with pytest.raises(InvalidValue, match="k=271: set k to a number from 1 to 270"):
+        HeldOutKNN(k=271).check(target)
