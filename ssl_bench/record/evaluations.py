@@ -20,7 +20,7 @@ NETWORKS = ("", "_init", "_raw")
 
 
 def asked(config: Mapping[str, Any]) -> list[Entry]:
-    """What a configuration asks for: entries without metrics. Empty for one that evaluates nothing."""
+    """Entries without metrics for all that a configuration asks for; none if it evaluates nothing."""
     node = config.get("evaluate")
     if not isinstance(node, Mapping):
         return []
@@ -48,7 +48,7 @@ def entries(results: Mapping[str, Any]) -> list[Entry]:
 
 
 def missing(known: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
-    """What a configuration asks for and is not among the ``known`` entries."""
+    """Entries without metrics for what a configuration asks for and the ``known`` entries do not have."""
     keys = set(map(_key, known))
     return [entry for entry in asked(config) if _key(entry) not in keys]
 
