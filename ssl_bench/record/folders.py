@@ -3,6 +3,7 @@
 The same training can stand under another name, or under the identity that it had in an earlier version.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,7 +35,8 @@ def _identities(outputs: Path) -> Iterator[tuple[Path, str]]:
         entry = known.get(path)
         found[path] = entry if isinstance(entry, list) and entry[:1] == [changed] else [changed, _identity(folder)]
     if found != known:
-        files.write_json(outputs / INDEX, found)
+        with contextlib.suppress(OSError):  # it only saves time
+            files.write_json(outputs / INDEX, found)
     pairs = [(outputs / path, identity) for path, (_, identity) in found.items()]
     yield from sorted(pairs, key=lambda pair: (not (pair[0] / "results.json").exists(), pair[0]))
 

@@ -70,6 +70,7 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
                 content = run.results([*known, *found], facts)
                 if trained is not None:
                     content |= {key: trained[key] for key in ("environment", "seconds") if key in trained}
+                    content["config"] = {**trained["config"], "evaluate": config["evaluate"]}
                 epoch = run.schedule.epoch(run.state.step)
                 pictures = plots.write_artifacts(folder / "figures", artifacts, tracker.path)
                 tracker.row(run.state.step, {"epoch": epoch, **content["metrics"]}, pictures)
@@ -223,7 +224,7 @@ class Training:
         restored.
         """
         kept, found, artifacts = rng_state(), list[Entry](), dict[str, Artifact]()
-        initial = self.state.initial
+        initial = self.state.initial if any(entry["network"] == "_init" for entry in wanted) else None
         networks = self.parts.networks(
             self.state.method.encoder, None if initial is None else move(initial, self.device)
         )

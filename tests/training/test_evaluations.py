@@ -38,7 +38,7 @@ def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def test_another_evaluation_trains_nothing_and_computes_what_is_missing(train: Train) -> None:
     assert train("max_steps=3", *KNN)[0] == 0
     first, saved = results(), (only_run() / "checkpoints/last.pt").stat().st_mtime_ns
-    code, printed = train("max_steps=3", *KNN, "evaluate.knn.k=5", "evaluate.knn.temperature=1e-1")
+    code, printed = train("max_steps=3", *KNN, "evaluate.knn.k=5", "log_every=7", "evaluate.knn.temperature=1e-1")
     assert code == 0 and "step 3/3" not in printed
     second = results()
     more = ["evaluate=[linear,knn]", "evaluate.linear.epochs=2", "evaluate.baselines=[init]"]
@@ -47,6 +47,7 @@ def test_another_evaluation_trains_nothing_and_computes_what_is_missing(train: T
     assert (only_run() / "checkpoints/last.pt").stat().st_mtime_ns == saved
     for before, after in ((first, second), (second, third)):
         assert after["metrics"].items() > before["metrics"].items() and after["facts"] == before["facts"]
+        assert after["config"]["log_every"] == before["config"]["log_every"] == 1
         assert (after["seconds"], after["environment"]) == (before["seconds"], before["environment"])
     new = third["metrics"].keys() - first["metrics"].keys()
     assert {"knn[k=5]/top1", "knn[k=5]_raw/top1", "linear/top1", "linear_init/top1"} <= new
