@@ -119,6 +119,7 @@ class PairLoss(nn.Module):
         self.symmetric = not isinstance(trial, Queue) if symmetric is None else symmetric
         self._check_needs(trial)
         self.register_module("negatives", trial if known_width else None)
+        self._first_call = True
 
     def forward(
         self,
@@ -148,6 +149,8 @@ class PairLoss(nn.Module):
         Raises:
             ConfigError: shapes or sizes that do not fit.
         """
+        if isinstance(z1, Tensor) and z2 is None:
+            raise InvalidValue("z2", None, "the other view of the images, or give both views as a list")
         views: list[Any] = [*z1] if z2 is None else [z1, z2]
         self._check_views(views, ids)
         with torch.autocast(views[0].device.type, enabled=False), self._ranks():
@@ -159,6 +162,7 @@ class PairLoss(nn.Module):
             e = self._embedded(full_precision(torch.stack(views)), ids)
             negatives = self._sized(e.q)
             self._check_count(negatives.count(images * world()), images)
+            self._check_ids(negatives, ids)
             tiled = {"auto": False if torch.compiler.is_compiling() else None, "dense": False, "tiled": True}
             contrast = negatives.select(Contrast.of(e, _kept(negatives, negatives.bank(e)), tiled[self.cosines]))
             tau = self.temperature(self._checked(progress), contrast)
@@ -184,9 +188,9 @@ class PairLoss(nn.Module):
                 raise ConfigError(f"{type(part).__name__} needs {NEEDS[need][0]}: {REMEDIES[need]}")
 
     def _check_views(self, views: list[Any], ids: Tensor | None) -> None:
-        shapes = [list(getattr(view, "shape", ())) for view in views]
+        shapes = [list(view.shape) if isinstance(view, Tensor) else [type(view).__name__] for view in views]
         fits = len(views) >= 2 and all(len(shape) == 2 and shape == shapes[0] for shape in shapes)
-        require(fits, "views", shapes, "two or more tensors of one shape [B, D]")
+        require(fits, "views", shapes, "two or more torch tensors of one shape [B, D]")
         if len(views) > 2 and "two_views" in self.loss.needs:
             raise ConfigError(
                 f"{type(self.loss).__name__} needs {NEEDS['no_more_views'][0]}: {REMEDIES['no_more_views']}"
@@ -202,6 +206,20 @@ class PairLoss(nn.Module):
     def _check_count(self, count: int, images: int) -> None:
         if count < 1 and "negatives" in self.loss.needs:
             raise InvalidValue("batch size", images, "2 or more: the other images are the negatives")
+
+    def _check_ids(self, negatives: Negatives, ids: Tensor) -> None:
+        """Refuse one number for all images, in the first call: to look at it makes the host wait for a GPU."""
+        if self._first_call and not torch.compiler.is_compiling():
+            self._first_call = False
+            alike = (
+                len(ids) > 1
+                and world() == 1
+                and not isinstance(negatives, Queue | MemoryBank)
+                and bool((ids == ids[0]).all())
+            )
+            require(
+                not alike, "ids", "one number for all images", "the number of each image: they are no negatives now"
+            )
 
     def _checked(self, progress: Progress | None) -> Progress:
         if progress is None:
@@ -229,6 +247,9 @@ class PairLoss(nn.Module):
 
     def _sized(self, vectors: Tensor) -> Negatives:
         """The negatives, made for the width and the type of the first vectors [..., D] if they were not yet."""
+        width = next((stored.shape[1] for stored in self.buffers() if stored.ndim == 2), vectors.shape[-1])
+        remedy = f"vectors of width {width}, which the stored keys have"
+        require(width == vectors.shape[-1], "views", f"[B, {vectors.shape[-1]}]", remedy)
         if self.negatives is None:
             made = conf.make(self._node, "negatives", {"dim": vectors.shape[-1]})
             self.negatives = made.to(vectors.device, vectors.dtype).train(self.training)

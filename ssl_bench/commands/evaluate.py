@@ -21,14 +21,20 @@ from ssl_bench.errors import ConfigError, RunError, require
 def main(arguments: Sequence[str]) -> int:
     """Evaluate; 0, 1 if a run cannot be evaluated, 2 for wrong arguments."""
     parser = Parser("evaluate", "Evaluate trained runs again: what they lack is computed, nothing is trained.")
-    parser.add_argument("runs", nargs="*", metavar="RUN_DIR", help="outputs/<name>/<run_id>, or 'outputs/<name>/*'")
+    what = "outputs/<name>/<run_id>, 'outputs/<name>/*', or the run_id of a run below paths.outputs"
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=what)
     parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="runs below paths.outputs")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, 1 by default")
-    parser.epilog = "Then key=value: evaluate=OPTION, evaluate=[OPTION,...], evaluate.key=value, paths.data=DIR."
+    parser.epilog = (
+        "Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators, "
+        "evaluate.key=value, paths.data=DIR, paths.outputs=DIR."
+    )
     options = parser.read(arguments)
     require(options.jobs >= 1, "--jobs", options.jobs, "1 or more")
-    folders = [folder for name in options.runs for folder in _named(name)]
-    folders += _selected(options.where, options.overrides) if options.where else []
+    given = [o.partition("=")[2] for o in options.overrides if o.startswith("paths.outputs=")]
+    outputs = Path((given or ["outputs"])[-1])
+    folders = [folder for name in options.runs for folder in _named(name, outputs)]
+    folders += _selected(options.where, outputs) if options.where else []
     if not folders:
         raise ConfigError("no run is named: give its directory, or --where KEY=VALUE")
     overrides = [override for override in options.overrides if not override.startswith("paths.outputs=")]
@@ -45,23 +51,24 @@ def main(arguments: Sequence[str]) -> int:
         return max(pool.map(one, folders))
 
 
-def _named(name: str) -> list[Path]:
-    """The directory of that name, or the finished runs that match a pattern."""
+def _named(name: str, outputs: Path) -> list[Path]:
+    """The directory of that name, the run of that run_id, or the finished runs that match a pattern."""
     if "*" not in name or Path(name).exists():
-        return [Path(name)]
+        from ssl_bench.record.folders import named
+
+        return [named(name, outputs)]
     found = sorted(Path(each).parent for each in glob.glob(f"{name}/results.json"))
     if not found:
         raise ConfigError(f"{name}: no finished run has such a directory: `ssl-bench status` lists them")
     return found
 
 
-def _selected(where: Sequence[str], overrides: Sequence[str]) -> list[Path]:
+def _selected(where: Sequence[str], outputs: Path) -> list[Path]:
     """The finished runs that have all of some settings."""
     from ssl_bench.status.scan import Scan
     from ssl_bench.status.select import select
 
-    outputs = next((o.partition("=")[2] for o in overrides if o.startswith("paths.outputs=")), "outputs")
-    entries, _ = Scan(Path(outputs)).update(time.time())
+    entries, _ = Scan(outputs).update(time.time())
     chosen = select([(entry, "") for entry in entries], ["state=done", *where], None)
     if not chosen:
         raise ConfigError(f"--where {' '.join(where)}: no finished run below {outputs} has these settings")
@@ -109,11 +116,7 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         if not override.startswith(("evaluate=", "evaluate.", "paths.data=")):
             raise ConfigError(f"{override}: only evaluate and paths.data can be changed after the training")
-    data = config["paths"]["data"].replace("\\", "\\\\").replace("'", "\\'")
-    same_run = [f"dataset={config['choices']['dataset']}", f"paths.data='{data}'"]
-    composed = compose.load([*same_run, *overrides]) if overrides else config
-    changed = {"evaluate": composed["evaluate"], "devices": 1, "graph": False, "halt_at": None}
-    changed["paths"] = config["paths"] | {"data": composed["paths"]["data"]}
-    changed["tracking"] = stored.get("tracking", config["tracking"])
+    changed = compose.evaluated_again(config, overrides)
+    changed |= {"devices": 1, "graph": False, "halt_at": None, "tracking": stored.get("tracking", config["tracking"])}
     schema.check(config | changed)
     return config | changed

@@ -126,4 +126,6 @@ def _read(primary: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
     if options.cfg is None and (options.resolve or options.package):
         raise ConfigError("--resolve and --package are part of --cfg: add --cfg job")
+    if options.help:
+        from ssl_bench.config import reference  # noqa: F401  # registers what --help prints
     return parser.split(arguments)

@@ -9,6 +9,7 @@ import copy
 import difflib
 import importlib
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -174,6 +175,8 @@ def one_of(key: str, value: Any, options: Sequence[str]) -> None:
 
 
 def near(word: str, options: Iterable[str]) -> str:
-    """`` (did you mean X?)`` for the closest option, or nothing."""
-    found = difflib.get_close_matches(word, list(options), 1, 0.6)
+    """`` (did you mean X?)`` for the closest option, or nothing; capitals do not count."""
+    known = {option.lower(): option for option in options}
+    word = re.sub(r"nt[-_]?xent", "infonce", word.lower()) if "infonce" in known else word.lower()  # its other name
+    found = [known[name] for name in difflib.get_close_matches(word, known, 1, 0.6)]
     return f" (did you mean {found[0]}?)" if found else ""

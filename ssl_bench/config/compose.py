@@ -4,7 +4,7 @@ import contextlib
 import math
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -36,6 +36,8 @@ register("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_
 register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
     "per_node", lambda devices, nodes, each=1: each * math.ceil(devices / nodes), replace=True
 )
+_MISSING = object()
+NUMBERS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}  # what group=0.1 may mean
 
 
 def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,6 +71,42 @@ def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any
             return resolve(*_composed(overrides, primary))
     except (HydraException, ValueError) as error:
         raise ConfigError(explain(error, overrides, primary)) from error
+
+
+def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The keys ``evaluate`` and ``paths`` of a run that is evaluated with overrides of them.
+
+    The options that ``evaluate=...`` names take the place of the run's evaluators, with values of the run where they
+    refer to other keys. Without it the run's own evaluators stay, and the overrides change their settings.
+
+    Args:
+        config: resolved configuration of the run.
+
+    Raises:
+        ConfigError: an option or a key does not exist, or an override cannot be read.
+    """
+    try:
+        check_overrides(overrides)
+        given = {each.key_or_group: each for each in OverridesParser.create().parse_overrides(list(overrides))}
+        root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
+        if "evaluate" in given:
+            with _hydra():
+                options = _composed([str(given.pop("evaluate").input_line)], "train")[0].evaluate
+            evaluators = {name: node for name, node in options.items() if OmegaConf.is_dict(node)}
+            settings = {name: value for name, value in config["evaluate"].items() if not isinstance(value, Mapping)}
+            root.evaluate = OmegaConf.merge(evaluators, settings)
+        OmegaConf.set_struct(root, True)
+        for key, override in given.items():
+            if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
+                names = [name for name, node in root.evaluate.items() if OmegaConf.is_dict(node)]
+                known = [path for path, _ in guard.leaves(OmegaConf.to_container(root.evaluate), "evaluate")]
+                remedy = f"the run's evaluators are {', '.join(names)}; evaluate=[NAME,...] takes others"
+                raise ConfigError(f"there is no key {key}{near(key, known)}: {remedy}")
+            OmegaConf.update(root, key, override.value())
+        resolved: Any = OmegaConf.to_container(root, resolve=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(explain(error, overrides)) from error
+    return {key: resolved[key] for key in ("evaluate", "paths")}
 
 
 def _composed(overrides: Sequence[str], primary: str) -> tuple[DictConfig, dict[str, Any]]:
@@ -166,7 +204,27 @@ def check_overrides(overrides: Sequence[str]) -> None:
         in_question = group in _groups() and not override.is_delete() and not override.is_sweep_override()
         if in_question and not all(isinstance(name, str) for name in names):
             several = "; only evaluate takes a list" if isinstance(value, list) else f", or leave it out by ~{group}"
+            if group in NUMBERS and isinstance(value, int | float):
+                several = f", or write {_key_of_group(group, NUMBERS[group], f'={value}')}"
             raise ConfigError(f"{line}: set {group} to the name of an option{several}")
+
+
+def _key_of_group(group: str, key: str, value: str = "") -> str:
+    """``group.key`` and ``value``, with the options that have the key if not all have it; empty if none has it."""
+    files = sorted((directory() / group).glob("*.yaml"))
+    having = [path.stem for path in files if re.search(rf"^{key}:", path.read_text(), re.MULTILINE)]
+    some = f" with {group}={' or '.join(having)}" if len(having) < len(files) else ""
+    return f"{group}.{key}{value}{some}" if having else ""
+
+
+def _meant(key: str, known: Collection[str]) -> str:
+    """`` (did you mean X or Y?)`` for an unknown key: keys of that name in other groups, or one that is similar."""
+    group, _, name = key.rpartition(".")
+    elsewhere = sorted(other for other in known if other.rpartition(".")[2] == name and other.count(".") < 2)
+    groups = [group] if group in _groups() else sorted(_groups() - {"evaluate"})
+    other_options = [text for each in groups if " " in (text := _key_of_group(each, name))] if not elsewhere else []
+    found = " or ".join([*elsewhere, *other_options])
+    return f" (did you mean {found}?)" if found else near(key, known)
 
 
 def _groups() -> set[str]:
@@ -183,7 +241,7 @@ def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = 
         return f"{match[1]} has a value already: leave the + before {match[1]} out"
     if match := re.search(r"Could not override '(.+?)'", text):
         known = [key for key in _keys(overrides, primary) if key != match[1]]
-        return f"there is no key {match[1]}{near(match[1], known)}; `ssl-bench {primary} --cfg job` prints them all"
+        return f"there is no key {match[1]}{_meant(match[1], known)}; `ssl-bench {primary} --cfg job` prints them all"
     if match := re.search(r"Could not (?:find|load) '(.+)/(.*?)'", text):
         group, option = match[1], match[2]
         if listed := re.search(r"Available options in '(.+?)'", text):  # experiment, of experiment/<paper>/<name>

@@ -50,7 +50,8 @@ class Geometry(Evaluator):
 
     Args:
         features: the space. Raw pixels have no projection, and nothing is yielded for it.
-        t: in (0, 100]; gamma: above 0.
+        t: in (0, 100].
+        gamma: above 0.
         silhouette_samples: the largest number of images for the silhouette; a larger split is subsampled by the seed.
     """
 

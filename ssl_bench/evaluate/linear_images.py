@@ -50,6 +50,7 @@ class LinearOnImages(Evaluator):
         momentum, nesterov: of SGD.
         schedule: ``step`` multiplies the learning rate by ``gamma`` after each of the epochs ``milestones``; ``cosine``
             and ``linear`` decrease it to 0 from step to step; ``constant``.
+        milestones, gamma: see ``schedule``.
         init_std: standard deviation of the initial weights; 0 starts from zero.
         layers: None: one classifier, on the backbone's features. Names of modules of the backbone (layer1 ... of a
             ResNet): one classifier on each, all trained on the same views (OpenSelfSup's multi-head). The module's map

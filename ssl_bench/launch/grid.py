@@ -91,7 +91,7 @@ def summarise(folder: Path) -> int:
             name = " ".join(override for override in distinct if not override.startswith("seed="))
             finished.setdefault(name or _seeds(runs), []).append(Path(ended.folder))
         elif ended.state in (State.FAILED, State.HELD):
-            print(f"  {ended.state.value}: {' '.join(distinct)}: {ended.reason}")
+            print("  " + ": ".join(filter(None, (ended.state.value, " ".join(distinct), ended.reason))))
     if len(runs) > 1:
         print_grid(finished)
     stopped = [ended.code for ended in outcomes if ended.state is State.INTERRUPTED]

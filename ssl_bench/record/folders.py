@@ -24,6 +24,13 @@ def find(config: Mapping[str, Any]) -> Path:
     return next((folder for folder, identity in _identities(outputs) if identity == own.name), own)
 
 
+def named(word: str, outputs: Path) -> Path:
+    """The directory of that name, or of the run below ``outputs`` with that run_id; it need not exist."""
+    folder = Path(word)
+    found = () if "/" in word or folder.exists() else _folders(outputs)
+    return next((each for each in found if each.name == word), folder)
+
+
 def _identities(outputs: Path) -> Iterator[tuple[Path, str]]:
     """The directories of runs with the identities of their configurations, finished runs first."""
     content = files.read_json(outputs / INDEX)

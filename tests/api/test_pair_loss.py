@@ -223,6 +223,8 @@ def test_a_loss_of_ones_own() -> None:
 LISTED = ", ".join(LOSSES)
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": "dlc"}, f"loss=dlc: set loss to one of {LISTED} (did you mean dcl?)"),
+    ({"loss": "DCL"}, f"loss=DCL: set loss to one of {LISTED} (did you mean dcl?)"),
+    ({"loss": "NT-Xent"}, f"loss=NT-Xent: set loss to one of {LISTED} (did you mean infonce?)"),
     ({"loss": 3}, f"loss=3: set loss to a name ({LISTED}) or a Loss"),
     (
         {"loss": "eqco", "alhpa": 3},
@@ -262,12 +264,16 @@ def test_what_cannot_work_is_refused(given: dict[str, Any], sentence: str) -> No
 
 
 CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"z2": torch.ones(4, 5)}, "views=[[6,5],[4,5]]: set views to two or more tensors of one shape [B, D]"),
+    ({}, {"z2": torch.ones(4, 5)}, "views=[[6,5],[4,5]]: set views to two or more torch tensors of one shape [B, D]"),
     ({}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "batch size=1: set batch size to 2 or more: the other"),
     ({}, {"ids": torch.arange(4)}, "ids=torch.int64 [4]: set ids to integers [6], one for each image"),
     ({"negatives": "memory_bank", "instances": 9}, {}, "ids=null: set ids to the numbers of the images, from 0 to"),
     ({"temperature": "cosine"}, {}, "progress=null: set progress to the share of the training that is done"),
     ({"temperature": "cosine"}, {"progress": 1.5}, "progress=1.5: set progress to a number from 0 to 1"),
+    ({}, {"z2": None}, "z2=null: set z2 to the other view of the images, or give both views as a list"),
+    ({}, {"z1": [[1.0]], "z2": [[2.0]]}, "views=[[list],[list]]: set views to two or more torch tensors"),
+    ({}, {"ids": torch.ones(6, dtype=torch.int64)}, "ids=one number for all images: set ids to the number of each"),
+    ({"negatives": "queue", "k": 3, "dim": 4}, {}, "views=[B, 5]: set views to vectors of width 4, which the stored"),
     ({"loss": "swd"}, {"z1": [*vectors(3)], "z2": None}, "SWD needs two views of an image and no more: give two views"),
 ]
 

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,6 +39,29 @@ def test_a_trained_run_is_evaluated_again_with_the_same_metrics(
     assert "has results, but no checkpoint that can be evaluated" in refusal(str(run), "evaluate=geometry", code=1)
     (run / "results.json").unlink()
     assert f"{run} is not trained to its end: start its training again" in refusal(str(run), code=1)
+
+
+def test_a_run_is_named_by_its_run_id_and_keeps_its_evaluators_and_the_settings_of_its_dataset(
+    train: Train, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert train("max_steps=1", "dataset.knn_k=7", "evaluate=knn", "evaluate.baselines=[]")[0] == 0
+    run = only_run()
+
+    def evaluators() -> dict[str, Any]:
+        return {
+            each["evaluator"]: each["settings"]
+            for each in json.loads((run / "results.json").read_text())["evaluations"]
+        }
+
+    assert main([run.name, "evaluate.knn.temperature=0.2"]) == 0
+    assert (evaluators().keys(), evaluators()["knn"]["temperature"]) == ({"knn"}, 0.2)
+    assert main([run.name, "evaluate=[knn_val]"]) == 0 and evaluators()["knn_val"]["k"] == 7
+    capfd.readouterr()
+    assert main([run.name, "evaluate.linear.epochs=2"]) == 2
+    sentence = (
+        "there is no key evaluate.linear.epochs (did you mean evaluate.knn.per_class?): the run's evaluators are knn; "
+    )
+    assert sentence in capfd.readouterr().err
 
 
 def test_tf32_is_set_as_in_the_run_and_a_bad_value_is_refused(

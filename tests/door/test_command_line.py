@@ -45,6 +45,11 @@ REFUSED = {
     # keys
     "train seeed=1": "no key seeed (did you mean seed?); `ssl-bench train --cfg job` prints them all",
     "train loss=dclw loss.sigm=1": "no key loss.sigm (did you mean loss.sigma?)",
+    "train lr=0.3": "no key lr (did you mean optimizer.lr?)",
+    "train loss.tau=0.1": "no key loss.tau (did you mean temperature.tau?)",
+    "train negatives.k=16": "(did you mean negatives.k with negatives=memory_bank or queue or random_k?)",
+    "train batch_size=48": "batch_size=48: set batch_size to the name of an option, or write batch_size.size=48",
+    "train loss=NTXent": "loss=NTXent: no such option (did you mean infonce?)",
     "train +sede=3": "no key sede (did you mean seed?)",
     "train +tracking.foo=3": "no key tracking.foo",
     "train +loss.alpha=2": "loss.alpha: InfoNCE has no such argument",

@@ -1,0 +1,118 @@
+"""What every key means: the comments of the YAML files beside the values of a configuration."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from ssl_bench.config import compose
+from ssl_bench.config.schema import directory
+
+
+def explained(root: DictConfig) -> str:
+    """Every key of a composed configuration with its value and its meaning, in the order of its groups.
+
+    Args:
+        root: Hydra's configuration with Hydra's own part.
+
+    Raises:
+        ConfigError: a value is missing, or an interpolation has none.
+    """
+    primary, choices = root.hydra.job.config_name, dict(root.hydra.runtime.choices)
+    config = compose.resolve(OmegaConf.masked_copy(root, [str(key) for key in root if key != "hydra"]), choices)
+    chosen = {group: [name] for group, name in config.pop("choices").items() if (directory() / group).is_dir()}
+    if "evaluate" in config:
+        chosen["evaluate"] = [name for name, node in config["evaluate"].items() if isinstance(node, Mapping)]
+    meanings, blocks = dict(_comments(directory() / f"{primary}.yaml")), {"": [""]}
+    for group, names in chosen.items():
+        meanings = _of_group(group, config[group]) | meanings
+        blocks[group] = ["", *(f"{group}={name}{_summary(group, name)}" for name in names)]
+    for key, value, argument in _leaves(config):
+        group = key.partition(".")[0]
+        shown = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n...\n").strip()
+        text = f"{f'{key}={shown}':<36}  {meanings.get(key, argument)}"
+        blocks[group if group in blocks else ""].append(text.rstrip())
+    return "\n".join(line for block in blocks.values() for line in block).strip().replace("$", "$$")
+
+
+def _leaves(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Every key with its value, and what the docstring of its node's class says of it."""
+    arguments = _arguments(str(node.get("_target_", "")))
+    for key, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{path}{key}.")
+        elif key != "_target_":
+            yield f"{path}{key}", value, arguments.get(key, "")
+
+
+@cache
+def _arguments(target: str) -> Mapping[str, str]:
+    """The arguments in the docstring of a class or function of this package, which is read without importing it."""
+    module, _, name = target.rpartition(".")
+    path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    if not module.startswith("ssl_bench.") or not path.is_file():
+        return {}
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    homes = {alias.name: node.module for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    found = next(n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name)
+    inherited = dict[str, str]()
+    for base in getattr(found, "bases", []):
+        if isinstance(base, ast.Name):
+            inherited |= _arguments(f"{homes.get(base.id, module)}.{base.id}")
+    section = re.search(r"^Args:\n((?: .*\n?|\n)+)", ast.get_docstring(found) or "", re.MULTILINE)
+    entries = re.findall(r"^    ([\w, ]+): ((?:.*\n?)(?: {8}.*\n?)*)", section[1] if section else "", re.MULTILINE)
+    return inherited | {
+        key: _first_sentence(" ".join(text.split())) for keys, text in entries for key in keys.split(", ")
+    }
+
+
+def _summary(group: str, option: str) -> str:
+    """The first sentence of an option's file, after a colon; empty if it has none."""
+    path = directory() / group / f"{option}.yaml"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    words = " ".join(line[1:].strip() for line in lines if line.startswith("#") and "@package" not in line)
+    return words and f": {_first_sentence(words)}"
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<!et al)\. (?=[A-Z])", text)[0].rstrip(".")
+
+
+def _of_group(group: str, node: Mapping[str, Any]) -> dict[str, str]:
+    """Meanings of a group's keys: those in files of options with the classes of ``node`` come before the others."""
+    classes = {str(each.get("_target_")) for each in (node, *node.values()) if isinstance(each, Mapping)}
+    targets = {path: _target(path) for path in sorted((directory() / group).glob("*.yaml"))}
+    pairs = [pair for path in sorted(targets, key=lambda path: targets[path] in classes) for pair in _comments(path)]
+    return {key: meaning for key, meaning in pairs if key.startswith(f"{group}.")}
+
+
+def _target(path: Path) -> str:
+    """The class that an option names, empty if it names none."""
+    match = re.search(r"^ *_target_: (\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return match[1] if match else ""
+
+
+def _comments(path: Path) -> Iterator[tuple[str, str]]:
+    """Keys of a YAML file, with their package, and the comment that stands behind each."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    top = path.parent == directory() or "@package _global_" in lines[0]
+
+    def of(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, str]]:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                name = f"{prefix}{key.value}"
+                _, mark, comment = lines[key.start_mark.line].partition(" # ")
+                if mark and not isinstance(value, yaml.MappingNode):
+                    yield name, comment.strip()
+                yield from of(value, f"{name}.")
+
+    yield from of(yaml.compose(text), "" if top else f"{path.parent.name}.")
+
+
+compose.register("explained", lambda *, _root_: explained(_root_), replace=True)  # ${explained:} of hydra.help.template

@@ -1,0 +1,40 @@
+"""What ``--help`` says of every key."""
+
+import re
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from ssl_bench.config.compose import VERSION_BASE
+from ssl_bench.config.reference import explained
+from ssl_bench.config.schema import directory
+
+GROUPS = {
+    group.name: sorted(path.stem for path in group.glob("*.yaml"))
+    for group in directory().iterdir()
+    if group.is_dir() and group.name not in ("hydra", "local", "experiment")
+}
+
+
+def described(*overrides: str) -> dict[str, str]:
+    """The line of each key."""
+    with initialize_config_dir(str(directory()), **VERSION_BASE):
+        lines = explained(compose("train", list(overrides), return_hydra_config=True)).split("\n")
+    return {match[1]: line for line in lines if (match := re.match(r"([\w.]+)=\S", line))}
+
+
+def test_a_key_has_its_value_and_what_its_option_its_class_or_another_option_says_of_it() -> None:
+    lines = described("framework=moco_v2", "batch_size.size=48", "evaluate=[knn]")
+    meaning = "images per optimiser step, over all devices"
+    assert re.fullmatch(rf"batch_size.size=48 +{meaning}", lines["batch_size.size"])
+    assert re.fullmatch(r"negatives.k=65536 +keys \(MoCo\)", lines["negatives.k"])
+    assert re.fullmatch(r"head.layers=2 +number of Linears, 1 or more", lines["head.layers"])
+    assert re.fullmatch(r"dataset.channels=1 +of an image", lines["dataset.channels"])
+    assert lines["loss"] == "loss=infonce: InfoNCE (CPC); with negatives=in_batch it is NT-Xent (SimCLR)"
+
+
+@pytest.mark.parametrize("number", range(max(len(options) for options in GROUPS.values())))
+def test_every_key_of_every_option_has_a_meaning(number: int) -> None:
+    """The first option of every group, then the second of every group, and so on."""
+    lines = described(*(f"{group}={options[number % len(options)]}" for group, options in GROUPS.items()))
+    assert [line for key, line in lines.items() if key not in GROUPS and not re.search(r"=\S.*  \S", line)] == []
