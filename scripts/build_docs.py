@@ -1,21 +1,23 @@
-"""Write the reference pages of ssl_bench: HTML from the docstrings and from the Markdown beside the code.
+"""Write the pages of ssl_bench: a tutorial, every option of the configuration, and the reference from the docstrings.
 
 ``python scripts/build_docs.py [FOLDER]`` writes to FOLDER, by default outputs/docs; open index.html there. Warnings and
 broken links are errors: then nothing is replaced, and the exit code is 1. Needs pdoc (``pip install -e .[dev]``).
 """
 
 import argparse
+import importlib.util
 import pkgutil
 import re
 import shutil
 import sys
 import tempfile
 import warnings
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import ssl_bench
+from ssl_bench.config.schema import directory
 
 # What other programs import. The other rooms carry out commands and are not an interface.
 DOCUMENTED = ["api", "objective", "methods", "networks", "data", "evaluate", "distributed", "errors", "seeding"]
@@ -26,6 +28,11 @@ DOCUMENTED = ["api", "objective", "methods", "networks", "data", "evaluate", "di
 TEMPLATE = """
 {% extends "default/module.html.jinja2" %}
 {% block nav_submodules %}
+    {% set top = "../" * module.modulename.count(".") %}
+    <h2>Guides</h2><ul>
+        <li><a href="{{ top }}tutorial.html">Tutorial</a></li>
+        <li><a href="{{ top }}configuration.html">Configuration</a></li>
+    </ul>
     {% for name in all_modules if name.rpartition(".")[0] == module.modulename %}
         {{ "<h2>Modules</h2><ul>" | safe if loop.first }}
         <li>{{ (name, "") | link(text=name.rpartition(".")[2]) }}</li>
@@ -43,9 +50,28 @@ TEMPLATE = """
 """
 
 
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>body {{ max-width: 60rem; margin: 2rem auto; padding: 0 1rem; font-family: sans-serif; line-height: 1.5; }}
+pre {{ white-space: pre-wrap; background: #f6f6f6; padding: .5rem; }}</style></head>
+<body><p><a href="ssl_bench.html">reference</a></p>{body}</body></html>
+"""
+
+
+def _configuration() -> str:
+    """Every file of conf/, whose comments say what its keys are."""
+    parts = [f"<h1>Configuration</h1><pre>{escape((directory() / 'train.yaml').read_text(encoding='utf-8'))}</pre>"]
+    for path in sorted(directory().glob("*/*.yaml")):
+        if path.parent.name not in ("hydra", "local", "experiment"):
+            option = f"{path.parent.name}={path.stem}"
+            text = escape(path.read_text(encoding="utf-8"))
+            parts.append(f'<h2 id="{option}">{option}</h2><pre>{text}</pre>')
+    return "\n".join(parts)
+
+
 def write(folder: Path) -> None:
     """Write the pages to ``folder``, which is empty or absent. A warning is raised as an error."""
     import jinja2
+    import markdown2  # of pdoc
     import pdoc  # of the dev extra
 
     modules = (m.name for m in pkgutil.walk_packages(ssl_bench.__path__, "ssl_bench."))
@@ -58,6 +84,13 @@ def write(folder: Path) -> None:
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "The module specification")  # pdoc finds some of the modules itself
         pdoc.pdoc("ssl_bench", *names, output_directory=folder)
+    tutorial = (Path(__file__).parent / "examples" / "tutorial.md").read_text(encoding="utf-8")
+    guides = {
+        "Tutorial": markdown2.markdown(tutorial, extras=["fenced-code-blocks"]),
+        "Configuration": _configuration(),
+    }
+    for title, body in guides.items():
+        (folder / f"{title.lower()}.html").write_text(PAGE.format(title=title, body=body), encoding="utf-8")
 
 
 def broken_links(folder: Path) -> list[str]:
@@ -115,6 +148,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("outputs/docs"))
     folder = parser.parse_args().folder
+    if importlib.util.find_spec("pdoc") is None:
+        sys.exit("the pages need pdoc: pip install -e '.[dev]', or pip install pdoc")
     found = build(folder)
     print("\n".join(found) or f"wrote {folder / 'index.html'}", file=sys.stderr if found else sys.stdout)
     return 1 if found else 0

@@ -7,6 +7,7 @@ commands run at the same time. ``--recipe`` only says in words what the cells tr
 """
 
 import importlib
+import json
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from ssl_bench import hardware
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.config import schema
 from ssl_bench.config.build import converted
-from ssl_bench.errors import require
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import cost, recipe, smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
 from ssl_bench.papers.selection import HELP, Selection
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     todo = [runs for runs in planned if runs.missing]
     if options.dry_run:
         print(*(runs.line() for runs in todo), sep="\n")
+        if request.scale != "smoke":  # which generates its images
+            print(*(f"data missing: {sentence}" for sentence in _missing_data(todo)), sep="\n")
         return 0
     if request.launcher != "basic":
         return max(_train_at_once(request, todo), default=0)
@@ -85,6 +88,18 @@ def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
     count = sum(len(runs.missing) for runs in todo)
     price = f", {_price(request, todo)}" if request.scale == "full" and count else ""
     print(f"{count} runs to go in {len(todo)} cells{price}", flush=True)
+
+
+def _missing_data(todo: Sequence[PlannedRuns]) -> Iterator[str]:
+    """What the datasets of runs still need before they can be read."""
+    from ssl_bench.training.parts import Parts  # imports torch
+
+    configs = [runs.config for runs in todo if runs.command == "train"]
+    for config in {json.dumps(config["dataset"]): config for config in configs}.values():
+        try:
+            Parts(config).dataset.check()
+        except ConfigError as error:
+            yield str(error)
 
 
 def _price(request: Request, todo: Sequence[PlannedRuns]) -> str:
