@@ -13,7 +13,8 @@ from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record import results
-from ssl_bench.report import curves, filled, keys, pictures
+from ssl_bench.report import curves, filled, pictures
+from ssl_bench.status import keys
 from ssl_bench.status.follow import find_mark
 from ssl_bench.status.grids import GridFolder
 from ssl_bench.status.labels import labels
