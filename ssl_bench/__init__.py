@@ -2,8 +2,8 @@
 
 For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``, ``alignment_uniformity``, ``views`` and
 ``chunked``. For the results of runs: ``runs``, ``curves`` and ``load``. Each is imported when it is first used, so that
-``import ssl_bench`` takes no time. Which loss and which negatives: `ssl_bench.objective`. How the losses follow from each
-other: `ssl_bench.objective.losses`.
+``import ssl_bench`` takes no time. Which loss and which negatives: `ssl_bench.objective`. How the losses follow from
+each other: `ssl_bench.objective.losses`.
 """
 
 import importlib

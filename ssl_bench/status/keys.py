@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.status.labels import requested, varying
+from ssl_bench.status.labels import place, requested, varying
 from ssl_bench.status.scan import Entry
 
 FACTS = ("negatives_per_anchor", "steps", "lr", "parameters", "train_images")  # of results.json, that a plot may need
@@ -50,7 +50,7 @@ def compare(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]]) -> Key
     options = {name for config in configs.values() for name in config.groups}
     names = dict.fromkeys(name for settings in of_runs for name in settings)
     vary = [name for name in names if len({repr(settings.get(name)) for settings in of_runs}) > 1]
-    vary.sort(key=lambda name: (name not in given, name not in options, name.count("."), name == "seed"))
+    vary.sort(key=lambda name: (name not in given, name not in options, name == "seed", name.count("."), place(name)))
     shown = [name for name in vary if name in given] or [name for name in vary if name in options or name == "seed"]
     whole = _values(next(iter(configs.values())).settings) if configs else {}
     first = of_runs[0] if of_runs else {}

@@ -60,7 +60,7 @@ def _described(runs: Sequence[Run], given: Collection[str]) -> list[str]:
     groups = {group for config in configs.values() for group in config.groups}
     named = {name for of_config in settings.values() for name in of_config} - {SIZE} | {"seed"}
     names = [name for name in named if name in groups or name.partition(".")[0] not in VOLATILE]
-    names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), _main(name), name))
+    names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), place(name), name))
     shown, classes, count = list[str](), [0] * len(runs), 1  # those of one class have the same description so far
     for name in names:
         if count == len(runs) and name not in given:
@@ -71,7 +71,7 @@ def _described(runs: Sequence[Run], given: Collection[str]) -> list[str]:
         if len(numbers) > count or (name in given and len({*own}) > 1):
             shown.append(name)
             classes, count = finer, len(numbers)
-    shown.sort(key=lambda name: (name not in groups, _main(name), name))
+    shown.sort(key=lambda name: (name not in groups, place(name), name))
 
     def describe(run: Run) -> str:
         values = ((name, run.setting(name)) for name in shown)
@@ -83,7 +83,7 @@ def _described(runs: Sequence[Run], given: Collection[str]) -> list[str]:
     return [describe(run) for run in runs]
 
 
-def _main(name: str) -> int:
+def place(name: str) -> int:
     """Place of a setting's group among the main groups."""
     group = name.partition(".")[0]
     return [*MAIN_GROUPS, group].index(group)
