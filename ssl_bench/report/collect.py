@@ -190,7 +190,7 @@ def _groups(entries: Sequence[Entry]) -> tuple[list[dict[str, Any]], list[int]]:
 
     An experiment is the runs of one folder, which ``name`` sets, with those that its grids have still to make.
     """
-    of_grid = {entry.grid: entry.run.parent for entry in entries if entry.grid and entry.run}
+    of_grid: dict[object, str] = {entry.grid: entry.run.parent for entry in entries if entry.grid and entry.run}
     names = [entry.run.parent if entry.run else of_grid.get(entry.grid, _name(entry)) for entry in entries]
     members: dict[str, list[Entry]] = {}
     for name, entry in zip(names, entries, strict=True):

@@ -32,8 +32,9 @@ def labels(entries: Sequence[Entry]) -> list[str]:
 
 
 def own_overrides(overrides: Sequence[str], common: Collection[str]) -> str:
-    """The overrides that are not common to all runs; all if there is none."""
-    return " ".join([override for override in overrides if override not in common] or overrides)
+    """The overrides that are not common to all runs, those of the main groups first; all if there is none."""
+    own = [override for override in overrides if override not in common] or overrides
+    return " ".join(sorted(own, key=lambda override: place(override.partition("=")[0].lstrip("+"))))
 
 
 def requested(entries: Sequence[Entry]) -> set[str]:

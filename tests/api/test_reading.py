@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,13 +36,14 @@ def test_runs_are_rows_with_settings_that_vary_and_all_metrics(monkeypatch: pyte
     }
     assert second["batch_size"] == 48 and list(second) == list(first)
     assert [last[name] for name in ("state", "knn/top1", "seconds")] == ["partial", None, 20.0]
-    for where, expected in [
+    cases: list[tuple[dict[str, Any], list[int]]] = [
         ({"loss": "dcl"}, [0, 1]),
         ({"batch_size": 64, "state": "done"}, [0, 2]),
         ({"batch_size": "b64", "seed": [0, 3]}, [0, 3]),
         ({"batch_size.size": [48]}, [1]),
         ({"loss": "swd"}, []),
-    ]:
+    ]
+    for where, expected in cases:
         assert [row["seed"] for row in ssl_bench.runs("outputs", where)] == expected
     with pytest.raises(ConfigError, match=r"^--where los: no run has this key \(did you mean loss"):
         ssl_bench.runs(where={"los": "dcl"})

@@ -1,5 +1,6 @@
 """The report in a browser: Chromium, without a window."""
 
+import json
 import os
 import re
 import shutil
@@ -253,7 +254,10 @@ def test_the_newest_experiment_is_shown_and_others_are_a_choice(page: Page) -> N
     runs.grid()
     folder = later(64, 0.2, 0.3)
     runs.add(folder, warnings=["the features have <b>collapsed</b>"])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps({"step": n, "epoch": n / 10, "watch/knn_top1": 0.4}) + "\n" for n in (10, 20))
     open_report(page)
+    assert page.locator("#curves h3").all_text_contents() == ["loss (nats)", "watch/knn_top1 (%)"]
     rows, says = page.locator("#run-table tbody tr"), page.locator("#filter-says")
     expect(says).to_have_text("1 run")
     assert rows.count() == 1 and page.locator("#overview .card").count() == 1 and page.locator("#plots *").count() == 0
