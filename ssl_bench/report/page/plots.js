@@ -106,7 +106,7 @@ function parallel(name, runs) {
   const make = () => {
     const most = Math.min(18, Math.floor((printing ? 690 : innerWidth) / (keys.length + 1) / 8)); // letters beside each other
     const colour = (t) => mixed(dark() ? 0.25 + 0.75 * t : 0.9 * t);
-    const notes = keys.flatMap((key, i) => places[i].ticks.map((value) => ({ x: i, y: places[i].place.get(value), text: plain(shortened(text(value), most)), showarrow: false, xanchor: i === keys.length - 1 ? "right" : "left", xshift: i === keys.length - 1 ? -6 : 6, yshift: 8, font: { size: 11 } })));
+    const notes = keys.flatMap((key, i) => places[i].ticks.map((value) => ({ x: i, y: places[i].place.get(value), text: plain(shortened(text(value), most)), showarrow: false, xanchor: "left", xshift: 6, yshift: 8, font: { size: 11 } })));
     return {
       layout: layout(
         { title: "", tickmode: "array", tickvals: [...keys.keys(), keys.length], ticktext: [...keys.map((key) => plain(shortened(key.split(".").at(-1), most))), plain(unit(name))], tickangle: 0, range: [-0.15, keys.length + 0.35], showgrid: true, fixedrange: true },
