@@ -140,7 +140,7 @@ def _print_csv(shown: Sequence[Labelled]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     settings = keys.rows([entry for entry, _ in shown])
     for place, (pair, values) in enumerate(zip(shown, settings, strict=True)):
-        record = _record(*pair) | {"overrides": " ".join(pair[0].overrides or ())}
+        record = {n: " ".join(value) if isinstance(value, list) else value for n, value in _record(*pair).items()}
         del record["best"], values["path"]
         row = record | {name: value for name, value in values.items() if name not in record}
         if place == 0:
