@@ -1,8 +1,9 @@
 """Contrastive self-supervised learning with loss, negatives, batch size and temperature as independent axes.
 
 For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``, ``alignment_uniformity``, ``views`` and
-``chunked``. Each is imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which
-negatives: `ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
+``chunked``. For the results of runs: ``runs``, ``curves`` and ``load``. Each is imported when it is first used, so that
+``import ssl_bench`` takes no time. Which loss and which negatives: `ssl_bench.objective`. How the losses follow from
+each other: `ssl_bench.objective.losses`.
 """
 
 import importlib
@@ -12,17 +13,21 @@ if TYPE_CHECKING:
     from .api.chunked import chunked
     from .api.features import alignment_uniformity, knn, linear_probe
     from .api.pair_loss import PairLoss
+    from .api.reading import curves, load, runs
     from .api.views import views
 
 __version__ = "0.2.0"
-__all__ = ["PairLoss", "alignment_uniformity", "chunked", "knn", "linear_probe", "views"]
+__all__ = ["PairLoss", "alignment_uniformity", "chunked", "curves", "knn", "linear_probe", "load", "runs", "views"]
 
 _MODULES = {
     "PairLoss": "pair_loss",
     "alignment_uniformity": "features",
     "chunked": "chunked",
+    "curves": "reading",
     "knn": "features",
     "linear_probe": "features",
+    "load": "reading",
+    "runs": "reading",
     "views": "views",
 }
 

@@ -14,7 +14,8 @@ each run and for each run that a grid has still to make:
     host, pid               of the process; only of a running one
     reason                  why it failed, else ""
 
-``--csv`` has the same fields, with one column ``best.<metric>`` for each metric and the overrides joined by blanks.
+``--csv`` has the same fields with the overrides joined by blanks, and in place of ``best`` a column for each setting
+that varies, the seed, the seconds of the run and a column for each metric, of a finished run all.
 """
 
 import csv
@@ -29,6 +30,7 @@ from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.errors import ConfigError, printable
+from ssl_bench.status import keys
 from ssl_bench.status.labels import labels
 from ssl_bench.status.scan import Entry, Scan, Status
 from ssl_bench.status.select import Labelled, select
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--watch", action="store_true", help="update the table every two seconds, until Ctrl-C")
     forms.add_argument("--json", action="store_true", help="print a list of objects, one for each run")
-    forms.add_argument("--csv", action="store_true", help="print a table of the same fields")
+    forms.add_argument("--csv", action="store_true", help="print a table of these fields, settings and metrics")
     forms.add_argument("--failed", action="store_true", help="print the commands that start the failed runs again")
     words = list(arguments)
     if "--sort" in words[:-1]:  # argparse would take -KEY for a flag
@@ -84,7 +86,7 @@ def _print(options: Namespace) -> int:
     if options.json:
         print(json.dumps([_record(*pair) for pair in shown], indent=2))
     elif options.csv:
-        _print_csv([_record(*pair) for pair in shown])
+        _print_csv(shown)
     elif options.failed:
         _print_commands(options.outputs, [entry for entry, _ in shown if entry.state is Status.FAILED])
     elif sys.stdout.isatty():
@@ -134,14 +136,13 @@ def _record(entry: Entry, label: str) -> dict[str, Any]:
     }
 
 
-def _print_csv(records: Sequence[dict[str, Any]]) -> None:
-    metrics = dict.fromkeys(metric for record in records for metric in record["best"])
+def _print_csv(shown: Sequence[Labelled]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    for place, record in enumerate(records):
-        row = dict[str, Any]()
-        for name, value in record.items():
-            of_best = {f"best.{metric}": value.get(metric) for metric in metrics} if name == "best" else {}
-            row |= of_best if name == "best" else {name: " ".join(value) if isinstance(value, list) else value}
+    settings = keys.rows([entry for entry, _ in shown])
+    for place, (pair, values) in enumerate(zip(shown, settings, strict=True)):
+        record = {n: " ".join(value) if isinstance(value, list) else value for n, value in _record(*pair).items()}
+        del record["best"], values["path"]
+        row = record | {name: value for name, value in values.items() if name not in record}
         if place == 0:
             writer.writerow(row)
         writer.writerow(row.values())

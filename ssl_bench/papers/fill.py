@@ -92,7 +92,10 @@ def _values(cell: Cell, own_runs: Sequence[Run]) -> list[float]:
 
 
 def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
-    """A table as plain data: numbers as papers print them (accuracies in percent), None for a missing number."""
+    """A table as plain data: numbers as papers print them (accuracies in percent), None for a missing number.
+
+    ``mean``, ``std`` and ``n`` are ours; those of the project begin with ``project``.
+    """
     cells = [
         {
             "row": each.cell.label,
@@ -103,6 +106,9 @@ def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
             "std": deviation(each.values),
             "n": len(each.values),
             "note": "; ".join(each.notes) or None,
+            "project": mean(each.measured),
+            "project_std": deviation(each.measured),
+            "project_n": len(each.measured),
         }
         for each in filled
     ]

@@ -13,13 +13,13 @@ from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record import results
-from ssl_bench.report import curves, filled, keys, pictures
+from ssl_bench.report import curves, filled, pictures
+from ssl_bench.status import keys
 from ssl_bench.status.follow import find_mark
-from ssl_bench.status.grids import GridFolder
 from ssl_bench.status.labels import labels
 from ssl_bench.status.runs import METRICS, RESULTS, Run
 from ssl_bench.status.scan import Entry, Scan
-from ssl_bench.status.view import axes, grouped
+from ssl_bench.status.view import axes
 
 LOG = "train.log"
 POINTS, FEWEST, MOST = 40_000, 16, 400  # points of a curve times runs; limits of the points of a curve
@@ -31,7 +31,7 @@ class Files:
     """Settings, curves and log of a run, from its files.
 
     Attributes:
-        facts, environment: of ``results.json``; empty for an unfinished run.
+        facts, environment, warnings: of ``results.json``; empty for an unfinished run.
         curves: by name, as :mod:`ssl_bench.report.curves` makes them.
         steps_per_epoch: None if no row has both.
         log: the last lines of its log.
@@ -40,13 +40,14 @@ class Files:
 
     facts: Mapping[str, Any]
     environment: Mapping[str, Any]
+    warnings: list[str]
     curves: Mapping[str, Any]
     steps_per_epoch: float | None
     log: str
     pictures: list[str]
 
 
-NO_FILES = Files({}, {}, {}, None, "", [])
+NO_FILES = Files({}, {}, [], {}, None, "", [])
 
 
 class Collector:
@@ -99,6 +100,7 @@ class Collector:
             "shown": settings.shown,
             "common": settings.common,
             "groups": groups,
+            "whole": bool(self._names),
             "runs": runs,
             "curves": [each.curves for each in read],
             **self._results(entries),
@@ -131,8 +133,9 @@ class Collector:
             content = (results.read(run.folder) if run.done else None) or {}
             found, steps = curves.read(run.folder / METRICS, most)
             facts, environment = content.get("facts") or {}, content.get("environment") or {}
+            warnings = [printable(str(each)) for each in content.get("warnings") or []]
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
-            known = self._files[run.path] = marks, Files(facts, environment, found, steps, log, names)
+            known = self._files[run.path] = marks, Files(facts, environment, warnings, found, steps, log, names)
         return known[1]
 
     def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:
@@ -166,6 +169,7 @@ def _run(entry: Entry, read: Files) -> dict[str, Any]:
         "began": run.began if run else None,
         "command": None if entry.command is None else printable(entry.command),
         "reason": entry.reason,
+        "warnings": read.warnings,
         "host": printable(owner.host) if owner else None,
         "hardware": f"{ranks} x {environment['device']}" if ranks and "device" in environment else None,
         "versions": {name: str(value) for name, value in environment.items() if name not in ("device", "ranks")},
@@ -182,23 +186,34 @@ def _path(entry: Entry) -> str:
 
 
 def _groups(entries: Sequence[Entry]) -> tuple[list[dict[str, Any]], list[int]]:
-    """The grids, and the folders of single runs, sorted by start; and the place of each entry's group among them."""
-    members = grouped(entries)
-    made = sorted(((_group(group, its), its) for group, its in members.items()), key=lambda pair: pair[0]["started"])
-    place = {id(entry): number for number, (_, its) in enumerate(made) for entry in its}
-    return [group for group, _ in made], [place[id(entry)] for entry in entries]
+    """The experiments, sorted by start, and the place of each entry's among them.
+
+    An experiment is the runs of one folder, which ``name`` sets, with those that its grids have still to make.
+    """
+    of_grid: dict[object, str] = {entry.grid: entry.run.parent for entry in entries if entry.grid and entry.run}
+    names = [entry.run.parent if entry.run else of_grid.get(entry.grid, _name(entry)) for entry in entries]
+    members: dict[str, list[Entry]] = {}
+    for name, entry in zip(names, entries, strict=True):
+        members.setdefault(name, []).append(entry)
+    made = {name: _group(name, its) for name, its in members.items()}
+    order = sorted(made, key=lambda name: made[name]["started"])
+    return [made[name] for name in order], [order.index(name) for name in names]
 
 
-def _group(group: GridFolder | str, members: Sequence[Entry]) -> dict[str, Any]:
-    parents = " ".join(dict.fromkeys(f"{e.run.parent}/" if e.run.parent else "./" for e in members if e.run))
-    if isinstance(group, str):
-        started = min(e.run.began for e in members if e.run)
-        return {"name": f"{printable(parents)} single runs", "started": started, "left": None, "command": None}
+def _name(entry: Entry) -> str:
+    """The name that a run sets that a grid has still to make."""
+    return dict(o.partition("=")[::2] for o in entry.overrides or ()).get("name", "default")
+
+
+def _group(name: str, members: Sequence[Entry]) -> dict[str, Any]:
+    grids = list(dict.fromkeys(entry.grid for entry in members if entry.grid))
+    left = [grid.left for grid in grids if grid.left is not None]
     return {
-        "name": printable(f"{parents} {', '.join(axes(group))}".strip()),
-        "started": group.started,
-        "left": group.left,
-        "command": printable(group.command),
+        "key": printable(name),
+        "name": printable(f"{name or '.'}/ {', '.join(axes(grids[0])) if len(grids) == 1 else ''}".strip()),
+        "started": min([*(grid.started for grid in grids), *(e.run.began for e in members if e.run and not e.grid)]),
+        "left": max(left, default=None),
+        "command": printable(grids[0].command) if len(grids) == 1 else None,
     }
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from ssl_bench.errors import printable
 from ssl_bench.papers import tables, verdicts
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, Table
@@ -38,8 +39,9 @@ def _table(table: Table, results: Results) -> dict[str, Any]:
 
 
 def _cell(table: Table, cell: Cell, results: Results) -> dict[str, Any]:
-    """A cell with the paper's number and those of the runs, accuracies in percent."""
-    shortened = (value(run, cell.metric) for run in results.reduced(table, cell))
+    """A cell with the paper's number, those of the runs, accuracies in percent, and the paths of these runs."""
+    reduced = results.reduced(table, cell)
+    shortened = (value(run, cell.metric) for run in reduced)
     return {
         "row": cell.label,
         "column": cell.column,
@@ -47,5 +49,6 @@ def _cell(table: Table, cell: Cell, results: Results) -> dict[str, Any]:
         "paper": cell.paper,
         "reported": cell.reported,
         "ours": list(results.values(cell).values()),
+        "runs": [printable(run.path) for run in (*results.of_cell(cell), *reduced)],
         "reduced": [number for number in shortened if number is not None],
     }

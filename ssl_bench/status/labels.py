@@ -7,7 +7,9 @@ from ssl_bench.config.identity import VOLATILE
 from ssl_bench.status.runs import Run, SharedConfig
 from ssl_bench.status.scan import Entry
 
-MAIN_GROUPS = ("dataset", "framework", "loss", "negatives", "temperature", "batch_size")  # groups that are named first
+MAIN_GROUPS = ("loss", "negatives", "temperature", "batch_size", "framework", "dataset")  # groups that are named first
+
+SIZE = "batch_size.size"  # which batch_size names, too
 
 
 def labels(entries: Sequence[Entry]) -> list[str]:
@@ -30,14 +32,15 @@ def labels(entries: Sequence[Entry]) -> list[str]:
 
 
 def own_overrides(overrides: Sequence[str], common: Collection[str]) -> str:
-    """The overrides that are not common to all runs; all if there is none."""
-    return " ".join([override for override in overrides if override not in common] or overrides)
+    """The overrides that are not common to all runs, those of the main groups first; all if there is none."""
+    own = [override for override in overrides if override not in common] or overrides
+    return " ".join(sorted(own, key=lambda override: place(override.partition("=")[0].lstrip("+"))))
 
 
 def requested(entries: Sequence[Entry]) -> set[str]:
-    """The keys that the commands of entries set."""
+    """The keys that the commands of entries set, ``batch_size`` for its size."""
     words = {word for entry in entries for word in (entry.command or "").replace("'", "").split()}
-    return {word.partition("=")[0].lstrip("+") for word in words if "=" in word}
+    return {word.partition("=")[0].lstrip("+").replace(SIZE, "batch_size") for word in words if "=" in word}
 
 
 def varying(configs: Collection[SharedConfig]) -> list[dict[str, str]]:
@@ -56,9 +59,9 @@ def _described(runs: Sequence[Run], given: Collection[str]) -> list[str]:
     configs = {run.shared.key: run.shared for run in runs}
     settings = dict(zip(configs, varying(configs.values()), strict=True))
     groups = {group for config in configs.values() for group in config.groups}
-    named = {name for of_config in settings.values() for name in of_config} | {"seed"}
+    named = {name for of_config in settings.values() for name in of_config} - {SIZE} | {"seed"}
     names = [name for name in named if name in groups or name.partition(".")[0] not in VOLATILE]
-    names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), _main(name), name))
+    names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), place(name), name))
     shown, classes, count = list[str](), [0] * len(runs), 1  # those of one class have the same description so far
     for name in names:
         if count == len(runs) and name not in given:
@@ -69,18 +72,19 @@ def _described(runs: Sequence[Run], given: Collection[str]) -> list[str]:
         if len(numbers) > count or (name in given and len({*own}) > 1):
             shown.append(name)
             classes, count = finer, len(numbers)
-    shown.sort(key=lambda name: (name not in groups, name))
+    shown.sort(key=lambda name: (name not in groups, place(name), name))
 
     def describe(run: Run) -> str:
         values = ((name, run.setting(name)) for name in shown)
         words = [f"{name}={value}" for name, value in values if value is not None]
-        main = (run.shared.settings[group] for group in MAIN_GROUPS if group in run.shared.groups)
-        return " ".join(words or main)
+        options = run.shared.groups
+        main = ((group, run.shared.settings[group]) for group in MAIN_GROUPS if group in options)
+        return " ".join(words or (value if options[group] == value else f"{group}={value}" for group, value in main))
 
     return [describe(run) for run in runs]
 
 
-def _main(name: str) -> int:
+def place(name: str) -> int:
     """Place of a setting's group among the main groups."""
     group = name.partition(".")[0]
     return [*MAIN_GROUPS, group].index(group)

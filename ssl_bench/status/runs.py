@@ -31,7 +31,8 @@ class SharedConfig:
         content: the configuration with null in place of the seed.
         key: of the content.
         groups: the chosen option of each group.
-        settings: every value as an override writes it, by the names of :mod:`ssl_bench.record.dashboard`.
+        settings: every value as an override writes it, by the names of :mod:`ssl_bench.record.dashboard`. A
+            ``batch_size`` of another size than that of its option is that size.
     """
 
     def __init__(self, content: dict[str, Any], key: str) -> None:
@@ -41,6 +42,8 @@ class SharedConfig:
     @cached_property
     def settings(self) -> dict[str, str]:
         flat = flat_config({**self.content, "choices": self.groups}, {})
+        if flat.get("batch_size") != f"b{(size := flat.get('batch_size.size'))}" and size is not None:
+            flat["batch_size"] = size
         return {name: as_text(value) for name, value in flat.items() if value is not None or "seed" not in name}
 
 

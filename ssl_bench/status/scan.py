@@ -65,6 +65,11 @@ class Entry:
         return self.run.best if self.run else {}
 
     @property
+    def metrics(self) -> dict[str, float]:
+        """All metrics of a finished run; else the best accuracies so far."""
+        return self.run.metrics if self.run and self.run.done else self.best
+
+    @property
     def reason(self) -> str:
         """Why it failed, in one line."""
         if self.state is not Status.FAILED:

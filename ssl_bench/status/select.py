@@ -74,9 +74,9 @@ def _check(flag: str, key: str, shown: Sequence[Labelled]) -> None:
 
 
 def _plain(value: str | float) -> str | float:
-    """A number, or text without the blanks and quotes in which a list may be written in several ways."""
+    """A number, of b64 64, or text without the blanks and quotes in which a list may be written in several ways."""
     try:
-        return float(value)
+        return float(value.removeprefix("b") if isinstance(value, str) else value)
     except ValueError:
         return re.sub(r"[\s'\"]", "", str(value))
 

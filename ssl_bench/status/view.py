@@ -157,8 +157,12 @@ def _table(columns: Columns, width: int | None = None) -> list[str]:
         elif excess > 0:
             widths.pop(name, None)
     form = "  ".join(f"%{'-' if name in LEFT else ''}{widest}.{widest}s" for name, widest in widths.items())
-    rows = zip(*(columns[name] for name in widths), strict=True)
-    return [(form % cells).rstrip() for cells in (tuple(widths), *rows)]
+    texts = ([_cut(text, widest) for text in columns[name]] for name, widest in widths.items())
+    return [(form % cells).rstrip() for cells in (tuple(widths), *zip(*texts, strict=True))]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def totals(entries: Sequence[Entry], left: float | None) -> str:

@@ -18,15 +18,16 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="an installed pack
 
 @pytest.fixture
 def example(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., list[str]]:
     """Function that runs an example in an empty folder and returns the lines that it printed."""
 
     def run(name: str, *arguments: str) -> list[str]:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", [name, *arguments])
+        capfd.readouterr()
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-        return capsys.readouterr().out.splitlines()
+        return capfd.readouterr().out.splitlines()
 
     return run
 
@@ -80,3 +81,12 @@ def test_a_new_loss_in_a_run(train: Callable[..., tuple[int, str]], monkeypatch:
     sys.modules.pop("new_loss", None)
     assert code == 0, printed
     assert "_target_: new_loss.Focal" in (only_run() / "config.yaml").read_text()
+
+
+def test_results_are_read(example: Callable[..., list[str]], train: Callable[..., tuple[int, str]]) -> None:
+    pytest.importorskip("pandas")
+    for loss in ("dcl", "infonce"):
+        assert train(f"loss={loss}", "max_steps=2", "evaluate=[knn]")[0] == 0
+    lines = example("read_results")
+    assert [line.split()[0] for line in lines[2:4]] == ["dcl", "infonce"] and lines[2].split()[2:] == ["NaN", "1"]
+    assert lines[-2].split()[1] == "2" and re.fullmatch(r"parameters: [\d,]+", lines[-1])

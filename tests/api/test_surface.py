@@ -8,7 +8,7 @@ import pytest
 import ssl_bench
 from tests.test_layout import graph
 
-NAMES = ["PairLoss", "alignment_uniformity", "chunked", "knn", "linear_probe", "views"]
+NAMES = ["PairLoss", "alignment_uniformity", "chunked", "curves", "knn", "linear_probe", "load", "runs", "views"]
 
 
 def test_every_name_is_listed_and_documented() -> None:
@@ -23,9 +23,11 @@ def test_every_name_is_listed_and_documented() -> None:
 
 @pytest.mark.slow
 def test_the_import_loads_nothing_and_the_losses_load_no_hydra() -> None:
-    heavy = "('torch', 'numpy', 'hydra', 'wandb', 'sklearn', 'matplotlib')"
+    heavy = "('torch', 'numpy', 'hydra', 'wandb', 'sklearn', 'matplotlib', 'pandas')"
     code = f"""import sys, ssl_bench
 before = [m for m in {heavy} if m in sys.modules]
+ssl_bench.runs
+before += [m for m in {heavy} if m in sys.modules]
 ssl_bench.PairLoss
 print(before, [m for m in {heavy} if m in sys.modules])"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

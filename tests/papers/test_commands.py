@@ -58,7 +58,7 @@ def test_a_cell_has_the_mean_the_deviation_and_the_number_of_its_finished_seeds(
     write_result(cell(), 0, {"knn/top1": 0.84}, outputs=Path("outputs/copy"))  # the same run again counts once
     cells = {(c["row"], c["column"]): c for c in as_json(capsys, "dcl/table1")}
     assert len(cells) == 40 and set(cells[ROW, COLUMN]) == {
-        *("row", "column", "metric", "paper", "mean", "std", "n", "note")
+        *("row", "column", "metric", "paper", "mean", "std", "n", "note", "project", "project_std", "project_n")
     }
     filled = cells[ROW, COLUMN]
     assert (filled["paper"], filled["n"], filled["note"], filled["metric"]) == (84.2, 3, None, "knn/top1")

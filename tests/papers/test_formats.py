@@ -1,5 +1,6 @@
 """The text of filled tables in every format and width."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -123,6 +124,9 @@ def test_numbers_of_the_project_and_of_reduced_scale_have_lines_of_their_own() -
         "",
     ]
     assert "<sup>3</sup> trained for 20 epochs" in lines
+    records = json.loads(formats.formatted("json", [(table, filled)]))["cells"]
+    (own,) = (each for each in records if (each["row"], each["column"]) == ("DCL", "32"))
+    assert [own[name] for name in ("mean", "n", "project", "project_std", "project_n")] == [84.5, 1, 84.25, None, 1]
 
 
 def test_the_best_numbers_are_bold() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def run(name: str, command: str, accuracy: float | None, loss: str, size: int, t
     return folder
 
 
-def add(folder: Path, **parts: Mapping[str, Any]) -> None:
+def add(folder: Path, **parts: Any) -> None:
     """Add parts to ``results.json``."""
     path = folder / "results.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | parts))

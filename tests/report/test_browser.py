@@ -1,5 +1,7 @@
 """The report in a browser: Chromium, without a window."""
 
+import json
+import os
 import re
 import shutil
 import threading
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ssl_bench.commands import report as command
 from ssl_bench.report import filled
@@ -67,7 +70,7 @@ def test_filters_sorts_groups_and_compares(page: Page) -> None:
     open_report(page)
     rows = page.locator("#run-table tbody tr")
     assert rows.count() == 24 and page.locator(".share span").count() == 2
-    assert page.locator("#plots .js-plotly-plot").count() == 3
+    assert page.locator("#plots .plot").count() == 3
 
     page.fill("#filter", "loss=dcl, batch_size>=128")
     expect(rows).to_have_count(8)
@@ -81,19 +84,19 @@ def test_filters_sorts_groups_and_compares(page: Page) -> None:
     expect(rows).to_have_count(24)
 
     page.get_by_role("button", name="knn/top1 (%)").click()
-    accuracies = cells(page, "run-table", 8)
+    accuracies = cells(page, "run-table", 4)
     assert [*accuracies[:2], accuracies[-1]] == ["67.6", "66.6", ""]
     page.keyboard.press("Enter")  # the focus has stayed on the heading
-    assert cells(page, "run-table", 8)[0] == "51.6"
+    assert cells(page, "run-table", 4)[0] == "51.6"
     assert "sort=knn/top1" in page.url
 
     page.get_by_text("Group by").click()
     page.locator("[data-focus='group loss']").check()
     page.locator("[data-focus='group batch_size']").check()
-    assert page.locator("#group-table thead th").all_text_contents()[:3] == ["batch_size", "loss", "runs"]
+    assert page.locator("#group-table thead th").all_text_contents()[:3] == ["loss", "batch_size", "runs"]
     # 61.64, 62.64, 64.64 and 65.64: mean 63.64, deviation sqrt(10 / 3) = 1.83, standard error 0.91
     groups = page.locator("#group-table tbody tr").all_text_contents()
-    assert len(groups) == 6 and groups[3] == "b64dcl463.6 \u00b1 1.8 (4)0.9"
+    assert len(groups) == 6 and groups[3] == "dcl64463.6 \u00b1 1.8 (4)0.9"
     page.get_by_role("button", name="No groups").click()
 
     page.locator("[data-focus='select grid/0000000000']").check()
@@ -115,7 +118,7 @@ def test_a_link_with_state_opens_the_same_view(page: Page) -> None:
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog[open]", state="detached")
     assert "run=" not in page.url and "where=loss=dcl" in page.url
-    assert page.input_value("#filter") == "loss=dcl" and cells(page, "run-table", 8)[0] == "67.6"
+    assert page.input_value("#filter") == "loss=dcl" and cells(page, "run-table", 4)[0] == "67.6"
     page.go_back()
     page.wait_for_selector("dialog[open]")
     page.get_by_role("button", name="Close").click()
@@ -171,6 +174,8 @@ def test_a_printed_report_is_light_and_has_every_plot(page: Page) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("main .plot:not(.js-plotly-plot)").count() == 0 and page.locator("main .plot").count() == 4
     assert page.locator("html").get_attribute("data-theme") == "light"
+    widths = page.locator("main .main-svg:first-child").evaluate_all("all => all.map((each) => each.clientWidth)")
+    assert set(widths) == {335, 690}  # half of a page, and a whole one
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("html").get_attribute("data-theme") == "dark"
 
@@ -197,7 +202,7 @@ def test_claims_have_their_figures_and_a_table_of_shortened_runs_has_none(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cell(row: str, x: int, **values: list[float]) -> dict[str, Any]:
-        empty: dict[str, Any] = {"paper": None, "reported": "", "ours": [], "reduced": []}
+        empty: dict[str, Any] = {"paper": None, "reported": "", "ours": [], "reduced": [], "runs": ["grid/0000000000"]}
         return empty | {"row": row, "column": str(x), "x": x} | values
 
     table = {"title": "accuracy", "cite": "A paper", "x": "batch", "y": "kNN", "doubling": True}
@@ -223,3 +228,81 @@ def test_claims_have_their_figures_and_a_table_of_shortened_runs_has_none(
     expect(second.locator(".js-plotly-plot .point")).to_have_count(2)
     assert first.locator(".plot").count() == 0 and "reduced 51.00 \u00b1 1.41 (2)" in (first.text_content() or "")
     assert "ours 62.00 \u00b1 2.00 (3)" in (second.text_content() or "")
+    other = runs.run("later/0", "ssl-bench train name=later", 0.5, "dcl", 64, 0.1, 5)
+    os.utime(other / "config.yaml", (4e9, 4e9))
+    Path("report.html").unlink()
+    open_report(page)
+    assert page.locator("#papers *").count() == 0
+    page.select_option("#experiment", "grid")
+    assert page.locator("#papers details").count() == 2
+
+
+def later(size: int, tau: float, accuracy: float) -> Path:
+    """A run of CIFAR-10, of an experiment that is newer than the grid."""
+    folder = runs.run(
+        f"later/{size}{tau}", f"ssl-bench train batch_size.size={size} temperature.tau={tau}", None, "dcl", size, tau, 0
+    )
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["choices"]["dataset"] = "cifar10"
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    os.utime(folder / "config.yaml", (4e9, 4e9))
+    finish(folder, 20.0, knn_top1=accuracy)
+    return folder
+
+
+def test_the_newest_experiment_is_shown_and_others_are_a_choice(page: Page) -> None:
+    runs.grid()
+    folder = later(64, 0.2, 0.3)
+    runs.add(folder, warnings=["the features have <b>collapsed</b>"])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps({"step": n, "epoch": n / 10, "watch/knn_top1": 0.4}) + "\n" for n in (10, 20))
+    open_report(page)
+    assert page.locator("#curves h3").all_text_contents() == ["loss (nats)", "watch/knn_top1 (%)"]
+    rows, says = page.locator("#run-table tbody tr"), page.locator("#filter-says")
+    expect(says).to_have_text("1 run")
+    assert rows.count() == 1 and page.locator("#overview .card").count() == 1 and page.locator("#plots *").count() == 0
+    assert rows.locator(".warned").get_attribute("title") == "the features have <b>collapsed</b>"
+    rows.locator("a").click()
+    expect(page.locator("dialog .warned")).to_have_text("\u26a0 the features have <b>collapsed</b>")
+    page.keyboard.press("Escape")
+    assert page.locator("#experiment option").all_text_contents() == [
+        "later (1 run)", "grid (24 runs)", "all 2 experiments"
+    ]  # fmt: skip
+
+    page.select_option("#experiment", "*")
+    expect(says).to_have_text("25 runs")
+    assert page.locator("#plots .multiples").first.locator("h4").all_text_contents() == [
+        "dataset=cifar10", "dataset=mnist"
+    ]  # fmt: skip
+    headings = page.locator("#run-table thead th").all_text_contents()
+    assert headings[:5] == ["\u2713", "run", "state", "knn/top1 (%)", "loss"] and "dataset" not in headings[:4]
+    for where, sentence in [
+        ("batch_size=64", "9 of 25 runs"),
+        ("batch_size=b64", "9 of 25 runs"),
+        ("knn/top1>60", "12 of 25 runs"),
+        ("knn/top1>0.6", "12 of 25 runs"),
+        ("knn/top1>90", "No run passes: knn/top1 is 30.0 % to 67.6 % in these runs."),
+        ("loss=swd", "No run passes: loss is dcl, infonce in these runs."),
+        ("dataset=cifar10, loss=infonce", "No run passes all conditions, though each alone keeps some."),
+        ("nothing", "No run has the word nothing in its name, state or reason."),
+    ]:
+        page.fill("#filter", where)
+        expect(says).to_have_text(sentence)
+    page.select_option("#experiment", "later")
+    page.fill("#filter", "loss=infonce")
+    expect(says).to_have_text("No run passes: loss is dcl in these runs. 12 runs of other experiments would pass.")
+    expect(page.locator("#runs .empty")).to_have_text(says.text_content() or "")
+
+
+def test_a_plot_has_eight_lines_at_most(page: Page) -> None:
+    for size in range(10):
+        for tau in (0.1, 0.2):
+            later(16 + size, tau, 0.5 + size / 100)
+    open_report(page, "#axis=temperature.tau&by=batch_size")
+    multiples = page.locator("#plots .multiples").first
+    assert multiples.locator(".legend li").count() == multiples.locator(".scatterlayer .trace").count() == 8
+    expect(multiples).to_contain_text("8 of 10 lines; the filter selects others.")
+    open_report(page, "#axis=temperature.tau&facet=batch_size")
+    assert multiples.locator(".plot").count() == 10 and multiples.locator(".legend").count() == 0
+    assert page.locator("#curves .legend li").count() == 8
+    expect(page.locator("#curves")).to_contain_text("The best 8 runs of 20; select others in the table.")

@@ -135,16 +135,19 @@ def test_csv_has_the_fields_of_json(status: Status) -> None:
     make_runs()
     records = json.loads(status("--json").stdout)
     table = list(csv.DictReader(io.StringIO(status("--csv").stdout)))
+    settings = ["loss", "note", "optimizer.lr", "seed"]
     assert list(table[0]) == [
         *("folder", "run_id", "state", "label", "overrides", "epoch", "epochs", "images_per_second", "eta_seconds"),
-        *("best.knn/top1", "best.linear/top1", "host", "pid", "reason"),
+        *("host", "pid", "reason", *settings, "knn/top1", "linear/top1", "seconds"),
     ]
     assert len(table) == len(records) == 7
     for row, found in zip(table, records, strict=True):
-        best = found.pop("best")
-        found |= {f"best.{m}/top1": best.get(f"{m}/top1") for m in ("knn", "linear")}
+        found |= {name: found["best"].get(name) for name in ("knn/top1", "linear/top1")}
         found["overrides"] = " ".join(found["overrides"])
-        assert row == {name: "" if value is None else str(value) for name, value in found.items()}
+        assert {n: v for n, v in row.items() if n not in (*settings, "seconds")} == {
+            name: "" if value is None else str(value) for name, value in found.items() if name != "best"
+        }
+    assert [table[0][name] for name in (*settings, "seconds")] == ["dcl", "x=1,y", "0.3", "0", "100.0"]
 
 
 # ---- the overview

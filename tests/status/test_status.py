@@ -301,15 +301,18 @@ def test_runs_are_described_by_what_distinguishes_them() -> None:
         return labels([entry for entry in Scan(OUTPUTS).update(0.0)[0] if entry.run and entry.run.parent == parent])
 
     assert differences([config("dcl"), config("eqco")]) == ["loss=dcl", "loss=eqco"]
-    assert differences([config("dcl")]) == ["mnist dcl b64"]
+    assert differences([config("dcl")]) == ["dcl b64 mnist"]
+    assert differences([config("dcl", batch=16)]) == ["dcl batch_size=16 mnist"]
     alphas = [config("eqco", loss={"alpha": alpha}, seed=s) for alpha in (64, 256) for s in (0, 1)]
     expected = [f"loss=eqco loss.alpha={alpha} seed={s}" for alpha in (64, 256) for s in (0, 1)]
     assert differences([*alphas, config("dcl", loss={"weight": 1.0}, seed=0)]) == [*expected, "loss=dcl seed=0"]
     assert differences([config("dcl"), config("dcl", "b128"), config("dcl", batch=48)]) == [
-        "batch_size=b64 batch_size.size=64",
-        "batch_size=b128 batch_size.size=128",
-        "batch_size=b64 batch_size.size=48",
+        "batch_size=b64",
+        "batch_size=b128",
+        "batch_size=48",
     ]
+    sizes = [config("dcl", batch=size) for size in (16, 48)]
+    assert differences(sizes, "ssl-bench train batch_size.size=16") == ["batch_size=16", "batch_size=48"]
     derived = [config("dcl", epochs=e, devices=e) for e in (1, 2)]
     for each, dataset in zip(derived, ("mnist", "stl10"), strict=True):
         each["choices"] = each["choices"] | {"dataset": dataset, "augment": dataset}

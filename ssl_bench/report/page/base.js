@@ -28,9 +28,12 @@ function number(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+const shortened = (words, most) => (words.length > most ? `${words.slice(0, most - 1)}\u2026` : words);
+
 // A metric as the tables print it: accuracies in percent.
 const shown = (metric, value) => (!isNumber(value) ? "" : isAccuracy(metric) ? (100 * value).toFixed(1) : number(value));
 const scaled = (metric, value) => (isAccuracy(metric) ? 100 * value : value);
+const counted = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const unit = (metric) => (isAccuracy(metric) ? `${metric} (%)` : metric);
 
 function duration(seconds) {

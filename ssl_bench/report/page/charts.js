@@ -2,8 +2,8 @@
 
 // Okabe and Ito's colours, distinct for every kind of colour vision; lines differ in dashes and markers too.
 const COLOURS = {
-  light: ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#3b3f46"],
-  dark: ["#56B4E9", "#E69F00", "#1fc597", "#DD97BC", "#F0E442", "#f08a4b", "#e9ecf1"],
+  light: ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#3b3f46", "#7a5195"],
+  dark: ["#56B4E9", "#E69F00", "#1fc597", "#DD97BC", "#F0E442", "#f08a4b", "#e9ecf1", "#b39ddb"],
 };
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const STROKES = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4", longdashdot: "11 3 2 3" };
@@ -32,7 +32,8 @@ function drawNow(node) {
   waiting.delete(node);
   watcher.unobserve(node);
   const { traces, layout, onclick } = make();
-  window.Plotly.newPlot(node, traces, layout, { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d"] });
+  if (printing) Object.assign(layout, { width: node.className === "plot" ? 335 : 690, height: 230 });
+  window.Plotly.newPlot(node, traces, layout, { displaylogo: false, responsive: !printing, modeBarButtonsToRemove: ["lasso2d", "select2d"] });
   if (onclick) node.on("plotly_click", onclick);
   document.body.dataset.drawn ??= String(Math.round(performance.now())); // for measurements
 }
@@ -92,7 +93,7 @@ function legend(labels) {
     const looks = { x1: 0, x2: 34, y1: 5, y2: 5, stroke: look.colour, "stroke-width": 2.5, "stroke-dasharray": STROKES[look.dash] };
     for (const [name, value] of Object.entries(looks)) line.setAttribute(name, value);
     sample.append(line);
-    return el("li", {}, sample, label);
+    return el("li", { title: label }, sample, el("span", {}, label));
   }));
 }
 

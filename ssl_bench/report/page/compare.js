@@ -20,7 +20,7 @@ function comparison() {
 
 function bothRuns(a, b) {
   const differing = report.keys.filter((key) => text(valueOf(a, key)) !== text(valueOf(b, key)));
-  const measured = metrics.filter((name) => name in a.metrics || name in b.metrics);
+  const measured = allMetrics.filter((name) => name in a.metrics || name in b.metrics);
   const head = (first) => el("thead", {}, el("tr", {}, el("th", { scope: "col" }, first), [a, b].map((run) => el("th", { scope: "col" }, link(run, run.id.split("/").at(-1)))), first === "metric" ? el("th", { scope: "col", class: "number" }, "difference") : null));
   const settings = differing.map((key) => el("tr", {}, el("th", { scope: "row" }, key), [a, b].map((run) => el("td", {}, text(valueOf(run, key))))));
   const numbers = measured.map((name) => {
@@ -31,7 +31,7 @@ function bothRuns(a, b) {
   const wanted = curveNames([a, b]).slice(0, 6);
   return [
     el("div", { class: "pair" },
-      el("div", {}, el("h3", {}, `${differing.length} settings differ`), scrolled("settings that differ", el("table", { id: "difference", class: "wrap" }, head("setting"), el("tbody", {}, settings)))),
+      el("div", {}, el("h3", {}, `${counted(differing.length, "setting")} differ${differing.length === 1 ? "s" : ""}`), scrolled("settings that differ", el("table", { id: "difference", class: "wrap" }, head("setting"), el("tbody", {}, settings)))),
       el("div", {}, el("h3", {}, "Metrics"), scrolled("metrics of both runs", el("table", {}, head("metric"), el("tbody", {}, numbers))))),
     wanted.length ? curvePanels([a, b], wanted) : null,
     a.pictures.length || b.pictures.length ? el("div", { class: "pair" }, [a, b].map((run) => el("div", {}, el("h3", {}, run.label || run.id), pictures(run)))) : null,

@@ -1,6 +1,6 @@
 // Learning curves of the selected runs, side by side or two runs.
 
-const MOST_CURVES = 8; // runs that are shown if none is selected
+const MOST_CURVES = 8; // runs that are shown
 const CURVE_LABELS = {
   loss: "loss (nats)", "npc/mean": "multiplier q_B (npc/mean)", information: "bound on the information (nats)",
   "query_grad/mean": "gradient norm of the queries (query_grad/mean)", images_per_second: "speed (images/s)",
@@ -8,19 +8,19 @@ const CURVE_LABELS = {
 
 function curveNames(runs) {
   const found = new Set(runs.flatMap((run) => Object.keys(run.curves)));
-  const first = ["loss", ...[...found].filter((name) => name.endsWith("/top1")), "npc/mean", "information", "query_grad/mean"];
+  const first = ["loss", ...[...found].filter((name) => /[/_]top1$/.test(name)), "watch/effective_rank", "npc/mean", "information", "query_grad/mean"];
   return [...new Set([...first.filter((name) => found.has(name)), ...[...found].sort()])];
 }
 
 function curveSection() {
   const selected = chosenRuns(), name = metric();
   const having = kept.filter((run) => Object.keys(run.curves).length);
-  const runs = selected.length ? selected : order(bestIsHigh(name) ? `-${name}` : name || "run", having).slice(0, MOST_CURVES);
+  const runs = (selected.length ? selected : order(bestIsHigh(name) ? `-${name}` : name || "run", having)).slice(0, MOST_CURVES);
   const all = curveNames(runs);
   if (!all.length) return fill(byId("curves"));
-  const usual = ["loss", ...all.filter((each) => each.endsWith("/top1")).slice(0, 1), "npc/mean", "information", "query_grad/mean"].filter((each) => all.includes(each));
+  const usual = ["loss", ...all.filter((each) => each.endsWith("/top1")).slice(0, 1), "watch/knn_top1", "watch/effective_rank", "npc/mean", "information", "query_grad/mean"].filter((each) => all.includes(each));
   const wanted = view.names ? names(view.names) : usual;
-  const says = selected.length ? `${runs.length} selected runs.` : `The ${runs.length} ${bestIsHigh(name) ? "best" : "first"} runs; select others in the table.`;
+  const says = selected.length > runs.length ? `The first ${runs.length} of ${selected.length} selected runs.` : selected.length ? `${counted(runs.length, "selected run")}.` : `The ${bestIsHigh(name) ? "best" : "first"} ${counted(runs.length, "run")} of ${having.length}; select others in the table.`;
   const smooth = el("input", { type: "range", min: "0", max: "0.95", step: "0.05", value: view.smooth, "data-focus": "smooth", id: "smooth", onchange: () => set({ smooth: smooth.value }) });
   fill(byId("curves"), el("h2", {}, "Learning curves"),
     el("div", { class: "row" }, menu("Curves", "names", all, wanted),
@@ -32,9 +32,15 @@ function curveSection() {
 
 function curvePanels(runs, wanted) {
   return [
-    legend(runs.map((run) => run.label || run.id)),
+    legend(distinguished(runs)),
     el("div", { class: "panels" }, wanted.filter((name) => runs.some((run) => run.curves[name])).map((name) => curvePanel(runs, name))),
   ];
+}
+
+// The labels of runs without the words that all have.
+function distinguished(runs) {
+  const words = runs.map((run) => (run.label || run.id).split(" "));
+  return words.map((its, place) => its.filter((word) => runs.length < 2 || words.some((others) => !others.includes(word))).join(" ") || runs[place].id);
 }
 
 function curvePanel(runs, name) {

@@ -7,11 +7,14 @@ function applyFilter() {
   const input = byId("filter"), says = byId("filter-says");
   if (document.activeElement !== input) input.value = view.where;
   try {
-    kept = report.runs.filter(parseFilter(view.where));
+    const conditions = parseFilter(view.where);
+    kept = scope.filter((run) => passes(run, conditions));
     input.removeAttribute("aria-invalid");
-    says.textContent = kept.length === report.runs.length ? `${kept.length} runs` : `${kept.length} of ${report.runs.length} runs`;
+    says.textContent = kept.length === scope.length ? counted(kept.length, "run") : `${kept.length} of ${counted(scope.length, "run")}`;
+    if (!kept.length && scope.length) says.textContent = whyNone(conditions);
   } catch (error) { // the runs stay as they were
-    kept = kept.length ? kept.map((run) => byName(run.id)).filter(Boolean) : report.runs;
+    kept = kept.map((run) => byName(run.id)).filter((run) => scope.includes(run));
+    kept = kept.length ? kept : scope;
     input.setAttribute("aria-invalid", "true");
     says.textContent = error.message;
   }
@@ -27,8 +30,12 @@ function applyTheme() {
 
 function bar() {
   byId("where-from").textContent = `${report.outputs}${report.made ? `, ${when(report.made)}` : ""}`;
+  const chosen = experiment()?.key ?? ALL, size = (group) => counted(report.runs.filter((run) => report.groups[run.group] === group).length, "run");
+  byId("experiment").replaceChildren(
+    ...report.groups.toReversed().map((group) => option(group.key, `${group.key || "."} (${size(group)})`, chosen)),
+    option(ALL, `all ${counted(report.groups.length, "experiment")}`, chosen));
   byId("metric").replaceChildren(...metrics.map((name) => option(name, name, metric())));
-  const known = [...report.keys, ...Object.keys(FIELDS), ...metrics];
+  const known = [...settings, ...Object.keys(FIELDS), ...metrics];
   byId("filter-keys").replaceChildren(...known.map((name) => el("option", { value: `${name}=` })));
 }
 
@@ -62,18 +69,20 @@ async function start() {
   load(JSON.parse(data));
   readAddress();
   sections.push(
-    { keys: ["theme"], draw: applyTheme }, { keys: ["metric"], draw: bar }, { keys: ["where"], draw: applyFilter },
-    { keys: ["metric"], draw: overview }, { keys: ["where", "metric", "by", "axis", "theme"], draw: plotSection },
+    { keys: ["theme"], draw: applyTheme }, { keys: ["experiment"], draw: applyExperiment },
+    { keys: ["experiment", "metric"], draw: bar }, { keys: ["experiment", "where"], draw: applyFilter },
+    { keys: ["experiment", "metric"], draw: overview },
+    { keys: ["experiment", "where", "metric", "by", "axis", "facet", "theme"], draw: plotSection },
   );
   draw();
   drawVisible();
   await new Promise((resolve) => setTimeout(resolve)); // the browser shows the first plots
   addCurves(JSON.parse(await take("all-curves")));
   const later = [
-    { keys: ["where", "metric", "sort", "group", "columns", "select", "rows"], draw: runTable },
-    { keys: ["where", "metric", "select", "names", "smooth", "clock", "theme"], draw: curveSection },
-    { keys: ["compare", "theme", "smooth", "clock"], draw: comparison }, { keys: ["theme"], draw: papers },
-    { keys: ["run", "theme"], draw: detail }, { keys: [], draw: navigation },
+    { keys: ["experiment", "where", "metric", "sort", "group", "columns", "select", "rows"], draw: runTable },
+    { keys: ["experiment", "where", "metric", "select", "names", "smooth", "clock", "theme"], draw: curveSection },
+    { keys: ["compare", "theme", "smooth", "clock"], draw: comparison }, { keys: ["experiment", "theme"], draw: papers },
+    { keys: ["run", "theme"], draw: detail }, { keys: ["experiment"], draw: navigation },
   ];
   sections.push(...later);
   for (const section of later) section.draw();
@@ -82,6 +91,7 @@ async function start() {
     clearTimeout(timer);
     timer = setTimeout(() => set({ where: byId("filter").value.trim() }), 200);
   });
+  byId("experiment").addEventListener("change", () => set({ experiment: byId("experiment").value }));
   byId("metric").addEventListener("change", () => set({ metric: byId("metric").value }));
   byId("skip").addEventListener("click", (event) => { event.preventDefault(); byId("runs").focus(); });
   byId("detail").addEventListener("close", () => set({ run: "" }));

@@ -1,10 +1,10 @@
-// A card for each grid: how far it is, its best run, its speed, time and hardware.
+// A card for each experiment: how far it is, its best run, its speed, time and hardware.
 
 function overview() {
-  const cards = report.groups.map((group, place) => [group, report.runs.filter((run) => run.group === place)]).reverse();
+  const cards = report.groups.map((group, place) => [group, scope.filter((run) => run.group === place)]).filter(([, runs]) => runs.length).reverse();
   const [near, rest] = [cards.slice(0, 4), cards.slice(4)];
   fill(byId("overview"), el("div", { class: "cards" }, near.map((each) => card(...each))),
-    rest.length ? el("details", {}, el("summary", {}, `${rest.length} earlier grids`), el("div", { class: "cards" }, rest.map((each) => card(...each)))) : null);
+    rest.length ? el("details", {}, el("summary", {}, counted(rest.length, "earlier experiment")), el("div", { class: "cards" }, rest.map((each) => card(...each)))) : null);
 }
 
 function card(group, runs) {

@@ -1,7 +1,9 @@
 // Tables, figures and claims of papers that these runs fill.
 
 function papers() {
-  const { tables, claims } = report;
+  const ids = new Set(scope.map((run) => run.id));
+  const tables = report.tables.filter((table) => table.cells.some((cell) => cell.runs.some((id) => ids.has(id))));
+  const claims = report.claims.filter((claim) => tables.some((table) => table.name === claim.claim));
   if (!tables.length && !claims.length) return fill(byId("papers"));
   fill(byId("papers"), el("h2", {}, "Papers"),
     claims.length ? claimTable(claims) : null,

@@ -1,71 +1,98 @@
-// A metric over each key that varies, and parallel coordinates.
+// A metric over each setting that varies, and parallel coordinates.
 
-const MOST_LINES = 14, MOST_AXES = 6;
-const otherKeys = (key, runs) => independent([key, ...report.shown.filter((each) => each !== "seed")], runs).filter((each) => each !== key);
+const MOST_LINES = 8, MOST_AXES = 4, MOST_PANELS = 12; // of a plot, of the settings that have plots, of the plots of one
+const plotted = (runs) => independent(main.filter((key) => key !== "seed"), runs);
+const missing = (value) => value === undefined || value === null || value === "";
 
+// The settings with numbers, else all that vary.
 function axes(runs) {
-  const names = [...report.keys].sort((a, b) => report.shown.includes(b) - report.shown.includes(a));
-  const numeric = names.filter((key) => key !== "seed" && !key.endsWith(".seed") && runs.every((run) => isNumber(valueOf(run, key)) || valueOf(run, key) === undefined));
-  const found = independent(numeric, runs);
-  return found.length ? found : independent(report.shown.filter((key) => key !== "seed"), runs);
+  const numeric = (key) => runs.every((run) => isNumber(valueOf(run, key)) || missing(valueOf(run, key)));
+  const several = (key) => new Set(runs.map((run) => valueOf(run, key)).filter(isNumber)).size > 1;
+  const found = [main, settings].map((keys) => independent(keys.filter((key) => !/(^|\.)seed$/.test(key) && numeric(key) && several(key)), runs));
+  return found.find((keys) => keys.length) ?? plotted(runs);
 }
 
 function plotSection() {
   const name = metric(), runs = kept.filter((run) => isNumber(run.metrics[name]));
-  const all = axes(runs), only = all.includes(view.axis) ? [view.axis] : all.slice(0, MOST_AXES);
+  const all = axes(runs), chosen = all.includes(view.axis) ? [view.axis] : all.slice(0, MOST_AXES);
+  const only = chosen.length ? chosen : plotted(runs).slice(0, 1);
   if (!name || !only.length) return fill(byId("plots"));
-  const candidates = independent(report.shown.filter((key) => key !== "seed"), runs);
-  const panels = only.map((axis) => [axis, chosenLines(axis, runs)]);
-  const same = panels.length > 0 && new Set(panels.map(([, by]) => by.join())).size === 1;
+  const candidates = plotted(runs);
   fill(byId("plots"),
     el("h2", {}, `${unit(name)} over what varies`),
     el("div", { class: "row" },
       choice("Axis", "axis", [["", "each"], ...all.map((key) => [key, key])], view.axis),
-      choice("Lines", "by", [["", "automatic"], ...candidates.map((key) => [list([key]), key]), ["none", "one line"]], view.by)),
-    same ? legend(lineNames(runs, panels[0][1])) : null,
-    el("div", { class: "panels" }, panels.map(([axis, by]) => panel(name, axis, by, runs, !same)), parallel(name, runs)));
+      choice("Lines", "by", [["", "automatic"], ...candidates.map((key) => [list([key]), key]), ["none", "one line"]], view.by),
+      choice("A plot for each", "facet", [["", "automatic"], ...candidates.map((key) => [key, key]), ["none", "setting of the axis"]], view.facet)),
+    only.map((axis) => smallMultiples(name, axis, runs.filter((run) => !missing(valueOf(run, axis))))),
+    el("p", { class: "soft" }, "Mean over the runs of a point; bars: \u00b1 one standard deviation."),
+    parallel(name, runs));
 }
 
-// The keys that lines stand for: the chosen one, or all others that vary, or the first of them if that were too many.
-function chosenLines(axis, runs) {
+// The plots over one setting, with the same lines and the same height: one for each value of another setting, which is
+// the data set if that varies.
+function smallMultiples(name, axis, runs) {
+  const others = independent([axis, ...plotted(runs)], runs).filter((key) => key !== axis);
+  const automatic = others.includes("dataset") ? "dataset" : "none";
+  const facet = others.includes(view.facet) || view.facet === "none" ? view.facet : automatic;
+  const left = others.filter((key) => key !== facet), by = chosenLines(left, runs);
+  const lines = grouped(by, runs), labels = lines.map(([values]) => values.map((value, i) => `${by[i]}=${text(value)}`).join(" "));
+  const rest = left.filter((key) => !by.includes(key));
+  const parts = grouped(facet === "none" ? [] : [facet], runs), drawn = lines.slice(0, MOST_LINES);
+  const notes = [
+    lines.length > MOST_LINES ? `${MOST_LINES} of ${lines.length} lines; the filter selects others.` : "",
+    parts.length > MOST_PANELS ? `${MOST_PANELS} of ${parts.length} plots; the filter selects others.` : "",
+    rest.length ? `The runs of a point differ in ${rest.join(", ")}.` : "",
+  ].filter(Boolean).join(" ");
+  const range = parts.length > 1 ? { range: spread(drawn.flatMap(([, members]) => members.map((run) => scaled(name, run.metrics[name])))) } : {};
+  return el("div", { class: "multiples" },
+    el("h3", {}, axis, by.length ? el("span", { class: "soft" }, `: a line for each ${by.join(", ")}`) : null),
+    by.length ? legend(labels.slice(0, MOST_LINES)) : null,
+    el("div", { class: "panels" }, parts.slice(0, MOST_PANELS).map(([[value], members]) => panel(name, axis, drawn.map(([, its]) => its.filter((run) => members.includes(run))), labels, value === undefined ? null : `${facet}=${text(value)}`, range))),
+    notes ? el("p", { class: "soft" }, notes) : null);
+}
+
+// The settings that lines stand for: the chosen one, or as many of the others as give few lines.
+function chosenLines(others, runs) {
   if (view.by === "none") return [];
-  if (view.by) return names(view.by);
-  const others = otherKeys(axis, runs);
-  return grouped(others, runs).length <= MOST_LINES ? others : others.slice(0, 1);
+  if (view.by && others.includes(names(view.by)[0])) return names(view.by);
+  const by = [];
+  for (const key of others) if (grouped([...by, key], runs).length <= MOST_LINES) by.push(key);
+  return by;
 }
 
-const lineNames = (runs, by) => (by.length ? grouped(by, runs).map(([values]) => values.map((value, i) => `${by[i]}=${text(value)}`).join(" ")) : []);
+function spread(values) {
+  const low = Math.min(...values), high = Math.max(...values), space = 0.06 * (high - low || 1);
+  return [low - space, high + space];
+}
 
-function panel(name, axis, by, runs, ownLegend) {
-  const having = runs.filter((run) => valueOf(run, axis) !== undefined && valueOf(run, axis) !== null);
-  const rest = otherKeys(axis, runs).filter((key) => !by.includes(key));
-  const lines = grouped(by, runs), labels = lineNames(runs, by);
+function panel(name, axis, lines, labels, title, range) {
+  const runs = lines.flat();
   const make = () => ({
-    layout: layout(axisOf(axis, having.map((run) => valueOf(run, axis))), { title: unit(name) }),
-    traces: lines.map(([, members], index) => {
-      const points = grouped([axis], members.filter((run) => having.includes(run)));
+    layout: layout(axisOf(axis, runs.map((run) => valueOf(run, axis))), { title: unit(name), ...range }),
+    traces: lines.flatMap((members, index) => {
+      if (!members.length) return [];
+      const points = grouped([axis], members);
       const found = points.map(([, its]) => statistics(its.map((run) => scaled(name, run.metrics[name]))));
       const look = style(index);
-      return {
+      return [{
         type: "scatter", mode: "lines+markers", name: plain(labels[index] ?? name),
         x: points.map(([[value]]) => (isNumber(value) ? value : plain(value))), y: found.map((each) => each.mean),
         error_y: { type: "data", array: found.map((each) => each.std ?? 0), visible: true, thickness: 1.2, width: 3 },
         line: { color: look.colour, dash: look.dash, width: 2 }, marker: { color: look.colour, symbol: look.symbol, size: 8 },
-        text: points.map(([[value]], i) => `${plain(labels[index] ?? "")}<br>${plain(axis)}=${plain(value)}<br>${number(found[i].mean)}${found[i].std === null ? "" : ` \u00b1 ${number(found[i].std)}`} (${found[i].n} runs)`),
+        text: points.map(([[value]], i) => `${plain(labels[index] ?? "")}<br>${plain(axis)}=${plain(value)}<br>${number(found[i].mean)}${found[i].std === null ? "" : ` \u00b1 ${number(found[i].std)}`} (${counted(found[i].n, "run")})`),
         hovertemplate: "%{text}<extra></extra>",
-      };
+      }];
     }),
   });
-  return el("div", { class: "panel" }, el("h3", {}, axis),
-    chart(`${name} over ${axis}, ${lines.length} lines; the table of groups has the numbers`, make),
-    ownLegend ? legend(labels) : null,
-    el("p", { class: "soft" }, `Mean over the runs of a point; bars: \u00b1 one standard deviation.${rest.length ? ` The runs of a point differ in ${rest.join(", ")}.` : ""}`));
+  return el("div", { class: "panel" }, title ? el("h4", {}, title) : null,
+    chart(`${name} over ${axis}${title ? `, ${title}` : ""}, ${counted(lines.length, "line")}; the table of groups has the numbers`, make));
 }
 
 // A line for each run through the values of the keys that vary, coloured by the metric.
 function parallel(name, runs) {
-  const keys = independent([...report.shown.filter((key) => key !== "seed"), ...axes(runs)], runs).slice(0, 7);
-  if (keys.length < 2 || runs.length < 3) return null;
+  const keys = plotted(runs).slice(0, innerWidth < 700 ? 2 : 6), all = plotted(runs).length;
+  if (all < 3 || runs.length < 3) return null; // the plots above show two
   const numbers = runs.map((run) => run.metrics[name]), low = Math.min(...numbers), high = Math.max(...numbers);
   const share = (run) => (high > low ? (run.metrics[name] - low) / (high - low) : 0.5);
   const places = keys.map((key) => {
@@ -77,11 +104,12 @@ function parallel(name, runs) {
   const bins = Array.from({ length: 12 }, () => []);
   for (const run of runs) bins[Math.min(11, Math.floor(12 * share(run)))].push(run);
   const make = () => {
+    const most = Math.min(18, Math.floor((printing ? 690 : innerWidth) / (keys.length + 1) / 8)); // letters beside each other
     const colour = (t) => mixed(dark() ? 0.25 + 0.75 * t : 0.9 * t);
-    const notes = keys.flatMap((key, i) => places[i].ticks.map((value) => ({ x: i, y: places[i].place.get(value), text: plain(value), showarrow: false, xanchor: i === keys.length - 1 ? "right" : "left", xshift: i === keys.length - 1 ? -6 : 6, yshift: 8, font: { size: 11 } })));
+    const notes = keys.flatMap((key, i) => places[i].ticks.map((value) => ({ x: i, y: places[i].place.get(value), text: plain(shortened(text(value), most)), showarrow: false, xanchor: "left", xshift: 6, yshift: 8, font: { size: 11 } })));
     return {
       layout: layout(
-        { title: "", tickmode: "array", tickvals: [...keys.keys(), keys.length], ticktext: [...keys.map((key) => plain(key.split(".").at(-1))), plain(unit(name))], range: [-0.15, keys.length + 0.35], showgrid: true, fixedrange: true },
+        { title: "", tickmode: "array", tickvals: [...keys.keys(), keys.length], ticktext: [...keys.map((key) => plain(shortened(key.split(".").at(-1), most))), plain(unit(name))], tickangle: 0, range: [-0.15, keys.length + 0.35], showgrid: true, fixedrange: true },
         { title: "", range: [-0.06, 1.12], showticklabels: false, showgrid: false, zeroline: false, ticks: "", fixedrange: true },
         { annotations: [...notes, ...[[0, low], [1, high]].map(([y, value]) => ({ x: keys.length, y, text: shown(name, value), showarrow: false, xanchor: "right", xshift: -6, yshift: 8, font: { size: 11 } }))] }),
       traces: bins.map((members, bin) => ({
@@ -91,8 +119,8 @@ function parallel(name, runs) {
       })),
     };
   };
-  return el("div", { class: "panel" }, el("h3", {}, "All settings together"), chart(`Parallel coordinates of ${runs.length} runs, coloured by ${name}`, make),
-    el("p", { class: "soft" }, `A line for each run: dark is low, bright is high ${name}.`));
+  return el("div", { class: "multiples" }, el("h3", {}, "All settings together"), chart(`Parallel coordinates of ${counted(runs.length, "run")}, coloured by ${name}`, make, "plot wide"),
+    el("p", { class: "soft" }, `A line for each run: dark is low, bright is high ${name}.${keys.length < all ? ` ${keys.length} of ${all} settings.` : ""}`));
 }
 
 // A colour of the cividis scale, which grows brighter for every kind of colour vision.

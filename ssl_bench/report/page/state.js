@@ -1,7 +1,7 @@
 // The state of the view is in the address, so that a view can be shared: #where=loss=dcl&sort=-knn/top1&run=grid/1a2b.
 
 const DEFAULTS = {
-  where: "", sort: "", group: "", columns: "", metric: "", by: "", axis: "", select: "", names: "", smooth: "0",
+  experiment: "", where: "", sort: "", group: "", columns: "", metric: "", by: "", axis: "", facet: "", select: "", names: "", smooth: "0",
   clock: "epoch", compare: "", run: "", rows: "200", theme: "",
 };
 const view = { ...DEFAULTS };

@@ -5,20 +5,20 @@ const chosenRuns = () => names(view.select).map(byName).filter(Boolean);
 function columns() {
   if (view.columns) return view.columns === "none" ? [] : names(view.columns);
   const usual = metrics.filter((name) => name.endsWith("/top1") && !/_(init|raw)\/|projection/.test(name));
-  return [...report.shown, ...(usual.length ? usual : metrics).slice(0, 4), "epoch", "speed", "seconds"];
+  return [...(usual.length ? usual : metrics).slice(0, 4), ...main, "epoch", "speed", "seconds"];
 }
 
 function runTable() {
-  const options = [...report.keys, ...metrics, "epoch", "speed", "seconds", "reason"];
-  const groups = names(view.group).filter((key) => report.keys.includes(key));
+  const options = [...metrics, ...settings, "epoch", "speed", "seconds", "reason"];
+  const groups = names(view.group).filter((key) => settings.includes(key));
   fill(byId("runs"),
     el("h2", {}, groups.length ? "Groups of runs" : "Runs"),
     el("div", { class: "row" },
-      menu("Group by", "group", report.keys, groups),
+      menu("Group by", "group", settings, groups),
       groups.length ? el("button", { type: "button", "data-focus": "ungroup", onclick: () => set({ group: "" }) }, "No groups") : null,
       groups.length ? null : menu("Columns", "columns", options, columns()),
-      report.shown.includes("seed") && report.shown.length > 1 && !groups.length
-        ? el("button", { type: "button", "data-focus": "seeds", onclick: () => set({ group: list(report.shown.filter((key) => key !== "seed")) }) }, "Mean over seeds") : null,
+      main.includes("seed") && main.length > 1 && !groups.length
+        ? el("button", { type: "button", "data-focus": "seeds", onclick: () => set({ group: list(main.filter((key) => key !== "seed")) }) }, "Mean over seeds") : null,
       groups.length ? null : el("span", { class: "soft", id: "selected" }, selectionText()),
       groups.length ? null : el("button", { type: "button", id: "to-compare", disabled: chosenRuns().length !== 2, "data-focus": "to-compare", onclick: () => {
         set({ compare: list(chosenRuns().map((run) => run.id)) });
@@ -59,7 +59,7 @@ function table() {
     });
     return el("tr", { "aria-selected": box.hasAttribute("checked") ? "true" : null },
       el("td", { class: "pick" }, box),
-      el("td", {}, link(run, run.id.split("/").at(-1))),
+      el("td", {}, link(run, run.id.split("/").at(-1)), warned(run)),
       el("td", {}, state(run.state)),
       shownColumns.map((name, i) => el("td", { class: `${numeric[i] ? "number" : ""}${top[name] === run.id ? " best" : ""}`, title: name === "reason" ? run.reason : null }, entry(run, name))));
   }));
@@ -67,11 +67,13 @@ function table() {
     heading("run", "run"), heading("state", "state"),
     shownColumns.map((name, i) => heading(name, FIELD_NAMES[name] ?? (metrics.includes(name) ? unit(name) : name), numeric[i])));
   return [
-    kept.length ? scrolled("runs", el("table", { id: "run-table" }, el("thead", {}, head), body)) : el("p", { class: "empty" }, "No run passes the filter."),
+    kept.length ? scrolled("runs", el("table", { id: "run-table" }, el("thead", {}, head), body)) : el("p", { class: "empty" }, byId("filter-says").textContent),
     sorted.length > most ? el("p", {}, `${most} of ${sorted.length} runs. `, el("button", { type: "button", onclick: () => set({ rows: "all" }) }, "Show all")) : null,
     commonSettings(),
   ];
 }
+
+const warned = (run) => (run.warnings.length ? el("span", { class: "warned", role: "img", "aria-label": "warnings", title: run.warnings.join("\n") }, " \u26a0") : null);
 
 function scrolled(name, content) {
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table of ${name}`, "data-scroll": name }, content);
@@ -98,7 +100,8 @@ function groupTable(keys) {
 }
 
 function commonSettings() {
-  const settings = Object.entries(report.common);
-  return el("details", {}, el("summary", { "data-focus": "common" }, `${settings.length} settings that all runs share`),
-    el("pre", {}, settings.map(([name, value]) => `${name}=${text(value)}`).sort().join("\n")));
+  const constant = report.keys.filter((key) => !settings.includes(key) && scope.length).map((key) => [key, valueOf(scope.find((run) => run.folder) ?? scope[0], key)]).filter(([, value]) => value !== null);
+  const shared = [...constant, ...Object.entries(report.common)];
+  return el("details", {}, el("summary", { "data-focus": "common" }, `${counted(shared.length, "setting")} that all runs share`),
+    el("pre", {}, shared.map(([name, value]) => `${name}=${text(value)}`).sort().join("\n")));
 }

@@ -1,12 +1,13 @@
-"""The settings in which the runs of a report differ, and those that they share."""
+"""The settings in which runs differ, and those that they share."""
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.status.labels import requested, varying
+from ssl_bench.status.labels import place, requested, varying
 from ssl_bench.status.scan import Entry
 
 FACTS = ("negatives_per_anchor", "steps", "lr", "parameters", "train_images")  # of results.json, that a plot may need
@@ -49,11 +50,14 @@ def compare(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]]) -> Key
     options = {name for config in configs.values() for name in config.groups}
     names = dict.fromkeys(name for settings in of_runs for name in settings)
     vary = [name for name in names if len({repr(settings.get(name)) for settings in of_runs}) > 1]
-    vary.sort(key=lambda name: (name not in given, name not in options, name.count("."), name == "seed"))
+    vary.sort(key=lambda name: (name not in given, name not in options, name == "seed", name.count("."), place(name)))
     shown = [name for name in vary if name in given] or [name for name in vary if name in options or name == "seed"]
     whole = _values(next(iter(configs.values())).settings) if configs else {}
     first = of_runs[0] if of_runs else {}
     common = {name: value for name, value in (whole | first).items() if name not in vary}
+    for entry, settings in zip(entries, of_runs, strict=True):  # what only a run that is still to be made sets
+        known = {name: entry.run.setting(name) for name in vary if name not in settings} if entry.run else {}
+        settings |= _values({name: text for name, text in known.items() if text is not None})
     return Keys(vary, shown, [[settings.get(name) for name in vary] for settings in of_runs], common)
 
 
@@ -71,10 +75,28 @@ def _values(settings: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _value(text: str) -> Value:
-    """What an override says: a finite number, a truth value or nothing as such, anything else as text."""
+    """What an override says: a finite number, which of b64 is 64, a truth value or nothing as such, else a text."""
     try:
-        value = json.loads(text)
+        value = json.loads(text[1:] if re.fullmatch(r"b\d+", text) else text)
     except ValueError:
         return text
     plain = math.isfinite(value) if isinstance(value, float) else isinstance(value, int | None)
     return value if plain else text
+
+
+def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """A flat row for each entry, all with the same keys: the settings that vary, the seed, the metrics, the state.
+
+    What an entry does not have is None.
+    """
+    settings = compare(entries, [])
+    metrics = dict.fromkeys(name for entry in entries for name in entry.metrics)
+    found = []
+    for entry, values in zip(entries, settings.values, strict=True):
+        run = entry.run
+        row: dict[str, Any] = dict(zip(settings.names, values, strict=True))
+        row.setdefault("seed", run.seed if run else None)
+        row |= {name: entry.metrics.get(name) for name in metrics}
+        row |= {"state": entry.state.value, "seconds": (run.seconds if run.done else run.trained) if run else None}
+        found.append(row | {"path": str(run.folder) if run else None})
+    return found

@@ -1,0 +1,108 @@
+"""Read what runs have left: a table of all runs, the rows of one, its trained backbone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ssl_bench import files
+from ssl_bench.errors import ConfigError
+from ssl_bench.status import keys
+from ssl_bench.status.labels import labels
+from ssl_bench.status.runs import METRICS, as_text
+from ssl_bench.status.scan import Scan
+from ssl_bench.status.select import select
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] | None = None) -> Any:
+    """Make a table of the runs of a results folder, in the order of ``ssl-bench status``.
+
+        table = ssl_bench.runs("outputs", where={"loss": ["dcl", "infonce"], "state": "done"})
+        table.groupby(["loss", "batch_size"])["knn/top1"].agg(["mean", "std", "count"])
+
+    A column for each setting that varies, ``seed``, one for each metric (of an unfinished run the best accuracies so
+    far, in [0, 1]), ``state``, ``seconds`` and ``path``. What a run does not have is None, or NaN among numbers.
+
+    Args:
+        outputs: the results folder.
+        where: conditions that all hold, as those of ``ssl-bench status --where``: a group, a key, a metric or ``state``
+            with its value, or a list of values.
+
+    Returns:
+        A ``pandas.DataFrame``; a list of dictionaries if pandas is not installed.
+
+    Raises:
+        ConfigError: there is no such folder, or no run has a key of ``where``.
+    """
+    if not Path(outputs).is_dir():
+        raise ConfigError(f"there is no folder {outputs}: name the folder that paths.outputs was set to")
+    entries, _ = Scan(Path(outputs)).update(time.time())
+    conditions = [f"{key}={','.join(map(as_text, _listed(value)))}" for key, value in (where or {}).items()]
+    shown = select(list(zip(entries, labels(entries), strict=True)), conditions, None)
+    return _table(keys.rows([entry for entry, _ in shown]))
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
+    """The rows of ``metrics.jsonl`` of a run as a table: ``step``, ``epoch``, ``loss``, the metrics of evaluations.
+
+        curves = ssl_bench.curves(ssl_bench.runs().iloc[0])
+        curves.plot(x="epoch", y="loss")
+
+    Args:
+        run: the directory of a run, or a row of :func:`runs`.
+
+    Returns:
+        As :func:`runs`.
+
+    Raises:
+        ConfigError: there are no rows.
+    """
+    path = _folder(run) / METRICS
+    if not (rows := list(files.read_json_lines(path))):
+        raise ConfigError(f"{path} has no rows: name the directory of a run that was started")
+    return _table(rows)
+
+
+def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
+    """The backbone of a run with the weights of its last checkpoint, in float32 on the CPU, in evaluation mode.
+
+        features = ssl_bench.load("outputs/default/0123456789")(images)  # [N, C, H, W] -> [N, D]
+
+    The images are those in [0, 1], normalised by ``dataset.mean`` and ``dataset.std`` of the run's ``config.yaml``.
+
+    Args:
+        run: the directory of a run, or a row of :func:`runs`.
+
+    Raises:
+        ConfigError: there is no run, or its configuration cannot be built.
+        RunError: there is no checkpoint that can be read.
+    """
+    import torch
+
+    from ssl_bench.training.parts import load_run, read_config
+
+    folder = _folder(run)
+    loaded = load_run(folder, read_config(folder) | {"precision": "fp32"}, torch.device("cpu"))
+    return loaded.parts.method.encoder.get_submodule("backbone").eval()
+
+
+def _folder(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
+    return Path(run if isinstance(run, str | os.PathLike) else run["path"])
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        return rows
+    return pandas.DataFrame(rows)

@@ -1,0 +1,75 @@
+"""The runs of a results folder in Python."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ssl_bench
+from ssl_bench.errors import ConfigError
+from tests.conftest import only_run
+from tests.status.folders import OUTPUTS, configuration, finish, make, rows
+
+
+def make_runs() -> None:
+    """Make three finished runs, of which one has another size than its option, and one that has begun."""
+    for place, (loss, size, top1) in enumerate(
+        [("dcl", 64, 0.5), ("dcl", 48, 0.6), ("eqco", 64, 0.7), ("eqco", 64, 0)]
+    ):
+        choices = configuration()["choices"] | {"loss": loss, "batch_size": "b64"}
+        folder = make(f"a/{place}", rows(2), choices=choices, batch_size={"size": size}, seed=place, dim=128)
+        if top1:
+            finish(folder, 20.0, knn_top1=top1, uniformity=-2.0)
+
+
+def test_runs_are_rows_with_settings_that_vary_and_all_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
+    make_runs()
+    first, second, _, last = ssl_bench.runs()
+    size = {"batch_size": 64, "batch_size.size": 64}
+    metrics = {"knn/top1": 0.5, "uniformity": -2.0}
+    assert first == size | {"loss": "dcl", "seed": 0} | metrics | {
+        **{"state": "done", "seconds": 20.0, "path": str(OUTPUTS / "a/0")}
+    }
+    assert second["batch_size"] == 48 and list(second) == list(first)
+    assert [last[name] for name in ("state", "knn/top1", "seconds")] == ["partial", None, 20.0]
+    cases: list[tuple[dict[str, Any], list[int]]] = [
+        ({"loss": "dcl"}, [0, 1]),
+        ({"batch_size": 64, "state": "done"}, [0, 2]),
+        ({"batch_size": "b64", "seed": [0, 3]}, [0, 3]),
+        ({"batch_size.size": [48]}, [1]),
+        ({"loss": "swd"}, []),
+    ]
+    for where, expected in cases:
+        assert [row["seed"] for row in ssl_bench.runs("outputs", where)] == expected
+    with pytest.raises(ConfigError, match=r"^--where los: no run has this key \(did you mean loss"):
+        ssl_bench.runs(where={"los": "dcl"})
+    with pytest.raises(
+        ConfigError, match=r"^there is no folder outputz: name the folder that paths.outputs was set to"
+    ):
+        ssl_bench.runs("outputz")
+    assert ssl_bench.curves(last) == ssl_bench.curves("outputs/a/3") == rows(2)
+    with pytest.raises(ConfigError, match=r"^outputs/metrics.jsonl has no rows: name the directory of a run"):
+        ssl_bench.curves(Path("outputs"))
+
+
+def test_tables_are_those_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    make_runs()
+    table = ssl_bench.runs(where={"state": "done"})
+    assert isinstance(table, pandas.DataFrame) and table.groupby("loss")["knn/top1"].mean().tolist() == [0.55, 0.7]
+    assert ssl_bench.curves(table.iloc[0])["step"].tolist() == [2, 4]
+
+
+def test_load_gives_the_trained_backbone(train: Callable[..., tuple[int, str]]) -> None:
+    assert train("max_steps=2")[0] == 0
+    backbone = ssl_bench.load(only_run())
+    state = torch.load(only_run() / "checkpoints" / "last.pt", weights_only=True)["method"]
+    (weight,) = (
+        value for name, value in state.items() if name.endswith("backbone.stem.0.weight") and "key" not in name
+    )
+    assert not backbone.training and torch.equal(backbone.state_dict()["stem.0.weight"], weight)
+    assert backbone(torch.zeros(3, 1, 20, 20)).shape[0] == 3
