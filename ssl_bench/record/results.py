@@ -1,7 +1,7 @@
 """``results.json``: the last file that a run writes. A run is finished if the file is there and whole."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,27 @@ from ssl_bench.record import evaluations
 
 NAME = "results.json"
 LARGEST = 2**63  # of whole numbers: larger ones have no place in a float or a database
+
+# What the bits of a result depend on beside its configuration, by the names of its ``environment``.
+CONDITIONS = {"device": "processors", "instructions": "instructions", "threads": "numbers of threads"}
+CONDITIONS |= {"ranks": "numbers of ranks", "torch": "versions of torch"}
+OF_CPUS = ("instructions", "threads")
+
+
+def mixed(environments: Iterable[Mapping[str, Any]]) -> str:
+    """What distinguishes the conditions of runs whose mean is taken, as a footnote; empty if nothing does."""
+    known, different = list(environments), list[str]()
+    for name, words in CONDITIONS.items():
+        counted = (each for each in known if not (each.get("cuda") and name in OF_CPUS))
+        values = {str(each[name]) for each in counted if each.get(name) is not None}
+        different += [f"{words} ({', '.join(sorted(values))})"] if len(values) > 1 else []
+    return f"mean over runs with different {', '.join(different)}" if different else ""
+
+
+def warnings(content: Mapping[str, Any]) -> list[str]:
+    """What a run says about its own result in ``results.json``, in sentences."""
+    found = content.get("warnings")
+    return [str(sentence) for sentence in found] if isinstance(found, list) else []
 
 
 def complete(content: Any) -> bool:

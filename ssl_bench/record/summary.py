@@ -9,8 +9,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from ssl_bench.record import evaluations
-from ssl_bench.record.results import read
+from ssl_bench.record.results import mixed, read, warnings
 
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
 
 
@@ -49,7 +50,8 @@ def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
     """Print a line for each group of runs that differ in their seed only, the one with the best first accuracy first.
 
     A line has the mean and, for several runs, the sample standard deviation. Beside each accuracy stands that of the
-    network at initialisation (``_init``), if it was evaluated. The best of each accuracy is bold.
+    network at initialisation (``_init``), if it was evaluated. The best of each accuracy is bold. Footnotes say what a
+    mean mixes and what its runs warn of.
     """
     from rich.console import Console
     from rich.table import Column, Table
@@ -75,14 +77,22 @@ def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
     def rank(name: str, column: str) -> float:
         return mean(values[name][column]) if values[name][column] else -math.inf
 
+    footnotes: dict[str, None] = {}
     best = {column: max(rank(name, column) for name in found) for column in ranked if len(found) > 1}
     for name in sorted(found, key=lambda name: rank(name, ranked[0]), reverse=True) if ranked else found:
         texts = {column: _mean_and_deviation(values[name][column], column) for column in columns}
         bold = {column for column in best if rank(name, column) == best[column]}
         numbers = (Text(text, "bold" if column in bold else "") for column, text in texts.items())
-        table.add_row(Text(name), str(len(found[name])), *numbers)
+        notes = [mixed(run.get("environment") or {} for run in found[name])]
+        notes += [f"seed {run['config'].get('seed')}: {sentence}" for run in found[name] for sentence in warnings(run)]
+        footnotes |= dict.fromkeys(filter(None, notes))
+        marks = " ".join(str(list(footnotes).index(note) + 1) for note in notes if note).translate(SUPERSCRIPT)
+        table.add_row(Text(name), f"{len(found[name])}{marks}", *numbers)
     width = None if sys.stdout.isatty() else 2**16  # a file needs no line breaks
-    Console(highlight=False, width=width).print(table)
+    console = Console(highlight=False, width=width)
+    console.print(table)
+    for number, note in enumerate(footnotes, 1):
+        console.print(Text(f"{number} {note}"))
 
 
 def _accuracies(metrics: Mapping[str, Any]) -> list[str]:

@@ -136,14 +136,15 @@ def test_csv_has_the_fields_of_json(status: Status) -> None:
     records = json.loads(status("--json").stdout)
     table = list(csv.DictReader(io.StringIO(status("--csv").stdout)))
     assert list(table[0]) == [
-        *("folder", "run_id", "state", "label", "overrides", "epoch", "epochs", "images_per_second", "eta_seconds"),
-        *("best.knn/top1", "best.linear/top1", "host", "pid", "reason"),
+        *("folder", "run_id", "state", "doing", "label", "overrides", "epoch", "epochs"),
+        *("images_per_second", "eta_seconds"),
+        *("best.knn/top1", "best.linear/top1", "host", "pid", "watched", "warnings", "reason"),
     ]
     assert len(table) == len(records) == 7
     for row, found in zip(table, records, strict=True):
         best = found.pop("best")
         found |= {f"best.{m}/top1": best.get(f"{m}/top1") for m in ("knn", "linear")}
-        found["overrides"] = " ".join(found["overrides"])
+        found |= {name: " ".join(found[name]) for name in ("overrides", "warnings")}
         assert row == {name: "" if value is None else str(value) for name, value in found.items()}
 
 
