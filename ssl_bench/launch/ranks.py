@@ -27,7 +27,6 @@ from ssl_bench.record.log import logging_to
 from ssl_bench.signals import Halted, Interrupted
 from ssl_bench.training.engine import train
 
-
 THREADS = torch.get_num_threads()  # of a process in which nothing has set them
 
 

@@ -1,5 +1,6 @@
 """``results.json``: the last file that a run writes. A run is finished if the file is there and whole."""
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -50,9 +51,19 @@ def is_number(value: Any) -> bool:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The results of the run in ``folder``; None if it has none, or a damaged or foreign file."""
+    """The results of the run in ``folder``; None if it has none, or a damaged or foreign file.
+
+    Those of version 0.2 are returned with the evaluations that it wrote to ``evaluations/<id>.json``.
+    """
     content: Any = files.read_json(folder / NAME)
-    return content if complete(content) else None
+    if not complete(content):
+        return None
+    if "evaluations" in content:
+        return content  # type: ignore[no-any-return]
+    later = [files.read_json(path) for path in sorted(folder.glob("evaluations/*.json"))]
+    metrics = [each.get("metrics") if isinstance(each, dict) else None for each in later]
+    whole = [isinstance(each, dict) and all(map(is_number, each.values())) for each in metrics]
+    return evaluations.adopted(content, list(itertools.compress(later, whole)))
 
 
 def finished(folder: Path) -> bool:

@@ -16,7 +16,7 @@ from ssl_bench.config import identity
 from ssl_bench.launch import lock
 from ssl_bench.launch.lock import Owner
 from ssl_bench.record.dashboard import flat_config
-from ssl_bench.record.results import CONDITIONS, complete, warnings
+from ssl_bench.record.results import CONDITIONS, read, warnings
 from ssl_bench.status.cache import Cache
 from ssl_bench.status.follow import accuracies, find_mark, finite, read_rows
 
@@ -222,8 +222,8 @@ class Runs:
         """The entry of a run in the cache. JSON is read in a twentieth of the time of YAML, so that is left out if the
         run was not started ``again``.
         """
-        results: Any = files.read_json(start + RESULTS)
-        done = complete(results)
+        results: Any = read(Path(start))
+        done = results is not None
         config: Any = results["config"] if done else None
         asked = files.read_yaml(Path(start + CONFIG)) if again or not done else None
         longer = done and (finite(asked, "epochs") or 0) > (finite(config, "epochs") or 0)
@@ -235,7 +235,8 @@ class Runs:
         shared = without_seed(config, seed)
         key = hashlib.sha1(as_text(shared).encode()).hexdigest()[:16]
         self._cache.get(f"config {key}", "", lambda: shared)
-        environment = results.get("environment") if done else None
+        known = results.get("environment") if done else None
+        environment = known if isinstance(known, dict) else {}
         return {
             "shared": key,
             "seed": seed if type(seed) is int else None,
@@ -245,7 +246,7 @@ class Runs:
             "run_id": results["run_id"] if done else "",
             "metrics": results["metrics"] if done else {},
             "seconds": finite(results, "seconds") if done and not longer else None,
-            "environment": {n: environment[n] for n in KEPT if n in environment} if isinstance(environment, dict) else {},
+            "environment": {name: environment[name] for name in KEPT if name in environment},
             "warnings": warnings(results) if done else [],
             "longer": longer,
             **read_rows(start + METRICS, not done or longer, bool(finite(config.get("evaluate"), "every"))),

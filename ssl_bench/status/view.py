@@ -28,7 +28,8 @@ COLOURS = {
     Status.FAILED: "red",
 }
 LEFT = ("folder", "run", "state", "reason", "grid", "started", "best", "best run")  # columns of text, not of numbers
-DROPPED = ("best run", "started", "runs", "images/s", "folder", "ETA", "loss", "watched kNN", "epoch")  # by a narrow terminal
+# Left out by a narrow terminal.
+DROPPED = ("best run", "started", "runs", "images/s", "folder", "ETA", "loss", "watched kNN", "epoch")
 SHORTENED = ("run", "grid")  # by a still narrower one, to 20 characters
 
 Columns = dict[str, list[str]]  # texts by heading

@@ -42,7 +42,7 @@ def test_footnotes_say_what_a_mean_mixes_and_what_its_runs_warn_of(
 ) -> None:
     def run(name: str, threads: int, **environment: Any) -> Path:
         common = {"device": "a CPU", "instructions": "AVX2", "threads": threads, "ranks": 1, "torch": "2.6.0"}
-        written = {"environment": common | environment, "config": {"evaluate": {}, "seed": int(name)}}
+        written: dict[str, Any] = {"environment": common | environment, "config": {"evaluate": {}, "seed": int(name)}}
         written |= {"warnings": ["the embeddings have collapsed"]} if name == "5" else {}
         return finished(tmp_path, name, written, knn_top1=0.5)
 
