@@ -169,7 +169,7 @@ class Job:
         if outcome.state is State.DONE_BEFORE and self.work is None:
             show_agent(config, folder.name, folder)
         if outcome.finished and self.quiet:
-            print(f"[{self.number + 1}] {outcome.state.value}: {one_line(folder)}", flush=True)
+            print(f"[{self.number + 1}] {outcome.state.value}: {one_line(folder, config)}", flush=True)
         elif outcome.finished:
             print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")
             print_run(folder, config)

@@ -46,18 +46,21 @@ def print_run(folder: Path, config: Mapping[str, Any]) -> None:
         print(f"evaluate it again: {shlex.join(['ssl-bench', 'evaluate', str(folder)])}")
 
 
-def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
+def print_grid(groups: Mapping[str, Sequence[tuple[Path, int | None]]]) -> None:
     """Print a line for each group of runs that differ in their seed only, the one with the best first accuracy first.
 
     A line has the mean and, for several runs, the sample standard deviation. Beside each accuracy stands that of the
     network at initialisation (``_init``), if it was evaluated. The best of each accuracy is bold. Footnotes say what a
     mean mixes and what its runs warn of.
+
+    Args:
+        groups: directory and epochs of each run; its numbers are those after so many epochs. None: it trains nothing.
     """
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
-    read_runs = ((name, [results for folder in runs if (results := read(folder))]) for name, runs in groups.items())
+    read_runs = ((name, [found for run in runs if (found := _after(*run))]) for name, runs in groups.items())
     found = {name: runs for name, runs in read_runs if runs}
     columns: dict[str, None] = {}
     for results in (results for runs in found.values() for results in runs):
@@ -95,6 +98,14 @@ def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
         console.print(Text(f"{number} {note}"))
 
 
+def _after(folder: Path, epochs: int | None) -> dict[str, Any] | None:
+    """The results of a run with the metrics after ``epochs``, from which it may have gone on."""
+    results = read(folder)
+    if results is None or epochs in (None, results["config"].get("epochs")):
+        return results
+    return {**results, "metrics": evaluations.flat(evaluations.entries(results), epochs)}
+
+
 def _accuracies(metrics: Mapping[str, Any]) -> list[str]:
     """Names of the top-1 accuracies of the trained network: knn/top1, linear/digit20/top1."""
     return [
@@ -113,10 +124,11 @@ def _mean_and_deviation(values: Sequence[float], name: str) -> str:
     return f"{scale * mean(values):{form}}{over}{unit}"
 
 
-def one_line(folder: Path) -> str:
-    """A finished run in one line."""
+def one_line(folder: Path, config: Mapping[str, Any]) -> str:
+    """A finished run in one line, with the evaluations that ``config`` asks for."""
     results = read(folder)
     if results is None:  # removed or damaged meanwhile
         return str(folder)
-    top1 = [f"{k} {100 * v:.1f}%" for k, v in results["metrics"].items() if k in ("knn/top1", "linear/top1")]
+    metrics = evaluations.of(evaluations.entries(results), config)
+    top1 = [f"{k} {100 * v:.1f}%" for k, v in metrics.items() if k in ("knn/top1", "linear/top1")]
     return ", ".join([*top1, f"{results['seconds']:.0f} s", str(folder)])

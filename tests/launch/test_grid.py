@@ -50,7 +50,7 @@ def test_a_grid_trains_each_run_once_and_goes_on_after_a_failure(train: Train, c
     assert failures[0].startswith("  failed: optimizer.lr=1e+38 seed=0: ")
     (folder,) = Path("outputs/.sweeps").iterdir()
     content = files.read_json(folder / "grid.json")
-    assert content.keys() == {"command", "host", "pid", "born", "started", "runs", "finished"}
+    assert content.keys() == {"command", "host", "pid", "born", "started", "runs", "finished", "epochs"}
     assert content["pid"] == os.getpid() and content["finished"] == {}
     jobs = [files.read_json(folder / "jobs" / f"{number}.json") for number in range(4)]
     assert [(job["state"], job["code"]) for job in jobs] == [("done", 0)] * 2 + [("failed", 1)] * 2
