@@ -5,6 +5,7 @@ each run and for each run that a grid has still to make:
 
     folder, run_id          null if there is no directory yet
     state                   done, running, waiting, partial or failed
+    doing                   training or evaluating; only of a running one
     label                   the settings that distinguish it from the others of its parent directory
     overrides               its overrides in its grid; null for a single run
     epoch, epochs           epochs done, epochs of the whole training
@@ -12,6 +13,8 @@ each run and for each run that a grid has still to make:
     eta_seconds             until it is done; only of a running one
     best                    {metric: value}: a finished run's result, else the best so far; accuracies in [0, 1]
     host, pid               of the process; only of a running one
+    watched                 kNN accuracy of its last watching; only of a running one
+    warnings                what it says about its result, in sentences
     reason                  why it failed, else ""
 
 ``--csv`` has the same fields with the overrides joined by blanks, and in place of ``best`` a column for each setting
@@ -123,6 +126,7 @@ def _record(entry: Entry, label: str) -> dict[str, Any]:
         "folder": str(run.folder) if run else None,
         "run_id": run.folder.name if run else None,
         "state": entry.state.value,
+        "doing": entry.doing or None,
         "label": label,
         "overrides": entry.overrides,
         "epoch": run.epoch if run else None,
@@ -132,6 +136,8 @@ def _record(entry: Entry, label: str) -> dict[str, Any]:
         "best": entry.best,
         "host": owner.host if owner else None,
         "pid": owner.pid if owner else None,
+        "watched": run.watched if run and owner else None,
+        "warnings": entry.warnings,
         "reason": entry.reason,
     }
 

@@ -59,10 +59,10 @@ class GridSweeper(Sweeper):
         parsed = OverridesParser.create(self.loader).parse_overrides(overrides)
         values = {override.get_key_element(): _single(override) for override in parsed}  # of a key, the last ones count
         runs = [list(run) for run in dict.fromkeys(itertools.product(*values.values()))]
-        finished = self._checked(runs)
+        finished, epochs = self._checked(runs)
         GridSweeper.folder = self.grid
         try:
-            grid.begin(self.grid, runs, finished)
+            grid.begin(self.grid, runs, finished, epochs)
         except OSError as error:
             raise unwritable(error) from error
         if finished:
@@ -77,18 +77,19 @@ class GridSweeper(Sweeper):
         if State.INTERRUPTED not in states.values():
             self.launch([runs[number] for number, state in states.items() if state is State.HELD], len(left))
 
-    def _checked(self, runs: list[list[str]]) -> dict[int, Path]:
-        """Check every run that has no results; the directories of the others, by number."""
-        composer, finished = Composer(), dict[int, Path]()
+    def _checked(self, runs: list[list[str]]) -> tuple[dict[int, Path], list[int | None]]:
+        """Check every run that has no results; the directories of the others, by number, and the epochs of all."""
+        composer, finished, epochs = Composer(), dict[int, Path](), list[int | None]()
         for number, run in enumerate(runs):
             config = composer.load(run, self.primary)
             self.check_run(config)
             folder = folders.find(config)
+            epochs.append(config.get("epochs"))
             if results.answers(folder, config):
                 finished[number] = folder
             else:
                 GridSweeper.check(config)
-        return finished
+        return finished, epochs
 
     def check_run(self, config: Mapping[str, Any]) -> None:
         """Refuse a run that this sweeper cannot carry out."""

@@ -12,7 +12,7 @@ from typing import Any
 
 # Keys that say where and how a run is carried out. They are no part of its identity, so that it can be moved and
 # resumed elsewhere.
-VOLATILE = {"name", "choices", "devices", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
+VOLATILE = {"name", "choices", "devices", "threads", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
 VOLATILE |= {"checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate", "halt_at"}
 RUN_ID_DIGITS = 10
 VOLATILE_IN = {"dataset": {"workers", "train_images"}, "framework": {"sharded"}}  # keys of a group
@@ -27,6 +27,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "compile_views": False,
         "graph": False,
         "halt_at": None,
+        "threads": None,
         "framework.groups": 1,
         "loss.own_view": False,
         "optimizer.decay_norms": False,

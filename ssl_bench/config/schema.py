@@ -87,6 +87,7 @@ class Config:
     plugins: Any = MISSING
     cosines: str = MISSING
     devices: int = MISSING
+    threads: int | None = MISSING
     runs_per_gpu: int = MISSING
     images_on: str = MISSING
     log_every: int = MISSING
@@ -119,6 +120,7 @@ def check(config: Mapping[str, Any]) -> None:
     least = {
         "batch_size.size": (config["batch_size"]["size"], 2),
         "devices": (config["devices"], 1),
+        "threads": (config["threads"], 1),
         "runs_per_gpu": (config["runs_per_gpu"], 1),
         "epochs": (config["epochs"], 1),
         "max_steps": (config["max_steps"], 1),

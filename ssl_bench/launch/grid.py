@@ -1,8 +1,9 @@
 """A grid on disk: its runs and the outcome of each, whichever launcher carries them out.
 
-``<grid>/grid.json``       {"command", "host", "pid", "born", "started", "runs", "finished"}, written at the start:
-                           ``born`` distinguishes the process from later ones with its ``pid``, ``runs`` has the
-                           overrides of each run, ``finished`` the directories of runs that had results, by number
+``<grid>/grid.json``       {"command", "host", "pid", "born", "started", "runs", "finished", "epochs"}, written at the
+                           start: ``born`` distinguishes the process from later ones with its ``pid``, ``runs`` has the
+                           overrides of each run, ``finished`` the directories of runs that had results, by number,
+                           ``epochs`` the length of each run
 ``<grid>/jobs/<n>.json``   {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each other
                            run
 
@@ -36,17 +37,21 @@ ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary
 LOST = Outcome.failed("its process exited without reporting")
 
 
-def begin(folder: Path, runs: Sequence[Sequence[str]], finished: Mapping[int, Path]) -> None:
+def begin(
+    folder: Path, runs: Sequence[Sequence[str]], finished: Mapping[int, Path], epochs: Sequence[int | None]
+) -> None:
     """Write ``grid.json``.
 
     Args:
         runs: overrides of each run.
         finished: directories of the runs that have results already, by number.
+        epochs: of each run, which may have gone on to more; None: it trains no network.
     """
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
     process = {"host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
     command = shlex.join([*sys.argv[0].split(), *sys.argv[1:]])
-    content = {"runs": [list(run) for run in runs], "finished": {str(n): str(each) for n, each in finished.items()}}
+    content: dict[str, Any] = {"runs": [list(run) for run in runs], "epochs": list(epochs)}
+    content["finished"] = {str(n): str(each) for n, each in finished.items()}
     files.write_json(folder / "grid.json", {"command": command, **process, "started": time.time(), **content})
 
 
@@ -56,7 +61,7 @@ def number_of(folder: Path, overrides: Sequence[str]) -> int:
     Raises:
         ConfigError: ``grid.json`` was removed since :func:`begin`.
     """
-    runs, _ = _read(folder)
+    runs, _, _ = _read(folder)
     return runs.index(list(overrides) if list(overrides) in runs else list(overrides[:-1]))
 
 
@@ -74,7 +79,7 @@ def outcome(folder: Path, number: int) -> Outcome:
 def summarise(folder: Path) -> int:
     """Print how each run ended and a table of the finished ones; return the exit code of the grid."""
     try:
-        runs, finished_before = _read(folder)
+        runs, finished_before, epochs = _read(folder)
     except ConfigError as error:
         print(f"ssl-bench: {error}", file=sys.stderr)
         return 1
@@ -84,12 +89,12 @@ def summarise(folder: Path) -> int:
     counts = [f"{states.count(s)} {word}" for s, word in WORDS.items() if s in ALWAYS or s in states]
     print(f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(counts)}")
     shared = set[str]().union(*runs).intersection(*runs)
-    finished: dict[str, list[Path]] = {}  # runs that differ in their seed only have one name
-    for run, ended in zip(runs, outcomes, strict=True):
+    finished: dict[str, list[tuple[Path, int | None]]] = {}  # runs that differ in their seed only have one name
+    for run, ended, length in zip(runs, outcomes, epochs, strict=True):
         distinct = [override for override in run if override not in shared]
         if ended.finished and ended.folder is not None:
             name = " ".join(override for override in distinct if not override.startswith("seed="))
-            finished.setdefault(name or _seeds(runs), []).append(Path(ended.folder))
+            finished.setdefault(name or _seeds(runs), []).append((Path(ended.folder), length))
         elif ended.state in (State.FAILED, State.HELD):
             print("  " + ": ".join(filter(None, (ended.state.value, " ".join(distinct), ended.reason))))
     if len(runs) > 1:
@@ -108,8 +113,8 @@ def _seeds(runs: Sequence[Sequence[str]]) -> str:
     return f"seed={','.join(dict.fromkeys(seeds))}"
 
 
-def _read(folder: Path) -> tuple[list[list[str]], dict[int, str]]:
-    """The overrides of each run, and by number the directories of those that had results.
+def _read(folder: Path) -> tuple[list[list[str]], dict[int, str], list[int | None]]:
+    """The overrides of each run, by number the directories of those that had results, and the epochs of each.
 
     Raises:
         ConfigError: there is no ``grid.json`` any more.
@@ -117,4 +122,4 @@ def _read(folder: Path) -> tuple[list[list[str]], dict[int, str]]:
     content: Any = files.read_json(folder / "grid.json")
     if content is None:
         raise ConfigError(f"{folder / 'grid.json'} was removed while its grid ran: start the same command again")
-    return content["runs"], {int(number): run for number, run in content["finished"].items()}
+    return content["runs"], {int(number): run for number, run in content["finished"].items()}, content["epochs"]

@@ -16,6 +16,7 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config import compose
 from ssl_bench.errors import ConfigError, unwritable
+from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch import grid
 from ssl_bench.launch.lock import locked, remove_locks
 from ssl_bench.launch.nodes import forget_result, nodes, restarted
@@ -106,6 +107,7 @@ class Job:
 
             local = int(os.environ["LOCAL_WORLD_SIZE"]) if self.torchrun else nodes().share(config["devices"])
             Parts(config).validate(local)
+            config = config | {"threads": self._threads(config, folder, local)}
         from ssl_bench.launch import ranks
 
         start = partial(ranks.launch, config, folder.name, folder, self.work, self.torchrun, self.separate)
@@ -126,7 +128,25 @@ class Job:
         """GPUs or cores for this run, if others run at the same time."""
         if not self.separate:
             return contextlib.nullcontext()
-        return slot(config["devices"], config["runs_per_gpu"], self.concurrent)
+        return slot(config["devices"], config["runs_per_gpu"], config["devices"] * (config["threads"] or 1))
+
+    def _threads(self, config: dict[str, Any], folder: Path, local: int) -> int | None:
+        """CPU threads of each of the ``local`` processes, on which bits depend; None where GPUs compute.
+
+        They are those that were set, or that the run began with, so that it goes on with its bits from any launcher.
+        Else the runs of a grid have equal shares of the cores, whatever else runs.
+        """
+        from ssl_bench.launch.ranks import THREADS
+
+        threads: int | None = config["threads"]
+        if threads or visible_gpus():
+            return threads
+        stored: Any = files.read_yaml(folder / "config.yaml")
+        begun = stored.get("threads") if isinstance(stored, dict) else None
+        if type(begun) is int and begun > 0:
+            return min(begun, available_cores())
+        shared = self.separate or local > 1
+        return max(1, available_cores() // self.concurrent // local) if shared else THREADS
 
     def _begin(self, config: dict[str, Any], folder: Path) -> None:
         """Write the run's command and configuration."""
@@ -149,7 +169,7 @@ class Job:
         if outcome.state is State.DONE_BEFORE and self.work is None:
             show_agent(config, folder.name, folder)
         if outcome.finished and self.quiet:
-            print(f"[{self.number + 1}] {outcome.state.value}: {one_line(folder)}", flush=True)
+            print(f"[{self.number + 1}] {outcome.state.value}: {one_line(folder, config)}", flush=True)
         elif outcome.finished:
             print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")
             print_run(folder, config)

@@ -27,6 +27,8 @@ from ssl_bench.record.log import logging_to
 from ssl_bench.signals import Halted, Interrupted
 from ssl_bench.training.engine import train
 
+THREADS = torch.get_num_threads()  # of a process in which nothing has set them
+
 
 def launch(
     config: dict[str, Any],
@@ -117,6 +119,8 @@ def _alone(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
 
 def _train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
     """Train on this rank."""
+    if config["threads"]:
+        torch.set_num_threads(config["threads"])
     outcome = _outcome(lambda: train(config, run_id, folder, device), folder, device, quiet)
     if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
         release_memory(device)

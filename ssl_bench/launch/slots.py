@@ -16,7 +16,7 @@ from ssl_bench.hardware import visible_gpus
 
 
 @contextlib.contextmanager
-def slot(devices: int, runs_per_gpu: int, concurrent: int) -> Iterator[None]:
+def slot(devices: int, runs_per_gpu: int, count: int) -> Iterator[None]:
     """Wait for GPUs or cores and reserve them for one run.
 
     In the block this process and its children see no others: ``CUDA_VISIBLE_DEVICES`` is set or, on a machine without a
@@ -25,7 +25,7 @@ def slot(devices: int, runs_per_gpu: int, concurrent: int) -> Iterator[None]:
     Args:
         devices: GPUs that the run needs.
         runs_per_gpu: runs that may share a GPU.
-        concurrent: runs that share the cores of a machine without a GPU.
+        count: cores that the run needs on a machine without a GPU; of fewer ones it takes all.
     """
     gpus, former = visible_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")
     cores = set() if gpus or not hasattr(os, "sched_getaffinity") else os.sched_getaffinity(0)
@@ -35,7 +35,7 @@ def slot(devices: int, runs_per_gpu: int, concurrent: int) -> Iterator[None]:
             locks = _reserve("gpu", gpus, runs_per_gpu, devices)
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(locks)
         elif cores:
-            locks = _reserve("core", [str(core) for core in sorted(cores)], 1, max(devices, len(cores) // concurrent))
+            locks = _reserve("core", [str(core) for core in sorted(cores)], 1, min(count, len(cores)))
             os.sched_setaffinity(0, {int(core) for core in locks})
         yield
     finally:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ssl_bench.papers import measurements
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
+from ssl_bench.record.results import mixed
 from ssl_bench.status.runs import Run
 
 SOURCES = {  # of a paper's number, in words
@@ -35,6 +36,7 @@ class Filled:
         length: how long those were trained, in words; empty if there are none.
         measured: of the runs that are committed with the package.
         lacking: the metric that the finished runs do not have, in words; empty if they have it or there are none.
+        remarks: footnotes of the measured numbers by their names: what their mean mixes, and warnings of the runs.
     """
 
     cell: Cell
@@ -43,6 +45,7 @@ class Filled:
     length: str
     measured: list[float]
     lacking: str = ""
+    remarks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def mean(self) -> float | None:
@@ -83,7 +86,14 @@ def _fill(table: Table, cell: Cell, results: Results) -> Filled:
         length=_length(shortened[0]) if found else "",
         measured=list(measurements.values(table, cell).values()),
         lacking=f"its runs have no {Metric.read(cell.metric).name}" if lacks else "",
+        remarks={"ours": _remarks(cell, own_runs), "reduced": _remarks(cell, shortened)},
     )
+
+
+def _remarks(cell: Cell, runs: Sequence[Run]) -> list[str]:
+    counted = [run for run in runs if value(run, cell.metric) is not None]
+    warned = [f"seed {run.seed}: {sentence}" for run in counted for sentence in run.warnings]
+    return [*filter(None, [mixed(run.environment for run in counted)]), *warned]
 
 
 def _values(cell: Cell, own_runs: Sequence[Run]) -> list[float]:
@@ -105,7 +115,7 @@ def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
             "mean": each.mean,
             "std": deviation(each.values),
             "n": len(each.values),
-            "note": "; ".join(each.notes) or None,
+            "note": "; ".join([*each.notes, *each.remarks.get("ours", ())]) or None,
             "project": mean(each.measured),
             "project_std": deviation(each.measured),
             "project_n": len(each.measured),

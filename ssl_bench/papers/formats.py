@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.fill import Filled, mean, record
+from ssl_bench.record.summary import SUPERSCRIPT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 NUMBERS = ("paper", "ours", "difference", "project", "reduced")
 GAP = 2  # blank characters between two columns on a terminal
 WIDEST = 120  # characters of a line of text on a terminal
-SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
 TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
 TEX |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
@@ -89,6 +89,7 @@ def arrange(table: Table, filled: Sequence[Filled]) -> Sheet:
                 text = texts[column].get(name, "")
                 notes = [note for note in cell.notes if note not in common] if first else []
                 notes += [f"trained for {cell.length}"] if text and name == "reduced" else []
+                notes += cell.remarks.get(name, ())
                 row.append(SheetEntry(text, numbered(notes), (name, label, column) in best))
             sheet.rows.append(row)
     return sheet

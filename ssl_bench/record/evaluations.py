@@ -47,6 +47,19 @@ def entries(results: Mapping[str, Any]) -> list[Entry]:
     return [filled(entry, results["metrics"]) for entry in asked(results["config"])]
 
 
+def adopted(results: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """``results.json`` of version 0.2 with the ``records`` of its later evaluations, which had files of their own.
+
+    Such a file names the step, what was asked for and the metrics. Evaluations of another step are left out.
+    """
+    known, metrics, epochs = entries(results), dict(results["metrics"]), results["config"].get("epochs")
+    for record in records:
+        if record.get("step") == results.get("facts", {}).get("steps"):
+            for entry in missing(known, {"evaluate": record.get("evaluate"), "epochs": epochs}):
+                known = [*known, filled(entry, record["metrics"])]
+    return {**results, "evaluations": known, "metrics": metrics | flat(known, epochs)}
+
+
 def missing(known: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
     """Entries without metrics for what a configuration asks for and the ``known`` entries do not have."""
     keys = set(map(_key, known))

@@ -1,7 +1,8 @@
 """``results.json``: the last file that a run writes. A run is finished if the file is there and whole."""
 
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,27 @@ from ssl_bench.record import evaluations
 
 NAME = "results.json"
 LARGEST = 2**63  # of whole numbers: larger ones have no place in a float or a database
+
+# What the bits of a result depend on beside its configuration, by the names of its ``environment``.
+CONDITIONS = {"device": "processors", "instructions": "instructions", "threads": "numbers of threads"}
+CONDITIONS |= {"ranks": "numbers of ranks", "torch": "versions of torch"}
+OF_CPUS = ("instructions", "threads")
+
+
+def mixed(environments: Iterable[Mapping[str, Any]]) -> str:
+    """What distinguishes the conditions of runs whose mean is taken, as a footnote; empty if nothing does."""
+    known, different = list(environments), list[str]()
+    for name, words in CONDITIONS.items():
+        counted = (each for each in known if not (each.get("cuda") and name in OF_CPUS))
+        values = {str(each[name]) for each in counted if each.get(name) is not None}
+        different += [f"{words} ({', '.join(sorted(values))})"] if len(values) > 1 else []
+    return f"mean over runs with different {', '.join(different)}" if different else ""
+
+
+def warnings(content: Mapping[str, Any]) -> list[str]:
+    """What a run says about its own result in ``results.json``, in sentences."""
+    found = content.get("warnings")
+    return [str(sentence) for sentence in found] if isinstance(found, list) else []
 
 
 def complete(content: Any) -> bool:
@@ -29,9 +51,19 @@ def is_number(value: Any) -> bool:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The results of the run in ``folder``; None if it has none, or a damaged or foreign file."""
+    """The results of the run in ``folder``; None if it has none, or a damaged or foreign file.
+
+    Those of version 0.2 are returned with the evaluations that it wrote to ``evaluations/<id>.json``.
+    """
     content: Any = files.read_json(folder / NAME)
-    return content if complete(content) else None
+    if not complete(content):
+        return None
+    if "evaluations" in content:
+        return content  # type: ignore[no-any-return]
+    later = [files.read_json(path) for path in sorted(folder.glob("evaluations/*.json"))]
+    metrics = [each.get("metrics") if isinstance(each, dict) else None for each in later]
+    whole = [isinstance(each, dict) and all(map(is_number, each.values())) for each in metrics]
+    return evaluations.adopted(content, list(itertools.compress(later, whole)))
 
 
 def finished(folder: Path) -> bool:

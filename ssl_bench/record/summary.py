@@ -9,8 +9,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from ssl_bench.record import evaluations
-from ssl_bench.record.results import read
+from ssl_bench.record.results import mixed, read, warnings
 
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
 
 
@@ -45,17 +46,21 @@ def print_run(folder: Path, config: Mapping[str, Any]) -> None:
         print(f"evaluate it again: {shlex.join(['ssl-bench', 'evaluate', str(folder)])}")
 
 
-def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
+def print_grid(groups: Mapping[str, Sequence[tuple[Path, int | None]]]) -> None:
     """Print a line for each group of runs that differ in their seed only, the one with the best first accuracy first.
 
     A line has the mean and, for several runs, the sample standard deviation. Beside each accuracy stands that of the
-    network at initialisation (``_init``), if it was evaluated. The best of each accuracy is bold.
+    network at initialisation (``_init``), if it was evaluated. The best of each accuracy is bold. Footnotes say what a
+    mean mixes and what its runs warn of.
+
+    Args:
+        groups: directory and epochs of each run; its numbers are those after so many epochs. None: it trains nothing.
     """
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
-    read_runs = ((name, [results for folder in runs if (results := read(folder))]) for name, runs in groups.items())
+    read_runs = ((name, [found for run in runs if (found := _after(*run))]) for name, runs in groups.items())
     found = {name: runs for name, runs in read_runs if runs}
     columns: dict[str, None] = {}
     for results in (results for runs in found.values() for results in runs):
@@ -75,14 +80,30 @@ def print_grid(groups: Mapping[str, Sequence[Path]]) -> None:
     def rank(name: str, column: str) -> float:
         return mean(values[name][column]) if values[name][column] else -math.inf
 
+    footnotes: dict[str, None] = {}
     best = {column: max(rank(name, column) for name in found) for column in ranked if len(found) > 1}
     for name in sorted(found, key=lambda name: rank(name, ranked[0]), reverse=True) if ranked else found:
         texts = {column: _mean_and_deviation(values[name][column], column) for column in columns}
         bold = {column for column in best if rank(name, column) == best[column]}
         numbers = (Text(text, "bold" if column in bold else "") for column, text in texts.items())
-        table.add_row(Text(name), str(len(found[name])), *numbers)
+        notes = [mixed(run.get("environment") or {} for run in found[name])]
+        notes += [f"seed {run['config'].get('seed')}: {sentence}" for run in found[name] for sentence in warnings(run)]
+        footnotes |= dict.fromkeys(filter(None, notes))
+        marks = " ".join(str(list(footnotes).index(note) + 1) for note in notes if note).translate(SUPERSCRIPT)
+        table.add_row(Text(name), f"{len(found[name])}{marks}", *numbers)
     width = None if sys.stdout.isatty() else 2**16  # a file needs no line breaks
-    Console(highlight=False, width=width).print(table)
+    console = Console(highlight=False, width=width)
+    console.print(table)
+    for number, note in enumerate(footnotes, 1):
+        console.print(Text(f"{number} {note}"))
+
+
+def _after(folder: Path, epochs: int | None) -> dict[str, Any] | None:
+    """The results of a run with the metrics after ``epochs``, from which it may have gone on."""
+    results = read(folder)
+    if results is None or epochs in (None, results["config"].get("epochs")):
+        return results
+    return {**results, "metrics": evaluations.flat(evaluations.entries(results), epochs)}
 
 
 def _accuracies(metrics: Mapping[str, Any]) -> list[str]:
@@ -103,10 +124,11 @@ def _mean_and_deviation(values: Sequence[float], name: str) -> str:
     return f"{scale * mean(values):{form}}{over}{unit}"
 
 
-def one_line(folder: Path) -> str:
-    """A finished run in one line."""
+def one_line(folder: Path, config: Mapping[str, Any]) -> str:
+    """A finished run in one line, with the evaluations that ``config`` asks for."""
     results = read(folder)
     if results is None:  # removed or damaged meanwhile
         return str(folder)
-    top1 = [f"{k} {100 * v:.1f}%" for k, v in results["metrics"].items() if k in ("knn/top1", "linear/top1")]
+    metrics = evaluations.of(evaluations.entries(results), config)
+    top1 = [f"{k} {100 * v:.1f}%" for k, v in metrics.items() if k in ("knn/top1", "linear/top1")]
     return ", ".join([*top1, f"{results['seconds']:.0f} s", str(folder)])

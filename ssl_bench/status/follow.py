@@ -9,6 +9,7 @@ from ssl_bench import files
 
 Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed
 
+WATCHED = "watch/knn_top1"  # in rows of a training
 TAIL = 2**16  # bytes at the end of a metrics file that have its last row
 
 
@@ -21,26 +22,29 @@ def find_mark(path: str) -> Mark | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def read_rows(path: str, whole: bool) -> dict[str, Any]:
-    """The last row of a training, its best evaluation and the file's time of change, as attributes of a ``Run``.
+def read_rows(path: str, going: bool, evaluated: bool) -> dict[str, Any]:
+    """The last row of a training, its evaluations and the file's time of change, as attributes of a ``Run``.
 
     The file may grow meanwhile, and end in half a row.
 
     Args:
-        whole: read all of it, for the best evaluation; otherwise only its end, for the last row.
+        going: it will grow: its last kNN accuracy of watching counts, too.
+        evaluated: if it will grow, read all of it, for its best evaluation; otherwise only its end is read.
     """
     try:
         with files.open_regular(path) as file:
             status = os.fstat(file.fileno())
-            file.seek(max(0, status.st_size - (files.LARGEST if whole else TAIL)))
+            file.seek(max(0, status.st_size - (files.LARGEST if going and evaluated else TAIL)))
             lines = file.read().split(b"\n")[:-1]
     except OSError:
         return {}
-    best, last = dict[str, float](), dict[str, Any]()
-    for line in lines if whole else reversed(lines):
+    best, last, watched = dict[str, float](), dict[str, Any](), None
+    for line in lines if going else reversed(lines):
         row: Any = None
         with contextlib.suppress(ValueError):  # cut short, by a crash or at the start of the end
             row = files.parse_json(line)
+        seen = finite(row, WATCHED)
+        watched = watched if seen is None else seen
         step, epoch, seconds = (finite(row, name) for name in ("step", "epoch", "seconds"))
         if step is None or epoch is None:
             continue
@@ -49,9 +53,9 @@ def read_rows(path: str, whole: bool) -> dict[str, Any]:
             continue
         speed, loss = finite(row, "images_per_second"), finite(row, "loss")
         last = {"step": step, "epoch": epoch, "trained": seconds, "speed": speed, "loss": loss}
-        if not whole:
+        if not going:
             break
-    return {**last, "evaluated": best, "changed": status.st_mtime}
+    return {**last, "watched": watched, "evaluated": best, "changed": status.st_mtime}
 
 
 def accuracies(metrics: Any) -> dict[str, float]:

@@ -16,12 +16,13 @@ from ssl_bench.config import identity
 from ssl_bench.launch import lock
 from ssl_bench.launch.lock import Owner
 from ssl_bench.record.dashboard import flat_config
-from ssl_bench.record.results import complete
+from ssl_bench.record.results import CONDITIONS, read, warnings
 from ssl_bench.status.cache import Cache
 from ssl_bench.status.follow import accuracies, find_mark, finite, read_rows
 
 CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
+KEPT = (*CONDITIONS, "cuda")  # of a run's environment
 
 
 class SharedConfig:
@@ -71,8 +72,12 @@ class Run:
         training: identity of the training, which is the run_id unless an earlier version has named the directory.
         run_id, metrics, seconds: of ``results.json``; ``seconds`` is the time that the whole run took. The run_id is
             empty if there are no whole results.
+        environment: what of that of ``results.json`` the bits of a result depend on.
+        warnings: what the run says about its result, in sentences.
+        longer: it has results of fewer epochs than it was asked for since.
         step, epoch, trained, speed, loss: of the last row of the training; ``trained`` is the time that the run has
             taken so far, in all its processes together, ``speed`` is in images per second. None: there is no row.
+        watched: the last kNN accuracy that an unfinished run has measured on the way.
         evaluated: highest accuracy of each evaluator during the training of an unfinished run.
         changed: time of change of ``metrics.jsonl``, in seconds of the epoch.
         owner: the process that carries it out.
@@ -90,18 +95,22 @@ class Run:
     run_id: str
     metrics: dict[str, float]
     seconds: float | None
+    environment: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    longer: bool = False
     step: float | None = None
     epoch: float | None = None
     trained: float | None = None
     speed: float | None = None
     loss: float | None = None
+    watched: float | None = None
     evaluated: dict[str, float] = field(default_factory=dict)
     changed: float = 0.0
     owner: Owner | None = None
 
     @property
     def done(self) -> bool:
-        """Whether it has whole results."""
+        """Whether it has whole results, perhaps of fewer epochs than it goes on to."""
         return bool(self.run_id)
 
     @property
@@ -188,7 +197,10 @@ class Runs:
         return sorted(found, key=lambda run: (run.parent.split("/"), run.began, run.path))
 
     def _run(self, path: str, start: str) -> Run | None:
-        """The run in a folder; None if there is none. Of a finished run, only the first two files can change."""
+        """The run in a folder; None if there is none.
+
+        Of a finished run only the first two files can change, unless it was started again, which writes the first one.
+        """
         marks = [find_mark(start + name) for name in (CONFIG, RESULTS)]
         began = marks[0] or marks[1]
         if began is None:
@@ -196,30 +208,38 @@ class Runs:
         needed = start + (RESULTS if marks[1] else CONFIG)
         readable = os.access(needed, os.R_OK, effective_ids=True)
         self.unreadable += [] if readable else [needed]
-        others = [] if marks[1] else [find_mark(start + name) for name in (COMMAND, FAILURE, METRICS)]
+        again = marks[1] is None or (marks[0] is not None and marks[0][0] > marks[1][0])
+        others = [] if not again else [find_mark(start + name) for name in (COMMAND, FAILURE, METRICS)]
         text = str([readable, *marks, *others])
-        known = self._cache.get(path, text, lambda: self._read(start))
+        known = self._cache.get(path, text, lambda: self._read(start, again))
         if known is None:
             return None
         key = known["shared"]
         if key not in self._configs:
             self._configs[key] = SharedConfig(self._cache.get(f"config {key}", "", dict), key)
         run = Run(self._outputs, path, text, began[0] / 1e9, **{**known, "shared": self._configs[key]})
-        run.owner = None if run.done else lock.owner(run.folder)
+        run.owner = lock.owner(run.folder)
         return run
 
-    def _read(self, start: str) -> dict[str, Any] | None:
-        """The entry of a run in the cache. JSON is read in a twentieth of the time of YAML."""
-        results: Any = files.read_json(start + RESULTS)
-        done = complete(results)
-        config = results["config"] if done else files.read_yaml(Path(start + CONFIG))
+    def _read(self, start: str, again: bool) -> dict[str, Any] | None:
+        """The entry of a run in the cache. JSON is read in a twentieth of the time of YAML, so that is left out if the
+        run was not started ``again``.
+        """
+        results: Any = read(Path(start))
+        done = results is not None
+        config: Any = results["config"] if done else None
+        asked = files.read_yaml(Path(start + CONFIG)) if again or not done else None
+        longer = done and (finite(asked, "epochs") or 0) > (finite(config, "epochs") or 0)
+        config = asked if longer or not done else config
         if not done and not (isinstance(config, dict) and isinstance(config.get("choices"), dict)):
             return None  # any other YAML
-        failure: Any = None if done else files.read_json(start + FAILURE)
+        failure: Any = None if done and not longer else files.read_json(start + FAILURE)
         seed = config.get("seed")
         shared = without_seed(config, seed)
         key = hashlib.sha1(as_text(shared).encode()).hexdigest()[:16]
         self._cache.get(f"config {key}", "", lambda: shared)
+        known = results.get("environment") if done else None
+        environment = known if isinstance(known, dict) else {}
         return {
             "shared": key,
             "seed": seed if type(seed) is int else None,
@@ -228,8 +248,11 @@ class Runs:
             "training": identity.run_id(identity.upgraded(config)),
             "run_id": results["run_id"] if done else "",
             "metrics": results["metrics"] if done else {},
-            "seconds": finite(results, "seconds") if done else None,
-            **read_rows(start + METRICS, whole=not done and bool(finite(config.get("evaluate"), "every"))),
+            "seconds": finite(results, "seconds") if done and not longer else None,
+            "environment": {name: environment[name] for name in KEPT if name in environment},
+            "warnings": warnings(results) if done else [],
+            "longer": longer,
+            **read_rows(start + METRICS, not done or longer, bool(finite(config.get("evaluate"), "every"))),
         }
 
 

@@ -17,7 +17,8 @@ from ssl_bench.status.runs import Run, Runs, one_line
 class Status(StrEnum):
     """State of an entry.
 
-    ``RUNNING``: the process that owns the run is alive. ``WAITING``: a grid at work has still to start the run.
+    ``RUNNING``: the process that owns the run is alive, also if it evaluates a finished run again. ``DONE``: there are
+    results, also if a later evaluation was killed. ``WAITING``: a grid at work has still to start the run.
     ``PARTIAL``: the run was begun and has no owner; ``ssl-bench train`` resumes it.
     """
 
@@ -68,6 +69,18 @@ class Entry:
     def metrics(self) -> dict[str, float]:
         """All metrics of a finished run; else the best accuracies so far."""
         return self.run.metrics if self.run and self.run.done else self.best
+
+    @property
+    def doing(self) -> str:
+        """What a running one is doing."""
+        if self.state is not Status.RUNNING or self.run is None:
+            return ""
+        return "evaluating" if self.run.share >= 1 else "training"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What its run says about its result, in sentences."""
+        return self.run.warnings if self.run else []
 
     @property
     def reason(self) -> str:
@@ -145,7 +158,7 @@ def _name(path: str) -> str:
 
 def _status(run: Run | None, grid: GridFolder | None, index: int) -> Status | None:
     """State of an entry; None if it is not shown: there is no run, and it is neither waiting nor failed."""
-    if run is not None and run.done:
+    if run is not None and run.done and run.owner is None and not run.longer:
         return Status.DONE
     record = grid.records.get(index) if grid else None
     recorded = record.outcome.state if record else None

@@ -28,7 +28,8 @@ COLOURS = {
     Status.FAILED: "red",
 }
 LEFT = ("folder", "run", "state", "reason", "grid", "started", "best", "best run")  # columns of text, not of numbers
-DROPPED = ("best run", "started", "runs", "images/s", "folder", "ETA", "loss", "epoch")  # by a narrow terminal
+# Left out by a narrow terminal.
+DROPPED = ("best run", "started", "runs", "images/s", "folder", "ETA", "loss", "watched kNN", "epoch")
 SHORTENED = ("run", "grid")  # by a still narrower one, to 20 characters
 
 Columns = dict[str, list[str]]  # texts by heading
@@ -65,12 +66,14 @@ def screen(
     elif not entries:
         rows += [nothing(outputs), ""]
     for entry, label in shown:
-        if entry.reason:
+        for sentence in filter(None, [entry.reason, *entry.warnings]):
             name = printable(f"{entry.run.path}: " if entry.run else "") + printable(label)
-            reasons.append(Text.assemble((name, "bold"), ": ", (printable(entry.reason), COLOURS[Status.FAILED])))
+            colour = COLOURS[Status.FAILED if entry.reason else Status.PARTIAL]
+            reasons.append(Text.assemble((name, "bold"), ": ", (printable(sentence), colour)))
     tables = Text("\n".join(rows), no_wrap=True, overflow="ellipsis")
     for state, colour in COLOURS.items():
         tables.highlight_words([state.value], colour)
+    tables.highlight_words(["training", "evaluating"], COLOURS[Status.RUNNING])
     last = Text(totals(entries, left) + ("" if listed else "; --runs lists the runs"))
     return Group(last, Text(""), tables, *reasons) if live else Group(tables, *reasons, last)
 
@@ -86,8 +89,9 @@ def runs_table(shown: Sequence[Labelled]) -> Columns:
         "images/s": [_speed(entry) for entry, _ in shown],
         "ETA": [clock(entry.left) if entry.left is not None else "" for entry, _ in shown],
         "loss": [_loss(entry) for entry, _ in shown],
+        "watched kNN": [_watched(entry) for entry, _ in shown],
         **{name.removesuffix("/top1"): [_number(name, entry.best) for entry, _ in shown] for name in best},
-        "reason": [printable(entry.reason) for entry, _ in shown],
+        "reason": [printable(entry.reason or "; ".join(entry.warnings)) for entry, _ in shown],
     }
     return {name: texts for name, texts in columns.items() if any(texts)}
 
@@ -178,8 +182,10 @@ def nothing(outputs: Path) -> str:
 
 
 def _state(entry: Entry) -> str:
+    """The state: of a running one what it is doing, and where if elsewhere; with a sign if its run warns."""
     owner = entry.run.owner if entry.run and entry.state is Status.RUNNING else None
-    return f"running on {printable(owner.host)}" if owner and owner.host != socket.gethostname() else entry.state.value
+    where = f" on {printable(owner.host)}" if owner and owner.host != socket.gethostname() else ""
+    return (entry.doing or entry.state.value) + where + " !" * bool(entry.warnings)
 
 
 def _epoch(entry: Entry) -> str:
@@ -197,6 +203,11 @@ def _speed(entry: Entry) -> str:
 def _loss(entry: Entry) -> str:
     loss = entry.run.loss if entry.run and entry.state is Status.RUNNING else None
     return "" if loss is None else f"{loss:.4g}"
+
+
+def _watched(entry: Entry) -> str:
+    watched = entry.run.watched if entry.run and entry.state is Status.RUNNING else None
+    return "" if watched is None else f"{100 * watched:.1f}%"
 
 
 def _number(metric: str, values: Mapping[str, float]) -> str:

@@ -41,7 +41,7 @@ def with_targets(config: dict[str, Any], change: Callable[[str], str]) -> dict[s
 def test_only_keys_that_the_result_depends_on_change_the_identity() -> None:
     base = run_id(load())
     for same in (
-        ["devices=2"],
+        ["devices=2", "threads=3"],
         ["paths.outputs=/elsewhere"],
         ["tracking=off"],
         ["checkpoint.every=1"],

@@ -13,6 +13,7 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config import compose
 from ssl_bench.config.identity import run_dir
+from ssl_bench.hardware import available_cores
 from tests.conftest import SMALL
 from tests.ranks import wait_for
 
@@ -49,7 +50,7 @@ def test_a_grid_trains_each_run_once_and_goes_on_after_a_failure(train: Train, c
     assert failures[0].startswith("  failed: optimizer.lr=1e+38 seed=0: ")
     (folder,) = Path("outputs/.sweeps").iterdir()
     content = files.read_json(folder / "grid.json")
-    assert content.keys() == {"command", "host", "pid", "born", "started", "runs", "finished"}
+    assert content.keys() == {"command", "host", "pid", "born", "started", "runs", "finished", "epochs"}
     assert content["pid"] == os.getpid() and content["finished"] == {}
     jobs = [files.read_json(folder / "jobs" / f"{number}.json") for number in range(4)]
     assert [(job["state"], job["code"]) for job in jobs] == [("done", 0)] * 2 + [("failed", 1)] * 2
@@ -90,6 +91,19 @@ def test_a_grid_ends_with_a_table_of_means_over_the_seeds(train: Train) -> None:
         for name, text in zip(("knn/top1", "knn_init/top1"), row[2:], strict=True):
             a, b = (100 * run["metrics"][name] for run in runs)
             assert text == f"{(a + b) / 2:.1f} ± {abs(a - b) / 2**0.5:.1f}%"
+
+
+@pytest.mark.skipif(available_cores() < 2, reason="one core cannot be shared")
+def test_the_runs_of_a_grid_have_the_same_threads_and_one_that_goes_on_alone_keeps_them(cli: Cli) -> None:
+    run, every = [*SMALL, "max_steps=1"], {"OMP_NUM_THREADS": str(available_cores())}
+    assert cli("train", "-m", *LOCAL, *run, "seed=0,1,2", **every).returncode == 0
+    lost = next(Path(f"outputs/default/{name}") for name, one in results().items() if one["config"]["seed"] == 2)
+    (lost / "results.json").unlink()
+    (lost / "checkpoints" / "last.pt").unlink()
+    assert cli("train", *run, "seed=2", **every).returncode == 0
+    assert cli("train", *run, "seed=3", **every).returncode == 0
+    threads = {one["config"]["seed"]: one["environment"]["threads"] for one in results().values()}
+    assert threads == dict.fromkeys(range(3), available_cores() // 2) | {3: available_cores()}
 
 
 def test_an_experiment_is_a_grid_and_the_command_line_overrides_it(train: Train, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_slots_on_gpus_are_shared_out_and_freed_by_a_kill(
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be shared")
 def test_slots_on_a_machine_without_gpus_divide_the_cores() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    command = [sys.executable, "-c", HOLDER, "1", "1", "2"]
+    command = [sys.executable, "-c", HOLDER, "1", "1", str(len(cores) // 2)]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as one,
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as two,

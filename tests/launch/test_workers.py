@@ -108,7 +108,7 @@ def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
     monkeypatch.setattr(sys, "argv", ["ssl-bench train", "seed=3"])
     rest = [str(tmp_path), ["ssl-bench train", "seed=3"]]
     if not torch.cuda.is_available():
-        with slot(1, 1, len(cores)):
+        with slot(1, 1, 1):
             assert fact("surroundings") == [cores[:1], None, *rest]
     assert fact("surroundings") == [cores, None, *rest]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7a")

@@ -31,13 +31,19 @@ def cell(name: str = "dcl/table1", row: str = ROW, column: str = COLUMN) -> tabl
 
 
 def write_result(
-    of: tables.Cell, seed: int, metrics: dict[str, float], *extra: str, outputs: Path = Path("outputs")
+    of: tables.Cell,
+    seed: int,
+    metrics: dict[str, float],
+    *extra: str,
+    outputs: Path = Path("outputs"),
+    **written: Any,
 ) -> Path:
-    """Write the results.json of a run with the overrides of a cell."""
+    """Write the results.json of a run with the overrides of a cell, and what else is ``written``."""
     config = composed([*of.overrides, *extra], of.command, seed)
     folder = outputs / config["name"] / run_id(config)
     folder.mkdir(parents=True, exist_ok=True)
     record = {"run_id": folder.name, "name": config["name"], "config": config, "metrics": metrics, "seconds": 1.0}
+    record |= written
     (folder / "results.json").write_text(json.dumps(record))
     return folder
 
@@ -89,6 +95,21 @@ def test_reduced_and_smoke_runs_never_fill_a_cell(capsys: Output) -> None:
     assert table.main(["dcl/table1", f"row={ROW}", f"col={COLUMN}", "--format", "md"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "|  | reduced | 71.00 ± 1.41 (2)<sup>1</sup> |" in lines and "<sup>1</sup> trained for 20 epochs" in lines
+
+
+def test_a_cell_says_what_its_mean_mixes_and_what_its_runs_warn_of(capsys: Output) -> None:
+    for seed, threads in enumerate((1, 2)):
+        write_result(cell(), seed, {"knn/top1": 0.84}, environment={"threads": threads, "torch": "2.6.0"})
+    warning = "knn/top1 is below that of its initialisation"
+    write_result(cell(), 0, {"knn/top1": 0.1}, "epochs=5", "scale=reduced", warnings=[warning])
+    assert table.main(["dcl/table1", f"row={ROW}", f"col={COLUMN}", "--format", "md"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "|  | ours | 84.00 ± 0.00 (2)<sup>1</sup> |" in lines
+    assert "|  | reduced | 10.00 (1)<sup>2, 3</sup> |" in lines
+    mixed = "mean over runs with different numbers of threads (1, 2)"
+    assert {f"<sup>1</sup> {mixed}", f"<sup>3</sup> seed 0: {warning}"} <= {*lines}
+    (filled,) = as_json(capsys, "dcl/table1", f"row={ROW}", f"col={COLUMN}")
+    assert filled["note"] == mixed
 
 
 @pytest.mark.slow

@@ -128,3 +128,7 @@ def test_a_training_is_shown(train: Train) -> None:
     assert_shown_once(folder)
     assert read(folder).Tags()["images"] == [f"figures/{path.stem}" for path in sorted(folder.glob("figures/*.png"))]
     assert hparams(folder)["session_start_info"].session_start_info.hparams["negatives.k"].number_value == 126
+    assert train("tracking=tensorboard", "max_steps=2", "evaluate=knn", "evaluate.knn.k=3", pictures=True)[0] == 0
+    assert_shown_once(folder)
+    (value,) = read(folder).Scalars("knn/top1")
+    assert (value.step, value.value) == (2, np.float32(rows(folder)[-1]["knn/top1"]))

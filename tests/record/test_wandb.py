@@ -53,6 +53,12 @@ def test_wandb_has_the_rows_results_and_facts_of_a_run(train: Train) -> None:
     results = json.loads((folder / "results.json").read_text())
     assert results["metrics"].items() <= summary(entries).items()
     assert results["facts"].items() <= {k.removeprefix("facts."): v for k, v in wandb_config(entries).items()}.items()
+    time.sleep(1)  # W&B names its directories by the second
+    assert train(*overrides, "evaluate.knn.k=3", pictures=True)[0] == 0  # a second evaluation
+    entries = records(wandb_directories(folder)[1])
+    metrics = json.loads((folder / "results.json").read_text())["metrics"]
+    assert [h["step"] for h in history(entries)] == [1, 2, 3, 3, 3] and "knn[k=3]/top1" in metrics
+    assert metrics.items() <= history(entries)[-1].items() and metrics.items() <= summary(entries).items()
 
 
 @pytest.mark.parametrize(

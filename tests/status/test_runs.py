@@ -100,9 +100,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
     read_run, read_json = Runs._read, files.read_json
 
-    def run(self: Runs, start: str) -> dict[str, Any] | None:
+    def run(self: Runs, start: str, again: bool) -> dict[str, Any] | None:
         paths.append(str(Path(start).relative_to(OUTPUTS)))
-        return read_run(self, start)
+        return read_run(self, start, again)
 
     def record_of_grid(path: str | Path) -> Any:
         if Path(path).parent.name == "jobs":

@@ -137,13 +137,25 @@ def test_csv_has_the_fields_of_json(status: Status) -> None:
     table = list(csv.DictReader(io.StringIO(status("--csv").stdout)))
     settings = ["loss", "note", "optimizer.lr", "seed"]
     assert list(table[0]) == [
-        *("folder", "run_id", "state", "label", "overrides", "epoch", "epochs", "images_per_second", "eta_seconds"),
-        *("host", "pid", "reason", *settings, "knn/top1", "linear/top1", "seconds"),
+        *("folder", "run_id", "state", "doing", "label", "overrides", "epoch", "epochs"),
+        *(
+            "images_per_second",
+            "eta_seconds",
+            "host",
+            "pid",
+            "watched",
+            "warnings",
+            "reason",
+            *settings,
+            "knn/top1",
+            "linear/top1",
+            "seconds",
+        ),
     ]
     assert len(table) == len(records) == 7
     for row, found in zip(table, records, strict=True):
         found |= {name: found["best"].get(name) for name in ("knn/top1", "linear/top1")}
-        found["overrides"] = " ".join(found["overrides"])
+        found |= {name: " ".join(found[name]) for name in ("overrides", "warnings")}
         assert {n: v for n, v in row.items() if n not in (*settings, "seconds")} == {
             name: "" if value is None else str(value) for name, value in found.items() if name != "best"
         }

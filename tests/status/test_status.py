@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 from ssl_bench.launch.grid import record
@@ -78,6 +79,53 @@ def test_each_state_from_the_files(status: Status) -> None:
     assert (records["here"]["host"], records["here"]["pid"]) == (socket.gethostname(), os.getpid())
     assert (records["there"]["host"], records["there"]["pid"]) == ("node7", 77)
     assert records["gone"]["host"] is None and records["gone"]["eta_seconds"] is None
+
+
+def test_a_finished_run_that_is_at_work_again_says_at_what_and_keeps_its_results() -> None:
+    folder = make("a/x", rows(10))
+    finish(folder, 120.0, knn_top1=0.5)
+
+    def shown() -> tuple[str, str, float | None, dict[str, float]]:
+        (entry,) = scan()[0].values()
+        assert entry.run
+        return entry.state.value, entry.doing, entry.run.end, entry.best
+
+    best = {"knn/top1": 0.5}
+    assert shown() == ("done", "", 10, best)
+    lock = Lock(folder)
+    lock.take()
+    assert shown() == ("running", "evaluating", 10, best)
+    lock.release(False)
+    (folder / "failed.json").write_text('{"reason": "an evaluation failed"}')
+    assert shown() == ("done", "", 10, best)
+    (folder / "config.yaml").write_text(yaml.safe_dump(configuration(epochs=20)))  # it is to go on
+    touch(folder / "results.json", time.time() - 5)
+    assert shown() == ("failed", "", 20, best)
+    (folder / "failed.json").unlink()
+    assert shown() == ("partial", "", 20, best)
+    lock = Lock(folder)
+    lock.take()
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(rows(15)[-1]) + "\n")
+    assert shown() == ("running", "training", 20, best)
+    assert scan()[0]["x"].left == pytest.approx(50, abs=5)
+
+
+def test_what_a_run_watches_is_shown_live_and_what_it_warns_of_at_its_end(status: Status) -> None:
+    folder = make("a/live", [*rows(3), {"step": 6, "epoch": 3.0, "watch/knn_top1": 0.5, "watch/effective_rank": 7.0}])
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(rows(4)[-1]) + "\n")
+    Lock(folder).take()
+    warned = make("a/warned", rows(10), seed=1)
+    finish(warned, 1.0, knn_top1=0.25)
+    content = json.loads((warned / "results.json").read_text())
+    (warned / "results.json").write_text(json.dumps(content | {"warnings": ["knn/top1 is below its initialisation"]}))
+    table = status().stdout.splitlines()
+    assert table[0].split("  ")[-1] == "reason" and "watched kNN" in table[0] and "50.0%" in table[1]
+    assert "done !" in table[2] and table[2].endswith("  knn/top1 is below its initialisation")
+    live, other = json.loads(status("--json").stdout)
+    assert (live["watched"], live["warnings"], other["watched"]) == (0.5, [], None)
+    assert other["warnings"] == ["knn/top1 is below its initialisation"] and other["reason"] == ""
 
 
 def test_the_name_of_the_folder(status: Status) -> None:
@@ -341,10 +389,10 @@ def test_the_table_on_a_terminal_and_to_a_pipe() -> None:
     assert piped[0].split() == names
     assert piped[2].startswith("grid/1123456789  optimizer.lr=1e+38  failed") and piped[2].endswith(f"    {REASON}")
     assert piped[3].split() == [
-        *("grid/2123456789", "optimizer.lr=0.3", "running", "on", "node7", "4.0/10", "10.0", "1m00s", "1")
+        *("grid/2123456789", "optimizer.lr=0.3", "training", "on", "node7", "4.0/10", "10.0", "1m00s", "1")
     ]
     assert piped[4:] == ["", "1 done, 1 running, 0 partial, 1 failed; about 1m00s to go"]
-    for width in (160, 60):
+    for width in (160, 61):
         console = Console(width=width, color_system=None)
         with console.capture() as captured:
             console.print(screen(OUTPUTS, shown, left, True, width))

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import torch
 import yaml
 
 from ssl_bench.record import evaluations
-from tests.conftest import only_run
+from ssl_bench.status.scan import Scan
+from tests.conftest import SMALL, only_run
+from tests.ranks import Command, wait_for
 
 Train = Callable[..., tuple[int, str]]
 KNN = ["evaluate=knn", "evaluate.baselines=[init,raw]"]
@@ -83,6 +86,27 @@ def test_a_stop_in_a_second_evaluation_loses_nothing(train: Train, monkeypatch: 
     assert results()["metrics"].items() > first["metrics"].items()
 
 
+def test_a_kill_in_a_second_evaluation_leaves_the_run_done_and_trained(train: Train) -> None:
+    def shown() -> tuple[str, str, dict[str, float]]:
+        (entry,) = Scan(Path("outputs")).update(time.time())[0]
+        return entry.state.value, entry.doing, entry.best
+
+    assert train("max_steps=3", *KNN)[0] == 0
+    first, saved = results(), weights(only_run())
+    best = {"knn/top1": first["metrics"]["knn/top1"]}
+    more = ["max_steps=3", "evaluate=[linear,knn]", "evaluate.baselines=[init,raw]"]
+    command = Command("train", *SMALL, *more, "evaluate.linear.epochs=1000000")
+    wait_for(lambda: shown() == ("running", "evaluating", best))
+    time.sleep(1)
+    command.send_signal(signal.SIGKILL)
+    command.wait()
+    assert shown() == ("done", "", best) and results() == first
+    code, printed = train(*more, "evaluate.linear.epochs=2")
+    assert code == 0 and "step 3/3" not in printed and equal(weights(only_run()), saved)
+    assert results()["metrics"].items() > first["metrics"].items()
+    assert shown()[:2] == ("done", "") and "linear/top1" in shown()[2]
+
+
 def test_a_baseline_is_computed_once_for_all_runs_that_share_it(train: Train) -> None:
     assert train("max_steps=2", *KNN)[0] == 0
     files = sorted(Path("outputs/.baselines").iterdir())
@@ -111,6 +135,16 @@ def test_the_same_training_is_found_under_another_name_and_an_earlier_identity(t
     (former / "config.yaml").write_text(yaml.safe_dump(config))
     code, printed = train("max_steps=3", *KNN, "name=new")
     assert code == 0 and f"already done: {former}" in printed
+    (former / "evaluations").mkdir()  # of `ssl-bench evaluate`, which wrote files of its own
+    asked = {"every": 0, "baselines": [], "knn": {**content["config"]["evaluate"]["knn"], "k": 7}}
+    record: dict[str, Any] = {"run_id": former.name, "step": 3, "evaluate": asked, "metrics": {"knn/top1": 0.625}}
+    for name, change in (("a", record), ("b", {"step": 2}), ("c", {"metrics": {"knn/top1": "x"}})):
+        (former / f"evaluations/{name}.json").write_text(json.dumps({**record, **change}))
+    ((entry,), _) = Scan(Path("outputs")).update(time.time())
+    content["metrics"]["knn[k=7]/top1"] = 0.625
+    assert entry.run and entry.run.metrics == content["metrics"]
+    code, printed = train("max_steps=3", *KNN, "evaluate.baselines=[]", "evaluate.knn.k=7", "name=new")
+    assert code == 0 and f"already done: {former}" in printed and "62.5%" in printed
     assert train("max_steps=3", "evaluate=knn", "evaluate.baselines=[]", "evaluate.knn.k=3", "name=new")[0] == 0
     assert results(only_run())["metrics"].items() > content["metrics"].items() and only_run() == former
 
@@ -145,5 +179,9 @@ def test_a_constant_schedule_goes_on_from_a_shorter_training(train: Train) -> No
     assert evaluations.of(evaluations.entries(content), config | {"epochs": 1}) == short
     code, printed = train("epochs=1", *STEADY)
     assert code == 0 and f"{100 * short['knn/top1']:.1f}%" in printed
+    code, printed = train("-m", "epochs=1", *STEADY, "seed=0,1", "loss=infonce", "optimizer.nesterov=false")
+    row = [line for line in printed.splitlines() if line.startswith("\u2502")][-1]
+    other = next(each for path in Path("outputs").glob("default/*") if (each := results(path))["config"]["seed"] == 1)
+    assert f"{50 * (short['knn/top1'] + other['metrics']['knn/top1']):.1f} \u00b1" in row
     code, printed = train("epochs=1", *STEADY, "evaluate.knn.k=3")
     assert code == 1 and "has gone on to epoch 3: set epochs to 3 or more" in printed

@@ -229,7 +229,7 @@ def test_a_run_resumed_under_other_conditions_says_so(train: Train, cli: Callabl
     before = json.loads((folder / "results.json").read_text())["environment"]["threads"]
     (folder / "results.json").unlink()
     (folder / "checkpoints" / "last.pt").unlink()
-    done = cli("train", *SMALL, *run, OMP_NUM_THREADS=str(3 - before))  # 1 or 2
+    done = cli("train", *SMALL, *run, f"threads={3 - before}")  # 1 or 2
     assert done.returncode == 0 and "resuming at step 10 of 20" in done.stdout, done.stderr
     change = f"threads {3 - before} (before: {before})"
     sentence = f"resumed with {change}: the bits can differ from those of an undisturbed run"
