@@ -31,7 +31,7 @@ class Files:
     """Settings, curves and log of a run, from its files.
 
     Attributes:
-        facts, environment, warnings: of ``results.json``; empty for an unfinished run.
+        facts, environment: of ``results.json``; empty for an unfinished run.
         curves: by name, as :mod:`ssl_bench.report.curves` makes them.
         steps_per_epoch: None if no row has both.
         log: the last lines of its log.
@@ -40,14 +40,13 @@ class Files:
 
     facts: Mapping[str, Any]
     environment: Mapping[str, Any]
-    warnings: list[str]
     curves: Mapping[str, Any]
     steps_per_epoch: float | None
     log: str
     pictures: list[str]
 
 
-NO_FILES = Files({}, {}, [], {}, None, "", [])
+NO_FILES = Files({}, {}, {}, None, "", [])
 
 
 class Collector:
@@ -133,9 +132,8 @@ class Collector:
             content = (results.read(run.folder) if run.done else None) or {}
             found, steps = curves.read(run.folder / METRICS, most)
             facts, environment = content.get("facts") or {}, content.get("environment") or {}
-            warnings = [printable(str(each)) for each in content.get("warnings") or []]
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
-            known = self._files[run.path] = marks, Files(facts, environment, warnings, found, steps, log, names)
+            known = self._files[run.path] = marks, Files(facts, environment, found, steps, log, names)
         return known[1]
 
     def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:
@@ -169,7 +167,7 @@ def _run(entry: Entry, read: Files) -> dict[str, Any]:
         "began": run.began if run else None,
         "command": None if entry.command is None else printable(entry.command),
         "reason": entry.reason,
-        "warnings": read.warnings,
+        "warnings": [printable(each) for each in entry.warnings],
         "host": printable(owner.host) if owner else None,
         "hardware": f"{ranks} x {environment['device']}" if ranks and "device" in environment else None,
         "versions": {name: str(value) for name, value in environment.items() if name not in ("device", "ranks")},
