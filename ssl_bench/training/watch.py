@@ -6,6 +6,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ssl_bench.data.arrays import Probe
 from ssl_bench.data.loader import Loader
@@ -25,7 +26,7 @@ MOST = 2000  # images of a look
 SHARE = 20
 NEIGHBOURS, TEMPERATURE = 20, 0.1
 LEAST_EPOCHS = 3  # before anything is said
-COLLAPSED = 1.3  # effective rank; a slow start of framework=npid has 1.7
+COLLAPSED = 0.995  # mean cosine: a BYOL without its predictor has 0.999, NPID after its first epochs 0.94
 
 
 class Watch:
@@ -78,10 +79,15 @@ class Watch:
         target.batch_size = min(target.batch_size, self.images_at_once)  # no more memory than a step
         with torch.compiler.set_stance("force_eager"):  # a compiled network would be compiled again
             outputs = target.outputs(self.images, self.ids)
-        found = {"watch/effective_rank": effective_rank(outputs["projection"])}
+        projections, images = outputs["projection"], len(self.ids)
+        total = F.normalize(projections.double(), dim=1).sum(0)
+        found = {
+            "watch/effective_rank": effective_rank(projections),
+            "watch/mean_cosine": (float(total @ total) - images) / (images * (images - 1)),  # of different images
+        }
         if self.labelled:
-            labels, count = self.images.labels[self.ids].to(self.state.device), len(self.ids)
-            k = max(1, min(NEIGHBOURS, count // (2 * classes)))
+            labels = self.images.labels[self.ids].to(self.state.device)
+            k = max(1, min(NEIGHBOURS, images // (2 * classes)))
             accuracy = leave_one_out(outputs["backbone"], labels, k=k, temperature=TEMPERATURE, num_classes=classes)
             found["watch/knn_top1"] = accuracy
         set_rng_state(kept)
@@ -108,12 +114,12 @@ class Judge:
         bounds, self._bounds = self._bounds[len(self._bounds) // 2 :], []
         if row["epoch"] < self._patience:
             return None
-        when, rank = f"epoch {row['epoch']:.3g}", row["watch/effective_rank"]
-        if rank < COLLAPSED:
-            remedy = "set optimizer.lr or optimizer.weight_decay lower, or optimizer.warmup_epochs higher"
-            return (
-                f"collapse at {when}: all images are mapped to nearly one vector (effective rank {rank:.2f}): {remedy}"
-            )
+        when, cosine = f"epoch {row['epoch']:.3g}", row["watch/mean_cosine"]
+        if cosine > COLLAPSED:
+            rank = row["watch/effective_rank"]
+            what = f"all images have nearly one projection (mean cosine {cosine:.4f}, effective rank {rank:.1f})"
+            remedy = "set optimizer.lr or optimizer.weight_decay lower, or take negatives, or a predictor and momentum"
+            return f"collapse at {when}: {what}: {remedy}"
         if bounds and not mean(bounds) > 0:
             chance = "the loss is no lower than if all images looked alike, which is log(K + 1) of InfoNCE"
             remedy = "set optimizer.lr lower if it is unsteady, higher if it has stood still"
