@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from statistics import mean
 from typing import Any
 
@@ -77,7 +78,9 @@ class Watch:
         probe = Probe(self.images, self.images, classes)
         target = self.parts.target(self.state.method.encoder, probe, self.state.device, self.precision)
         target.batch_size = min(target.batch_size, self.images_at_once)  # no more memory than a step
-        with torch.compiler.set_stance("force_eager"):  # a compiled network would be compiled again
+        # A compiled network would be compiled again. The stance imports the compiler, which takes seconds.
+        eager = torch.compiler.set_stance("force_eager") if self.parts.config["compile"] else nullcontext()
+        with eager:
             outputs = target.outputs(self.images, self.ids)
         projections, images = outputs["projection"], len(self.ids)
         total = F.normalize(projections.double(), dim=1).sum(0)
@@ -109,7 +112,7 @@ class Judge:
         """The sentence about a row with a look, if something is wrong."""
         if "information" in row:
             self._bounds.append(row["information"])
-        if "watch/effective_rank" not in row:
+        if "watch/mean_cosine" not in row:
             return None
         bounds, self._bounds = self._bounds[len(self._bounds) // 2 :], []
         if row["epoch"] < self._patience:

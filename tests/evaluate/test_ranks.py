@@ -51,7 +51,7 @@ def fitted() -> dict[str, Any]:
 
 def distances() -> dict[str, Any]:
     target = geometry.make_target(geometry.Halves(), 91)
-    found = {**dict(Geometry().run(target)), **dict(Projections().run(target))}
+    found: dict[str, Any] = {**dict(Geometry().run(target)), **dict(Projections().run(target))}
     found["spectrum"] = dict(Spectrum(groups=31, views=3).run(target))
     x, labels = geometry.points()
     return found | {f"tiled/{name}": value for name, value in pair_statistics(x, labels, geometry.CLASSES, 2.0, 8)}
