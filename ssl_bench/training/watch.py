@@ -106,17 +106,23 @@ class Judge:
 
     def __init__(self, warmup_epochs: float) -> None:
         self._patience = max(LEAST_EPOCHS, warmup_epochs)
+        self._former: str | None = None  # at the last look
         self._bounds = list[float]()  # on the information, since the last look
 
     def add(self, row: Mapping[str, Any]) -> str | None:
-        """The sentence about a row with a look, if something is wrong."""
+        """The sentence about a row with a look, if something is wrong and was so at the look before: NPID recovers."""
         if "information" in row:
             self._bounds.append(row["information"])
         if "watch/mean_cosine" not in row:
             return None
-        bounds, self._bounds = self._bounds[len(self._bounds) // 2 :], []
+        former, self._former = self._former, self._fault(row)
+        self._bounds = []
+        return self._former if former else None
+
+    def _fault(self, row: Mapping[str, Any]) -> str | None:
         if row["epoch"] < self._patience:
             return None
+        bounds = self._bounds[len(self._bounds) // 2 :]
         when, cosine = f"epoch {row['epoch']:.3g}", row["watch/mean_cosine"]
         if cosine > COLLAPSED:
             rank = row["watch/effective_rank"]

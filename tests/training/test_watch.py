@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ssl_bench.training.engine import Training
-from ssl_bench.training.watch import Judge, warnings_of
+from ssl_bench.training.watch import warnings_of
 from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.ranks import train_on_two_ranks
@@ -88,12 +88,16 @@ CHANCE = (
 def test_collapse_and_chance_are_said_after_the_warm_up() -> None:
     collapsed = {"epoch": 8.0, "watch/effective_rank": 3.8, "watch/mean_cosine": 0.9991}
     early, late = {"epoch": 2.0, "information": -0.5}, {"epoch": 7.0, "information": 0.2}
-    assert Judge(0).add(collapsed) == COLLAPSE and Judge(10).add(collapsed) is None
-    assert Judge(0).add(collapsed | {"epoch": 2.9}) is None
-    assert warnings_of([early, early, late, late, {**GOOD, "epoch": 8.0}], {}, 0) == []  # of its second half
-    assert warnings_of([late, late, early, early, {**GOOD, "epoch": 8.0}], {}, 0) == [CHANCE]
-    then = {**GOOD, "epoch": 12.0, "information": 1.0}
-    assert warnings_of([collapsed, then], {}, 0) == [COLLAPSE]  # also if it ends well
+    look, then = {**GOOD, "epoch": 8.0}, {**GOOD, "epoch": 12.0, "information": 1.0}
+
+    def said(*rows: dict[str, Any], warmup: float = 0) -> list[str]:
+        return warnings_of(rows, {}, warmup)
+
+    assert said(collapsed, collapsed) == [COLLAPSE] == said(collapsed, collapsed, then)  # also if it ends well
+    assert said(collapsed, then, collapsed) == [] == said(collapsed, collapsed, warmup=10)  # for a while, and early
+    assert said(collapsed | {"epoch": 2.9}, collapsed) == []
+    assert said(early, early, late, late, look, early, early, late, late, look) == []  # of the second half
+    assert said(late, late, early, early, look, late, late, early, early, look) == [CHANCE]
     metrics = {"knn/top1": 0.1, "knn_init/top1": 0.164, "linear/digit/top1": 0.5, "linear_init/digit/top1": 0.5}
     worse = "knn/top1 is 10.0%, below 16.4% at random initialisation: the training has made the network worse"
     assert warnings_of([then], metrics | {"linear/top1": 0.3}, 0) == [worse]
@@ -104,7 +108,7 @@ def test_a_collapse_is_said_once_on_the_way_and_recorded(train: Train) -> None:
     (sentence,) = json.loads((only_run() / "results.json").read_text())["warnings"]
     assert sentence.startswith("collapse at epoch 5: all images have nearly one projection (mean cosine ")
     log = (only_run() / "train.log").read_text()
-    assert log.count("WARNING collapse at epoch 3") == 1 and log.count("WARNING collapse at epoch") == 2
+    assert log.count("WARNING collapse at epoch 4") == 1 and log.count("WARNING collapse at epoch") == 2
 
 
 def test_more_neighbours_than_a_tenth_of_the_bank_are_doubted(train: Train) -> None:
