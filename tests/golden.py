@@ -179,7 +179,7 @@ def observe(name: str, carry_out: Callable[..., tuple[int, str]] = command) -> R
     results = json.loads((folder / "results.json").read_text())
     found: Run = {
         "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()),
-        "results": sorted(results.keys() - {"evaluations"}),  # which have the numbers of "metrics"
+        "results": sorted(results.keys() - {"evaluations", "warnings"}),  # the first have the numbers of "metrics"
         "metrics": results["metrics"],
         "facts": {key: value for key, value in results.get("facts", {}).items() if key not in CLOCKS},
         "table": [line for line in printed.splitlines() if line[:1] in "┏┃┡│└" and line],
@@ -202,7 +202,7 @@ def _trace(path: Path) -> Run:
     if not path.exists():
         return {}
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    names = sorted({name for row in rows for name in row})
+    names = sorted({name for row in rows for name in row if not name.startswith("watch/")})
     kept = rows[:: 10 if len(rows) > 20 else 1]
     return {"names": names, "rows": {n: [row.get(n) for row in kept] for n in names if n not in CLOCKS}}
 

@@ -47,7 +47,8 @@ MOVED: dict[str, dict[str, str]] = {
 def upgraded(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run of an earlier version as one of this version that means the same."""
     added = {key: value for keys in ADDED.values() for key, value in keys.items() if "." not in key}
-    return added | {key: _with_targets(value, _moved) for key, value in config.items()}
+    new = added | {key: _with_targets(value, _moved) for key, value in config.items()}
+    return new | ({"evaluate": {"watch": 0, **new["evaluate"]}} if isinstance(new.get("evaluate"), Mapping) else {})
 
 
 def _moved(target: str) -> str:

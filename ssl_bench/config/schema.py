@@ -130,6 +130,7 @@ def check(config: Mapping[str, Any]) -> None:
         "seed": (config["seed"], 0),
         "checkpoint.every": (config["checkpoint"]["every"], 1),
         "evaluate.every": (config["evaluate"]["every"], 0),
+        "evaluate.watch": (config["evaluate"]["watch"], 0),
     }
     for key, (value, smallest) in least.items():
         require(value is None or value >= smallest, key, value, f"{smallest} or more")
@@ -176,11 +177,12 @@ def _check_keys(node: Mapping[str, Any], kind: type = Config, prefix: str = "") 
 
 
 def _check_evaluate(node: Mapping[str, Any]) -> None:
-    """Refuse settings that are those of no evaluator: ``every`` and ``baselines``."""
+    """Refuse settings that are those of no evaluator: ``every``, ``watch`` and ``baselines``."""
     converted(node.get("every"), int, "evaluate.every")
+    converted(node.get("watch"), int, "evaluate.watch")
     converted(node.get("baselines"), list[Literal["init", "raw"]], "evaluate.baselines")
     for name, evaluator in node.items():
-        known = name in ("every", "baselines") or isinstance(evaluator, Mapping)
+        known = name in ("every", "watch", "baselines") or isinstance(evaluator, Mapping)
         require(known, f"evaluate.{name}", evaluator, "an evaluator, or leave it out")
 
 

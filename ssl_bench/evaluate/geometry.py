@@ -20,12 +20,12 @@ from torch import Tensor
 from ssl_bench.distributed import all_sum, broadcast, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.artifacts import Artifact, Distribution
+from ssl_bench.evaluate.spectrum import WIDEST, effective_rank
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.seeding import stream
 
 TILE = 512
 POSITIVES = 4096  # images per call of Target.positives
-WIDEST = 4096  # largest min(N, D) for the effective rank: the eigenvalues of so many rows take about 10 s
 
 
 class Geometry(Evaluator):
@@ -171,25 +171,3 @@ def _cosines(features: Tensor, i: int, j: int, tile: int) -> Tensor:
 def _sensitivity(cosines: Tensor, h: int) -> Tensor:
     """Sum of exp(-(H - f.g)^2) over pairs with the same H: 1 for equal classes, else -1."""
     return (cosines - h).square_().neg_().exp_().sum()
-
-
-def effective_rank(features: Tensor) -> float:
-    """exp(-sum_k p_k log p_k), p_k = s_k / sum s, of the singular values s of the normalised features [N, D].
-
-    It uses the eigenvalues of the smaller Gram matrix. Singular values below 1e-7 of the largest are noise and count as
-    0.
-    """
-    count, width = features.shape
-    if width <= count:
-        gram = features.new_zeros(width, width, dtype=torch.float64)
-        for rows in features.split(TILE)[rank() :: world()]:
-            x = F.normalize(rows.double(), dim=1)
-            gram.addmm_(x.T, x)
-        all_sum(gram)
-    else:
-        x = F.normalize(features.double(), dim=1)
-        gram = x @ x.T
-    values = torch.linalg.eigvalsh(gram).clamp_min(0)
-    singular = torch.where(values > 1e-14 * values.max(), values, 0).sqrt()
-    p = singular / singular.sum()
-    return float(torch.special.entr(p).sum().exp())

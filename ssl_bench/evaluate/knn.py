@@ -156,6 +156,20 @@ def rank_classes(keys: Tensor, bank_labels: Tensor, k: int, temperature: float, 
     return ranking
 
 
+def leave_one_out(features: Tensor, labels: Tensor, *, k: int, temperature: float, num_classes: int) -> float:
+    """Accuracy of kNN for each of the images among all others.
+
+    Args:
+        features: [N, D]; labels: [N] in [0, num_classes).
+        k: neighbours, in [1, N - 1]; temperature: above 0.
+    """
+    keys = nearest(features, features, k + 1)
+    own = _index(keys) == torch.arange(len(features), device=features.device)[:, None]
+    own[:, -1] |= ~own.any(1)  # k + 1 copies of an image can stand before it
+    ranking = rank_classes(keys[~own].reshape(-1, k), labels, k, temperature, num_classes)
+    return (ranking[:, 0] == labels).double().mean().item()
+
+
 def check_votes(bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> None:
     """Check what :func:`rank_classes` is called with.
 
@@ -168,6 +182,12 @@ def check_votes(bank_labels: Tensor, k: int, temperature: float, num_classes: in
     require(temperature > 0, "temperature", temperature, "a positive number")
     if bank_labels.min() < 0 or bank_labels.max() >= num_classes:
         raise ValueError(f"bank_labels must lie in [0, num_classes) = [0, {num_classes})")
+
+
+def many_neighbours(k: int, bank: int) -> Iterator[str]:
+    """Say it if more than a tenth of the bank votes: then the classes of far images decide."""
+    if k > bank / 10:
+        yield f"k={k} is more than a tenth of the {bank} images that can vote: set k to {max(1, bank // 10)} or less"
 
 
 class KNN(Evaluator):
@@ -195,6 +215,9 @@ class KNN(Evaluator):
         bank_labels, _ = target.labels("train"), target.labels("test")
         for k, temperature in itertools.product(self.k, self.temperature):
             check_votes(bank_labels, k, temperature, target.num_classes)
+
+    def doubts(self, target: Target) -> Iterator[str]:
+        return many_neighbours(max(self.k), len(target.train))
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         self.check(target)
@@ -231,6 +254,9 @@ class HeldOutKNN(Evaluator):
     def check(self, target: Target) -> None:
         labels = target.labels("train")
         check_votes(labels[math.ceil(len(labels) / 10) :], self.k, self.temperature, target.num_classes)
+
+    def doubts(self, target: Target) -> Iterator[str]:
+        return many_neighbours(self.k, len(target.train))
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         labels = target.labels("train")

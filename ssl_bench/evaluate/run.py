@@ -52,6 +52,12 @@ def check_evaluators(evaluators: Mapping[str, Evaluator], targets: Iterable[tupl
                 evaluator.check(target)
 
 
+def doubts(evaluators: Mapping[str, Evaluator], targets: Iterable[tuple[str, Target]]) -> list[str]:
+    """The doubts of every evaluator about every target, each once; a sentence begins with ``evaluate.<name>.``."""
+    pairs = ((name, each, target) for _, target in (targets if evaluators else ()) for name, each in evaluators.items())
+    return list(dict.fromkeys(f"evaluate.{name}.{s}" for name, each, target in pairs for s in each.doubts(target)))
+
+
 @contextmanager
 def _refusals_of(name: str) -> Iterator[None]:
     """Put ``evaluate.<name>`` before the refusals of an evaluator, and say so if its memory does not suffice."""

@@ -44,6 +44,10 @@ class Evaluator(ABC):
     def check(self, target: "Target") -> None:  # noqa: B027  # not abstract: an evaluator need not have one
         """Refuse a target that the evaluator cannot work with."""
 
+    def doubts(self, target: "Target") -> Iterator[str]:
+        """Yield sentences about settings that are allowed and unwise for a target."""
+        return iter(())
+
 
 @contextmanager
 def frozen(network: nn.Module) -> Iterator[None]:
@@ -155,7 +159,8 @@ class Target:
         Every image passes through the network once, on one rank; later calls return the same tensors.
         """
         if name not in self._features:
-            self._features[name] = self._extract(self.split(name))
+            source = self.split(name)
+            self._features[name] = self.outputs(source, torch.arange(len(source)))
         return self._features[name]
 
     def load(self, source: Source, ids: Tensor) -> ImageBatch:
@@ -171,8 +176,8 @@ class Target:
             views = views.to(next(self.network.parameters(), views).dtype)
             return {name: output.float() for name, output in self.network(views).items()}
 
-    def positives(self, name: SplitName, ids: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-        """Outputs for two random training views of the images ``ids`` [n] of a split, float32: [2, n, D], [2, n, P].
+    def positives(self, name: SplitName, ids: Tensor, generator: torch.Generator, views: int = 2) -> dict[str, Tensor]:
+        """Outputs for random training views of the images ``ids`` [n] of a split, float32: [views, n, D] and [.., P].
 
         Every rank computes a share and has all of them. The draws from ``generator``, a CPU generator, do not depend on
         the number of ranks. The target must have a network and an ``augment``.
@@ -182,15 +187,18 @@ class Target:
             uniform = uniform[rows].to(self.device, non_blocking=True)
             return augment.apply(images, augment.parameters(uniform, *sizes(images)))
 
-        makers = [partial(make_views, augment, augment.uniform(len(ids), generator)) for augment in self.augment[:2]]
+        augments = [self.augment[view % 2] for view in range(views)]
+        makers = [partial(make_views, augment, augment.uniform(len(ids), generator)) for augment in augments]
         pair = [self._sharded(self.split(name), ids, maker) for maker in makers]
         return {output: torch.stack([outputs[output] for outputs in pair]) for output in pair[0]}
 
-    def _extract(self, source: Source) -> dict[str, Tensor]:
+    def outputs(self, source: Source, ids: Tensor) -> dict[str, Tensor]:
+        """The features of the images ``ids`` [n] of any source, in that order; the ids are on its device."""
+
         def make_views(rows: Tensor, images: ImageBatch) -> Tensor:
             return self._raw(images) if self.network is None else self.view(images)
 
-        return self._sharded(source, torch.arange(len(source)), make_views)
+        return self._sharded(source, ids, make_views)
 
     def _sharded(
         self, source: Source, ids: Tensor, make_views: Callable[[Tensor, ImageBatch], Tensor]

@@ -27,6 +27,7 @@ class Progress:
         self.steps, self.done, self.per_epoch, self.epochs, self.shown = steps, done, per_epoch, epochs, shown
         self._printed = time.monotonic()
         self._rows, self._pace = 0, 0.0  # rows shown; seconds per step, mostly of the last five rows
+        self._look = ""  # the last one at the network
         self.restart(done)
         self._bar: Any = None
         self._task: Any = None
@@ -72,6 +73,10 @@ class Progress:
         left = self._pace * (self.steps - step) if self._rows > 1 and step < self.steps else None
         tau = f"  tau {row['tau']:.4g}" if "tau" in row else ""
         numbers = f"loss {row['loss']:.4f}  lr {row['lr']:.4g}{tau}  {row['images_per_second']:.0f} images/s"
+        if "watch/effective_rank" in row:
+            accuracy = f"  kNN {100 * row['watch/knn_top1']:.1f}%" if "watch/knn_top1" in row else ""
+            self._look = f"{accuracy}  rank {row['watch/effective_rank']:.1f}"
+        numbers += self._look
         numbers += f"  {clock(left)} left" if left is not None else ""
         if self._bar is not None:
             self._bar.update(self._task, completed=step, epoch=self._epoch(step), text=numbers)

@@ -5,36 +5,32 @@ Shapes: B images on this rank; W ranks; V views.
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from ssl_bench import files
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader
-from ssl_bench.distributed import Votes, broadcast, parallel, rank, world
+from ssl_bench.distributed import Votes, parallel, rank, world
 from ssl_bench.errors import RunError
-from ssl_bench.evaluate.artifacts import Artifact
-from ssl_bench.evaluate.run import run_evaluators
-from ssl_bench.hardware import move
 from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
-from ssl_bench.record import baselines, evaluations, plots, results
-from ssl_bench.record.environment import conditions, environment, peak_memory
-from ssl_bench.record.evaluations import Entry
+from ssl_bench.record import evaluations, results
+from ssl_bench.record.environment import conditions
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
-from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.signals import Halted, Interrupt, Interrupted, stop_if_asked
 from ssl_bench.training import graph
 from ssl_bench.training.estimate import memory_advice
+from ssl_bench.training.evaluation import Evaluation
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.state import TrainingState
 from ssl_bench.training.step import Stepper
+from ssl_bench.training.watch import Watch
 
 log = logging.getLogger("ssl_bench")
 
@@ -65,17 +61,7 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
             if run.state.step < run.schedule.last_step:
                 run.halt(tracker)
             stop_if_asked()
-            found, artifacts = run.evaluate(evaluations.missing(known, config), known)
-            if tracker is not None:
-                content = run.results([*known, *found], facts)
-                if trained is not None:
-                    content |= {key: trained[key] for key in ("environment", "seconds") if key in trained}
-                    content["config"] = {**trained["config"], "evaluate": config["evaluate"]}
-                epoch = run.schedule.epoch(run.state.step)
-                pictures = plots.write_artifacts(folder / "figures", artifacts, tracker.path)
-                tracker.row(run.state.step, {"epoch": epoch, **content["metrics"]}, pictures)
-                files.write_json(folder / "results.json", content)
-                tracker.finish(content["metrics"], 0)
+            run.evaluation.finish(run_id, folder, known, trained, facts, tracker)
 
 
 class Training:
@@ -102,6 +88,8 @@ class Training:
         self.chunk, self.images_at_once = chunk and chunk // world(), chunk or size
         halt_at, last = config["halt_at"], self.schedule.last_step
         self.last_step = last if halt_at is None else min(last, halt_at * per_epoch)  # of this process
+        self.evaluation = Evaluation(self.parts, self.state, self.schedule, self.precision)
+        self.watch = Watch(self.parts, self.state, self.loader, self.precision)
 
     # ---- training
 
@@ -138,7 +126,7 @@ class Training:
         state, last, epochs = self.state, self.last_step, self.config["epochs"]
         step = self.stepper()
         state.method.train()
-        self._evaluate_if_due(tracker)  # due here if a signal came before it
+        self.evaluation.if_due(tracker)  # due here if a signal came before it
         with Progress(last, state.step, self.schedule.steps_per_epoch, epochs, rank() == 0) as progress:
             while state.step < last:
                 logged = self._is_logged(state.step + 1)
@@ -151,7 +139,7 @@ class Training:
                     self._save()
                 if stop:
                     raise Interrupted(stop)
-                if self._evaluate_if_due(tracker):
+                if self.evaluation.if_due(tracker):
                     self._save()
                     progress.restart(state.step)
 
@@ -167,6 +155,8 @@ class Training:
         step, row = self.state.step, self._row(diagnostics)
         row["images_per_second"] = progress.rate(step) * self.loader.batch_size
         row["seconds"] = self.state.seconds()
+        if self.watch.see(step, row):
+            progress.restart(step)
         progress.show(step, row)
         if tracker is not None:
             tracker.row(step, row)
@@ -212,84 +202,12 @@ class Training:
     def _save(self) -> None:
         self.state.save(self.folder, self.run_id, self.schedule.lr_at)
 
-    # ---- evaluation and results
-
-    def evaluate(self, wanted: Sequence[Entry], known: Sequence[Entry] = ()) -> tuple[list[Entry], dict[str, Artifact]]:
-        """Evaluate what the entries ask for; return them with their metrics, and the artifacts by name.
-
-        Args:
-            known: entries of the run that are there already, for the names of artifacts.
-
-        A baseline is taken from where an earlier run of the same results folder has left it. The random state is
-        restored.
-        """
-        kept, found, artifacts = rng_state(), list[Entry](), dict[str, Artifact]()
-        initial = self.state.initial if any(entry["network"] == "_init" for entry in wanted) else None
-        networks = self.parts.networks(
-            self.state.method.encoder, None if initial is None else move(initial, self.device)
-        )
-        formats = f"{self.precision.name} {self.device.type}"
-        for suffix, network in networks.items():
-            asked = [entry for entry in wanted if entry["network"] == suffix]
-            weights = baselines.digest(network) if asked and suffix and rank() == 0 else ""
-            left = []
-            for entry in asked:
-                path = baselines.place(self.config, entry["id"], weights, formats)
-                shared = baselines.read(path) if suffix and rank() == 0 else None
-                if broadcast(shared is not None):  # rank 0 decides for all
-                    found.append({**entry, "metrics": shared})
-                else:
-                    left.append((entry, path))
-            evaluators = {entry["evaluator"]: self.parts.evaluators[entry["evaluator"]] for entry, _ in left}
-            targets = self.parts.targets({suffix: network}, self.device, self.precision)
-            metrics, drawn = run_evaluators(evaluators, targets)
-            for entry, path in left:
-                found.append(evaluations.filled(entry, metrics))
-                start = f"{entry['evaluator']}{suffix}/"
-                own = {name: artifact for name, artifact in drawn.items() if name.startswith(start)}
-                artifacts |= {evaluations.named(name, entry, [*known, *wanted]): each for name, each in own.items()}
-                if suffix and rank() == 0 and not own:
-                    baselines.write(path, found[-1]["metrics"])
-        set_rng_state(kept)
-        return found, artifacts
-
-    def _evaluate_if_due(self, tracker: Tracker | None) -> bool:
-        """Evaluate the network if ``evaluate.every`` asks for it at this step; return whether it did."""
-        step, every = self.state.step, self.config["evaluate"]["every"] * self.schedule.steps_per_epoch
-        if not every or step % every or step in (0, self.state.evaluated_step, self.schedule.last_step):
-            return False
-        self._watch(tracker)
-        return True
-
-    def _watch(self, tracker: Tracker | None) -> None:
-        """Evaluate the network, without baselines, and write a row."""
-        step, trained = self.state.step, [e for e in evaluations.asked(self.config) if not e["network"]]
-        found, _ = self.evaluate(trained)
-        if tracker is not None:
-            metrics = {name: value for entry in found for name, value in entry["metrics"].items()}
-            tracker.row(step, {"epoch": self.schedule.epoch(step), **metrics})
-        self.state.evaluated_step = step
-
     def halt(self, tracker: Tracker | None) -> NoReturn:
         """End before the end of the training, at ``halt_at``: evaluate the network and save the state."""
         if self.state.evaluated_step != self.state.step:
-            self._watch(tracker)
+            self.evaluation.on_the_way(tracker)
             self._save()
         raise Halted(self.config["halt_at"])
-
-    def results(self, found: Sequence[Entry], facts: dict[str, Any]) -> dict[str, Any]:
-        """Content of ``results.json`` with all evaluations of the run."""
-        memory = peak_memory(self.device)
-        return {
-            "run_id": self.run_id,
-            "name": self.config["name"],
-            "config": self.config,
-            "metrics": evaluations.flat(found, self.config["epochs"]),
-            "evaluations": list(found),
-            "environment": environment(self.device) | memory | {"precision": self.precision.name},
-            "facts": facts,
-            "seconds": round(self.state.seconds(), 3),
-        }
 
     # ---- announcements
 

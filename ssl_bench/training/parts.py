@@ -17,7 +17,7 @@ from ssl_bench import files
 from ssl_bench.config import plugins, schema
 from ssl_bench.config.build import build, find_target, has_argument
 from ssl_bench.config.identity import upgraded
-from ssl_bench.data.arrays import Dataset
+from ssl_bench.data.arrays import Dataset, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
@@ -145,23 +145,25 @@ class Parts:
 
     def targets(self, networks: Networks, device: torch.device, precision: Precision) -> Iterator[tuple[str, Target]]:
         """Every network with every probe of the dataset, for :func:`ssl_bench.evaluate.run.run_evaluators`."""
+        for (name, probe), (suffix, network) in itertools.product(self.dataset.probes().items(), networks.items()):
+            yield f"{suffix}/{name}/" if name else f"{suffix}/", self.target(network, probe, device, precision)
+
+    def target(self, network: nn.Module | None, probe: Probe, device: torch.device, precision: Precision) -> Target:
+        """A network with a probe."""
         node = self.config["dataset"]
         view = EvalView(mean=node["mean"], std=node["std"], **self.dataset.eval_view)
-        augment = (self.views * 2)[:2]  # two views, even where training takes one
-        for (name, probe), (suffix, network) in itertools.product(self.dataset.probes().items(), networks.items()):
-            target = Target(
-                network,
-                probe.train,
-                probe.test,
-                num_classes=probe.num_classes,
-                view=partial(view, dtype=precision.weights),
-                device=device,
-                seed=self.config["seed"],
-                autocast=precision.autocast,
-                augment=augment,
-                pretrain=self.dataset.pretrain,
-            )
-            yield f"{suffix}/{name}/" if name else f"{suffix}/", target
+        return Target(
+            network,
+            probe.train,
+            probe.test,
+            num_classes=probe.num_classes,
+            view=partial(view, dtype=precision.weights),
+            device=device,
+            seed=self.config["seed"],
+            autocast=precision.autocast,
+            augment=(self.views * 2)[:2],  # two views, even where training takes one
+            pretrain=self.dataset.pretrain,
+        )
 
     def _check_shapes(self) -> None:
         """Refuse shapes of one part that another one does not have. The files in conf/ take them from each other."""

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from ssl_bench.data.arrays import Images
 from ssl_bench.data.views import Views
 from ssl_bench.evaluate.artifacts import Artifact, Distribution, Histogram
-from ssl_bench.evaluate.geometry import Geometry, effective_rank, pair_statistics
+from ssl_bench.evaluate.geometry import Geometry, pair_statistics
 from ssl_bench.evaluate.projections import Projections, orthonormal
+from ssl_bench.evaluate.spectrum import effective_rank
 from ssl_bench.evaluate.target import Target
 
 CLASSES = 5
@@ -71,19 +72,6 @@ def test_pair_statistics_equal_a_double_loop_for_any_tile(tile: int, t: float) -
     assert list(results) == list(expected)
     for name, value in expected.items():
         assert results[name] == pytest.approx(value, rel=1e-9), name
-
-
-@pytest.mark.parametrize(("k", "count"), [(1, 48), (3, 48), (8, 5)])
-def test_effective_rank_of_known_spectra(k: int, count: int) -> None:
-    """The rows are the first k axes, equally often: k equal singular values, with more and fewer rows than columns."""
-    k = min(k, count)
-    rows = torch.eye(8)[torch.arange(count // k * k) % k]
-    rotation = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64, generator=generator()))[0]
-    assert effective_rank(3 * rows.double() @ rotation) == pytest.approx(k, rel=1e-6)
-    x = torch.randn(count, 8, dtype=torch.float64, generator=generator(k))
-    s = torch.linalg.svdvals(F.normalize(x, dim=1))
-    p = s / s.sum()
-    assert effective_rank(x) == pytest.approx(math.exp(-(p * p.log()).sum()), rel=1e-9)
 
 
 class Halves(nn.Module):

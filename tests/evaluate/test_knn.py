@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.data.arrays import Images
 from ssl_bench.errors import InvalidValue
-from ssl_bench.evaluate.knn import BLOCKS, KNN, HeldOutKNN, knn_predict
+from ssl_bench.evaluate.knn import BLOCKS, KNN, HeldOutKNN, knn_predict, leave_one_out
 from ssl_bench.evaluate.target import Target
 from ssl_bench.seeding import stream
 
@@ -52,6 +52,19 @@ def test_ranking_equals_the_reference_with_ties(k: int) -> None:
     for blocks in (None, (1, 200), (33, 64), (1000, 4096)) if k == 7 else [None]:
         settings: dict[str, Any] = {"k": k, "temperature": 0.1, "num_classes": CLASSES, "blocks": blocks}
         assert torch.equal(knn_predict(queries, bank, labels, **settings), expected)
+
+
+@pytest.mark.parametrize("copies", [0, 9])
+def test_leave_one_out_equals_a_search_without_each_image(copies: int) -> None:
+    """Also among more copies of an image than neighbours."""
+    x, labels = exact(60, 0), labels_of(60, 2)
+    x[:copies] = x[30]
+    settings: dict[str, Any] = {"k": 5, "temperature": 0.1, "num_classes": CLASSES}
+    hits = 0
+    for i in range(60):
+        others = [j for j in range(60) if j != i]
+        hits += int(reference(x[i : i + 1], x[others], labels[others], 5, 0.1, CLASSES)[0, 0] == labels[i])
+    assert leave_one_out(x, labels, **settings) == hits / 60
 
 
 @pytest.mark.parametrize("temperature", [0.01, 1.0])

@@ -15,6 +15,7 @@ from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.npc import NPC
 from ssl_bench.evaluate.projections import Projections
+from ssl_bench.evaluate.spectrum import Spectrum
 from ssl_bench.evaluate.target import Target
 from tests.evaluate import test_geometry as geometry
 from tests.evaluate import test_linear_images as on_images
@@ -50,7 +51,8 @@ def fitted() -> dict[str, Any]:
 
 def distances() -> dict[str, Any]:
     target = geometry.make_target(geometry.Halves(), 91)
-    found = {**dict(Geometry().run(target)), **dict(Projections().run(target))}
+    found: dict[str, Any] = {**dict(Geometry().run(target)), **dict(Projections().run(target))}
+    found["spectrum"] = dict(Spectrum(groups=31, views=3).run(target))
     x, labels = geometry.points()
     return found | {f"tiled/{name}": value for name, value in pair_statistics(x, labels, geometry.CLASSES, 2.0, 8)}
 

@@ -22,3 +22,12 @@ def test_the_time_left(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.Mon
     assert caplog.messages == [
         a + b for a, b in zip(start, ["", "  30s left", "  24s left", "  14s left", ""], strict=True)
     ]
+
+
+def test_the_last_look_stands_in_every_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ssl_bench.record.progress.PAUSE", 0.0)
+    row = {"loss": 1.0, "lr": 0.1, "images_per_second": 64.0}
+    with caplog.at_level("INFO", "ssl_bench"), Progress(20, 0, 10, 2, True) as progress:
+        progress.show(10, row | {"watch/knn_top1": 0.5712, "watch/effective_rank": 19.93})
+        progress.show(20, row)
+    assert all(line.endswith("64 images/s  kNN 57.1%  rank 19.9") for line in caplog.messages) and caplog.messages

@@ -1,0 +1,153 @@
+"""A cheap look at the network of a training every few epochs, and the sentences about what goes wrong."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from statistics import mean
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ssl_bench.data.arrays import Probe
+from ssl_bench.data.loader import Loader
+from ssl_bench.distributed import world
+from ssl_bench.evaluate.knn import leave_one_out
+from ssl_bench.evaluate.spectrum import effective_rank
+from ssl_bench.precision import Precision
+from ssl_bench.seeding import rng_state, set_rng_state, stream
+from ssl_bench.training.parts import Parts
+from ssl_bench.training.state import TrainingState
+
+log = logging.getLogger("ssl_bench")
+
+MOST = 2000  # images of a look
+# A look sees at most one image for so many that were trained on since the last one. It reads an image and passes it
+# forward once, a step does that at least once and backward as well: a look takes less than 1 / SHARE of the time.
+SHARE = 20
+NEIGHBOURS, TEMPERATURE = 20, 0.1
+LEAST_EPOCHS = 3  # before anything is said
+COLLAPSED = 0.995  # mean cosine: a BYOL without its predictor has 0.999, NPID after its first epochs 0.94
+
+
+class Watch:
+    """Looks at a sample of the training images every ``evaluate.watch`` epochs, on all ranks together.
+
+    Args:
+        parts, state, loader, precision: of the training.
+    """
+
+    def __init__(self, parts: Parts, state: TrainingState, loader: Loader, precision: Precision) -> None:
+        self.parts, self.state, self.images, self.precision = parts, state, loader.images, precision
+        self._judge, self._warned = Judge(parts.recipe.warmup_epochs), False
+        self.every = parts.config["evaluate"]["watch"] * loader.steps_per_epoch
+        self.log_every = parts.config["log_every"]
+        self.images_at_once = (parts.config["batch_size"]["chunk"] or loader.batch_size) // world()
+        # A sample of labelled images, if there are any: the same in all looks.
+        labels = self.images.labels
+        labelled = (labels >= 0).nonzero().flatten() if labels.ndim == 1 else labels.new_zeros(0)
+        self.labelled = len(labelled) > 0
+        ids = labelled.cpu() if self.labelled else torch.arange(len(labels))
+        generator = torch.Generator().manual_seed(stream("watch", parts.config["seed"]))
+        count = min(MOST, self.every * loader.batch_size // SHARE)
+        self.ids = ids[torch.randperm(len(ids), generator=generator)[:count]].to(labels.device)
+
+    def see(self, step: int, row: dict[str, Any]) -> bool:
+        """Add a look to the row of metrics at ``step`` if one is due, and warn once; return whether it was due."""
+        due = self._is_due(step)
+        if due:
+            row |= self._look()
+        sentence = self._judge.add(row)
+        if sentence and not self._warned:
+            log.warning("%s", sentence)
+            self._warned = True
+        return due
+
+    def _is_due(self, step: int) -> bool:
+        """Whether the row of metrics at ``step`` is the first one after a multiple of ``evaluate.watch`` epochs."""
+        former = (step - 1) // self.log_every * self.log_every
+        return len(self.ids) > 1 and step // self.every > former // self.every
+
+    def _look(self) -> dict[str, float]:
+        """The effective rank of the sample's projections and, of labelled images, kNN in the backbone's features.
+
+        The network is the trained one, which the evaluators judge at the end: a momentum network is many epochs behind
+        it. The random state is restored.
+        """
+        kept, classes = rng_state(), self.parts.dataset.num_classes
+        probe = Probe(self.images, self.images, classes)
+        target = self.parts.target(self.state.method.encoder, probe, self.state.device, self.precision)
+        target.batch_size = min(target.batch_size, self.images_at_once)  # no more memory than a step
+        # A compiled network would be compiled again. The stance imports the compiler, which takes seconds.
+        eager = torch.compiler.set_stance("force_eager") if self.parts.config["compile"] else nullcontext()
+        with eager:
+            outputs = target.outputs(self.images, self.ids)
+        projections, images = outputs["projection"], len(self.ids)
+        total = F.normalize(projections.double(), dim=1).sum(0)
+        found = {
+            "watch/effective_rank": effective_rank(projections),
+            "watch/mean_cosine": (float(total @ total) - images) / (images * (images - 1)),  # of different images
+        }
+        if self.labelled:
+            labels = self.images.labels[self.ids].to(self.state.device)
+            k = max(1, min(NEIGHBOURS, images // (2 * classes)))
+            accuracy = leave_one_out(outputs["backbone"], labels, k=k, temperature=TEMPERATURE, num_classes=classes)
+            found["watch/knn_top1"] = accuracy
+        set_rng_state(kept)
+        return found
+
+
+class Judge:
+    """Reads the rows of a training in their order, and says what is wrong in a sentence.
+
+    Args:
+        warmup_epochs: of the learning rate; nothing is said about them.
+    """
+
+    def __init__(self, warmup_epochs: float) -> None:
+        self._patience = max(LEAST_EPOCHS, warmup_epochs)
+        self._former: str | None = None  # at the last look
+        self._bounds = list[float]()  # on the information, since the last look
+
+    def add(self, row: Mapping[str, Any]) -> str | None:
+        """The sentence about a row with a look, if something is wrong and was so at the look before: NPID recovers."""
+        if "information" in row:
+            self._bounds.append(row["information"])
+        if "watch/mean_cosine" not in row:
+            return None
+        former, self._former = self._former, self._fault(row)
+        self._bounds = []
+        return self._former if former else None
+
+    def _fault(self, row: Mapping[str, Any]) -> str | None:
+        if row["epoch"] < self._patience:
+            return None
+        bounds = self._bounds[len(self._bounds) // 2 :]
+        when, cosine = f"epoch {row['epoch']:.3g}", row["watch/mean_cosine"]
+        if cosine > COLLAPSED:
+            rank = row["watch/effective_rank"]
+            what = f"all images have nearly one projection (mean cosine {cosine:.4f}, effective rank {rank:.1f})"
+            remedy = "set optimizer.lr or optimizer.weight_decay lower, or take negatives, or a predictor and momentum"
+            return f"collapse at {when}: {what}: {remedy}"
+        if bounds and not mean(bounds) > 0:
+            chance = "the loss is no lower than if all images looked alike, which is log(K + 1) of InfoNCE"
+            remedy = "set optimizer.lr lower if it is unsteady, higher if it has stood still"
+            return f"nothing is learned at {when}: {chance}: {remedy}"
+        return None
+
+
+def warnings_of(rows: Iterable[Mapping[str, Any]], metrics: Mapping[str, float], warmup_epochs: float) -> list[str]:
+    """Sentences about a trained run: the last one of its training, and accuracies below those at initialisation.
+
+    Args:
+        rows: of ``metrics.jsonl``.
+        metrics: of ``results.json``.
+    """
+    judge = Judge(warmup_epochs)
+    found = [sentence for row in rows if (sentence := judge.add(row))][-1:]
+    for name, value in metrics.items():
+        initial = metrics.get(name.replace("/", "_init/", 1), value)
+        if name.endswith("/top1") and value < initial:
+            than = f"below {100 * initial:.1f}% at random initialisation"
+            found.append(f"{name} is {100 * value:.1f}%, {than}: the training has made the network worse")
+    return found

@@ -1,0 +1,120 @@
+"""Looks at the network of a training: they change no bit of it, and what goes wrong is said."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ssl_bench.training.engine import Training
+from ssl_bench.training.watch import warnings_of
+from tests.composed import load
+from tests.conftest import SMALL, only_run
+from tests.ranks import train_on_two_ranks
+
+Train = Callable[..., tuple[int, str]]
+SHORT = ["dataset.size=12", "batch_size=b128", "evaluate.watch=1"]  # ten steps an epoch
+
+
+def rows(outputs: str = "outputs") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (only_run(Path(outputs)) / "metrics.jsonl").read_text().splitlines()]
+
+
+def looks(outputs: str = "outputs") -> dict[int, tuple[float, ...]]:
+    """The numbers of every look by its step."""
+    seen = [row for row in rows(outputs) if "watch/effective_rank" in row]
+    return {row["step"]: tuple(row[name] for name in sorted(row) if name.startswith("watch/")) for row in seen}
+
+
+def saved(outputs: str) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(only_run(Path(outputs)) / "checkpoints/last.pt", weights_only=True)
+    return state
+
+
+def test_looks_change_no_bit_and_follow_the_rows_of_metrics(train: Train) -> None:
+    run = [*SHORT, "epochs=3", "log_every=7", "framework=moco_v2", "negatives.k=64"]
+    assert train(*run, "paths.outputs=watched")[0] == 0
+    assert train(*run, "evaluate.watch=0", "paths.outputs=plain")[0] == 0
+    watched, plain = saved("watched"), saved("plain")
+    weights = {name: v for name, v in watched["method"].items() if isinstance(v, torch.Tensor)}
+    assert len(weights) > 20 and all(torch.equal(v, plain["method"][name]) for name, v in weights.items())
+    assert torch.equal(watched["ranks"][0]["rng"]["torch"], plain["ranks"][0]["rng"]["torch"])
+    assert only_run(Path("watched")).name == only_run(Path("plain")).name  # one identity
+    assert list(looks("watched")) == [14, 21, 30] and not looks("plain")
+    unwatched = [{k: v for k, v in row.items() if not k.startswith("watch/")} for row in rows("watched")]
+    clocks = {"seconds": 0, "images_per_second": 0}
+    assert [row | clocks for row in unwatched] == [row | clocks for row in rows("plain")]
+
+
+def test_a_look_at_two_ranks_has_the_values_of_one(train: Train) -> None:
+    run = [*SHORT, "epochs=1", "precision=fp64"]
+    assert train(*run, "paths.outputs=one")[0] == 0
+    assert train_on_two_ranks(*SMALL, *run, "paths.outputs=two")[0] == 0
+    one, two = looks("one"), looks("two")
+    assert list(one) == [10] and len(one[10]) == 3
+    assert two[10] == pytest.approx(one[10], rel=1e-5)
+
+
+def test_images_without_labels_have_a_rank_only(train: Train) -> None:
+    bits = ["dataset=bits", "dataset.images=400", "dataset.size=8", "backbone=resnet_digits", "backbone.in_channels=10"]
+    assert train(*bits, "batch_size.size=40", "epochs=1", "evaluate.watch=1")[0] == 0
+    (look,) = [row for row in rows() if "watch/effective_rank" in row]
+    assert 1 < look["watch/effective_rank"] < 16 and -1 < look["watch/mean_cosine"] < 1 and "watch/knn_top1" not in look
+
+
+@pytest.mark.parametrize(("every", "count"), [(1, 67), (4, 268), (0, 0)])
+def test_a_look_sees_a_twentieth_of_the_images_that_were_trained_on(every: int, count: int, tmp_path: Path) -> None:
+    run = Training(load([*SMALL, f"evaluate.watch={every}"]), "0123456789", tmp_path, torch.device("cpu"))
+    again = Training(load([*SMALL, f"evaluate.watch={every}"]), "0123456789", tmp_path, torch.device("cpu"))
+    assert len(run.watch.ids) == count and torch.equal(run.watch.ids, again.watch.ids)
+    assert len(run.watch.ids.unique()) == count
+
+
+# ---- what is said
+
+GOOD = {"watch/effective_rank": 12.0, "watch/mean_cosine": 0.3}
+COLLAPSE = (
+    "collapse at epoch 8: all images have nearly one projection (mean cosine 0.9991, effective rank 3.8): "
+    "set optimizer.lr or optimizer.weight_decay lower, or take negatives, or a predictor and momentum"
+)
+CHANCE = (
+    "nothing is learned at epoch 8: the loss is no lower than if all images looked alike, which is log(K + 1) of "
+    "InfoNCE: set optimizer.lr lower if it is unsteady, higher if it has stood still"
+)
+
+
+def test_collapse_and_chance_are_said_after_the_warm_up() -> None:
+    collapsed = {"epoch": 8.0, "watch/effective_rank": 3.8, "watch/mean_cosine": 0.9991}
+    early, late = {"epoch": 2.0, "information": -0.5}, {"epoch": 7.0, "information": 0.2}
+    look, then = {**GOOD, "epoch": 8.0}, {**GOOD, "epoch": 12.0, "information": 1.0}
+
+    def said(*rows: dict[str, Any], warmup: float = 0) -> list[str]:
+        return warnings_of(rows, {}, warmup)
+
+    assert said(collapsed, collapsed) == [COLLAPSE] == said(collapsed, collapsed, then)  # also if it ends well
+    assert said(collapsed, then, collapsed) == [] == said(collapsed, collapsed, warmup=10)  # for a while, and early
+    assert said(collapsed | {"epoch": 2.9}, collapsed) == []
+    assert said(early, early, late, late, look, early, early, late, late, look) == []  # of the second half
+    assert said(late, late, early, early, look, late, late, early, early, look) == [CHANCE]
+    metrics = {"knn/top1": 0.1, "knn_init/top1": 0.164, "linear/digit/top1": 0.5, "linear_init/digit/top1": 0.5}
+    worse = "knn/top1 is 10.0%, below 16.4% at random initialisation: the training has made the network worse"
+    assert warnings_of([then], metrics | {"linear/top1": 0.3}, 0) == [worse]
+
+
+def test_a_collapse_is_said_once_on_the_way_and_recorded(train: Train) -> None:
+    assert train(*SHORT, "epochs=5", "optimizer.lr=3000", "optimizer.warmup_epochs=0")[0] == 0
+    (sentence,) = json.loads((only_run() / "results.json").read_text())["warnings"]
+    assert sentence.startswith("collapse at epoch 5: all images have nearly one projection (mean cosine ")
+    log = (only_run() / "train.log").read_text()
+    assert log.count("WARNING collapse at epoch 4") == 1 and log.count("WARNING collapse at epoch") == 2
+
+
+def test_more_neighbours_than_a_tenth_of_the_bank_are_doubted(train: Train) -> None:
+    run = ["max_steps=1", "evaluate=[knn,knn_val]"]
+    assert train(*run, "evaluate.knn.k=[20,200]")[0] == 0
+    said = "evaluate.knn.k=200 is more than a tenth of the 1347 images that can vote: set k to 134 or less"
+    assert said in json.loads((only_run() / "results.json").read_text())["warnings"]
+    assert train(*run)[0] == 0
+    assert said not in json.loads((only_run() / "results.json").read_text())["warnings"]
