@@ -110,14 +110,17 @@ class Judge:
         self._bounds = list[float]()  # on the information, since the last look
 
     def add(self, row: Mapping[str, Any]) -> str | None:
-        """The sentence about a row with a look, if something is wrong and was so at the look before: NPID recovers."""
+        """The sentence about a row with a look, if something is wrong.
+
+        Without negatives it must have been so at the look before, too: NPID begins with nearly one projection.
+        """
         if "information" in row:
             self._bounds.append(row["information"])
         if "watch/mean_cosine" not in row:
             return None
         former, self._former = self._former, self._fault(row)
-        self._bounds = []
-        return self._former if former else None
+        certain, self._bounds = former is not None or len(self._bounds) > 0, []
+        return self._former if certain else None
 
     def _fault(self, row: Mapping[str, Any]) -> str | None:
         if row["epoch"] < self._patience:
