@@ -37,7 +37,7 @@ LOST = Outcome.failed("its process exited without reporting")
 
 
 def begin(folder: Path, runs: Sequence[Sequence[str]], finished: Mapping[int, Path]) -> None:
-    """Write ``grid.json``.
+    """Write ``grid.json``, again for a grid to which runs were added.
 
     Args:
         runs: overrides of each run.
@@ -47,7 +47,9 @@ def begin(folder: Path, runs: Sequence[Sequence[str]], finished: Mapping[int, Pa
     process = {"host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
     command = shlex.join([*sys.argv[0].split(), *sys.argv[1:]])
     content = {"runs": [list(run) for run in runs], "finished": {str(n): str(each) for n, each in finished.items()}}
-    files.write_json(folder / "grid.json", {"command": command, **process, "started": time.time(), **content})
+    former: Any = files.read_json(folder / "grid.json")
+    started = former["started"] if former else time.time()
+    files.write_json(folder / "grid.json", {"command": command, **process, "started": started, **content})
 
 
 def number_of(folder: Path, overrides: Sequence[str]) -> int:
