@@ -17,7 +17,7 @@ import numpy as np
 from ssl_bench import files
 from ssl_bench.commands.search import SearchSweeper
 from ssl_bench.commands.sweeper import GridSweeper, values
-from ssl_bench.config.identity import run_id
+from ssl_bench.config.identity import evaluation_id, run_id
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch.lock import locked
 from ssl_bench.launch.outcome import Outcome, State
@@ -86,8 +86,11 @@ class OptunaSweeper(SearchSweeper):
         edges = {key: _examples(distribution) for key, distribution in distributions.items()}
         first = {key: texts[0] for key, texts in edges.items()}
         config = self.composer.load(_run(fixed, first), self.primary)
+        self.check_run(config)
+        evaluator = self.metric.partition("/")[0]
         spaces = {key: distribution_to_json(distribution) for key, distribution in distributions.items()}
-        content = [run_id(config), config["epochs"], spaces, self.metric, self.epochs, self.seed]
+        content = [run_id(config), evaluation_id(evaluator, config["evaluate"][evaluator]), config["epochs"]]
+        content += [spaces, self.metric, self.epochs, self.seed]
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
         folder = Path(config["paths"]["outputs"]) / config["name"] / f"optuna-{digest}"
         for key, texts in () if (folder / "optuna.journal").exists() else edges.items():

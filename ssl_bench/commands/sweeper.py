@@ -36,7 +36,7 @@ class GridSweeper(Sweeper):
     check: ClassVar[Callable[[dict[str, Any]], None]]  # raises ConfigError for a run that cannot be carried out
 
     def __init__(self, params: Mapping[str, str] | None, max_batch_size: int | None) -> None:
-        self.params = dict(params or {})
+        self.params, self.launched = dict(params or {}), 0
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Read the grid's folder and make the launcher that the configuration names."""
@@ -50,7 +50,6 @@ class GridSweeper(Sweeper):
             hydra_context=hydra_context, task_function=task_function, config=config
         )
         self.jobs = self.launcher.joblib["n_jobs"] if hasattr(self.launcher, "joblib") else 1
-        self.launched = 0
         self.numbers, self.configs = dict[tuple[str, ...], int](), list[dict[str, Any]]()
         self.folders, self.finished = list[Path](), dict[int, Path]()
 

@@ -5,6 +5,7 @@
                            overrides of each run, ``finished`` the directories of runs that had results, by number
 ``<grid>/jobs/<n>.json``   {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each other
                            run
+``<grid>/best.json``       [{"group", "metric", "value", "overrides", "folder"}], of a sweeper that searches, at its end
 
 ``<grid>`` is ``<paths.outputs>/.sweeps/<start>``.
 """

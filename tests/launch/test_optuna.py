@@ -1,11 +1,11 @@
 """Searches with Optuna: proposals, pruning at halts, and that an interruption changes nothing."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,15 @@ def test_a_search_that_was_killed_and_interrupted_ends_as_an_undisturbed_one(tra
     assert train(*search, "paths.outputs=whole")[0] == 0
     command = [sys.executable, "-m", "ssl_bench", "train", *SMALL, *search]
     outputs = Path("outputs/default")
+
+    def begun(count: int) -> bool:
+        return len([*outputs.glob("*/metrics.jsonl")]) >= count
+
     for count, number in (2, signal.SIGKILL), (4, signal.SIGINT):
-        before = len([*outputs.glob("*/metrics.jsonl")])
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as search_:
-            wait_for(lambda count=count: len([*outputs.glob("*/metrics.jsonl")]) >= count)
-            search_.send_signal(number)
-        assert search_.returncode in (-9, 130) and len([*outputs.glob("*/metrics.jsonl")]) >= max(count, before)
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
+            wait_for(partial(begun, count))
+            started.send_signal(number)
+        assert started.returncode in (-9, 130)
     interrupted = trials()
     assert interrupted[-1][0] == "RUNNING" and len(interrupted) < 7
     done = sum(state != "RUNNING" for state, *_ in interrupted)
