@@ -2,7 +2,7 @@
 
 import itertools
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import State
 from ssl_bench.record import folders, results
 
-HALVING = "hydra_plugins.ssl_bench.HalvingSweeper"
+SEARCHES = "hydra_plugins.ssl_bench."  # a name that Hydra accepts for the sweepers of this package
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -32,10 +32,11 @@ class GridSweeper(Sweeper):
     """
 
     folder: ClassVar[Path | None] = None  # of the grid that this process has started
+    closing: ClassVar[str] = ""  # what is printed after the summary of that grid
     check: ClassVar[Callable[[dict[str, Any]], None]]  # raises ConfigError for a run that cannot be carried out
 
     def __init__(self, params: Mapping[str, str] | None, max_batch_size: int | None) -> None:
-        self.params = dict(params or {})
+        self.params, self.launched = dict(params or {}), 0
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Read the grid's folder and make the launcher that the configuration names."""
@@ -43,63 +44,93 @@ class GridSweeper(Sweeper):
         remedy = "local, or start the command on a machine that has Slurm: there is no srun"
         require(launcher != "slurm" or shutil.which("srun") is not None, "hydra/launcher", launcher, remedy)
         plugins: Any = Plugins.instance()
-        self.loader = hydra_context.config_loader
+        self.loader, self.composer = hydra_context.config_loader, Composer()
         self.grid, self.primary = Path(config.hydra.sweep.dir), config.hydra.job.config_name
         self.launcher: Any = plugins.instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
+        self.jobs = self.launcher.joblib["n_jobs"] if hasattr(self.launcher, "joblib") else 1
+        self.numbers, self.configs = dict[tuple[str, ...], int](), list[dict[str, Any]]()
+        self.folders, self.finished = list[Path](), dict[int, Path]()
 
     def sweep(self, arguments: list[str]) -> None:
-        """Write ``grid.json`` and launch the runs.
+        """Read the values of the keys and carry out the runs.
 
         Raises:
             ConfigError: the configuration of a run cannot be used; none has started then.
         """
         overrides = [*(f"{key}={values}" for key, values in self.params.items()), *arguments]
         parsed = OverridesParser.create(self.loader).parse_overrides(overrides)
-        values = {override.get_key_element(): _single(override) for override in parsed}  # of a key, the last ones count
-        runs = [list(run) for run in dict.fromkeys(itertools.product(*values.values()))]
-        finished, epochs = self._checked(runs)
+        self.space = {override.get_key_element(): override for override in parsed}  # of a key, the last one counts
         GridSweeper.folder = self.grid
+        self.carry_out()
+
+    def carry_out(self) -> None:
+        """Train the runs of the grid that are not finished."""
+        self.add_all()
+        self.train(range(len(self.numbers)))
+
+    def add_all(self) -> None:
+        """Add every combination of the values to the grid."""
+        self.add(list(itertools.product(*map(values, self.space.values()))))
+        if self.finished:
+            print(f"{len(self.finished)} of {len(self.numbers)} runs are done already", flush=True)
+
+    def add(self, runs: Sequence[Sequence[str]], check: bool = True) -> None:
+        """Add runs to the grid and write ``grid.json``.
+
+        Args:
+            runs: their overrides; what is in the grid already is not added again.
+            check: refuse the grid if one of them, without results, cannot be carried out.
+        """
+        for run in dict.fromkeys(map(tuple, runs)):
+            if run in self.numbers:
+                continue
+            config = self.composer.load(run, self.primary)
+            self.check_run(config)
+            folder, number = folders.find(config), len(self.numbers)
+            if results.answers(folder, config):
+                self.finished[number] = folder
+            elif check:
+                GridSweeper.check(config)
+            self.numbers[run] = number
+            self.configs.append(config)
+            self.folders.append(folder)
         try:
-            grid.begin(self.grid, runs, finished, epochs)
+            grid.begin(self.grid, list(self.numbers), self.finished, [each.get("epochs") for each in self.configs])
         except OSError as error:
             raise unwritable(error) from error
-        if finished:
-            print(f"{len(finished)} of {len(runs)} runs are done already", flush=True)
-        self.carry_out(runs, finished)
-
-    def carry_out(self, runs: Sequence[Sequence[str]], finished: Mapping[int, Path]) -> None:
-        """Launch the runs of the grid that are not finished."""
-        left = [number for number in range(len(runs)) if number not in finished]
-        self.launch([runs[number] for number in left], 0)
-        states = {number: grid.outcome(self.grid, number).state for number in left}
-        if State.INTERRUPTED not in states.values():
-            self.launch([runs[number] for number, state in states.items() if state is State.HELD], len(left))
-
-    def _checked(self, runs: list[list[str]]) -> tuple[dict[int, Path], list[int | None]]:
-        """Check every run that has no results; the directories of the others, by number, and the epochs of all."""
-        composer, finished, epochs = Composer(), dict[int, Path](), list[int | None]()
-        for number, run in enumerate(runs):
-            config = composer.load(run, self.primary)
-            self.check_run(config)
-            folder = folders.find(config)
-            epochs.append(config.get("epochs"))
-            if results.answers(folder, config):
-                finished[number] = folder
-            else:
-                GridSweeper.check(config)
-        return finished, epochs
 
     def check_run(self, config: Mapping[str, Any]) -> None:
         """Refuse a run that this sweeper cannot carry out."""
 
-    def launch(self, runs: Sequence[Sequence[str]], launched: int) -> None:
-        """Carry out runs after ``launched`` others."""
+    def train(self, numbers: Iterable[int], more: Sequence[str] = ()) -> bool:
+        """Train those of the runs that are not finished, last the ones that other processes were training.
+
+        Args:
+            more: overrides beside those of the runs.
+
+        Returns:
+            Whether none was interrupted.
+        """
+        runs = list(self.numbers)
+        left = [number for number in numbers if number not in self.finished]
+        self.launch([[*runs[number], *more] for number in left])
+        held = [number for number in left if grid.outcome(self.grid, number).state is State.HELD]
+        if not self._interrupted(left):
+            self.launch([[*runs[number], *more] for number in held])
+        return not self._interrupted(left)
+
+    def _interrupted(self, numbers: Iterable[int]) -> bool:
+        return any(grid.outcome(self.grid, number).state is State.INTERRUPTED for number in numbers)
+
+    def launch(self, runs: Sequence[Sequence[str]]) -> None:
+        """Carry out runs by the launcher."""
         if hasattr(self.launcher, "joblib"):  # which would start processes that have no run
-            self.launcher.joblib["n_jobs"] = min(self.launcher.joblib["n_jobs"], max(1, len(runs)))
+            self.launcher.joblib["n_jobs"] = min(self.jobs, max(1, len(runs)))
+        first, self.launched = self.launched, self.launched + len(runs)
         try:
-            for end in self.launcher.launch([list(run) for run in runs], initial_job_idx=launched) if runs else ():
+            for end in self.launcher.launch([list(run) for run in runs], initial_job_idx=first) if runs else ():
                 _ = end.return_value  # raises what a run has raised
         except RuntimeError as error:
             reason = str(error).strip().rpartition("\n")[2]
@@ -109,9 +140,11 @@ class GridSweeper(Sweeper):
             raise ConfigError(f"hydra/launcher=slurm: {reason}: {remedy}") from error
 
 
-def _single(override: Override) -> list[str]:
+def values(override: Override) -> list[str]:
     """An override of a grid as overrides with one value each."""
     key, swept = override.get_key_element(), override.is_sweep_override()
+    if override.is_interval_sweep():
+        raise ConfigError(f"{override.input_line}: write several values, or set hydra/sweeper to optuna")
     return [
         f"{key}={v}" for v in (override.sweep_string_iterator() if swept else [override.get_value_element_as_str()])
     ]
@@ -120,5 +153,7 @@ def _single(override: Override) -> list[str]:
 def register() -> None:
     """Make the sweepers known to Hydra, this one in place of the basic one."""
     from ssl_bench.commands.halving import HalvingSweeper
+    from ssl_bench.commands.optuna import OptunaSweeper
 
-    Plugins.instance().class_name_to_class |= {BASIC: GridSweeper, HALVING: HalvingSweeper}
+    searches = {f"{SEARCHES}{each.__name__}": each for each in (HalvingSweeper, OptunaSweeper)}
+    Plugins.instance().class_name_to_class |= {BASIC: GridSweeper, **searches}

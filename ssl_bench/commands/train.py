@@ -62,8 +62,8 @@ def main(
         settings = HydraConfig.get()
         chosen = settings.runtime.choices["hydra/sweeper"]
         in_grid = settings.mode is RunMode.MULTIRUN
-        known = chosen in ("basic", "halving") or not in_grid
-        require(known, "hydra/sweeper", chosen, "basic or halving, or search with a W&B sweep")
+        known = chosen in ("basic", "halving", "optuna") or not in_grid
+        require(known, "hydra/sweeper", chosen, "basic, halving or optuna, or search with a W&B sweep")
         job = Job(cfg, settings, check, work)
         if not job.in_grid:
             outcomes.append(job.run())
@@ -77,6 +77,7 @@ def main(
             processes.pass_on(outcome.signal)
 
     GridSweeper.folder, GridSweeper.check = None, _check_run if work is None else check
+    GridSweeper.closing = ""
     experiments.register()
     sweeper.register()
     try:
@@ -87,7 +88,9 @@ def main(
     finally:
         sys.argv = shell_arguments
     if GridSweeper.folder is not None:
-        return grid.summarise(GridSweeper.folder)
+        code = grid.summarise(GridSweeper.folder)
+        print(GridSweeper.closing, end="")
+        return code
     return outcomes[0].code if outcomes else 0
 
 

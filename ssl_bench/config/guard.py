@@ -21,6 +21,7 @@ CLASSES = (
     "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
     "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
     "hydra_plugins.ssl_bench.HalvingSweeper",
+    "hydra_plugins.ssl_bench.OptunaSweeper",
     "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher",
     "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher",
 )

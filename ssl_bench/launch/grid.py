@@ -6,6 +6,7 @@
                            ``epochs`` the length of each run
 ``<grid>/jobs/<n>.json``   {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each other
                            run
+``<grid>/best.json``       [{"group", "metric", "value", "overrides", "folder"}], of a sweeper that searches, at its end
 
 ``<grid>`` is ``<paths.outputs>/.sweeps/<start>``.
 """
@@ -40,7 +41,7 @@ LOST = Outcome.failed("its process exited without reporting")
 def begin(
     folder: Path, runs: Sequence[Sequence[str]], finished: Mapping[int, Path], epochs: Sequence[int | None]
 ) -> None:
-    """Write ``grid.json``.
+    """Write ``grid.json``, again for a grid to which runs were added.
 
     Args:
         runs: overrides of each run.
@@ -52,7 +53,9 @@ def begin(
     command = shlex.join([*sys.argv[0].split(), *sys.argv[1:]])
     content: dict[str, Any] = {"runs": [list(run) for run in runs], "epochs": list(epochs)}
     content["finished"] = {str(n): str(each) for n, each in finished.items()}
-    files.write_json(folder / "grid.json", {"command": command, **process, "started": time.time(), **content})
+    former: Any = files.read_json(folder / "grid.json")
+    started = former["started"] if former else time.time()
+    files.write_json(folder / "grid.json", {"command": command, **process, "started": started, **content})
 
 
 def number_of(folder: Path, overrides: Sequence[str]) -> int:

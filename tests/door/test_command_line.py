@@ -210,9 +210,10 @@ def test_a_launcher_starts_no_more_processes_than_runs() -> None:
             return []
 
     grid = GridSweeper(None, None)
-    grid.launcher = Launcher()
-    grid.launch([["seed=0"], ["seed=1"]], 0)
-    assert grid.launcher.joblib["n_jobs"] == 2
+    grid.launcher, grid.jobs = Launcher(), 500
+    for count in (2, 3):  # fewer at first do not limit those that follow
+        grid.launch([[f"seed={seed}"] for seed in range(count)])
+        assert grid.launcher.joblib["n_jobs"] == count
 
 
 # ---- completion

@@ -73,7 +73,7 @@ def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine/hydra/sweeper/other.yaml").write_text(basic)
     code, printed = train("-m", "--config-dir", str(tmp_path / "mine"), "hydra/sweeper=other", "max_steps=1")
     assert code == 2
-    assert "hydra/sweeper=other: set hydra/sweeper to basic or halving, or search with a W&B sweep" in printed
+    assert "hydra/sweeper=other: set hydra/sweeper to basic, halving or optuna, or search with a W&B sweep" in printed
 
 
 @pytest.mark.slow

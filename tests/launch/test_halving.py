@@ -28,6 +28,10 @@ def test_the_best_goes_on_as_an_ordinary_run_and_the_same_command_does_nothing_m
     assert "4 runs: 1 trained, 0 done before, 0 failed, 3 halted" in printed
     ((rate, metrics),) = finished().items()
     assert rate in (0.3, 0.2) and f"optimizer.lr={rate}" in lines[-1]
+    (path,) = Path("outputs/default").glob("*/results.json")
+    closing = f"optimizer.lr={rate}: knn_val/top1 {metrics['knn_val/top1']:.4g}, {path.parent}\n"
+    closing += "optimizer.lr=0.3 is the largest of the grid: extend it\n" if rate == 0.3 else ""
+    assert printed.endswith(f"the best by knn_val/top1, of the runs that went on to the end:\n{closing}")
     files = Path("outputs/default").glob("*/metrics.jsonl")
     halted = sorted(len(path.read_text().splitlines()) for path in files)
     assert halted[0] == halted[1] < halted[2] < halted[3]
@@ -35,14 +39,24 @@ def test_the_best_goes_on_as_an_ordinary_run_and_the_same_command_does_nothing_m
     whole = finished("whole")
     assert whole[rate] == metrics and len(whole) == 4
     code, printed = train(*GRID, *HALVING)
-    assert code == 0 and "step 42/63" not in printed and finished() == {rate: metrics}
+    assert code == 0 and "negatives per anchor" not in printed and finished() == {rate: metrics}
+    assert "4 runs: 0 trained, 1 done before, 0 failed, 3 halted" in printed and closing in printed
+    (*_, best) = sorted(Path("outputs/.sweeps").glob("*/best.json"))
+    assert json.loads(best.read_text())[0]["overrides"] == [f"optimizer.lr={rate}"]
 
 
-def test_groups_choose_their_own_best(train: Train) -> None:
+def test_groups_choose_their_own_best_and_test_images_are_said_to_be_none_to_choose_by(train: Train) -> None:
     grouped = [*HALVING[:2], "hydra.sweeper.keep=0.1", "hydra.sweeper.group_by=loss", "loss=infonce,dcl"]
-    code, printed = train(*SHORT, *grouped, "optimizer.lr=0.3,1e-7")
+    grouped += [*SHORT, "evaluate=knn", "optimizer.lr=0.3,1e-7"]
+    code, printed = train(*grouped, "hydra.sweeper.metric=knn/top2")
+    assert code == 2 and "set hydra.sweeper.metric to one of knn/top1, knn/top5, knn/projection_top1" in printed
+    code, printed = train(*grouped, "hydra.sweeper.metric=knn/top1")
     assert code == 0 and "after epoch 1: 1 of 2 loss=infonce go on" in printed, printed
     assert "after epoch 1: 1 of 2 loss=dcl go on" in printed and "2 trained" in printed
+    closing = printed.partition("of the runs that went on to the end:\n")[2].splitlines()
+    assert closing[0].startswith("loss=infonce optimizer.lr=0.3: knn/top1 0.") and closing[2].startswith("loss=dcl ")
+    assert closing[1] == "optimizer.lr=0.3 is the largest of the grid (loss=infonce): extend it"
+    assert closing[4].startswith("knn/top1 is measured on test images: choose by knn_val/top1 or linear/val_top1")
 
 
 @pytest.mark.parametrize(
