@@ -105,8 +105,7 @@ def _missing_data(todo: Sequence[PlannedRuns]) -> Iterator[str]:
 def _price(request: Request, todo: Sequence[PlannedRuns]) -> str:
     """The hours of runs, on this machine if it was checked, and else on 8 V100."""
     on = cost.rates(request.outputs)
-    hint = " (ssl-bench check measures this machine)" if on is cost.V100 else ""
-    return f"about {sum(runs.hours(on) for runs in todo):.1f} h of pre-training on {on.machine}{hint}"
+    return cost.price(sum(runs.hours(on) for runs in todo), on)
 
 
 def _train_in_turn(request: Request, todo: Sequence[PlannedRuns]) -> Iterator[int]:

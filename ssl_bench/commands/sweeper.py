@@ -17,6 +17,7 @@ from ssl_bench.config.compose import Composer
 from ssl_bench.errors import ConfigError, require, unwritable
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import State
+from ssl_bench.papers import cost
 from ssl_bench.record import folders, results
 
 SEARCHES = "hydra_plugins.ssl_bench."  # a name that Hydra accepts for the sweepers of this package
@@ -32,6 +33,7 @@ class GridSweeper(Sweeper):
     """
 
     folder: ClassVar[Path | None] = None  # of the grid that this process has started
+    dry_run: ClassVar[bool] = False  # only print what would be trained
     closing: ClassVar[str] = ""  # what is printed after the summary of that grid
     check: ClassVar[Callable[[dict[str, Any]], None]]  # raises ConfigError for a run that cannot be carried out
 
@@ -62,6 +64,12 @@ class GridSweeper(Sweeper):
         overrides = [*(f"{key}={values}" for key, values in self.params.items()), *arguments]
         parsed = OverridesParser.create(self.loader).parse_overrides(overrides)
         self.space = {override.get_key_element(): override for override in parsed}  # of a key, the last one counts
+        if GridSweeper.dry_run:
+            if any(override.is_interval_sweep() for override in parsed):
+                raise ConfigError("--dry-run lists the runs of a grid: values of an interval are proposed one by one")
+            self.add_all()
+            self._list_runs()
+            return
         GridSweeper.folder = self.grid
         self.carry_out()
 
@@ -96,10 +104,23 @@ class GridSweeper(Sweeper):
             self.numbers[run] = number
             self.configs.append(config)
             self.folders.append(folder)
+        if GridSweeper.dry_run:
+            return
         try:
             grid.begin(self.grid, list(self.numbers), self.finished, [each.get("epochs") for each in self.configs])
         except OSError as error:
             raise unwritable(error) from error
+
+    def _list_runs(self) -> None:
+        """Print the runs that are not finished, with their directories and the hours of pre-training."""
+        runs = [(" ".join(run), n) for run, n in self.numbers.items() if n not in self.finished]
+        on = cost.rates(Path(self.configs[0]["paths"]["outputs"]))
+        hours = {n: cost.hours(self.configs[n], on) if "epochs" in self.configs[n] else None for _, n in runs}
+        for name, n in runs:
+            took = "" if hours[n] is None else f"{hours[n]:8.2f} h"
+            print(f"{took:10}  {name}  {self.folders[n]}")
+        price = f", {cost.price(sum(filter(None, hours.values())), on)}" if any(hours.values()) else ""
+        print(f"{len(runs)} runs to go{price}")
 
     def check_run(self, config: Mapping[str, Any]) -> None:
         """Refuse a run that this sweeper cannot carry out."""

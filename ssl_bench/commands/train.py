@@ -52,6 +52,7 @@ def main(
         stopped by signal n, to be resumed by the same command.
     """
     flags, overrides = _read(primary, arguments)
+    GridSweeper.dry_run = "--dry-run" in arguments
     os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, which are put into sentences below
     # Hydra reads sys.argv, flags first.
@@ -117,6 +118,7 @@ def _read(primary: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]
     modes.add_argument("--multirun", "-m", action="store_true")
     modes.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
     modes.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
+    parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--package", "-p")
     parser.add_argument("--config-dir", "-cd", type=Path)
@@ -131,4 +133,7 @@ def _read(primary: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]
         raise ConfigError("--resolve and --package are part of --cfg: add --cfg job")
     if options.help:
         from ssl_bench.config import reference  # noqa: F401  # registers what --help prints
-    return parser.split(arguments)
+    if options.dry_run and not options.multirun:
+        raise ConfigError("--dry-run lists the runs of a grid: add -m")
+    flags, overrides = parser.split(arguments)
+    return [flag for flag in flags if flag != "--dry-run"], overrides

@@ -88,6 +88,12 @@ def hours(config: Mapping[str, Any], on: Rates = V100) -> float | None:
     return float(processed * _passes(config["framework"], crops, side) * flops / rate / 3600)
 
 
+def price(total: float, on: Rates) -> str:
+    """The hours of some runs in words."""
+    hint = " (ssl-bench check measures this machine)" if on is V100 else ""
+    return f"about {total:.1f} h of pre-training on {on.machine}{hint}"
+
+
 def _passes(framework: Mapping[str, Any], crops: list[Mapping[str, Any]], side: int) -> float:
     """Passes per image, each view counted by its area over side x side."""
     areas = [crop["count"] * (crop["size"] / side) ** 2 for crop in crops]

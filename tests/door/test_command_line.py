@@ -31,6 +31,7 @@ REFUSED = {
     "train --multi": f"unrecognized arguments: --multi; {FLAGS} train",
     "train --cfg nope": "invalid choice: 'nope' 'job'",
     "train -m --cfg job": "argument --cfg/-c: not allowed with argument --multirun/-m",
+    "train --dry-run": "--dry-run lists the runs of a grid: add -m",
     "train --resolve": "--resolve and --package are part of --cfg: add --cfg job",
     "train --config-dir nowhere": "config directory nowhere not found",
     # groups and their options

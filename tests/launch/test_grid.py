@@ -67,6 +67,17 @@ def test_a_grid_trains_each_run_once_and_goes_on_after_a_failure(train: Train, c
     assert lines.count("optimizer.lr=0.1 seed=") == 3 and lines.count("optimizer.lr=1e+38 seed=") == 2
 
 
+def test_a_dry_run_lists_the_runs_that_are_not_done_and_writes_nothing(train: Train) -> None:
+    assert train("max_steps=1", "seed=1")[0] == 0
+    before = set(Path("outputs").rglob("*"))
+    code, printed = train("-m", "max_steps=1", "seed=0,1", "dataset.train_images=1347", "--dry-run")
+    assert code == 0 and {*Path("outputs").rglob("*")} - before == {Path("outputs/.identities.json")}
+    *_, run, total = printed.splitlines()
+    folder = run_dir(compose.load([*SMALL, "max_steps=1", "seed=0"]))
+    assert run.split()[0] == "0.00" and f"seed=0 dataset.train_images=1347  {folder}" in run
+    assert total.startswith("1 runs to go, about 0.0 h of pre-training on ")
+
+
 def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine/hydra/sweeper").mkdir(parents=True)
     basic = "_target_: hydra._internal.core_plugins.basic_sweeper.BasicSweeper\nmax_batch_size: null\nparams: null\n"
