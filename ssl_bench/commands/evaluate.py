@@ -98,6 +98,11 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     return 0
 
 
+def _quoted(value: Any) -> str:
+    """A value as Hydra reads it on the command line."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'" if isinstance(value, str) else str(value)
+
+
 def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The configuration of a run with the overrides of its evaluation, which one process carries out."""
     from ssl_bench import files
@@ -107,12 +112,22 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     config = read_config(folder)
     stored: Any = files.read_yaml(folder / "config.yaml")
     for override in overrides:
-        if not override.startswith(("evaluate=", "evaluate.", "paths.data=")):
-            raise ConfigError(f"{override}: only evaluate and paths.data can be changed after the training")
-    data = config["paths"]["data"].replace("\\", "\\\\").replace("'", "\\'")
-    same_run = [f"dataset={config['choices']['dataset']}", f"paths.data='{data}'"]
+        places = [f"dataset.{key}=" for key in ("root", "path") if key in config["dataset"]]
+        if not override.startswith(("evaluate=", "evaluate.", "paths.data=", *places)):
+            known = ", ".join(["evaluate", *(place.rstrip("=") for place in places)])
+            raise ConfigError(f"{override}: only {known} and paths.data can be changed after the training")
+    same_run = [f"dataset={config['choices']['dataset'].partition(':')[0]}"]
+    same_run += [f"paths.data={_quoted(config['paths']['data'])}"]
+    if "content" in config["dataset"]:  # what was found then counts
+        keys = ("root", "path", "content", "num_classes", "knn_k", "size", "mean", "std")
+        found = {key: config["dataset"][key] for key in keys if key in config["dataset"]}
+        same_run += [f"dataset.{key}={_quoted(value)}" for key, value in found.items()]
     composed = compose.load([*same_run, *overrides]) if overrides else config
     changed = {"evaluate": composed["evaluate"], "devices": 1, "graph": False, "halt_at": None}
+    moved = {
+        key: str(Path(composed["dataset"][key]).absolute()) for key in ("root", "path") if key in config["dataset"]
+    }
+    changed["dataset"] = config["dataset"] | moved
     changed["paths"] = config["paths"] | {"data": composed["paths"]["data"]}
     changed["tracking"] = stored.get("tracking", config["tracking"])
     schema.check(config | changed)

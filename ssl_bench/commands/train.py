@@ -52,6 +52,7 @@ def main(
         stopped by signal n, to be resumed by the same command.
     """
     flags, overrides = _read(primary, arguments)
+    overrides = compose.with_arguments(overrides)
     os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, which are put into sentences below
     # Hydra reads sys.argv, flags first.

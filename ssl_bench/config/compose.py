@@ -18,7 +18,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench.config import guard, plugins
+from ssl_bench.config import found, guard, plugins
 from ssl_bench.config.build import near
 from ssl_bench.config.schema import Config, directory
 from ssl_bench.errors import ConfigError
@@ -41,12 +41,19 @@ register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
 def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a composed configuration into a plain dict without interpolations.
 
-    Its key ``choices`` has the option that was chosen in each group.
+    Its key ``choices`` has the option that was chosen in each group. What the user's own images and weights are is
+    found on the disk, and written into it.
 
     Raises:
-        ConfigError: an interpolation has no value, a value is missing, or a plugin cannot be used.
+        ConfigError: an interpolation has no value, a value is missing, a plugin cannot be used, or there are no such
+            images or weights.
     """
+    choices = dict(choices)
     try:
+        if "dataset" in cfg:
+            found.find_images(cfg, choices)
+            found.find_weights(cfg)
+            _find_other_images(cfg)
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise ConfigError(explain(error)) from error
@@ -55,6 +62,27 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
     config |= {"plugins": listed} if listed else {}
     config["choices"] = {k: v for k, v in sorted(choices.items()) if v is not None and "/" not in k and k != "local"}
     return config
+
+
+def _find_other_images(cfg: DictConfig) -> None:
+    """Replace ``evaluate.on``, a dataset's option or a mapping of its ``name`` and keys, by that dataset."""
+    given = OmegaConf.to_container(cfg.evaluate).get("on")  # type: ignore[union-attr]
+    keys = given if isinstance(given, dict) else {"name": given}
+    if given is None or "_target_" in keys:
+        return
+    overrides = [f"dataset={keys['name']}", *(f"dataset.{k}={v}" for k, v in keys.items() if k != "name")]
+    check_overrides(overrides)
+    with _hydra():
+        other, choices = _composed(overrides, "train")
+    other.paths.data = cfg.paths.data
+    found.find_images(other, choices)
+    node: Any = OmegaConf.to_container(other.dataset, resolve=True)
+    raw: Any = OmegaConf.to_container(cfg.evaluate, resolve=False)
+    with open_dict(cfg):
+        cfg.evaluate.on = {"name": choices["dataset"].rpartition(":")[2], **node}
+        for name, evaluator in raw.items():
+            if isinstance(evaluator, dict) and evaluator.get("k") == "${dataset.knn_k}":
+                cfg.evaluate[name].k = node["knn_k"]
 
 
 def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any]:
@@ -66,7 +94,7 @@ def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any
     try:
         check_overrides(overrides)
         with _hydra():
-            return resolve(*_composed(overrides, primary))
+            return resolve(*_composed(with_arguments(overrides), primary))
     except (HydraException, ValueError) as error:
         raise ConfigError(explain(error, overrides, primary)) from error
 
@@ -107,7 +135,7 @@ class Composer:
         chosen, values = list[str](), list[str]()  # what Hydra has to compose, and what sets a value
         for override in overrides:
             key = override.partition("=")[0]
-            if not re.fullmatch(r"[\w./]+", key):  # it adds, removes or moves something
+            if not re.fullmatch(r"[\w./]+", key) or key.startswith("backbone.args."):  # it adds, removes or moves
                 raise ValueError(override)
             part = chosen if key in groups or "/" in key or key.startswith("hydra.") else values
             part.append(override)
@@ -147,6 +175,11 @@ def as_written(overrides: Any) -> list[str]:
     """Hydra's list of overrides as texts, without resolving interpolations in them."""
     texts: Any = OmegaConf.to_container(overrides, resolve=False)
     return list(texts)
+
+
+def with_arguments(overrides: Sequence[str]) -> list[str]:
+    """Overrides as Hydra takes them: arguments of timm below ``backbone.args`` are new keys."""
+    return [f"++{override}" if override.startswith("backbone.args.") else override for override in overrides]
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

@@ -78,6 +78,7 @@ class Config:
     epochs: int = MISSING
     max_steps: int | None = MISSING
     halt_at: int | None = MISSING
+    init: Any = MISSING
     precision: str = MISSING
     tf32: Any = MISSING
     compile: Any = MISSING
@@ -178,7 +179,7 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
     converted(node.get("every"), int, "evaluate.every")
     converted(node.get("baselines"), list[Literal["init", "raw"]], "evaluate.baselines")
     for name, evaluator in node.items():
-        known = name in ("every", "baselines") or isinstance(evaluator, Mapping)
+        known = name in ("every", "baselines") or isinstance(evaluator, Mapping) or (name == "on" and evaluator is None)
         require(known, f"evaluate.{name}", evaluator, "an evaluator, or leave it out")
 
 
