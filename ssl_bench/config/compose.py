@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ssl_bench.config import found, guard, plugins
 from ssl_bench.config.build import near
 from ssl_bench.config.schema import Config, directory
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.hardware import concurrent_runs
 
 ConfigStore.instance().store("schema", Config)
@@ -65,21 +65,25 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_other_images(cfg: DictConfig) -> None:
-    """Replace ``evaluate.on``, a dataset's option or a mapping of its ``name`` and keys, by that dataset."""
+    """Replace ``evaluate.on``, a dataset's option or a mapping of the option ``dataset`` and keys, by that dataset."""
     given = OmegaConf.to_container(cfg.evaluate).get("on")  # type: ignore[union-attr]
-    keys = given if isinstance(given, dict) else {"name": given}
+    keys = given if isinstance(given, dict) else {"dataset": given}
     if given is None or "_target_" in keys:
         return
-    overrides = [f"dataset={keys['name']}", *(f"dataset.{k}={v}" for k, v in keys.items() if k != "name")]
-    check_overrides(overrides)
-    with _hydra():
-        other, choices = _composed(overrides, "train")
+    require(bool(keys.get("dataset")), "evaluate.on", given, "a dataset, or to {dataset: folder, root: DIR}")
+    overrides = [f"dataset={keys['dataset']}", *(f"dataset.{k}={v}" for k, v in keys.items() if k != "dataset")]
+    try:
+        check_overrides(overrides)
+        with _hydra():
+            other, choices = _composed(overrides, "train")
+    except (HydraException, ConfigError) as error:
+        raise ConfigError(f"evaluate.on: {explain(error, overrides)}") from error
     other.paths.data = cfg.paths.data
     found.find_images(other, choices)
     node: Any = OmegaConf.to_container(other.dataset, resolve=True)
     raw: Any = OmegaConf.to_container(cfg.evaluate, resolve=False)
     with open_dict(cfg):
-        cfg.evaluate.on = {"name": choices["dataset"].rpartition(":")[2], **node}
+        cfg.evaluate.on = {"dataset": choices["dataset"].rpartition(":")[2], **node}
         for name, evaluator in raw.items():
             if isinstance(evaluator, dict) and evaluator.get("k") == "${dataset.knn_k}":
                 cfg.evaluate[name].k = node["knn_k"]

@@ -32,8 +32,10 @@ def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
         dataset = open_dataset(node, cfg.paths.data)
         found = dataset.found()
         cfg.dataset.update(found)
-        _say(dataset.summary())
         node |= found
+        sentence = dataset.summary()
+    else:
+        sentence = ""
     place = Path(str(node.get("root") or node.get("path"))).name
     choices["dataset"] = f"{choices['dataset'].partition(':')[0]}:{place}"
     if not node["num_classes"] and choices.get("evaluate") == AUTO:
@@ -42,8 +44,10 @@ def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
         with open_dict(cfg):
             for name in without:
                 del cfg.evaluate[name]
-        if without:
-            _say(f"without classes, {' and '.join(without)} are left out of the evaluation")
+        if without and sentence:
+            sentence += f"; {' and '.join(without)}, which need classes, are left out of the evaluation"
+    if sentence:
+        _say(sentence)
 
 
 @cache
@@ -56,7 +60,7 @@ def _say(sentence: str) -> None:
 def find_weights(cfg: DictConfig) -> None:
     """Replace ``init``, the directory of a run or a file of weights, by its path and what identifies its weights."""
     given, remedy = cfg.get("init"), "the directory of a finished run, outputs/<name>/<run_id>, or a file of weights"
-    if given is None or isinstance(given, DictConfig):
+    if given is None or (isinstance(given, DictConfig) and given.keys() == {"path", "weights"}):  # that of a run
         return
     path = Path(str(given)).absolute()
     if path.is_dir():

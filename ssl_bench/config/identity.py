@@ -16,7 +16,7 @@ VOLATILE = {"name", "choices", "devices", "runs_per_gpu", "images_on", "cosines"
 VOLATILE |= {"checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate", "halt_at"}
 RUN_ID_DIGITS = 10
 VOLATILE_IN = {"dataset": {"workers", "train_images"}, "framework": {"sharded"}, "init": {"path"}}  # keys of a group
-OWN = {"root", "path", "skip_broken", "hashes", "name"}  # and of a dataset whose images have the hash ``content``
+OWN = {"root", "path", "skip_broken", "hashes", "dataset"}  # and of a dataset whose images have the hash ``content``
 # Classes on which the length of the training has no influence; any other one may depend on it.
 STEADY = {"temperature": {"Fixed", "Learned", "MACLa", "MACLb"}, "optimizer": {"SGD", "Adam", "AdamW", "LARS"}}
 # Keys of evaluators that say where their data is.

@@ -43,7 +43,7 @@ def look(file: BinaryIO, whole: bool) -> Look:
             if image.format not in END or END[image.format] not in end:
                 image.load()
     except (OSError, ValueError) as error:
-        return size, mark, "empty" if not size else "no image" if "cannot identify" in str(error) else str(error)
+        return size, mark, "empty" if not size else "no image" if "cannot identify" in str(error) else "damaged"
     return size, mark, ""
 
 

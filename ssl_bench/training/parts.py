@@ -44,7 +44,7 @@ class Parts:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config, self.choices = config, config["choices"]
-        self.on: str = (config["evaluate"].get("on") or {}).get("name", "")  # of the dataset that it is evaluated on
+        self.on: str = (config["evaluate"].get("on") or {}).get("dataset", "")  # of the dataset that it is evaluated on
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -57,7 +57,7 @@ class Parts:
         """The dataset that networks are evaluated on."""
         if not self.on:
             return self.dataset
-        node = {key: value for key, value in self.config["evaluate"]["on"].items() if key != "name"}
+        node = {key: value for key, value in self.config["evaluate"]["on"].items() if key != "dataset"}
         other: Dataset = open_dataset(node, self.config["paths"]["data"], "evaluate.on")
         remedy = f"a dataset of images with {self.dataset.channels} channels, as the training has"
         require(other.channels == self.dataset.channels, "evaluate.on", self.on, remedy)
@@ -265,7 +265,8 @@ class LoadedRun:
 
     Attributes:
         parts: of the run; ``parts.method`` has the weights.
-        initial: the encoder at initialisation, if ``evaluate.baselines`` has ``init``.
+        initial: the encoder at initialisation, if ``evaluate.baselines`` has ``init``, and the weights of the key
+            ``init`` are still there.
         step: optimiser steps that the checkpoint has seen.
     """
 
@@ -315,8 +316,10 @@ def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> Load
         raise RunError(f"{folder} has no checkpoint yet: start its training")
     precision = Precision.of(config["precision"], device.type == "cuda")
     seed_everything(config["seed"])  # the weights at initialisation are drawn again
-    parts = Parts(config)
+    init = config.get("init")
+    gone = init is not None and not Path(init["path"]).exists()  # the checkpoint has all weights
+    parts = Parts(config | {"init": None} if gone else config)
     method = parts.method.to(precision.weights)
-    initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] else None
+    initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] and not gone else None
     method.load_state_dict(state["method"])
     return LoadedRun(folder, parts, precision, initial, state["run_id"], state["step"])
