@@ -54,6 +54,7 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
             found.find_images(cfg, choices)
             found.find_weights(cfg)
             _find_other_images(cfg)
+            found.leave_out(cfg, choices)
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise ConfigError(explain(error)) from error

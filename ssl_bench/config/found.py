@@ -6,6 +6,7 @@ It is written into the configuration before anything is interpolated, so that it
 import hashlib
 import os
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,24 +31,24 @@ def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
         return
     if node["content"] is None:
         dataset = open_dataset(node, cfg.paths.data)
-        found = dataset.found()
-        cfg.dataset.update(found)
-        node |= found
-        sentence = dataset.summary()
-    else:
-        sentence = ""
+        cfg.dataset.update(dataset.found())
+        _say(dataset.summary())
     place = Path(str(node.get("root") or node.get("path"))).name
     choices["dataset"] = f"{choices['dataset'].partition(':')[0]}:{place}"
-    if not node["num_classes"] and choices.get("evaluate") == AUTO:
-        named = evaluators(cfg.evaluate)
-        without = [name for name, each in named.items() if find_target(each, f"evaluate.{name}").needs_labels]
-        with open_dict(cfg):
-            for name in without:
-                del cfg.evaluate[name]
-        if without and sentence:
-            sentence += f"; {' and '.join(without)}, which need classes, are left out of the evaluation"
-    if sentence:
-        _say(sentence)
+
+
+def leave_out(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
+    """Without classes to evaluate on, leave out the evaluators of ``evaluate=auto`` that need some."""
+    node = cfg.evaluate.get("on") or cfg.dataset
+    if choices.get("evaluate") != AUTO or node.get("num_classes") != 0:
+        return
+    named = evaluators(cfg.evaluate)
+    without = [name for name, each in named.items() if find_target(each, f"evaluate.{name}").needs_labels]
+    with open_dict(cfg):
+        for name in without:
+            del cfg.evaluate[name]
+    if without:
+        _say(f"{choices['dataset']}: no classes, so {' and '.join(without)} are left out of the evaluation")
 
 
 @cache

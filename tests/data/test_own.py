@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from ssl_bench.config import found
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
@@ -22,6 +23,7 @@ SIZE = ["dataset.size=16", "dataset.workers=2"]
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found._say.cache_clear()
 
 
 def picture(seed: int) -> Image.Image:
@@ -243,8 +245,8 @@ def test_what_needs_labels_is_left_out_of_the_default_and_refused_by_name(
     small += ["backbone=resnet_digits", "backbone.width=4", "head.out=16"]
     code, text = train(*small, "evaluate.knn.k=3", small=False)
     assert code == 0
-    found = f"{root}: no classes, 36 images to train on, 4 to test (held out: dataset.test_share=0.1)"
-    assert f"{found}; knn and linear, which need classes, are left out of the evaluation\n" in text
+    assert f"{root}: no classes, 36 images to train on, 4 to test (held out: dataset.test_share=0.1)\n" in text
+    assert "folder:photos: no classes, so knn and linear are left out of the evaluation\n" in text
     assert "geometry/uniformity" in text and "geometry/effective_rank" in text and "geometry/tolerance" not in text
     assert "folder:photos" in (only_run() / "config.yaml").read_text()
     code, text = train(*small, "evaluate=[knn,geometry]", small=False)
@@ -272,7 +274,8 @@ def test_one_trains_on_one_dataset_and_evaluates_on_another(train: Callable[...,
     words = ["dataset=folder", f"dataset.root={first}", *SIZE, "batch_size.size=8", "epochs=1", "tracking=off"]
     words += ["backbone=resnet_digits", "backbone.width=4", "head.out=16", "evaluate.baselines=[]"]
     on = f"evaluate.on={{dataset: folder, root: {second}, size: 64}}"
-    plain, other = load([*words, "evaluate=geometry"]), load([*words, "evaluate=knn", on])
+    plain, other = load([*words, "evaluate=geometry"]), load([*words, on])
+    assert {"knn", "linear", "geometry"} <= other["evaluate"].keys()  # which the second has classes for
     assert run_id(plain) == run_id(other) and other["evaluate"]["knn"]["k"] == 54 // 50
     parts = Parts(other)
     assert parts.evaluated.eval_view == {"resize": 18, "size": 16} and parts.evaluated.num_classes == 2
