@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from ssl_bench import cli
 from ssl_bench.config import compose, schema
@@ -58,18 +59,13 @@ def first_values(words: Sequence[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory of a finished run, for the commands about one; its backbone can be exported."""
+    """Directory of a finished run, for the commands about one."""
     folder = tmp_path_factory.mktemp("readme")
-    small = [word for word in SMALL if not word.startswith("backbone.")]
-    small += [
-        "max_steps=1",
-        "loss=dcl",
-        "evaluate=[knn]",
-        "backbone=resnet18",
-        "dataset.size=12",
-        f"paths.outputs={folder}/outputs",
-    ]
+    small = [*SMALL, "max_steps=1", "loss=dcl", "evaluate=[knn]", f"paths.outputs={folder}/outputs"]
     assert import_module("ssl_bench.commands.train").main(small) == 0
+    (folder / "photos").mkdir()
+    for i in range(20):
+        Image.new("RGB", (40 + i, 30), (9 * i, 100, 50)).save(folder / "photos" / f"{i}.jpg")
     (results,) = folder.glob("outputs/default/*/results.json")
     return results.parent
 
@@ -108,6 +104,10 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
     if name in ("train", "mi", "weight"):
         if "--help" in words or "--cfg" in words:
             return words
+        if "dataset=folder" in text:
+            return [*words, "max_steps=1", "batch_size.size=8", "dataset.size=32", "tracking=off"]
+        if "dataset=hf" in text:
+            return [*words, "--cfg", "job"]
         if "experiment=" in text or re.search(rf"={NEEDS_DATA}|slurm|devices=\d", text):
             _composed(words, name)
             return ["--cfg", "job"]

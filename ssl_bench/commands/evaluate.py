@@ -114,8 +114,10 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     config = read_config(folder)
     stored: Any = files.read_yaml(folder / "config.yaml")
     for override in overrides:
-        if not override.startswith(("evaluate=", "evaluate.", "paths.data=")):
-            raise ConfigError(f"{override}: only evaluate and paths.data can be changed after the training")
+        places = [f"dataset.{key}=" for key in ("root", "path") if key in config["dataset"]]
+        if not override.startswith(("evaluate=", "evaluate.", "paths.data=", *places)):
+            known = ", ".join(["evaluate", *(place.rstrip("=") for place in places)])
+            raise ConfigError(f"{override}: only {known} and paths.data can be changed after the training")
     changed = compose.evaluated_again(config, overrides)
     changed |= {"devices": 1, "graph": False, "halt_at": None, "tracking": stored.get("tracking", config["tracking"])}
     schema.check(config | changed)

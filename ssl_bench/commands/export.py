@@ -1,9 +1,13 @@
-"""``ssl-bench export RUN_DIR [--format timm|torchvision|card] [--out DIR]``: write the backbone of a trained run.
+"""``ssl-bench export RUN_DIR [--format FORMAT] [--out DIR]``: write the backbone of a trained run.
 
 * ``timm``, ``torchvision``: ``RUN_DIR/export/backbone_<library>.pt``, weights with that library's names, and a JSON
   with the lines of Python that load them.
+* ``ssl_bench``: ``RUN_DIR/export/backbone_ssl_bench.safetensors``, a network that timm does not have, and a JSON from
+  which this package builds it.
 * ``card``: ``RUN_DIR/export/card/``, a folder to share: ``model.safetensors`` and ``config.json``, which timm and the
-  Hugging Face hub read, and a model card, ``README.md``.
+  Hugging Face hub read, or this package, and a model card, ``README.md``.
+
+The default is ``timm`` for networks of timm, and ``ssl_bench`` for others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +18,7 @@ from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.errors import ConfigError
 
-FORMATS = ("timm", "torchvision", "card")
+FORMATS = ("timm", "torchvision", "ssl_bench", "card")
 
 
 @in_sentences
@@ -22,19 +26,19 @@ def main(arguments: Sequence[str]) -> int:
     """Write the export and print the path of its description; 0, 1 for a checkpoint that cannot be used, 2 refused."""
     parser = Parser("export", "Write the backbone of a trained run for timm or torchvision, or as a folder to share.")
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="outputs/<name>/<run_id>")
-    parser.add_argument("--format", choices=FORMATS, default="timm", help="card: a folder for the Hugging Face hub")
+    parser.add_argument("--format", choices=FORMATS, help="card: a folder for the Hugging Face hub")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to, inside RUN_DIR unless it is given")
     options = parser.parse_args(arguments)
     print(export(options.run, options.format, options.out))
     return 0
 
 
-def export(folder: Path, form: str, out: Path | None = None) -> Path:
+def export(folder: Path, form: str | None = None, out: Path | None = None) -> Path:
     """Export the backbone of the run in ``folder``; return the path of the export's description.
 
     Args:
         folder: directory of the run.
-        form: one of ``FORMATS``.
+        form: one of ``FORMATS``; None: ``timm`` for its networks, else ``ssl_bench``.
         out: folder to write to; None: ``folder/export``, for a card ``folder/export/card``.
 
     Raises:
@@ -48,6 +52,7 @@ def export(folder: Path, form: str, out: Path | None = None) -> Path:
     from ssl_bench.training.parts import load_run, read_config
 
     config = read_config(folder)
+    form = form or ("timm" if libraries.is_of_timm(config) else "ssl_bench")
     libraries.check_exportable(form, config)
     out = out or folder / "export" / ("card" if form == "card" else "")
     if form == "card":
@@ -62,13 +67,21 @@ def export(folder: Path, form: str, out: Path | None = None) -> Path:
 
 def _write_card(out: Path, config: dict[str, Any], run: Any) -> Path:
     """Write weights, configuration and card; return the path of the card."""
+    from ssl_bench.networks import export as libraries
     from ssl_bench.networks import hub
     from ssl_bench.papers.card import card
     from ssl_bench.record import results
 
     backbone = run.parts.method.encoder.get_submodule("backbone")
-    digest = hub.write(out, backbone, config["dataset"], run.parts.dataset.eval_view)
-    load = _load(config["backbone"], backbone.state_dict())
+    if libraries.is_of_timm(config):
+        args = config["backbone"].get("args")
+        digest = hub.write(out, backbone, config["dataset"], run.parts.dataset.eval_view, args)
+        load = _load(config["backbone"], backbone.state_dict())
+    else:
+        digest = hub.write_ours(out, backbone, libraries.our_config(config))
+        load = [
+            ("In this folder, with ssl_bench, since timm has no such network:", libraries.ours_loading("config.json"))
+        ]
     facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"], "SHA-256 of the weights": digest}
     try:
         command = files.read_bytes(run.folder / "command.txt").decode().strip()

@@ -30,6 +30,7 @@ KINDS = {
     "temperature": ["objective.temperature.Temperature"],
     "optimizer": ["training.optim.Recipe"],
     "evaluate": ["evaluate.target.Evaluator"],
+    "evaluate.on": ["data.arrays.Dataset"],
 }
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -64,6 +65,11 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
         raise ConfigError(f"{key}: {error}") from error
 
 
+def open_dataset(node: Mapping[str, Any], data: str, key: str = "dataset") -> Any:
+    """Build a dataset, in its own folder ``root`` or in the folder of all datasets, ``data``."""
+    return build(node, key, **({} if "root" in node else {"root": data}))
+
+
 def has_argument(node: Any, key: str, argument: str) -> bool:
     """Whether the constructor that a node names has an argument of that name."""
     return argument in _signature(find_target(node, key))[0]
@@ -85,7 +91,7 @@ def find_target(node: Any, key: str) -> Any:
     if path is None:
         raise ConfigError(f"{key} has no _target_: set {key} to one of its options")
     packages = ("ssl_bench", *plugins.allowed())
-    declared = KINDS[key.partition(".")[0]]
+    declared = KINDS.get(key) or KINDS[key.partition(".")[0]]
     wanted = " or ".join(name.rpartition(".")[2] for name in declared)
     where = f"set it to a {wanted} of {' or '.join(packages)}"
     if not isinstance(path, str) or path.partition(".")[0] not in packages:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -18,10 +19,10 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench.config import guard, plugins
+from ssl_bench.config import found, guard, identity, plugins
 from ssl_bench.config.build import near
 from ssl_bench.config.schema import Config, directory
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.hardware import concurrent_runs
 
 ConfigStore.instance().store("schema", Config)
@@ -43,12 +44,20 @@ NUMBERS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperatu
 def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a composed configuration into a plain dict without interpolations.
 
-    Its key ``choices`` has the option that was chosen in each group.
+    Its key ``choices`` has the option that was chosen in each group. What the user's own images and weights are is
+    found on the disk, and written into it.
 
     Raises:
-        ConfigError: an interpolation has no value, a value is missing, or a plugin cannot be used.
+        ConfigError: an interpolation has no value, a value is missing, a plugin cannot be used, or there are no such
+            images or weights.
     """
+    choices = dict(choices)
     try:
+        if "dataset" in cfg:
+            found.find_images(cfg, choices)
+            found.find_weights(cfg)
+            _find_other_images(cfg)
+            found.leave_out(cfg, choices)
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise ConfigError(explain(error)) from error
@@ -57,6 +66,31 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
     config |= {"plugins": listed} if listed else {}
     config["choices"] = {k: v for k, v in sorted(choices.items()) if v is not None and "/" not in k and k != "local"}
     return config
+
+
+def _find_other_images(cfg: DictConfig) -> None:
+    """Replace ``evaluate.on``, a dataset's option or a mapping of the option ``dataset`` and keys, by that dataset."""
+    given = OmegaConf.to_container(cfg.evaluate).get("on")  # type: ignore[union-attr]
+    keys = given if isinstance(given, dict) else {"dataset": given}
+    if given is None or "_target_" in keys:
+        return
+    require(bool(keys.get("dataset")), "evaluate.on", given, "a dataset, or to {dataset: folder, root: DIR}")
+    overrides = [f"dataset={keys['dataset']}", *(f"dataset.{k}={v}" for k, v in keys.items() if k != "dataset")]
+    try:
+        check_overrides(overrides)
+        with _hydra():
+            other, choices = _composed(overrides, "train")
+    except (HydraException, ConfigError) as error:
+        raise ConfigError(f"evaluate.on: {explain(error, overrides)}") from error
+    other.paths.data = cfg.paths.data
+    found.find_images(other, choices)
+    node: Any = OmegaConf.to_container(other.dataset, resolve=True)
+    raw: Any = OmegaConf.to_container(cfg.evaluate, resolve=False)
+    with open_dict(cfg):
+        cfg.evaluate.on = {"dataset": choices["dataset"].rpartition(":")[2], **node}
+        for name, evaluator in raw.items():
+            if isinstance(evaluator, dict) and evaluator.get("k") == "${dataset.knn_k}":
+                cfg.evaluate[name].k = node["knn_k"]
 
 
 def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any]:
@@ -68,13 +102,13 @@ def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any
     try:
         check_overrides(overrides)
         with _hydra():
-            return resolve(*_composed(overrides, primary))
+            return resolve(*_composed(with_arguments(overrides), primary))
     except (HydraException, ValueError) as error:
         raise ConfigError(explain(error, overrides, primary)) from error
 
 
 def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The keys ``evaluate`` and ``paths`` of a run that is evaluated with overrides of them.
+    """The keys ``evaluate``, ``paths`` and ``dataset`` of a run that is evaluated with overrides of them.
 
     The options that ``evaluate=...`` names take the place of the run's evaluators, with values of the run where they
     refer to other keys. Without it the run's own evaluators stay, and the overrides change their settings.
@@ -89,24 +123,33 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         check_overrides(overrides)
         given = {each.key_or_group: each for each in OverridesParser.create().parse_overrides(list(overrides))}
         root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
+        root.evaluate = {"on": None} | config["evaluate"]  # runs of older versions lack it
+        choices = dict(config["choices"])
         if "evaluate" in given:
             with _hydra():
-                options = _composed([str(given.pop("evaluate").input_line)], "train")[0].evaluate
-            evaluators = {name: node for name, node in options.items() if OmegaConf.is_dict(node)}
-            settings = {name: value for name, value in config["evaluate"].items() if not isinstance(value, Mapping)}
+                composed, chosen = _composed([str(given.pop("evaluate").input_line)], "train")
+            choices |= {"evaluate": chosen.get("evaluate")}
+            evaluators = identity.evaluators(composed.evaluate)
+            own = identity.evaluators(config["evaluate"])
+            settings = {name: value for name, value in config["evaluate"].items() if name not in own}
             root.evaluate = OmegaConf.merge(evaluators, settings)
         OmegaConf.set_struct(root, True)
         for key, override in given.items():
             if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
-                names = [name for name, node in root.evaluate.items() if OmegaConf.is_dict(node)]
+                names = list(identity.evaluators(root.evaluate))
                 known = [path for path, _ in guard.leaves(OmegaConf.to_container(root.evaluate), "evaluate")]
                 remedy = f"the run's evaluators are {', '.join(names)}; evaluate=[NAME,...] takes others"
-                raise ConfigError(f"there is no key {key}{near(key, known)}: {remedy}")
-            OmegaConf.update(root, key, override.value())
+                beside = [other for other in known if other.startswith(f"{key.rpartition('.')[0]}.")]
+                raise ConfigError(f"there is no key {key}{near(key, beside)}: {remedy}")
+            value: Any = override.value()
+            is_place = key in ("dataset.root", "dataset.path")
+            OmegaConf.update(root, key, str(Path(value).absolute()) if is_place else value, force_add=True)
+        _find_other_images(root)
+        found.leave_out(root, choices)
         resolved: Any = OmegaConf.to_container(root, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(explain(error, overrides)) from error
-    return {key: resolved[key] for key in ("evaluate", "paths")}
+    return {key: resolved[key] for key in ("evaluate", "paths", "dataset")}
 
 
 def _composed(overrides: Sequence[str], primary: str) -> tuple[DictConfig, dict[str, Any]]:
@@ -145,7 +188,7 @@ class Composer:
         chosen, values = list[str](), list[str]()  # what Hydra has to compose, and what sets a value
         for override in overrides:
             key = override.partition("=")[0]
-            if not re.fullmatch(r"[\w./]+", key):  # it adds, removes or moves something
+            if not re.fullmatch(r"[\w./]+", key) or key.startswith("backbone.args."):  # it adds, removes or moves
                 raise ValueError(override)
             part = chosen if key in groups or "/" in key or key.startswith("hydra.") else values
             part.append(override)
@@ -185,6 +228,11 @@ def as_written(overrides: Any) -> list[str]:
     """Hydra's list of overrides as texts, without resolving interpolations in them."""
     texts: Any = OmegaConf.to_container(overrides, resolve=False)
     return list(texts)
+
+
+def with_arguments(overrides: Sequence[str]) -> list[str]:
+    """Overrides as Hydra takes them: arguments of timm below ``backbone.args`` are new keys."""
+    return [f"++{override}" if override.startswith("backbone.args.") else override for override in overrides]
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

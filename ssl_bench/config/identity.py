@@ -15,7 +15,8 @@ from typing import Any
 VOLATILE = {"name", "choices", "devices", "threads", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
 VOLATILE |= {"checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate", "halt_at"}
 RUN_ID_DIGITS = 10
-VOLATILE_IN = {"dataset": {"workers", "train_images"}, "framework": {"sharded"}}  # keys of a group
+VOLATILE_IN = {"dataset": {"workers", "train_images"}, "framework": {"sharded"}, "init": {"path"}}  # keys of a group
+OWN = {"root", "path", "skip_broken", "hashes", "dataset"}  # and of a dataset whose images have the hash ``content``
 # Classes on which the length of the training has no influence; any other one may depend on it.
 STEADY = {"temperature": {"Fixed", "Learned", "MACLa", "MACLb"}, "optimizer": {"SGD", "Adam", "AdamW", "LARS"}}
 # Keys of evaluators that say where their data is.
@@ -32,6 +33,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "loss.own_view": False,
         "optimizer.decay_norms": False,
     },
+    "0.3.0": {"init": None, "backbone.freeze": False, "backbone.args": None},
 }
 # Modules whose classes have another place since a version, the first that begins a ``_target_`` counts.
 MOVED: dict[str, dict[str, str]] = {
@@ -72,17 +74,33 @@ def canonical(config: Mapping[str, Any]) -> str:
     content = _without(config, VOLATILE | ({"epochs"} if extensible(config) else set()))
     for group, keys in VOLATILE_IN.items():
         if group in content:
-            content[group] = _without(content[group], keys)
+            content[group] = _of_dataset(content[group]) if group == "dataset" else _without(content[group], keys)
     for path, value in (item for keys in ADDED.values() for item in keys.items()):
         group, _, key = path.rpartition(".")
         if group and isinstance(node := content.get(group), Mapping) and node.get(key) == value:
             content[group] = _without(node, {key})
+        elif not group and content.get(key) == value:
+            content = _without(content, {key})
     return text(content)
+
+
+def _of_dataset(node: Any) -> Any:
+    """A dataset without what its images do not depend on: the place of the user's own images, which have a hash."""
+    own = isinstance(node, Mapping) and "content" in node
+    return _without(node, VOLATILE_IN["dataset"] | (OWN if own else set()))
 
 
 def evaluation_id(name: str, evaluator: Mapping[str, Any]) -> str:
     """Ten hexadecimal digits for an evaluator with its settings; ``name`` is its key below ``evaluate``."""
-    return _digits(text([name, _without(evaluator, VOLATILE_OF.get(name, set()))]))
+    content = _without(evaluator, VOLATILE_OF.get(name, set()))
+    if "on" in content:
+        content["on"] = _of_dataset(content["on"])
+    return _digits(text([name, content]))
+
+
+def evaluators(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The evaluators below ``evaluate``: what else stands there is no mapping, or the dataset of ``evaluate.on``."""
+    return {name: each for name, each in node.items() if isinstance(each, Mapping) and name != "on"}
 
 
 def extensible(config: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ssl_bench.config import compose
+from ssl_bench.config import compose, identity
 from ssl_bench.config.schema import directory
 
 
@@ -21,13 +21,15 @@ def explained(root: DictConfig) -> str:
         root: Hydra's configuration with Hydra's own part.
 
     Raises:
-        ConfigError: a value is missing, or an interpolation has none.
+        OmegaConfBaseException: an interpolation has no value.
     """
     primary, choices = root.hydra.job.config_name, dict(root.hydra.runtime.choices)
-    config = compose.resolve(OmegaConf.masked_copy(root, [str(key) for key in root if key != "hydra"]), choices)
-    chosen = {group: [name] for group, name in config.pop("choices").items() if (directory() / group).is_dir()}
+    own = OmegaConf.masked_copy(root, [str(key) for key in root if key != "hydra"])
+    config: Any = OmegaConf.to_container(own, resolve=True)
+    chosen = {g: [name] for g, name in choices.items() if "/" not in g and name and (directory() / g).is_dir()}
+    chosen = {group: chosen[group] for group in sorted(chosen) if group not in ("evaluate", "local", "experiment")}
     if "evaluate" in config:
-        chosen["evaluate"] = [name for name, node in config["evaluate"].items() if isinstance(node, Mapping)]
+        chosen["evaluate"] = list(identity.evaluators(config["evaluate"]))
     meanings, blocks = dict(_comments(directory() / f"{primary}.yaml")), {"": [""]}
     for group, names in chosen.items():
         meanings = _of_group(group, config[group]) | meanings

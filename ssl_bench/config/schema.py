@@ -78,6 +78,7 @@ class Config:
     epochs: int = MISSING
     max_steps: int | None = MISSING
     halt_at: int | None = MISSING
+    init: Any = MISSING
     precision: str = MISSING
     tf32: Any = MISSING
     compile: Any = MISSING
@@ -183,6 +184,7 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
     converted(node.get("baselines"), list[Literal["init", "raw"]], "evaluate.baselines")
     for name, evaluator in node.items():
         known = name in ("every", "watch", "baselines") or isinstance(evaluator, Mapping)
+        known |= name == "on" and evaluator is None
         require(known, f"evaluate.{name}", evaluator, "an evaluator, or leave it out")
 
 

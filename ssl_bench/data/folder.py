@@ -23,7 +23,15 @@ LAYOUT = (
 )
 
 
-class Folder(Photos):
+class Files(Photos):
+    """Base class of splits with a file for each image."""
+
+    def encoded(self, i: int) -> Tensor:
+        with open_regular(self.name(i)) as file:  # a pipe with the name of an image is not waited for
+            return torch.from_numpy(np.fromfile(file, dtype=np.uint8))
+
+
+class Folder(Files):
     """The images of some classes, ordered by class and then by name, as in torchvision's ImageFolder.
 
     Args:
@@ -41,10 +49,6 @@ class Folder(Photos):
 
     def name(self, i: int) -> str:
         return f"{self.folder}/{self.classes[int(self.labels[i])]}/{self._files[i]}"
-
-    def encoded(self, i: int) -> Tensor:
-        with open_regular(self.name(i)) as file:  # a pipe with the name of an image is not waited for
-            return torch.from_numpy(np.fromfile(file, dtype=np.uint8))
 
 
 def images(folder: Path) -> list[str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ssl_bench")
 T = TypeVar("T")
 MAX_DAMAGED = 0.001  # largest share of damaged images in a split
-FORMATS = ("JPEG", "PNG", "GIF", "WEBP")  # Pillow would start another program for some others
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF")  # Pillow would start another program for some others
 JPEG = [0xFF, 0xD8, 0xFF]  # its first bytes
 RGB = 3  # torchvision.io.ImageReadMode.RGB
 
@@ -47,7 +47,10 @@ class Photos(Source):
 
     Attributes:
         damaged: index and reason of the damaged images found so far.
+        upright: turn the images as EXIF's orientation says.
     """
+
+    upright = False
 
     def __init__(self, labels: Tensor, workers: int | None) -> None:
         self.labels = labels
@@ -94,7 +97,7 @@ class Photos(Source):
             if j in self.damaged or (j != i and self.labels[j] != self.labels[i]):
                 continue
             try:
-                return decode(self.encoded(j))
+                return decode(self.encoded(j), self.upright)
             except (RuntimeError, OSError, ValueError) as error:
                 self._record_damage(j, error)
         raise RunError(f"{self.name(i)} cannot be decoded, and no other image of its class can: replace them")
@@ -113,17 +116,17 @@ class Photos(Source):
                 )
 
 
-def decode(data: Tensor) -> Tensor:
-    """Decode JPEG, PNG, GIF or WebP, detected from the content: uint8 [k] -> uint8 [3, h, w].
+def decode(data: Tensor, upright: bool = False) -> Tensor:
+    """Decode JPEG, PNG, GIF, WebP, BMP or TIFF, detected from the content: uint8 [k] -> uint8 [3, h, w].
 
     As in torchvision's ImageFolder, grey becomes three equal channels, CMYK is converted, an alpha channel is dropped
-    and EXIF's orientation is ignored. Of a moving picture the first frame counts.
+    and EXIF's orientation is ignored unless the image is to be ``upright``. Of a moving picture the first frame counts.
 
     Raises:
         RuntimeError, OSError, ValueError: the data is damaged, or no picture.
     """
     native = _native() if data[:3].tolist() == JPEG else None  # it ends the process on some damaged PNGs
-    image = _pillow(data) if native is None else native(data, RGB, False)
+    image = _pillow(data, upright) if native is None else native(data, RGB, upright)
     if image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
         raise ValueError(f"it has the shape {list(image.shape)}")
     return image
@@ -140,10 +143,12 @@ def _native() -> Callable[[Tensor, int, bool], Tensor] | None:
         return None
 
 
-def _pillow(data: Tensor) -> Tensor:
+def _pillow(data: Tensor, upright: bool) -> Tensor:
     import numpy as np
+    from PIL import ImageOps
 
-    with opened(BytesIO(data.numpy().tobytes())) as image:
+    with opened(BytesIO(data.numpy().tobytes())) as opened_image:
+        image = ImageOps.exif_transpose(opened_image) if upright else opened_image
         if image.mode.startswith("I"):  # PNG of 16 bits
             grey = torch.from_numpy(np.array(image).astype(np.int32) >> 8).byte()
             return grey.expand(3, -1, -1).contiguous()

@@ -45,6 +45,8 @@ class Geometry(Evaluator):
     alignment             E |f - g|^gamma of two random training views of each image, in [0, 2^gamma] (MACL eq. 5)
     projection_alignment  the alignment of the projections if ``features`` is backbone; both are for networks only
 
+    Without classes, whatever compares them is left out, and the uniformity, the rank and the alignment are yielded.
+
     The papers report S below 1/e, its value for cosines around 0. That needs features with positive entries, as the
     backbone's are.
 
@@ -68,10 +70,12 @@ class Geometry(Evaluator):
         self.features, self.t, self.gamma, self.silhouette_samples = features, t, gamma, silhouette_samples
 
     def check(self, target: Target) -> None:
-        target.labels("test")
+        if target.num_classes:
+            target.labels("test")
 
     def run(self, target: Target) -> Iterator[tuple[str, float | Artifact]]:
-        labels, features = target.labels("test"), target.features("test").get(self.features)
+        features = target.features("test").get(self.features)
+        labels = target.labels("test") if target.num_classes else target.test.labels.to(target.device)
         if features is None:
             return
         if len(features) > 1:
@@ -124,7 +128,7 @@ def pair_statistics(
     tiles are divided over the ranks.
 
     Args:
-        num_classes: labels are in [0, num_classes).
+        num_classes: labels are in [0, num_classes); 0: there are no classes.
         t: sharpness of the kernel of the uniformity, positive.
         tile: b; the result does not depend on it. Memory beside the features: a few b x max(b, D).
     """
@@ -143,6 +147,9 @@ def pair_statistics(
             sums[2] += cosines.sum()
             distances[label] += (2 - 2 * cosines).clamp_min_(0).sqrt_().sum()
     sensitivity, uniformity, tolerance = (all_sum(sums) / (count * (count - 1) / 2)).tolist()
+    if not num_classes:
+        yield "uniformity", math.log(uniformity)
+        return
     sizes = labels.bincount(minlength=num_classes)
     means = (all_sum(distances) / (sizes * (sizes - 1) / 2))[sizes > 1].cpu()
     yield "tolerance", tolerance

@@ -11,6 +11,7 @@ Shapes: Q queries, N bank entries, D features, n queries and m bank entries of a
 """
 
 import itertools
+import logging
 import math
 from collections.abc import Iterator, Sequence
 
@@ -26,6 +27,7 @@ from ssl_bench.precision import products
 from ssl_bench.seeding import stream
 from ssl_bench.signals import stop_if_asked
 
+log = logging.getLogger("ssl_bench")
 GROUP = 16  # G
 LOW_HALF = 0xFFFFFFFF
 # n, m. The cosines of a block on a CPU have 26 MB: glibc keeps freed memory of less than 32 MB for the next block.
@@ -202,6 +204,8 @@ class KNN(Evaluator):
         per_class: also yield the accuracy on the test images of each class (top1_class0 ...), for the first pair.
     """
 
+    needs_labels = True
+
     def __init__(
         self, k: int | Sequence[int] = 200, temperature: float | Sequence[float] = 0.1, per_class: bool = False
     ) -> None:
@@ -212,6 +216,13 @@ class KNN(Evaluator):
         require(min(self.temperature, default=0) > 0, "temperature", temperature, "one or more positive numbers")
 
     def check(self, target: Target) -> None:
+        self._check(target)
+        tenth = len(target.train) // 10
+        if (largest := max(self.k)) > tenth:
+            sentence = "knn: k=%d is more than a tenth of the %d labelled training images: %d or less says more"
+            log.warning(sentence, largest, len(target.train), max(1, tenth))
+
+    def _check(self, target: Target) -> None:
         bank_labels, _ = target.labels("train"), target.labels("test")
         for k, temperature in itertools.product(self.k, self.temperature):
             check_votes(bank_labels, k, temperature, target.num_classes)
@@ -220,7 +231,7 @@ class KNN(Evaluator):
         return many_neighbours(max(self.k), len(target.train))
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
-        self.check(target)
+        self._check(target)
         bank_labels, labels = target.labels("train"), target.labels("test")
         pairs = list(itertools.product(self.k, self.temperature))
         for space, bank in target.features("train").items():
@@ -245,6 +256,8 @@ class HeldOutKNN(Evaluator):
     Args:
         k, temperature: of the votes; a k larger than nine tenths of the train split is refused.
     """
+
+    needs_labels = True
 
     def __init__(self, k: int = 200, temperature: float = 0.1) -> None:
         require(k >= 1, "k", k, "1 or more")

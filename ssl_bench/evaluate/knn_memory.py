@@ -28,6 +28,8 @@ class MemoryKNN(Evaluator):
         RunError: (run) the memory is divided over ranks.
     """
 
+    needs_labels = True
+
     def __init__(self, k: int, temperature: float) -> None:
         self.k, self.temperature = k, temperature
 

@@ -126,6 +126,8 @@ class LinearProbe(Evaluator):
         per_class: also yield the accuracy on the test images of each class (top1_class0 ...).
     """
 
+    needs_labels = True
+
     def __init__(
         self,
         lrs: Sequence[float] = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),

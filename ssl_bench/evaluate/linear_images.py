@@ -63,6 +63,8 @@ class LinearOnImages(Evaluator):
         per_class: also yield the accuracy on the test images of each class (top1_class0 ...).
     """
 
+    needs_labels = True
+
     def __init__(
         self,
         size: int,

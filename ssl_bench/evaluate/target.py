@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,13 @@ SplitName = Literal["train", "test"]
 
 
 class Evaluator(ABC):
-    """Base of the evaluators, described above."""
+    """Base of the evaluators, described above.
+
+    Attributes:
+        needs_labels: whether it says nothing about images without classes.
+    """
+
+    needs_labels: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, target: "Target") -> Iterator[tuple[str, float | Artifact]]:
@@ -145,6 +151,8 @@ class Target:
             ConfigError: a label is outside [0, num_classes).
         """
         labels = self.split(name).labels
+        if not self.num_classes:
+            raise ConfigError("the images have no classes: set evaluate to evaluators that need none, such as geometry")
         if labels.min() < 0 or labels.max() >= self.num_classes:
             values = f"{int(labels.min())} to {int(labels.max())}, not in [0, {self.num_classes})"
             raise ConfigError(

@@ -31,6 +31,7 @@ def timm_backbone(
     stem: Literal["imagenet", "cifar"] = "imagenet",
     zero_init_residual: bool | None = None,
     size: int | None = None,
+    args: dict | None = None,  # type: ignore[type-arg]  # its values are checked by timm
 ) -> Backbone:
     """Build a network of timm without its classifier.
 
@@ -40,6 +41,7 @@ def timm_backbone(
         stem: ``cifar`` replaces a ResNet's 7 x 7 convolution by a 3 x 3 one of stride 1 and removes the max-pool.
         zero_init_residual: start each residual block's last BN at scale 0; None: timm's default.
         size: height and width of the images, for networks that accept one size only (ViT, Swin); None: timm's default.
+        args: further arguments of ``timm.create_model``, such as ``img_size`` and ``patch_size`` of a ViT.
 
     Raises:
         InvalidValue: timm has no such network, or the network has no such option or no stem that can be replaced.
@@ -51,10 +53,22 @@ def timm_backbone(
     options: dict[str, Any] = {} if zero_init_residual is None else {"zero_init_last": zero_init_residual}
     if size is not None and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
         options["img_size"] = size
+    for argument, remedy in _TAKEN.items():
+        require(argument not in (args or {}), f"args.{argument}", (args or {}).get(argument), f"nothing: {remedy}")
     try:
-        model: Any = timm.create_model(name, num_classes=0, in_chans=in_channels, **options)
-    except TypeError as error:
-        raise InvalidValue("zero_init_residual", zero_init_residual, f"null: name={name} has no such option") from error
+        model: Any = timm.create_model(name, num_classes=0, in_chans=in_channels, **(options | (args or {})))
+    except Exception as error:  # timm has no error class for arguments that do not fit
+        if isinstance(error, TypeError) and zero_init_residual is not None and "zero_init_last" in str(error):
+            remedy = f"null: name={name} has no such option"
+            raise InvalidValue("zero_init_residual", zero_init_residual, remedy) from error
+        if not args:
+            raise
+        raise InvalidValue("args", args, f"arguments that timm's {name} takes ({error})") from error
+    patches = getattr(getattr(model, "patch_embed", None), "num_patches", None)
+    if patches == 1:
+        side = model.patch_embed.patch_size[0]
+        one = f"a divisor of {side} below it: name={name} makes one patch of an image, and so one token"
+        raise InvalidValue("args.patch_size", side, one)
     model.num_features = model.head_hidden_size  # width of the output: some networks have one more layer at their end
     if stem == "cifar":
         conv = getattr(model, "conv1", None)
@@ -64,6 +78,14 @@ def timm_backbone(
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
         model.maxpool = nn.Identity()
     return cast(Backbone, model)
+
+
+_TAKEN = {
+    "pretrained": "start from a file by init=FILE, whose hash identifies the run",
+    "checkpoint_path": "start from a file by init=FILE, whose hash identifies the run",
+    "in_chans": "the dataset says it",
+    "num_classes": "the network has no classifier",
+}
 
 
 def wide_resnet50(width: int, in_channels: int, zero_init_residual: bool) -> Backbone:

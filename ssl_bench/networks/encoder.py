@@ -12,11 +12,20 @@ from ssl_bench.networks.narrow import replace_narrow
 
 
 class Encoder(nn.Module):
-    """A backbone followed by a projection head; evaluators use the outputs of both."""
+    """A backbone followed by a projection head; evaluators use the outputs of both.
+
+    A backbone with the attribute ``frozen`` (:func:`ssl_bench.networks.weights.freeze`) is never in training mode.
+    """
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.backbone, self.head = replace_narrow(backbone), head
+
+    def train(self, mode: bool = True) -> "Encoder":
+        super().train(mode)
+        if getattr(self.backbone, "frozen", False):
+            self.backbone.eval()
+        return self
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """[B, channels, H, W] -> ``backbone`` [B, F] and ``projection`` [B, D], neither normalised."""

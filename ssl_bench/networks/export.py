@@ -1,7 +1,8 @@
 """Write the backbone of a run as a state dict that timm or torchvision loads, and read such exports again.
 
 timm and torchvision use the same names for the tensors of a ResNet, so the two exports differ only in what is checked.
-An export is loaded by :func:`load`, or without this package by the lines of Python in the JSON beside the file.
+A network that timm does not have is written as safetensors with its part of the configuration, for this package. Any
+export is loaded by :func:`load`, or without this package by the lines of Python in the JSON beside the file.
 """
 
 import hashlib
@@ -10,42 +11,47 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from ssl_bench import files
+from ssl_bench.config.build import build
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import timm_backbone
 
 LARGEST = 2**36  # bytes of an export
 
 
+def is_of_timm(config: Mapping[str, Any]) -> bool:
+    """Whether the backbone of a run is a network of timm. The path of the module may have changed since the run."""
+    return str(config["backbone"]["_target_"]).rpartition(".")[2] == timm_backbone.__name__
+
+
 def check_exportable(form: str, config: Mapping[str, Any]) -> None:
     """Refuse an export that cannot work, before the weights are read.
 
     Args:
-        form: ``timm``, ``torchvision`` or ``card``.
+        form: ``timm``, ``torchvision``, ``ssl_bench`` or ``card``.
         config: resolved configuration of the run.
 
     Raises:
-        ConfigError: the backbone is none of timm's.
+        ConfigError: the library does not have the backbone.
     """
-    target: str = config["backbone"]["_target_"]
-    if target.rpartition(".")[2] != timm_backbone.__name__:  # the module's path may have changed since the run
-        name = config["choices"].get("backbone", target)
-        others = "such as backbone=resnet18_cifar, or any with backbone=timm backbone.name=NAME"
-        remedy = f"export a run with one, {others}; ssl_bench.training.parts.load_run opens this run in Python"
+    if form in ("timm", "torchvision") and not is_of_timm(config):
+        name = config["choices"].get("backbone", config["backbone"]["_target_"])
+        remedy = "leave --format out, or set it to card or ssl_bench: the file is then loaded with this package"
         raise ConfigError(f"--format {form}: backbone={name} is no network of timm: {remedy}")
 
 
 def export(
     out: Path, library: str, config: Mapping[str, Any], weights: Mapping[str, Tensor], run_id: str, step: int
 ) -> Path:
-    """Write ``out/backbone_<library>.pt`` and a JSON that describes it; return the path of the JSON.
+    """Write ``out/backbone_<library>`` with its weights and a JSON that describes it; return the path of the JSON.
 
     Args:
         out: folder to write to, which is made.
-        library: ``timm`` or ``torchvision``.
+        library: ``timm`` or ``torchvision``, or ``ssl_bench``, whose weights are safetensors.
         config: resolved configuration of a run that :func:`check_exportable` accepts.
         weights: state dict of the backbone, float32.
         run_id, step: the run and the optimiser step that the weights are from.
@@ -53,30 +59,49 @@ def export(
     Raises:
         ConfigError: torchvision has no such network.
     """
-    node, dataset = config["backbone"], config["dataset"]
+    node, ours = config["backbone"], library == "ssl_bench"
     if library == "torchvision":
         _check_torchvision(node["name"], node["stem"], node["in_channels"], weights)
-    buffer = io.BytesIO()
-    torch.save(weights, buffer)
-    path = out / f"backbone_{library}.pt"
+    path = out / f"backbone_{library}.{'safetensors' if ours else 'pt'}"
+    if ours:
+        content, lines = safetensors.torch.save(contiguous(weights)), ours_loading(path.with_suffix(".json").name)
+        network = our_config(config)
+    else:
+        buffer = io.BytesIO()
+        torch.save(weights, buffer)
+        content = buffer.getvalue()
+        loading = f"model.load_state_dict(torch.load({path.name!r}, weights_only=True))"
+        lines = ["import torch", *building(library, node, weights), loading]
+        keys = {"name", "stem", "in_channels", "size", "args"}
+        network = {"size": None, "args": None} | {key: value for key, value in node.items() if key in keys}
+        network |= {key: config["dataset"][key] for key in ("mean", "std")}
     out.mkdir(parents=True, exist_ok=True)
-    files.write(path, lambda file: file.write(buffer.getbuffer()))
-    loading = f"model.load_state_dict(torch.load({path.name!r}, weights_only=True))"
-    description = {
-        "run_id": run_id,
-        "step": step,
-        "library": library,
-        "name": node["name"],
-        "stem": node["stem"],
-        "in_channels": node["in_channels"],
-        "size": node.get("size"),
-        "mean": dataset["mean"],
-        "std": dataset["std"],
-        "sha256": hashlib.sha256(buffer.getbuffer()).hexdigest(),
-        "load": ["import torch", *building(library, node, weights), loading],
-    }
+    files.write(path, lambda file: file.write(content))
+    description = {"run_id": run_id, "step": step, "library": library, **network}
+    description |= {"weights": path.name, "sha256": hashlib.sha256(content).hexdigest(), "load": lines}
     files.write_json(path.with_suffix(".json"), description)
     return path.with_suffix(".json")
+
+
+def our_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`load` needs to build a network of this package, and the images that it takes."""
+    node = {key: value for key, value in config["backbone"].items() if key != "freeze"}
+    images = {key: config["dataset"][key] for key in ("channels", "size", "mean", "std")}
+    return {"library": "ssl_bench", "backbone": node, **images}
+
+
+def ours_loading(name: str) -> list[str]:
+    """Lines of Python that load an export of a network of this package, whose JSON has that name."""
+    return [
+        "from pathlib import Path",
+        "from ssl_bench.networks.export import load",
+        f"model = load(Path({name!r}))[0].eval()",
+    ]
+
+
+def contiguous(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as safetensors stores them."""
+    return {name: value.contiguous() for name, value in weights.items()}
 
 
 def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
@@ -94,15 +119,20 @@ def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     description = files.read_json(path)
     if not isinstance(description, dict) or "sha256" not in description:
         raise ConfigError(f"{path} is no export: make one with `ssl-bench export RUN_DIR`")
-    weights = path.with_suffix(".pt")
+    weights = path.parent / description.get("weights", path.with_suffix(".pt").name)  # older exports name no file
     try:
         content = files.read_bytes(weights, LARGEST)
     except OSError as error:
         raise ConfigError(f"{weights}: {error.strerror}; export the run again") from error
     if hashlib.sha256(content).hexdigest() != description["sha256"]:
         raise ConfigError(f"{weights} does not belong to {path}: export the run again")
-    size = description.get("size")  # older exports have none
-    backbone = timm_backbone(description["name"], description["in_channels"], description["stem"], size=size)
+    backbone: nn.Module
+    if description["library"] == "ssl_bench":
+        backbone = build(description["backbone"], "backbone")
+        backbone.load_state_dict(safetensors.torch.load(content))
+        return backbone, description
+    size, args = description.get("size"), description.get("args")  # older exports have none
+    backbone = timm_backbone(description["name"], description["in_channels"], description["stem"], None, size, args)
     backbone.load_state_dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
     return backbone, description
 
@@ -149,7 +179,8 @@ def timm_arguments(node: Mapping[str, Any]) -> str:
     """Arguments of ``timm.create_model``, as Python, for a run's ``backbone``; its stem may need more."""
     import timm  # heavy: only where it is used
 
-    size = node.get("size")
+    size, given = node.get("size"), node.get("args") or {}
     fixed = size is not None and getattr(timm.get_pretrained_cfg(node["name"]), "fixed_input_size", False)
-    arguments = [repr(node["name"]), "num_classes=0", f"in_chans={node['in_channels']}"]
-    return ", ".join([*arguments, *([f"img_size={size}"] if fixed else [])])
+    arguments = ({"img_size": size} if fixed else {}) | given
+    told = [f"{key}={value!r}" for key, value in arguments.items()]
+    return ", ".join([repr(node["name"]), "num_classes=0", f"in_chans={node['in_channels']}", *told])

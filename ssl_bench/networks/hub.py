@@ -11,20 +11,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 from torch import nn
 
 from ssl_bench import files
+from ssl_bench.networks.export import contiguous
 
 OF_OTHER_WEIGHTS = ("tag", "license", "description", "origin_url", "paper_name", "paper_ids", "notes")
 
 
-def write(out: Path, model: nn.Module, dataset: Mapping[str, Any], eval_view: Mapping[str, int]) -> str:
+def write(
+    out: Path, model: nn.Module, dataset: Mapping[str, Any], eval_view: Mapping[str, int], args: dict[str, Any] | None
+) -> str:
     """Write the two files; return the SHA-256 of the weights.
 
     Args:
         out: folder to write to, which is made.
         model: a network of timm without a classifier.
         dataset: the run's ``dataset``, with ``size``, ``mean`` and ``std``.
+        args: of ``timm.create_model``.
         eval_view: ``resize`` and ``size`` of the view for evaluation, if it cuts out the centre of the images.
     """
     import timm  # heavy: only where it is used
@@ -39,11 +44,22 @@ def write(out: Path, model: nn.Module, dataset: Mapping[str, Any], eval_view: Ma
         "interpolation": "bilinear",
     }
     with tempfile.TemporaryDirectory() as folder:
-        timm.models.save_for_hf(model, folder, safe_serialization=True, data_config=data)
+        timm.models.save_for_hf(model, folder, model_args=args, safe_serialization=True, data_config=data)
         weights = Path(folder, "model.safetensors").read_bytes()
         config = json.loads(Path(folder, "config.json").read_text())
     for key in OF_OTHER_WEIGHTS:  # timm takes them from the weights that it publishes for this network
         config["pretrained_cfg"].pop(key, None)
+    return _write(out, weights, config)
+
+
+def write_ours(out: Path, model: nn.Module, config: dict[str, Any]) -> str:
+    """Write a network that timm does not have; :func:`ssl_bench.networks.export.load` reads ``config.json``."""
+    weights = safetensors.torch.save(contiguous(model.state_dict()))
+    named = {"weights": "model.safetensors", "sha256": hashlib.sha256(weights).hexdigest()}
+    return _write(out, weights, config | named)
+
+
+def _write(out: Path, weights: bytes, config: dict[str, Any]) -> str:
     out.mkdir(parents=True, exist_ok=True)
     files.write(out / "model.safetensors", lambda file: file.write(weights))
     files.write_json(out / "config.json", config)

@@ -5,12 +5,13 @@ It is the ``README.md`` of a folder on the Hugging Face hub, which reads the YAM
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import yaml
 
 from ssl_bench.papers.recipe import describe
-from ssl_bench.record.summary import TARGETS
+from ssl_bench.record.summary import targets
 
 MARK = "ssl_bench"  # a tag that every card has
 PRIVATE = ("paths.", "tracking", "hydra", "+hydra", "--config-dir")  # where things are and go on one's own machine
@@ -32,20 +33,21 @@ def card(
         facts: what else the card says about the weights, by name.
         load: sentences about how to load the weights in the card's folder, each with its lines of Python.
     """
-    choices, network = config["choices"], config["backbone"]["name"]
+    choices, timm = config["choices"], "name" in config["backbone"]
+    network, data = config["backbone"].get("name", choices["backbone"]), _data(config)
     method = [choices[group] for group in ("framework", "loss") if choices.get(group)]
     head = {
-        "library_name": "timm",
+        "library_name": "timm" if timm else MARK,
         "pipeline_tag": "image-feature-extraction",
         "license": "unknown",
-        "tags": ["image-feature-extraction", "timm", "representation-learning", MARK, *method],
+        "tags": ["image-feature-extraction", *["timm"] * timm, "representation-learning", MARK, *method],
     }
     finished = "" if results else " Its training has not finished, so that there are no results yet."
     shortened = "" if config["scale"] == "full" else f" It is a shortened training (`scale={config['scale']}`)."
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
-        f"# {network}: {', '.join(method)} on {choices['dataset']}",
-        f"A {network} without a classifier, pre-trained on {choices['dataset']} with ssl_bench.{finished}{shortened}",
+        f"# {network}: {', '.join(method)} on {data.partition(' (')[0]}",
+        f"A {network} without a classifier, pre-trained on {data} with ssl_bench.{finished}{shortened}{_start(config)}",
         "The licence of these weights is not known to the program that wrote this card: replace `license: unknown` "
         "at the head of this file before you share them.",
         "## Load it",
@@ -55,12 +57,27 @@ def card(
         _block("text", describe(config)),
     ]
     if results and results["metrics"]:
-        parts += ["## Results", _table(results["metrics"])]
+        parts += ["## Results", _table(results["metrics"], targets(config))]
     if results:
         facts = {**facts, "seconds": results["seconds"], **results["environment"]}
     parts += ["## How it was made", *([_block("bash", [_public(command)])] if command else [])]
     parts += ["\n".join(f"- {name}: {value}" for name, value in facts.items() if value is not None)]
     return "\n\n".join(parts) + "\n"
+
+
+def _data(config: Mapping[str, Any]) -> str:
+    """The images that the network was trained on: a data set by its name, own images by their folder and hash."""
+    name, dataset = config["choices"]["dataset"], config["dataset"]
+    if "content" not in dataset:
+        return str(name)
+    return f"{name.partition(':')[2]} ({dataset['train_images']} images, content {dataset['content']})"
+
+
+def _start(config: Mapping[str, Any]) -> str:
+    """The weights that the training started from, and what of them it kept."""
+    init = config.get("init")
+    frozen = " The backbone was frozen." if config["backbone"].get("freeze") else ""
+    return f" It started from {PurePath(init['path']).name} ({init['weights']}).{frozen}" if init else frozen
 
 
 def _block(language: str, lines: Sequence[str]) -> str:
@@ -75,11 +92,11 @@ def _input(dataset: Mapping[str, Any]) -> str:
     return f"It takes images {shape} in [0, 1]{normalised}, and returns features [N, D]."
 
 
-def _table(metrics: Mapping[str, float]) -> str:
+def _table(metrics: Mapping[str, float], targets: Mapping[str, str]) -> str:
     """All metrics beside those of the baselines: accuracies in percent."""
     names = [name for name in metrics if not name.partition("/")[0].endswith(("_init", "_raw"))]
     columns = ("", "_init", "_raw")
-    rows = [["metric", *(TARGETS[suffix] for suffix in columns)], ["---"] * 4]
+    rows = [["metric", *(targets[suffix] for suffix in columns)], ["---"] * 4]
     for name in names:
         values = [metrics.get(name.replace("/", f"{suffix}/", 1)) for suffix in columns]
         rows.append([f"`{name}`", *(_number(name, value) for value in values)])
@@ -96,8 +113,14 @@ def _public(command: str) -> str:
     """The command without folders and settings of one's own machine."""
     words = shlex.split(command)
     kept = [
-        word
+        _basename(word)
         for before, word in zip(["", *words], words, strict=False)
         if not word.startswith(PRIVATE) and before != "--config-dir"
     ]
     return shlex.join(kept)
+
+
+def _basename(word: str) -> str:
+    """The folder or file of own images and weights without the folders that it is in."""
+    key, _, value = word.partition("=")
+    return f"{key}={PurePath(value).name}" if key in ("dataset.root", "dataset.path", "init") else word

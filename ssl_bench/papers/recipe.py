@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ssl_bench.config.build import KINDS, build, find_target
-from ssl_bench.config.identity import VOLATILE
+from ssl_bench.config.identity import OWN, VOLATILE, evaluators
 from ssl_bench.papers.plan import PlannedRuns
 
 # Keys of a group that are seeds, follow from other keys, or say what is recorded beside the results.
 LEFT_OUT = {
-    "dataset": {"seed", "torchvision", "num_classes", "channels", "train_images", "epochs", "knn_k", "workers"},
+    "dataset": OWN | {"seed", "torchvision", "num_classes", "channels", "train_images", "epochs", "knn_k", "workers"},
     "backbone": {"in_channels", "size"},
     "framework": {"seed", "sharded", "channels", "size", "mean", "std"},
     "loss": {"seed"},
@@ -53,7 +53,7 @@ def describe(config: Mapping[str, Any]) -> list[str]:
         target = find_target(node, group)
         sentence = " ".join((inspect.getdoc(target) or "").split("\n\n")[0].replace("``", "").split()).rstrip(".")
         words = f"{name}{target.__name__}{f' ({sentence})' * bool(sentence)}"
-        told = _told({k: v for k, v in node.items() if k not in left_out})
+        told = _told({k: v for k, v in node.items() if k not in left_out and (k, v) != ("freeze", False)})
         if group == "optimizer":
             rate = build(node, group).scaled_lr(config["batch_size"]["size"])
             told.append(f"which makes a rate of {rate:.4g} here")
@@ -68,6 +68,7 @@ def _top(config: Mapping[str, Any]) -> list[str]:
     rest["diagnostics"] = {
         k: v for k, v in rest.get("diagnostics", {}).items() if k != "npc_histogram" and v is not None
     }
+    rest |= {"init": config["init"]["weights"]} if config.get("init") else {}  # where they are is private
     head = [f"{text(rest.pop('epochs'))} epochs, {text(batch.pop('size'))} images per step"] if batch else []
     return [*head, *_told(rest | batch), *_told({"evaluate every": evaluate.get("every")})]
 
@@ -78,8 +79,7 @@ def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, A
         if "_target_" in config[group]:
             yield group, "", config[group]
         else:
-            several = {name: node for name, node in config[group].items() if isinstance(node, Mapping)}
-            yield from ((group, f"{name}: ", node) for name, node in several.items())
+            yield from ((group, f"{name}: ", node) for name, node in evaluators(config[group]).items())
 
 
 def _told(settings: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ An entry is a mapping, as JSON has it:
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ssl_bench.config.identity import evaluation_id
+from ssl_bench.config.identity import evaluation_id, evaluators
 
 Entry = Mapping[str, Any]
 NETWORKS = ("", "_init", "_raw")
@@ -25,16 +25,16 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
     if not isinstance(node, Mapping):
         return []
     baselines = [f"_{baseline}" for baseline in node.get("baselines", [])]
+    on = {"on": node["on"]} if node.get("on") else {}
     return [
         {
             "evaluator": name,
-            "id": evaluation_id(name, settings),
-            "settings": dict(settings),
+            "id": evaluation_id(name, {**settings, **on}),
+            "settings": {**settings, **on},
             "network": network,
             "epochs": config.get("epochs"),
         }
-        for name, settings in node.items()
-        if isinstance(settings, Mapping)
+        for name, settings in evaluators(node).items()
         for network in NETWORKS
         if not network or network in baselines
     ]
@@ -87,11 +87,11 @@ def flat(found: Iterable[Entry], epochs: int) -> dict[str, float]:
 def named(name: str, entry: Entry, found: Iterable[Entry]) -> str:
     """The name of a metric or an artifact of an entry among all that are ``found``.
 
-    Of several settings of an evaluator the first has the plain name, knn/top1; the others name what differs from it:
-    knn[k=5]/top1.
+    Of several settings of an evaluator the first on a dataset has the plain name, knn/top1; the others name what
+    differs from it: knn[k=5]/top1.
     """
-    start = entry["evaluator"]
-    first = next(each for each in found if each["evaluator"] == start)
+    start, on = entry["evaluator"], entry["settings"].get("on")
+    first = next(each for each in found if each["evaluator"] == start and each["settings"].get("on") == on)
     if entry["id"] == first["id"]:
         return name
     return f"{start}[{_difference(entry['settings'], first['settings'])}]{name.removeprefix(start)}"

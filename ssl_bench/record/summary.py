@@ -15,6 +15,11 @@ SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
 
 
+def targets(config: Mapping[str, Any]) -> dict[str, str]:
+    """The networks of a run in words, by the suffix of their metrics."""
+    return TARGETS | ({"_init": "weights of init"} if config.get("init") else {})
+
+
 def print_run(folder: Path, config: Mapping[str, Any]) -> None:
     """Print the accuracies of a finished run beside its baselines, its directory and the next command.
 
@@ -34,12 +39,12 @@ def print_run(folder: Path, config: Mapping[str, Any]) -> None:
     columns = _accuracies(metrics) if evaluated else []
     if columns:
         table = Table("", *(Column(column, overflow="fold") for column in columns))
-        for suffix, target in TARGETS.items():
+        for suffix, target in targets(config).items():
             names = [column.replace("/", f"{suffix}/", 1) for column in columns]
             if any(name in metrics for name in names):
                 table.add_row(target, *(f"{100 * metrics[n]:.1f}%" if n in metrics else "" for n in names))
         console.print(table)
-    elif not evaluated:
+    elif metrics:
         console.print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
     print(f"{results['seconds']:.0f} s, {folder}")
     if evaluated:

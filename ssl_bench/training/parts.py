@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
-from ssl_bench.config.build import build, find_target, has_argument
-from ssl_bench.config.identity import upgraded
-from ssl_bench.data.arrays import Dataset, Probe
+from ssl_bench.config.build import build, find_target, has_argument, open_dataset
+from ssl_bench.config.identity import evaluators, upgraded
+from ssl_bench.data.arrays import ArrayDataset, Dataset, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
@@ -25,6 +25,7 @@ from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import check_devices
 from ssl_bench.methods.base import Contrastive, Method, MissingNeed
+from ssl_bench.networks.weights import freeze, load_weights, read_weights
 from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
@@ -43,12 +44,28 @@ class Parts:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config, self.choices = config, config["choices"]
+        self.on: str = (config["evaluate"].get("on") or {}).get("dataset", "")  # of the dataset that it is evaluated on
 
     @cached_property
     def dataset(self) -> Dataset:
         """The dataset; its files are opened when images are asked for."""
-        made: Dataset = build(self.config["dataset"], "dataset", root=self.config["paths"]["data"])
+        made: Dataset = open_dataset(self.config["dataset"], self.config["paths"]["data"])
         return made
+
+    @cached_property
+    def evaluated(self) -> Dataset:
+        """The dataset that networks are evaluated on."""
+        if not self.on:
+            return self.dataset
+        node = {key: value for key, value in self.config["evaluate"]["on"].items() if key != "dataset"}
+        other: Dataset = open_dataset(node, self.config["paths"]["data"], "evaluate.on")
+        remedy = f"a dataset of images with {self.dataset.channels} channels, as the training has"
+        require(other.channels == self.dataset.channels, "evaluate.on", self.on, remedy)
+        # Images come to the size of the training, and photos are cut out at the same share of their short side.
+        size, short = self.dataset.size, other.eval_view.get("resize", other.size)
+        if other.eval_view or size != other.size:
+            other.eval_view = {"resize": round(short * size / other.size), "size": size}
+        return other
 
     @cached_property
     def views(self) -> list[Views]:
@@ -85,7 +102,7 @@ class Parts:
             ConfigError: parts that do not fit together.
         """
         config, framework_name = self.config, self.choices.get("framework")
-        backbone = build(config["backbone"], "backbone")
+        backbone = self._backbone()
         head = build(config["head"], "head", inputs=backbone.num_features)
         framework = self._built("framework", backbone=backbone, head=head)
         if isinstance(framework, Method):  # it has an objective of its own
@@ -105,6 +122,18 @@ class Parts:
         except MissingNeed as need:
             raise ConfigError(f"{need.group}={self.choices.get(need.group)} {need}") from need
 
+    def _backbone(self) -> nn.Module:
+        """The backbone with the weights of ``init``, frozen if it is to be."""
+        node, init = self.config["backbone"], self.config.get("init")
+        require(type(node.get("freeze", False)) is bool, "backbone.freeze", node.get("freeze"), "true or false")
+        backbone: nn.Module = build({k: v for k, v in node.items() if k != "freeze"}, "backbone")
+        if init:
+            path = Path(init["path"])
+            load_weights(backbone, _weights_of(path) if path.is_dir() else read_weights(path), init["path"])
+        if node.get("freeze"):
+            freeze(backbone)
+        return backbone
+
     def _built(self, group: str, **extra: Any) -> Any:
         """Build the node of a group; one with an argument ``instances`` is given the number of training images."""
         node = self.config[group]
@@ -115,8 +144,7 @@ class Parts:
     @cached_property
     def evaluators(self) -> dict[str, Evaluator]:
         """The evaluators by the name that begins their metrics."""
-        nodes = {name: node for name, node in self.config["evaluate"].items() if isinstance(node, dict)}
-        return {name: build(node, f"evaluate.{name}") for name, node in nodes.items()}
+        return {name: build(node, f"evaluate.{name}") for name, node in evaluators(self.config["evaluate"]).items()}
 
     def check_values(self) -> None:
         """Refuse values that a constructor refuses, of all parts that need neither networks nor files.
@@ -145,13 +173,21 @@ class Parts:
 
     def targets(self, networks: Networks, device: torch.device, precision: Precision) -> Iterator[tuple[str, Target]]:
         """Every network with every probe of the dataset, for :func:`ssl_bench.evaluate.run.run_evaluators`."""
-        for (name, probe), (suffix, network) in itertools.product(self.dataset.probes().items(), networks.items()):
-            yield f"{suffix}/{name}/" if name else f"{suffix}/", self.target(network, probe, device, precision)
+        for (name, probe), (suffix, network) in itertools.product(self.evaluated.probes().items(), networks.items()):
+            infix = "/".join([suffix, *filter(None, (self.on, name)), ""])
+            yield infix, self.target(network, probe, device, precision, self.evaluated)
 
-    def target(self, network: nn.Module | None, probe: Probe, device: torch.device, precision: Precision) -> Target:
-        """A network with a probe."""
+    def target(
+        self,
+        network: nn.Module | None,
+        probe: Probe,
+        device: torch.device,
+        precision: Precision,
+        dataset: Dataset | None = None,
+    ) -> Target:
+        """A network with a probe of a dataset, by default of that of the training."""
         node = self.config["dataset"]
-        view = EvalView(mean=node["mean"], std=node["std"], **self.dataset.eval_view)
+        view = EvalView(mean=node["mean"], std=node["std"], **(dataset or self.dataset).eval_view)
         return Target(
             network,
             probe.train,
@@ -207,10 +243,24 @@ class Parts:
         images = self.dataset.check()
         baselines = self.config["evaluate"]["baselines"]
         remedy = "[init]: images of many sizes have no raw pixels to compare"
-        require(not (self.dataset.eval_view and "raw" in baselines), "evaluate.baselines", baselines, remedy)
+        of_many_sizes = self.evaluated.eval_view and not isinstance(self.evaluated, ArrayDataset)
+        require(not (of_many_sizes and "raw" in baselines), "evaluate.baselines", baselines, remedy)
         remedy = f"{images} or less, the images of {self.choices.get('dataset', 'dataset')}"
         require(size <= images, "batch_size.size", size, remedy)
         check_evaluators(self.evaluators, self.targets({"": method.encoder}, torch.device("cpu"), precision))
+
+
+def _weights_of(folder: Path) -> dict[str, Tensor]:
+    """The backbone of the run in ``folder``.
+
+    Raises:
+        RunError: there is no checkpoint, or none that can be read.
+    """
+    state = checkpoint.load(folder / "checkpoints", folder.resolve().name)
+    if state is None:
+        raise RunError(f"init={folder}: this run has no checkpoint: train it again, or set init to another one")
+    parts = ((name.partition("encoder.backbone."), value) for name, value in state["method"].items())
+    return {name: value for (_, found, name), value in parts if found}
 
 
 @cache
@@ -225,7 +275,8 @@ class LoadedRun:
 
     Attributes:
         parts: of the run; ``parts.method`` has the weights.
-        initial: the encoder at initialisation, if ``evaluate.baselines`` has ``init``.
+        initial: the encoder at initialisation, if ``evaluate.baselines`` has ``init``, and the weights of the key
+            ``init`` are still there.
         step: optimiser steps that the checkpoint has seen.
     """
 
@@ -275,8 +326,10 @@ def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> Load
         raise RunError(f"{folder} has no checkpoint yet: start its training")
     precision = Precision.of(config["precision"], device.type == "cuda")
     seed_everything(config["seed"])  # the weights at initialisation are drawn again
-    parts = Parts(config)
+    init = config.get("init")
+    gone = init is not None and not Path(init["path"]).exists()  # the checkpoint has all weights
+    parts = Parts(config | {"init": None} if gone else config)
     method = parts.method.to(precision.weights)
-    initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] else None
+    initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] and not gone else None
     method.load_state_dict(state["method"])
     return LoadedRun(folder, parts, precision, initial, state["run_id"], state["step"])

@@ -151,6 +151,6 @@ def warnings_of(rows: Iterable[Mapping[str, Any]], metrics: Mapping[str, float],
     for name, value in metrics.items():
         initial = metrics.get(name.replace("/", "_init/", 1), value)
         if name.endswith("/top1") and value < initial:
-            than = f"below {100 * initial:.1f}% at random initialisation"
+            than = f"below {100 * initial:.1f}% before the training"
             found.append(f"{name} is {100 * value:.1f}%, {than}: the training has made the network worse")
     return found

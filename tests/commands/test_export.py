@@ -10,6 +10,7 @@ import huggingface_hub
 import pytest
 import timm
 import torch
+import yaml
 from torch import Tensor
 
 from ssl_bench.commands.export import main
@@ -99,8 +100,6 @@ def finished(folder: Path) -> None:
 
 
 def test_a_card_says_what_the_weights_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import yaml
-
     run = tmp_path / "run"
     run_directory(run, *SMALL, "loss=dcl", "scale=reduced", "paths.data=/home/me/data")
     finished(run)
@@ -164,12 +163,12 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path, caps
     (tmp_path / "mi").mkdir()
     (tmp_path / "mi" / "config.yaml").write_text("choices: {loss: dcl}\n")
     digits = (
-        "backbone=resnet_digits is no network of timm: export a run with one, such as backbone=resnet18_cifar, or any "
-        "with backbone=timm backbone.name=NAME; ssl_bench.training.parts.load_run opens this run in Python"
+        "backbone=resnet_digits is no network of timm: leave --format out, or set it to card or ssl_bench: the file is "
+        "then loaded with this package"
     )
     for arguments, sentence in {
-        ("digits",): f"--format timm: {digits}",
-        ("digits", "--format", "card"): f"--format card: {digits}",
+        ("digits", "--format", "timm"): f"--format timm: {digits}",
+        ("digits", "--format", "torchvision"): f"--format torchvision: {digits}",
         ("mi",): f"{tmp_path}/mi/config.yaml is damaged, or not that of `ssl-bench train`: start the training again, "
         "which writes it",
         ("none",): f"{tmp_path}/none is no run directory: `ssl-bench status` lists them",
@@ -177,3 +176,47 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path, caps
         assert main([str(tmp_path / arguments[0]), *arguments[1:]]) == 2
         assert capsys.readouterr().err == f"ssl-bench: {sentence}\n"
     assert not (tmp_path / "digits" / "export").exists()
+
+
+@pytest.mark.parametrize("form", [(), ("--format", "card")])
+def test_a_network_that_timm_does_not_have_is_loaded_with_this_package(
+    form: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = run_directory(tmp_path / "run", "dataset=scattered_digits", "backbone.width=4")
+    assert main([str(tmp_path / "run"), *form]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    lines = pieces(path.parent, "python")[0] if form else "\n".join(json.loads(path.read_text())["load"])
+    monkeypatch.chdir(path.parent)
+    scope: dict[str, Any] = {}
+    exec(lines, scope)
+    with torch.no_grad():
+        assert torch.equal(scope["model"](images(1, 20)), network(images(1, 20)))
+    if form:
+        assert head(path.parent)["library_name"] == "ssl_bench"
+        assert "# resnet_digits: simclr, infonce on scattered_digits\n" in path.read_text()
+        assert sorted(each.name for each in path.parent.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+
+
+def test_a_card_names_own_images_and_the_weights_that_it_started_from(tmp_path: Path) -> None:
+    run_directory(tmp_path / "run", *SMALL)
+    path = tmp_path / "run" / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["choices"]["dataset"] = "folder:photos"
+    config["dataset"] |= {
+        "_target_": "ssl_bench.data.own.OwnFolder",
+        "root": "/home/me/photos",
+        "content": "c0ffee0123",
+    }
+    for key in ("name", "torchvision", "pretrain"):
+        del config["dataset"][key]
+    config["dataset"]["train_images"] = 540
+    config["init"] = {"path": "/home/me/vit.safetensors", "weights": "0123abcd"}
+    config["backbone"]["freeze"] = True
+    path.write_text(yaml.safe_dump(config))
+    (tmp_path / "run" / "command.txt").write_text(
+        "ssl-bench train dataset.root=/home/me/photos init=/home/me/vit.safetensors\n"
+    )
+    card = (exported(tmp_path / "run") / "README.md").read_text()
+    assert "on photos\n" in card and "pre-trained on photos (540 images, content c0ffee0123) with ssl_bench." in card
+    assert "It started from vit.safetensors (0123abcd). The backbone was frozen." in card and "init 0123abcd" in card
+    assert "ssl-bench train dataset.root=photos init=vit.safetensors\n" in card and "/home/me" not in card

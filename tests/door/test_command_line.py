@@ -87,7 +87,7 @@ REFUSED = {
     "train evaluate.knn.k=2000": "evaluate.knn.k=2000: set evaluate.knn.k to a number from 1 to 1347, the number of",
     "train evaluate=npc evaluate.npc.batch_sizes=[32,2048]": "batch_sizes to sizes up to 1347, the number of",
     "train evaluate=linear_opensel": "evaluate.linear_opensel.layers to modules stem, stages: it has no layer1",
-    "train dataset=bits evaluate=knn": "evaluate.knn: train labels are -1 to -1, not in [0, 0): set dataset to",
+    "train dataset=bits evaluate=knn": "evaluate.knn: the images have no classes: set evaluate to evaluators that",
     "train paths.outputs=/proc/nowhere": "set paths.outputs to a folder that can be written",
     # grids, which are checked whole before the first run starts
     "train -m name=a,../b": "name=../b: set name to a folder name",

@@ -144,7 +144,7 @@ def test_a_class_without_a_good_photo_fails_the_run(monkeypatch: pytest.MonkeyPa
 def test_a_picture_of_another_format_is_no_photo() -> None:
     """Pillow would start Ghostscript for an EPS."""
     Path("a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n%%EOF\n")
-    Path("b.png").write_bytes(photo("TIFF"))
+    Path("b.png").write_bytes(photo("PCX"))
     for name in ("a.png", "b.png"):
         with pytest.raises(OSError, match="cannot identify image file"):
             photos.decode(torch.tensor(list(Path(name).read_bytes()), dtype=torch.uint8))

@@ -24,7 +24,9 @@ from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.memory import Memory
 
 FILES = sorted((Path(__file__).parents[2] / "conf/evaluate").glob("*.yaml"))
-NODES: dict[str, dict[str, Any]] = {file.stem: yaml.safe_load(file.read_text())[file.stem] for file in FILES}
+NODES: dict[str, dict[str, Any]] = {  # auto is several of them
+    file.stem: yaml.safe_load(file.read_text())[file.stem] for file in FILES if file.stem != "auto"
+}
 DATASET = {"size": 64, "mean": [0.5], "std": [0.25], "knn_k": 5}
 # Small values of arguments, for every option that has them.
 SMALL = {"epochs": 1, "batch_size": 15, "batch_sizes": [4, 9], "batches": 1}

@@ -68,7 +68,7 @@ def test_each_part_is_built_once(
     assert len(targets) == 2 and targets[0][1].augment == parts.views
     for name in ("dataset", "views", "recipe", "method", "evaluators"):
         assert getattr(parts, name) is getattr(parts, name), name
-    keys = ["dataset", "augment", "backbone", "head", "framework", "optimizer", "evaluate.knn", "evaluate.linear"]
+    keys = ["augment", "backbone", "head", "framework", "optimizer", "evaluate.knn", "evaluate.linear"]
     assert built == dict.fromkeys([*keys, *objective], 1)
     assert constructed == dict.fromkeys(classes, 1)
 

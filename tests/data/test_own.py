@@ -1,0 +1,334 @@
+"""Images of the user's own: layouts, formats, broken files, identity, and a Hugging Face dataset on disk."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ssl_bench.config import found
+from ssl_bench.config.compose import load
+from ssl_bench.config.identity import run_id
+from ssl_bench.errors import ConfigError
+from ssl_bench.training.parts import Parts
+from tests.conftest import only_run
+
+SIZE = ["dataset.size=16", "dataset.workers=2"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found._say.cache_clear()
+
+
+def picture(seed: int) -> Image.Image:
+    """A smooth random picture of 20 x 30 pixels."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((30, 20), Image.Resampling.BICUBIC)
+
+
+def photos(root: Path, *folders: str, count: int = 10) -> Path:
+    """Write ``count`` JPEGs into each folder below ``root``; "" is the root itself."""
+    for f, name in enumerate(folders):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            picture(100 * f + i).save(root / name / f"{i}.jpg")
+    return root
+
+
+def own(root: Path, *overrides: str) -> dict[str, Any]:
+    return load(["dataset=folder", f"dataset.root={root}", *SIZE, *overrides])
+
+
+def dataset(root: Path, *overrides: str) -> Any:
+    return Parts(own(root, *overrides)).dataset
+
+
+def names(source: Any) -> list[str]:
+    return [source.name(i) for i in range(len(source))]
+
+
+# Layouts
+
+
+@pytest.mark.parametrize(
+    ("folders", "classes", "sizes", "overrides"),
+    [
+        (["a", "b"], 2, (18, 2), []),
+        (["a/x", "a/y", "b"], 2, (27, 3), []),
+        (["2023", "2024", ""], 0, (27, 3), []),
+        (["only"], 0, (9, 1), []),
+        (["train/a", "train/b", "val/a", "val/b"], 2, (20, 20), []),
+        (["train/a", "train/b", "test", "validation/a", "validation/b"], 2, (20, 20), []),  # test has no classes
+        (["train", "test"], 0, (10, 10), []),
+        (["train/a", "train/b"], 2, (18, 2), []),
+        (["train", "bus"], 2, (18, 2), []),  # vehicles, not a split
+        (["a", "b"], 0, (18, 2), ["dataset.classes=none"]),
+        (["a", "b"], 2, (10, 10), ["dataset.test_share=0.5"]),
+    ],
+)
+def test_classes_and_splits_are_found(
+    folders: list[str], classes: int, sizes: tuple[int, int], overrides: list[str], tmp_path: Path
+) -> None:
+    config = own(photos(tmp_path / "photos", *folders), *overrides)
+    made: Any = Parts(config).dataset
+    train, test = made.split("train"), made.split("test")
+    assert (config["dataset"]["num_classes"], (len(train), len(test))) == (classes, sizes)
+    assert not {*names(train)} & {*names(test)} and made.check() == config["dataset"]["train_images"] == sizes[0]
+    for source in (train, test):
+        assert sorted(set(source.labels.tolist())) == ([*range(classes)] or [-1])
+    if classes == 2 and "bus" not in folders:
+        assert all(f"/{'ab'[label]}/" in train.name(i) for i, label in enumerate(train.labels.tolist()))
+
+
+def test_the_held_out_images_are_drawn_by_the_seed_and_stay_when_others_come(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "a", "b", count=20)
+    held_out = {*names(dataset(root).split("test"))}
+    assert {*names(dataset(root, "dataset.split_seed=1").split("test"))} != held_out
+    picture(999).save(root / "a" / "new.jpg")
+    assert len({*names(dataset(root).split("test"))} & held_out) >= 3
+
+
+def test_hidden_files_and_links_in_a_circle_are_left_out(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "a", "b", ".trash", "__MACOSX")
+    (root / "a" / "._0.jpg").write_bytes(b"resource fork")
+    (root / "b" / "again").symlink_to(root)
+    assert own(root)["dataset"]["train_images"] == 18
+
+
+def test_a_folder_that_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    photos(tmp_path / "odd", "train/a", "train/b", "val/a", "val/c")
+    photos(tmp_path / "flat", "")
+    for root, overrides, sentence in (
+        (
+            "none",
+            [],
+            f"dataset.root={tmp_path}/none: set dataset.root to a folder of images: there is none of that name",
+        ),
+        (
+            "empty",
+            [],
+            f"dataset.root={tmp_path}/empty: there is no image in it (.jpeg, .jpg, .png, .webp, .gif, .bmp, ",
+        ),
+        ("odd", [], "train and val must have the same classes, and those of train are a, b: rename the folders of one"),
+        ("flat", ["dataset.classes=folders"], "dataset.classes=folders: set dataset.classes to auto or none: it takes"),
+        ("flat", ["dataset.num_classes=3"], "dataset.num_classes=3: set dataset.num_classes to 0 or null"),
+        (
+            "flat",
+            ["dataset.test_share=1.5"],
+            "dataset.test_share=1.5: set dataset.test_share to a share between 0 and 1",
+        ),
+    ):
+        with pytest.raises(ConfigError) as refusal:
+            own(tmp_path / root, *overrides)
+        assert sentence in str(refusal.value)
+    with pytest.raises(ConfigError, match=r"^dataset\.root=null: set dataset\.root to the folder of your images$"):
+        load(["dataset=folder"])
+
+
+# Formats
+
+
+def test_every_kind_of_image_becomes_upright_rgb(tmp_path: Path) -> None:
+    root, rgb = tmp_path / "photos", picture(0)
+    root.mkdir()
+    rgb.save(root / "a.png")
+    rgb.convert("L").save(root / "b.png")
+    rgb.convert("P").save(root / "c.png")
+    rgb.convert("CMYK").save(root / "d.jpg")
+    Image.fromarray(np.array(rgb.convert("L")).astype(np.uint16) * 257).save(root / "e.png")
+    rgb.convert("RGBA").save(root / "f.png")
+    saved: dict[str, dict[str, Any]] = {
+        "g.jpg": {"quality": 95},
+        "h.tif": {},
+        "i.webp": {"lossless": True},
+        "j.png": {},
+    }
+    for name, options in saved.items():
+        turned = Image.Exif()
+        turned[0x0112] = 6  # the camera was held upright: turn by 90 degrees clockwise
+        rgb.transpose(Image.Transpose.ROTATE_90).save(root / name, exif=turned, **options)
+    rgb.save(root / "k.bmp")
+    rgb.save(root / "l.gif")
+    made = dataset(root, "dataset.test_share=0.01")
+    expected = torch.from_numpy(np.array(rgb)).permute(2, 0, 1).float()
+    grey = torch.from_numpy(np.array(rgb.convert("L"))).expand(3, -1, -1).float()
+    every = [s for s in (made.split("train"), made.split("test"))]
+    images = {Path(s.name(i)).name[0]: s.take(torch.tensor([i]))[0].float() for s in every for i in range(len(s))}
+    for name, image in images.items():
+        assert image.shape == (3, 20, 30), name
+        bound = {"a": 0, "b": 0, "e": 0, "f": 0, "h": 0, "i": 0, "j": 0, "k": 0}.get(name, 20)
+        assert (image - (grey if name in "be" else expected)).abs().mean() <= bound, name
+    assert len(images) == 12
+
+
+# Broken files
+
+
+def damaged(root: Path) -> None:
+    """Cut one file short, empty one, and give one the name of an image."""
+    whole = (root / "a" / "0.jpg").read_bytes()
+    (root / "a" / "0.jpg").write_bytes(whole[: len(whole) // 2])
+    (root / "a" / "1.jpg").write_bytes(b"")
+    (root / "b" / "0.jpg").write_text("a page that says 404")
+
+
+def test_broken_files_are_named_before_anything_is_trained(train: Callable[..., Any], tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "a", "b", count=50)
+    damaged(root)
+    code, text = train("dataset=folder", f"dataset.root={root}", *SIZE, small=False)
+    assert code == 2 and not Path("outputs").exists()
+    assert text == (
+        f"ssl-bench: dataset.skip_broken=0: 3 of 100 images in {root} are broken, a/0.jpg (damaged), a/1.jpg (empty), "
+        "b/0.jpg (no image): replace or remove them, or set dataset.skip_broken to 0.03 to leave them out\n"
+    )
+    without = own(root, "dataset.skip_broken=0.03")
+    made = Parts(without).dataset
+    assert made.check() + len(made.split("test")) == 97
+    for name in ("a/0", "a/1", "b/0"):
+        (root / f"{name}.jpg").unlink()
+    assert run_id(own(root)) == run_id(without)
+
+
+# Identity
+
+
+def test_a_copy_is_the_same_dataset_and_another_file_another_one(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "a", "b")
+    first = run_id(own(root))
+    assert run_id(own(root, "dataset.workers=1")) == first
+    copy = shutil.copytree(root, tmp_path / "elsewhere", copy_function=shutil.copyfile)  # with other times
+    assert run_id(own(copy)) == first
+    swapped = (copy / "a" / "0.jpg").read_bytes(), (copy / "a" / "1.jpg").read_bytes()
+    for name, content in zip(("1", "0"), swapped, strict=True):
+        (copy / "a" / f"{name}.jpg").write_bytes(content)
+    assert run_id(own(copy)) != first
+    hashed = run_id(own(root, "dataset.hashes=true"))
+    (root / "a" / "0.jpg").rename(root / "b" / "00.jpg")
+    assert len({first, hashed, run_id(own(root))}) == 3
+
+
+def test_a_middle_byte_counts_under_hashes_only(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "")
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(root / "large.bmp")
+    before = [own(root, f"dataset.hashes={h}")["dataset"]["content"] for h in ("false", "true")]
+    data = bytearray((root / "large.bmp").read_bytes())
+    data[6000] ^= 1
+    (root / "large.bmp").write_bytes(data)
+    after = [own(root, f"dataset.hashes={h}")["dataset"]["content"] for h in ("false", "true")]
+    assert before[0] == after[0] and before[1] != after[1]
+
+
+def test_a_run_refuses_images_that_have_changed(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "")
+    config = own(root)
+    (root / "3.jpg").unlink()
+    with pytest.raises(ConfigError, match=r"are not the images of this run any more \(\w{10}, not \w{10}\): set datas"):
+        Parts(config).dataset.check()
+
+
+# Evaluation
+
+
+def test_what_needs_labels_is_left_out_of_the_default_and_refused_by_name(
+    train: Callable[..., Any], tmp_path: Path
+) -> None:
+    root = photos(tmp_path / "photos", "", count=40)
+    small = ["dataset=folder", f"dataset.root={root}", *SIZE, "batch_size=b32", "epochs=1", "tracking=off"]
+    small += ["backbone=resnet_digits", "backbone.width=4", "head.out=16"]
+    code, text = train(*small, "evaluate.knn.k=3", small=False)
+    assert code == 0
+    assert f"{root}: no classes, 36 images to train on, 4 to test (held out: dataset.test_share=0.1)\n" in text
+    assert "folder:photos: no classes, so knn and linear are left out of the evaluation\n" in text
+    assert "geometry/uniformity" in text and "geometry/effective_rank" in text and "geometry/tolerance" not in text
+    assert "folder:photos" in (only_run() / "config.yaml").read_text()
+    code, text = train(*small, "evaluate=[knn,geometry]", small=False)
+    needs = "the images have no classes: set evaluate to evaluators that need none, such as geometry"
+    assert code == 2 and text.endswith(f"ssl-bench: evaluate.knn: {needs}\n")
+
+
+def test_the_number_of_classes_and_of_neighbours_comes_from_the_images(tmp_path: Path) -> None:
+    config = own(photos(tmp_path / "photos", "a", "b", "c", count=60), "framework=supervised")
+    assert config["head"]["out"] == 3 and config["evaluate"]["knn"]["k"] == 162 // 50
+    assert {"knn", "linear", "geometry"} <= config["evaluate"].keys()
+
+
+def test_more_neighbours_than_a_tenth_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    small = ["batch_size.size=8", "backbone=resnet_digits"]
+    Parts(own(photos(tmp_path / "photos", "a", "b"), *small, "evaluate=knn", "evaluate.knn.k=5")).validate(1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "knn: k=5 is more than a tenth of the 18 labelled training images: 1 or less says more"
+    ]
+
+
+def test_one_trains_on_one_dataset_and_evaluates_on_another(train: Callable[..., Any], tmp_path: Path) -> None:
+    first = photos(tmp_path / "first", "", count=24)
+    second = photos(tmp_path / "second", "a", "b", count=30)
+    words = ["dataset=folder", f"dataset.root={first}", *SIZE, "batch_size.size=8", "epochs=1", "tracking=off"]
+    words += ["backbone=resnet_digits", "backbone.width=4", "head.out=16", "evaluate.baselines=[]"]
+    on = f"evaluate.on={{dataset: folder, root: {second}, size: 64}}"
+    plain, other = load([*words, "evaluate=geometry"]), load([*words, on])
+    assert {"knn", "linear", "geometry"} <= other["evaluate"].keys()  # which the second has classes for
+    assert run_id(plain) == run_id(other) and other["evaluate"]["knn"]["k"] == 54 // 50
+    parts = Parts(other)
+    assert parts.evaluated.eval_view == {"resize": 18, "size": 16} and parts.evaluated.num_classes == 2
+    assert train(*words, "evaluate=knn", on, small=False)[0] == 0
+    from ssl_bench.commands.evaluate import main
+    from ssl_bench.record.results import read
+
+    assert main([str(only_run()), "evaluate=geometry", "evaluate.on=null"]) == 0
+    metrics = (read(only_run()) or {})["metrics"]
+    assert {"knn/second/top1", "geometry/uniformity"} <= metrics.keys() and "knn/top1" not in metrics
+    with pytest.raises(ConfigError, match=r"^evaluate\.on=mnist: set evaluate\.on to a dataset of images with 3 chann"):
+        _ = Parts(load([*words, "evaluate.on=mnist"])).evaluated
+
+
+# Hugging Face
+
+
+def stored(folder: Path) -> dict[str, str]:
+    """The same labelled images as a saved dataset and as parquet files."""
+    datasets = pytest.importorskip("datasets")
+    kinds = datasets.Features({"picture": datasets.Image(), "kind": datasets.ClassLabel(names=["a", "b"])})
+    root = photos(folder / "files", "a", "b")
+    paths = sorted(str(path) for path in root.rglob("*.jpg"))
+    rows = {"picture": paths, "kind": [int("/b/" in path) for path in paths]}
+    split = datasets.Dataset.from_dict(rows, features=kinds).train_test_split(0.25, seed=0)
+    split.save_to_disk(str(folder / "saved"))
+    (folder / "parquet").mkdir()
+    for name, each in split.items():
+        each.to_parquet(str(folder / "parquet" / f"{name}-00000-of-00001.parquet"))
+    return {"saved": f"dataset.path={folder / 'saved'}", "parquet": f"dataset.path={folder / 'parquet'}"}
+
+
+@pytest.mark.filterwarnings("ignore")  # of datasets and pyarrow
+def test_a_dataset_of_hugging_face_is_read_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hf", raising=False)
+    paths = stored(tmp_path)
+    configs = {kind: load(["dataset=hf", path, *SIZE]) for kind, path in paths.items()}
+    assert run_id(configs["saved"]) == run_id(configs["parquet"])
+    made = Parts(configs["saved"]).dataset
+    train, test = made.split("train"), made.split("test")
+    assert (made.num_classes, len(train), len(test)) == (2, 15, 5)
+    files = {(tmp_path / "files" / f"{'ab'[label]}").as_posix() for label in train.labels.tolist()}
+    assert len(files) == 2 and train.take(torch.tensor([0]))[0].shape == (3, 20, 30)
+    assert load(["dataset=hf", paths["saved"], *SIZE, "dataset.label=kind"])["choices"]["dataset"] == "hf:saved"
+    with pytest.raises(
+        ConfigError, match=r"dataset\.label=hue: set dataset\.label to the column of the labels, one of k"
+    ):
+        load(["dataset=hf", paths["saved"], "dataset.label=hue"])
+    with pytest.raises(ConfigError, match=r"no dataset of Hugging Face can be read there"):
+        load(["dataset=hf", f"dataset.path={tmp_path / 'files'}"])
+
+
+def test_without_the_package_datasets_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(ConfigError, match=r'^dataset=hf needs the package datasets: pip install "ssl-bench\[hf\]"$'):
+        load(["dataset=hf", f"dataset.path={tmp_path}"])
