@@ -129,7 +129,7 @@ def test_evaluating_a_run_again_and_its_refusals() -> None:
     refused = {
         "seed=1": "seed=1 evaluate paths.data",
         "evaluate=knnn": "evaluate knnn knn",
-        "evaluate.knn.k=2000": "evaluate.knn.k 2000 1347",
+        "evaluate=knn evaluate.knn.k=2000": "evaluate.knn.k 2000 1347",
     }
     for typed, words in refused.items():
         code, printed = golden.command("evaluate", str(folder), *typed.split())
@@ -138,7 +138,7 @@ def test_evaluating_a_run_again_and_its_refusals() -> None:
     assert code == 2 and not missing("--format backbone=resnet_digits ssl_bench", printed), printed
     assert golden.command("evaluate", str(folder), "evaluate=knn", "evaluate.baselines=[]")[0] == 0
     (folder / "checkpoints" / "last.pt").unlink()
-    code, printed = golden.command("evaluate", str(folder), "evaluate=knn")
+    code, printed = golden.command("evaluate", str(folder), "evaluate=geometry")
     assert code == 1 and not missing(str(folder), printed) and "Traceback" not in printed, printed
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from ssl_bench.errors import ConfigError, RunError
@@ -56,6 +57,13 @@ class Parser(argparse.ArgumentParser):
         setting = re.search(r"unrecognized arguments: --(\w[\w.]*=.*)", message)
         hint = f"a setting has no dashes, such as {setting[1]}; " if setting else ""
         sys.exit(refuse(f"{message}; {hint}flags of {self.prog} are {', '.join(flags)}"))
+
+
+def taken_outputs(overrides: list[str]) -> Path:
+    """The results folder that ``paths.outputs=DIR`` names, which is taken out of ``overrides``."""
+    given = [override for override in overrides if override.startswith("paths.outputs=")]
+    overrides[:] = [override for override in overrides if override not in given]
+    return Path((given or ["=outputs"])[-1].partition("=")[2])
 
 
 def in_sentences(main: Main) -> Main:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.commands.arguments import Parser, in_sentences
+from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.errors import ConfigError, RunError, require
 
 
@@ -31,13 +31,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.read(arguments)
     require(options.jobs >= 1, "--jobs", options.jobs, "1 or more")
-    given = [o.partition("=")[2] for o in options.overrides if o.startswith("paths.outputs=")]
-    outputs = Path((given or ["outputs"])[-1])
+    overrides = options.overrides
+    outputs = taken_outputs(overrides)
     folders = [folder for name in options.runs for folder in _named(name, outputs)]
     folders += _selected(options.where, outputs) if options.where else []
     if not folders:
         raise ConfigError("no run is named: give its directory, or --where KEY=VALUE")
-    overrides = [override for override in options.overrides if not override.startswith("paths.outputs=")]
     if len(folders) == 1:
         return evaluate(folders[0], overrides)
     for folder in folders:  # all refusals before the first evaluation

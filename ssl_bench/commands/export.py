@@ -1,4 +1,4 @@
-"""``ssl-bench export RUN_DIR [--format FORMAT] [--out DIR]``: write the backbone of a trained run.
+"""``ssl-bench export RUN [--format FORMAT] [--out DIR]``: write the backbone of a trained run.
 
 * ``timm``, ``torchvision``: ``RUN_DIR/export/backbone_<library>.pt``, weights with that library's names, and a JSON
   with the lines of Python that load them.
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, in_sentences
+from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.errors import ConfigError
+from ssl_bench.record.folders import named
 
 FORMATS = ("timm", "torchvision", "ssl_bench", "card")
 
@@ -25,11 +26,15 @@ FORMATS = ("timm", "torchvision", "ssl_bench", "card")
 def main(arguments: Sequence[str]) -> int:
     """Write the export and print the path of its description; 0, 1 for a checkpoint that cannot be used, 2 refused."""
     parser = Parser("export", "Write the backbone of a trained run for timm or torchvision, or as a folder to share.")
-    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="outputs/<name>/<run_id>")
+    what = "outputs/<name>/<run_id>, or the run_id of a run below paths.outputs"
+    parser.add_argument("run", metavar="RUN", help=what)
     parser.add_argument("--format", choices=FORMATS, help="card: a folder for the Hugging Face hub")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to, inside RUN_DIR unless it is given")
-    options = parser.parse_args(arguments)
-    print(export(options.run, options.format, options.out))
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to, in the run unless it is given")
+    options = parser.read(arguments)
+    folder = named(options.run, taken_outputs(options.overrides))
+    if options.overrides:
+        raise ConfigError(f"{options.overrides[0]}: paths.outputs is the only key that an export reads")
+    print(export(folder, options.format, options.out))
     return 0
 
 

@@ -138,7 +138,7 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
             if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
                 names = list(identity.evaluators(root.evaluate))
                 known = [path for path, _ in guard.leaves(OmegaConf.to_container(root.evaluate), "evaluate")]
-                remedy = f"the run's evaluators are {', '.join(names)}; evaluate=[NAME,...] takes others"
+                remedy = f"the run's evaluators are {', '.join(names) or 'none'}; evaluate=[NAME,...] takes others"
                 beside = [other for other in known if other.startswith(f"{key.rpartition('.')[0]}.")]
                 raise ConfigError(f"there is no key {key}{near(key, beside)}: {remedy}")
             value: Any = override.value()

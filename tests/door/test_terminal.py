@@ -144,5 +144,5 @@ def test_folders_whose_names_are_no_text(encoding: str, monkeypatch: pytest.Monk
         "1 done, 0 partial, 1 failed",
     ]
     assert json.loads(printed("--json"))[0]["folder"] == f"outputs/{odd}/x"
-    assert b'"outputs/\xff\x1b[31m\n/x",x,done,dataset=bunt\xc3\xa9,' in printed("--csv")
+    assert b'"outputs/\xff\x1b[31m\n/x",x,done,,dataset=bunt\xc3\xa9,' in printed("--csv")
     assert printed("--failed") == "ssl-bench train dataset=bunté\n".encode()

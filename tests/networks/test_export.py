@@ -35,7 +35,7 @@ def run_directory(folder: Path, *overrides: str) -> nn.Module:
 
 def exported(folder: Path, library: str) -> Path:
     """Export the backbone of a run with the command; return the path of the JSON."""
-    assert main([str(folder), "--format", library]) == 0
+    assert main([folder.name, f"paths.outputs={folder.parent}", "--format", library]) == 0
     return folder / "export" / f"backbone_{library}.json"
 
 

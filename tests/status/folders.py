@@ -73,7 +73,7 @@ def make_grid(name: str, runs: Sequence[str], outcomes: Mapping[int, Outcome], *
     overrides = [shlex.split(run) for run in runs]
     born = "1" if "started" in values else start_time(os.getpid())
     content = {"command": f"ssl-bench train -m {' '.join(runs)}", "host": socket.gethostname(), "pid": os.getpid()}
-    content |= {"born": born, "started": time.time(), "runs": overrides, **values}
+    content |= {"born": born, "started": time.time(), "runs": overrides, "epochs": [None] * len(runs), **values}
     (folder / "grid.json").write_text(json.dumps(content))
     for number, outcome in outcomes.items():
         record(folder, number, overrides[number], outcome)
