@@ -27,6 +27,7 @@ MOST = 2000  # images of a look
 SHARE = 20
 NEIGHBOURS, TEMPERATURE = 20, 0.1
 LEAST_EPOCHS = 3  # before anything is said
+LEAST_STEPS = 100  # before anything is said about the loss
 COLLAPSED = 0.995  # mean cosine: a BYOL without its predictor has 0.999, NPID after its first epochs 0.94
 
 
@@ -57,7 +58,7 @@ class Watch:
         due = self._is_due(step)
         if due:
             row |= self._look()
-        sentence = self._judge.add(row)
+        sentence = self._judge.add(row | {"step": step})
         if sentence and not self._warned:
             log.warning("%s", sentence)
             self._warned = True
@@ -132,10 +133,10 @@ class Judge:
             what = f"all images have nearly one projection (mean cosine {cosine:.4f}, effective rank {rank:.1f})"
             remedy = "set optimizer.lr or optimizer.weight_decay lower, or take negatives, or a predictor and momentum"
             return f"collapse at {when}: {what}: {remedy}"
-        if bounds and not mean(bounds) > 0:
-            chance = "the loss is no lower than if all images looked alike, which is log(K + 1) of InfoNCE"
-            remedy = "set optimizer.lr lower if it is unsteady, higher if it has stood still"
-            return f"nothing is learned at {when}: {chance}: {remedy}"
+        if bounds and row["step"] >= LEAST_STEPS and not mean(bounds) > 0:
+            chance = "is no lower than if all images looked alike, log(K + 1) of InfoNCE"
+            remedy = "train longer, or set optimizer.lr lower if the loss is unsteady, higher if it stands still"
+            return f"the loss at {when} {chance}: {remedy}"
         return None
 
 
