@@ -153,5 +153,5 @@ def warnings_of(rows: Iterable[Mapping[str, Any]], metrics: Mapping[str, float],
         initial = metrics.get(name.replace("/", "_init/", 1), value)
         if name.endswith("/top1") and value < initial:
             than = f"below {100 * initial:.1f}% before the training"
-            found.append(f"{name} is {100 * value:.1f}%, {than}: the training has made the network worse")
+            found.append(f"{name} is {100 * value:.1f}%, {than}: the training has not helped")
     return found

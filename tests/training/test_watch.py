@@ -100,7 +100,7 @@ def test_collapse_and_chance_are_said_after_the_warm_up() -> None:
     assert said(late, late, early, early, look) == [CHANCE] and said(early, look | {"step": 99}) == []
     assert said({**collapsed, "information": 0.5}) == [COLLAPSE]  # with negatives one look suffices
     metrics = {"knn/top1": 0.1, "knn_init/top1": 0.164, "linear/digit/top1": 0.5, "linear_init/digit/top1": 0.5}
-    worse = "knn/top1 is 10.0%, below 16.4% before the training: the training has made the network worse"
+    worse = "knn/top1 is 10.0%, below 16.4% before the training: the training has not helped"
     assert warnings_of([then], metrics | {"linear/top1": 0.3}, 0) == [worse]
 
 
