@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from matplotlib.collections import LineCollection
 from scipy import stats
 
 from ssl_bench import cli
@@ -345,8 +346,9 @@ def test_a_figure_has_the_verdict_the_intervals_of_the_seeds_and_theory(write: A
     legend = axis.get_legend()
     assert legend is not None and legend.get_title().get_text() == "mean and 90% interval of 3 seeds"
     assert [text.get_text() for text in legend.get_texts()] == ["theory: SimCLR", "theory: limit", "DCL"]
-    assert [list(line.get_ydata()) for line in axis.lines[:1]] == [[pytest.approx(52.0)] * 2]
-    (segment, _) = axis.containers[0].lines[2][0].get_segments()
+    assert np.allclose(np.asarray(axis.lines[0].get_ydata()), [52.0, 52.0])
+    (bars,) = [each for each in axis.collections if isinstance(each, LineCollection)]
+    segment = np.asarray(bars.get_segments()[0])
     half = stats.t.isf(0.05, 2) * 2 / math.sqrt(3)
     assert list(segment[:, 1]) == pytest.approx([62 - half, 62 + half])
 
