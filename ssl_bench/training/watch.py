@@ -45,13 +45,13 @@ class Watch:
         self.log_every = parts.config["log_every"]
         self.images_at_once = (parts.config["batch_size"]["chunk"] or loader.batch_size) // world()
         # A sample of labelled images, if there are any: the same in all looks.
-        labels = self.images.labels
+        labels = self.images.labels.cpu()
         labelled = (labels >= 0).nonzero().flatten() if labels.ndim == 1 else labels.new_zeros(0)
         self.labelled = len(labelled) > 0
-        ids = labelled.cpu() if self.labelled else torch.arange(len(labels))
+        ids = labelled if self.labelled else torch.arange(len(labels))
         generator = torch.Generator().manual_seed(stream("watch", parts.config["seed"]))
         count = min(MOST, self.every * loader.batch_size // SHARE)
-        self.ids = ids[torch.randperm(len(ids), generator=generator)[:count]].to(labels.device)
+        self.ids = ids[torch.randperm(len(ids), generator=generator)[:count]].to(self.images.labels.device)
 
     def see(self, step: int, row: dict[str, Any]) -> bool:
         """Add a look to the row of metrics at ``step`` if one is due, and warn once; return whether it was due."""
