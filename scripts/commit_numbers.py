@@ -1,14 +1,17 @@
-"""Write the numbers of finished runs to ``ssl_bench/papers/measured/``, and the page and figures of that folder.
+"""Write the numbers of finished runs to ``ssl_bench/papers/measured/``, the page and figures of that folder, and
+the table of decided claims in the README.
 
-    python scripts/commit_numbers.py                                  # the page and the figures
+    python scripts/commit_numbers.py                                  # the page, the figures and README's table
     python scripts/commit_numbers.py eqco/bound paths.outputs=FOLDER  # the numbers of a table or claim before
 
 A table's file has every number with its seed and run_id, the command, and the commit, hardware, versions and seconds of
-the runs. The ``note`` of a file that is there is kept.
+the runs. Of a file that is there, the ``note``, the ``errata`` and the numbers of seeds that the table no longer names
+are kept.
 """
 
 import argparse
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from ssl_bench import files
 from ssl_bench.papers import measurements, tables, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
-from ssl_bench.papers.claims import PaperClaim
+from ssl_bench.papers.claims import ClaimVerdict, PaperClaim
 from ssl_bench.papers.drawing import draw, panels
 from ssl_bench.papers.fill import fill, spread
 from ssl_bench.papers.formats import markdown
@@ -26,13 +29,15 @@ from ssl_bench.record import results as finished_run
 
 VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")
 PLACE = {"row", "column", "metric", "value", "seed", "run_id", "seconds"}  # of a committed number
+MARKS = re.compile("(<!-- decided claims -->\n).*(<!-- end -->\n)", re.DOTALL)  # in README.md, around a table
 HEAD = """# Measured with this package
 
 Numbers of runs that are committed beside this page: the JSON files have each with its seed, and the command, commit,
 hardware and versions. `ssl-bench table` and `ssl-bench figure` show them as "project".
 
 `python scripts/commit_numbers.py TABLE ...` writes the file of a table from its runs, and this page and its figures
-from all files. [How claims are judged](../README.md#claims).
+from all files. [How claims are judged](../README.md#claims). Measurements whose question was wrong stay in their file:
+its errata say what was wrong, and new seeds decide.
 
 """
 
@@ -43,24 +48,27 @@ def record(table: Table, results: Results) -> dict[str, Any]:
     runs: dict[str, dict[str, Any]] = {}
     for cell in table.cells:
         by_seed = {run.seed: run for run in results.of_cell(cell)}
-        for seed, number in results.values(cell).items():
-            run = by_seed[seed]
+        found = results.values(cell)
+        for seed in sorted(set(found) & set(cell.seeds)):
+            run, number = by_seed[seed], found[seed]
             runs[run.run_id] = content = runs.get(run.run_id) or files.read_json(run.folder / finished_run.NAME)
             place = {"row": cell.label, "column": cell.column, "metric": cell.metric}
             six_digits = float(f"{number:.6g}")
             cells.append(place | {"value": six_digits, "seed": seed, "run_id": run.training})
             cells[-1]["seconds"] = round(content["seconds"])
+    earlier, now = measurements.read(table), {seed for cell in table.cells for seed in cell.seeds}
     environments = [content.get("environment", {}) for content in runs.values()]
     hardware = (f"{each.get('device')}, threads of a run: {each.get('threads')}" for each in environments)
     return {
         "table": table.name,
         "command": f"ssl-bench reproduce {table.name}",
+        **({"errata": earlier["errata"]} if "errata" in earlier else {}),
         "commit": _different(str(each.get("git"))[:7] for each in environments),
         "hardware": _different(hardware),
         **{name: _different(str(each.get(name)) for each in environments) for name in VERSIONS},
         "seconds": round(sum(content["seconds"] for content in runs.values())),
-        "note": measurements.read(table).get("note", []),
-        "cells": cells,
+        "note": earlier.get("note", []),
+        "cells": cells and [*(cell for cell in earlier.get("cells", []) if cell["seed"] not in now), *cells],
     }
 
 
@@ -84,8 +92,28 @@ def measured() -> list[Table]:
 
 def page() -> str:
     """The page in Markdown."""
-    judged = [verdicts.judge(claim, _none()) for claim in verdicts.named([])]
-    return "\n".join([f"{HEAD}## Claims\n\n{verdicts.formatted('md', judged)}", *map(_section, measured())])
+    return "\n".join([f"{HEAD}## Claims\n\n{verdicts.formatted('md', judged())}", *map(_section, measured())])
+
+
+def judged() -> list[verdicts.Judged]:
+    """All claims by the committed numbers."""
+    return [verdicts.judge(claim, _none()) for claim in verdicts.named([])]
+
+
+def decided() -> list[verdicts.Judged]:
+    """The claims to which the committed numbers say yes or no."""
+    return [each for each in judged() if each.verdict in (ClaimVerdict.SHOWN, ClaimVerdict.CONTRADICTED)]
+
+
+def readme(text: str) -> str:
+    """A README with the decided claims between its two marks."""
+    count = f"Committed runs decide {len(decided())} of {len(judged())} claims:"
+    return MARKS.sub(lambda marks: f"{marks[1]}\n{count}\n\n{verdicts.formatted('md', decided())}{marks[2]}", text)
+
+
+def drawn(table: Table) -> bool:
+    """Whether a figure has committed numbers, of the seeds that the table names."""
+    return bool(table.x) and any(measurements.values(table, cell) for cell in table.cells)
 
 
 def _section(table: Table) -> str:
@@ -94,8 +122,10 @@ def _section(table: Table) -> str:
     parts = [f"## {table.name}: {table.title}"]
     if isinstance(table, PaperClaim):
         parts.append("\n".join(verdicts.judge(table, _none()).lines()))
-    if table.x:
+    if drawn(table):
         parts.append(f"![{table.title}]({measurements.path_of(table).stem}.png)")
+    if not any(measurements.values(table, cell) for cell in table.cells):
+        return "\n\n".join([*parts, measurements.errata(table)]) + "\n"
     parts += [markdown(table, fill(table, table.cells, _none())).rstrip(), *_further(content["cells"])]
     hours = content["seconds"] / 3600
     time = f"{hours:.1f} hours" if hours >= 1 else f"{content['seconds'] / 60:.0f} minutes"
@@ -141,9 +171,12 @@ def main(arguments: list[str] | None = None) -> None:
                 parser.error(f"{table.name}: no cell has a finished run: train them with {content['command']}")
             write(measurements.path_of(table), content)
     for table in measured():
-        if table.x:
+        if drawn(table):
             draw_figure(table, measurements.path_of(table).with_suffix(".png"))
     files.write_text(tables.directory() / "measured" / "README.md", page())
+    path = tables.directory().parents[1] / "README.md"
+    if path.exists():
+        files.write_text(path, readme(path.read_text()))
 
 
 if __name__ == "__main__":

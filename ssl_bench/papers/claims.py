@@ -1,78 +1,85 @@
 """Claims of the papers at a reduced size: a few runs, and rules that say whether they show the claim.
 
-A criterion makes one number of the runs of each seed, such as the difference of two cells, and compares the mean of
-these numbers with a threshold. The claim is shown if the mean is on the right side with 95% confidence (Student's t,
-one-sided, over the seeds), not shown if it is on the other side with 95% confidence, and undecided in between.
+A criterion makes one number of the runs of each seed. An interval of their mean, by Student's t over the seeds,
+decides: the criterion is shown if the interval lies wholly within its limits, contradicted if wholly outside, and
+undecided in between. A margin around 0 has two limits, so that this is two one-sided tests.
+
+Each end of a control's interval errs in 5% of cases. The criteria share these 5% after Holm: of m one-sided p-values,
+on the side where the mean lies, the smallest is compared with 5% / m, the next with 5% / (m - 1), and so on up to the
+first that is larger, whose level the rest keeps. A criterion's interval has the level at which it was compared, so that
+what is printed is what decides.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cells import Cell, Table
 
-CONFIDENCE = 0.95  # of each side of an interval
-Values = Mapping[int, float]  # by seed
+KINDS = ("exact", "trend", "comparison", "equivalence")
+ERROR = 0.05  # of one end of an interval, before Holm's correction
+ROUNDING = 1e-15  # standard deviation of numbers that are equal up to rounding
 
 
 class ClaimVerdict(Enum):
-    """Of a criterion or a claim. A claim is shown if all of its criteria are, and not shown if one is not."""
+    """Of a criterion or a claim."""
 
     SHOWN = "shown"
-    NOT_SHOWN = "not shown"
+    CONTRADICTED = "contradicted"
     UNDECIDED = "undecided"
     NOT_RUN = "not run"
 
 
-def _trend(numbers: Sequence[float]) -> float:
-    """Kendall's tau of the numbers and their order, in [-1, 1]: 1 if each is larger than the one before."""
-    from scipy.stats import kendalltau  # slow to import
-
-    tau = float(kendalltau(range(len(numbers)), numbers).statistic)
-    return 0.0 if math.isnan(tau) else tau  # all numbers are equal
-
-
-STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean": lambda numbers: math.fsum(numbers) / len(numbers),
-    "largest": max,
-    "range": lambda numbers: max(numbers) - min(numbers),
-    "trend": _trend,
+STATISTICS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  # of numbers y at the places x
+    "mean": lambda y, x: statistics.fmean(y),
+    "largest": lambda y, x: max(y),
+    "range": lambda y, x: max(y) - min(y),
+    "endpoints": lambda y, x: y[-1] - y[0],
+    "ratio": lambda y, x: y[-1] / y[0] if y[0] else math.nan,
+    "slope": lambda y, x: statistics.linear_regression([math.log2(place) for place in x], y).slope,
 }
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """A comparison that the runs of a claim must pass.
+    """What the runs of a claim must show.
 
     Attributes:
         says: the comparison in words.
+        limit: where the mean over the seeds must lie, in words.
+        limits: the ends of this open interval.
         statistic: of STATISTICS, which makes one number of several cells, in their order.
         of: the cells.
         minus: the cells whose number is subtracted, seed by seed; empty for none.
-        above: the mean over the seeds must be above ``threshold``, not below it.
+        control: the claim is undecided unless this is shown.
     """
 
     says: str
+    limit: str
+    limits: tuple[float, float]
     statistic: str
     of: tuple[Cell, ...]
     minus: tuple[Cell, ...]
-    above: bool
-    threshold: float
+    control: bool
 
-    def numbers(self, values: Callable[[Cell], Values]) -> list[float]:
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that the paper's file names; runs with others do not count."""
+        return sorted(set.intersection(*(set(cell.seeds) for cell in (*self.of, *self.minus))))
+
+    def numbers(self, values: Callable[[Cell], Mapping[int, float]]) -> list[float]:
         """The number of each seed that all cells have, by seed."""
         by_cell = {cell: values(cell) for cell in (*self.of, *self.minus)}
-        seeds = sorted(set.intersection(*(set(each) for each in by_cell.values())))
 
         def number(cells: Sequence[Cell], seed: int) -> float:
-            return STATISTICS[self.statistic]([by_cell[cell][seed] for cell in cells])
+            return STATISTICS[self.statistic]([by_cell[cell][seed] for cell in cells], [cell.x or 0 for cell in cells])
 
-        return [number(self.of, seed) - (number(self.minus, seed) if self.minus else 0.0) for seed in seeds]
+        complete = [seed for seed in self.seeds if all(seed in each for each in by_cell.values())]
+        return [number(self.of, seed) - (number(self.minus, seed) if self.minus else 0.0) for seed in complete]
 
 
 @dataclass(frozen=True)
@@ -80,14 +87,17 @@ class Tested:
     """A criterion with the numbers of its seeds.
 
     Attributes:
-        low, high: the mean lies above ``low``, and below ``high``, with 95% confidence each; NaN for a single seed.
+        error: of each end of the interval from ``low`` to ``high``, which is NaN for fewer than two seeds.
+        p: the error at which the interval would end at the nearest limit.
     """
 
     criterion: Criterion
     numbers: list[float]
+    error: float
     mean: float
     low: float
     high: float
+    p: float
     verdict: ClaimVerdict
 
 
@@ -98,91 +108,74 @@ class PaperClaim(Table):
     Attributes:
         says: the claim in words.
         where: its place in the paper.
+        kind: of KINDS.
+        seeds_because: why these seeds, and so many.
+        criteria: the controls, and then what the claim asks.
         minutes: time of all runs on two cores.
         beside: the paper's own numbers, as a line such as ``dcl/table1 row='CIFAR-10*'``; empty for none.
+        theory: what a formula gives for each column, by the name of the curve; empty for a row that measures it.
     """
 
     says: str
     where: str
+    kind: str
+    seeds_because: str
     criteria: tuple[Criterion, ...]
     minutes: float
     beside: str
+    theory: Mapping[str, Sequence[float]]
 
-    def findings(self, values: Callable[[Cell], Values]) -> list[Tested]:
-        """Apply each criterion to the values of the cells."""
-        return [_judge(criterion, values, len(self.cells[0].seeds)) for criterion in self.criteria]
+    def findings(self, values: Callable[[Cell], Mapping[int, float]]) -> list[Tested]:
+        """Apply each criterion to the values of the cells, by seed."""
+        tested = {criterion: judge(criterion, criterion.numbers(values)) for criterion in self.criteria}
+        asked = sorted((each for each in tested.values() if not each.criterion.control), key=lambda each: each.p)
+        error, decided = ERROR, True
+        for rank, each in enumerate(asked):
+            error = ERROR / (len(asked) - rank) if decided else error
+            tested[each.criterion] = found = judge(each.criterion, each.numbers, error)
+            decided = found.verdict in (ClaimVerdict.SHOWN, ClaimVerdict.CONTRADICTED)
+        return list(tested.values())
 
 
 def verdict(findings: Sequence[Tested]) -> ClaimVerdict:
-    """The verdict of a claim from those of its criteria."""
+    """The verdict of a claim: undecided if a control fails, and else the worst of its criteria."""
     found = {finding.verdict for finding in findings}
-    for one in (ClaimVerdict.NOT_RUN, ClaimVerdict.NOT_SHOWN, ClaimVerdict.UNDECIDED):
-        if one in found:
-            return one
-    return ClaimVerdict.SHOWN
+    if failed(findings) and ClaimVerdict.NOT_RUN not in found:
+        return ClaimVerdict.UNDECIDED
+    worst = (ClaimVerdict.NOT_RUN, ClaimVerdict.CONTRADICTED, ClaimVerdict.UNDECIDED, ClaimVerdict.SHOWN)
+    return next(one for one in worst if one in found)
 
 
-def _judge(criterion: Criterion, values: Callable[[Cell], Values], seeds: int) -> Tested:
-    numbers = criterion.numbers(values)
-    mean = math.fsum(numbers) / len(numbers) if numbers else math.nan
-    low, high = interval(numbers)
-    inside, outside = (low, high) if criterion.above else (-high, -low)
-    threshold = criterion.threshold if criterion.above else -criterion.threshold
-    judged = ClaimVerdict.UNDECIDED
-    if len(numbers) < seeds:
-        judged = ClaimVerdict.NOT_RUN
-    elif inside > threshold:
-        judged = ClaimVerdict.SHOWN
-    elif outside <= threshold:
-        judged = ClaimVerdict.NOT_SHOWN
-    return Tested(criterion, numbers, mean, low, high, judged)
+def failed(findings: Sequence[Tested]) -> list[Tested]:
+    """The controls whose interval is not wholly on the right side."""
+    well = (ClaimVerdict.SHOWN, ClaimVerdict.NOT_RUN)
+    return [each for each in findings if each.criterion.control and each.verdict not in well]
 
 
-def interval(numbers: Sequence[float]) -> tuple[float, float]:
-    """The ends between which the mean of the numbers' distribution lies with 90% confidence; NaN for fewer than two."""
-    if len(numbers) < 2:
-        return math.nan, math.nan
+def half_width(numbers: Sequence[float], error: float = ERROR) -> float:
+    """Half of the mean's interval, each end of which errs with the probability ``error``; NaN of fewer than two."""
     from scipy.stats import t  # slow to import
 
-    mean = math.fsum(numbers) / len(numbers)
-    variance = math.fsum((number - mean) ** 2 for number in numbers) / (len(numbers) - 1)
-    half = float(t.ppf(CONFIDENCE, len(numbers) - 1)) * math.sqrt(variance / len(numbers))
-    return mean - half, mean + half
+    if len(numbers) < 2:
+        return math.nan
+    scale = max(statistics.stdev(numbers), ROUNDING) / math.sqrt(len(numbers))
+    return float(t.isf(error, len(numbers) - 1)) * scale
 
 
-def read_criterion(node: Mapping[str, object], table: Table, where: str) -> Criterion:
-    """A criterion from a paper's file.
+def judge(criterion: Criterion, numbers: list[float], error: float = ERROR) -> Tested:
+    """Judge a criterion by the numbers of its seeds."""
+    from scipy.stats import t
 
-    Raises:
-        ConfigError: a key is missing or unknown, or a selection has no cell.
-    """
-    known = {"says", "statistic", "of", "minus", "above", "below"}
-    statistic = str(node.get("statistic", "mean"))
-    if set(node) - known or "says" not in node or "of" not in node or ("above" in node) == ("below" in node):
-        raise ConfigError(f"{where}: a criterion has says, of, and above or below; and may have statistic and minus")
-    if statistic not in STATISTICS:
-        raise ConfigError(f"{where}: statistic={statistic}: set statistic to one of {', '.join(STATISTICS)}")
-    above = "above" in node
-    return Criterion(
-        says=" ".join(str(node["says"]).split()),
-        statistic=statistic,
-        of=_selected(node["of"], table, where),
-        minus=_selected(node["minus"], table, where) if "minus" in node else (),
-        above=above,
-        threshold=float(str(node["above" if above else "below"])),
-    )
-
-
-def _selected(node: object, table: Table, where: str) -> tuple[Cell, ...]:
-    """The cells that ``{row: PATTERN, column: PATTERN}`` names; a row is named with its measure."""
-    if not isinstance(node, Mapping) or set(node) - {"row", "column"}:
-        raise ConfigError(f"{where}: write the cells of a criterion as {{row: NAME, column: NAME}}, not {node!r}")
-    row, column = (str(node.get(key, "*")) for key in ("row", "column"))
-    cells = [c for c in table.cells if _is(c.label, row) and _is(c.column, column)]
-    if not cells:
-        raise ConfigError(f"{where}: no cell has row {row} and column {column}")
-    return tuple(cells)
-
-
-def _is(name: str, pattern: str) -> bool:
-    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+    (lower, upper), half = criterion.limits, half_width(numbers, error)
+    mean = statistics.fmean(numbers) if numbers else math.nan
+    halves = min(abs(mean - lower), abs(mean - upper)) / half  # from the mean to the nearest limit
+    degrees = len(numbers) - 1
+    p = float(t.sf(halves * t.isf(error, degrees), degrees)) if degrees > 0 else 1.0
+    judged = ClaimVerdict.UNDECIDED
+    if len(numbers) < len(criterion.seeds):
+        judged = ClaimVerdict.NOT_RUN
+    elif lower < mean - half and mean + half < upper:
+        judged = ClaimVerdict.SHOWN
+    elif mean + half < lower or upper < mean - half:
+        judged = ClaimVerdict.CONTRADICTED
+    return Tested(criterion, numbers, error, mean, mean - half, mean + half, p, judged)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ssl_bench.papers import measurements
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.fill import Filled, mean, record
 from ssl_bench.record.summary import SUPERSCRIPT
@@ -136,7 +137,7 @@ def _rich(table: Table, filled: Sequence[Filled]) -> str:
     text = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
     wrap = textwrap.TextWrapper(min(width, WIDEST), break_long_words=False, break_on_hyphens=False)
     footnotes = "\n".join(wrap.fill(f"{number} {note}") for number, note in enumerate(sheet.notes, 1))
-    below = [footnotes, wrap.fill(table.note), wrap.fill(_to_fill(table, filled))]
+    below = [footnotes, *map(wrap.fill, (table.note, measurements.errata(table), _to_fill(table, filled)))]
     return "\n\n".join([text.rstrip("\n"), *filter(None, below)]) + "\n"
 
 
@@ -193,7 +194,7 @@ def markdown(table: Table, filled: Sequence[Filled]) -> str:
     lines = [headings, sides, *([text(entry) for entry in row] for row in sheet.rows)]
     body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     notes = [f"<sup>{number}</sup> {note}" for number, note in enumerate(sheet.notes, 1)]
-    return body + "".join(f"\n{each}\n" for each in (*notes, table.note) if each)
+    return body + "".join(f"\n{each}\n" for each in (*notes, table.note, measurements.errata(table)) if each)
 
 
 def _tex(table: Table, filled: Sequence[Filled]) -> str:

@@ -25,8 +25,14 @@ def read(table: Table) -> dict[str, Any]:
     return content
 
 
+def errata(table: Table) -> str:
+    """What is wrong with a table's committed numbers; empty if nothing is known."""
+    text = read(table).get("errata", "")
+    return f"Errata of the project's numbers: {text}" if text else ""
+
+
 def values(table: Table, cell: Cell) -> dict[int, float]:
-    """The committed numbers of a cell by seed, accuracies in percent."""
+    """The committed numbers of a cell by seed, accuracies in percent; only those of the cell's seeds."""
     wanted = cell.label, cell.column, cell.metric
     found = (each for each in read(table).get("cells", []) if (each["row"], each["column"], each["metric"]) == wanted)
-    return {int(each["seed"]): float(each["value"]) for each in found}
+    return {int(each["seed"]): float(each["value"]) for each in found if each["seed"] in cell.seeds}

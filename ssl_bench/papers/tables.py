@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -14,7 +16,7 @@ import yaml
 from ssl_bench.config.build import near, one_of
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cells import Cell, Metric, Table, flat, merge
-from ssl_bench.papers.claims import PaperClaim, read_criterion
+from ssl_bench.papers.claims import KINDS, STATISTICS, Criterion, PaperClaim
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
 COMMANDS = ("train", "mi", "weight", "none")
@@ -23,7 +25,9 @@ TABLE_KEYS = {
     *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing", "command"),
     *("rows", "columns", "each", "x", "y", "best"),
 }
-CLAIM_KEYS = TABLE_KEYS | {"claim", "where", "criteria", "minutes", "beside"}
+CLAIM_NEEDS = ("claim", "where", "kind", "seeds", "seeds_because", "criteria", "minutes")
+CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "controls", "beside", "theory"}
+LIMITS = {"above", "below", "within"}
 ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
 COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
 VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
@@ -103,23 +107,69 @@ def _load(path: Path, changed: int) -> tuple[tuple[Table, ...], tuple[PaperClaim
 
 
 def _claim(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> PaperClaim:
-    """A claim: a table whose runs all have ``scale=reduced``, so that they never fill a cell of the paper."""
+    """A claim: a table whose trainings all have ``scale=reduced``, so that they never fill a cell of the paper."""
     _check_keys(node, CLAIM_KEYS, name)
-    for key in ("claim", "where", "criteria", "minutes"):
+    for key in CLAIM_NEEDS:
         if not node.get(key):
             raise ConfigError(f"{name}: a claim needs {key}")
+    one_of(f"{name}.kind", node["kind"], KINDS)
+    reduced = ["scale=reduced"] if node.get("command", "train") == "train" else []
     as_table = {key: value for key, value in node.items() if key in TABLE_KEYS}
-    table = _table(name, paper, as_table | {"set": [flat(node.get("set")), "scale=reduced"]})
+    table = _table(name, paper, as_table | {"set": [flat(node.get("set")), reduced]})
     if any(cell.paper is not None for cell in table.cells):
         raise ConfigError(f"{name}: a claim has no values of the paper: name their table in beside")
+    theory = {curve: [] if of == "row" else [float(n) for n in of] for curve, of in (node.get("theory") or {}).items()}
+    for curve, numbers in theory.items():
+        if len(numbers) != len(table.columns()) and (numbers or curve not in {cell.label for cell in table.cells}):
+            raise ConfigError(f"{name}: theory {curve}: set a number for each column, or row if it is one of the rows")
+    criteria = [_criterion(each, table, name, True) for each in node.get("controls") or []]
+    criteria += [_criterion(each, table, name, False) for each in node["criteria"]]
+    if node["kind"] == "equivalence" and not all(each.control or "within" in each.limit for each in criteria):
+        raise ConfigError(f"{name}: kind=equivalence: set within in each of its criteria")
     return PaperClaim(
         **{field.name: getattr(table, field.name) for field in fields(Table)},
-        says=" ".join(str(node["claim"]).split()),
+        says=_line(node["claim"]),
         where=str(node["where"]),
-        criteria=tuple(read_criterion(entry, table, name) for entry in node["criteria"]),
+        kind=node["kind"],
+        seeds_because=_line(node["seeds_because"]),
+        criteria=tuple(criteria),
         minutes=float(node["minutes"]),
         beside=str(node.get("beside", "")),
+        theory=theory,
     )
+
+
+def _criterion(node: Any, table: Table, where: str, control: bool) -> Criterion:
+    _check_keys(node, LIMITS | {"says", "statistic", "of", "minus"}, f"{where} criterion")
+    sides, statistic = LIMITS & set(node), str(node.get("statistic", "mean"))
+    if "says" not in node or "of" not in node or len(sides) != 1:
+        raise ConfigError(f"{where}: a criterion has says, of, and one of above, below and within")
+    one_of(f"{where}: statistic", statistic, tuple(STATISTICS))
+    (side,) = sides
+    limit = float(node[side])
+    ends = {"above": (limit, math.inf), "below": (-math.inf, limit), "within": (-limit, limit)}[side]
+    of, minus = (_selected(node[key], table, where) if key in node else () for key in ("of", "minus"))
+    if statistic == "slope" and not (table.doubling and len({cell.column for cell in of}) > 1):
+        raise ConfigError(f"{where}: statistic=slope: set x: {{doubling: true}}, and of to two columns or more")
+    return Criterion(_line(node["says"]), f"{side} {limit:g}", ends, statistic, of, minus, control)
+
+
+def _selected(node: Any, table: Table, where: str) -> tuple[Cell, ...]:
+    """The cells that ``{row: PATTERN, column: PATTERN}`` names; a row is named with its measure."""
+    _check_keys(node, {"row", "column"}, f"{where} criterion")
+    row, column = (str(node.get(key, "*")) for key in ("row", "column"))
+    cells = tuple(cell for cell in table.cells if _is(cell.label, row) and _is(cell.column, column))
+    if not cells:
+        raise ConfigError(f"{where}: no cell has row {row} and column {column}")
+    return cells
+
+
+def _is(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def _line(text: Any) -> str:
+    return " ".join(str(text or "").split())
 
 
 def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Table:
@@ -142,7 +192,7 @@ def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Tabl
         name=name,
         title=node["title"],
         cite=paper["cite"],
-        note=" ".join(str(node.get("note", "")).split()),
+        note=_line(node.get("note")),
         cells=tuple(cells),
         x=x.get("label", ""),
         y=node.get("y", ""),
@@ -194,7 +244,7 @@ def _row(
                 provenance=provenance,
                 seeds=tuple(row.get("seeds") or table.get("seeds") or (0,)),
                 command=command,
-                note="; ".join(" ".join(str(note).split()) for note in notes if note),
+                note="; ".join(map(_line, filter(None, notes))),
                 missing=next(filter(None, missing), ""),
                 x=float(column.get("x", heading)) if figure else None,
             )

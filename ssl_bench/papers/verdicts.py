@@ -12,10 +12,10 @@ from typing import Any
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import measurements, tables
 from ssl_bench.papers.cell_runs import Results
-from ssl_bench.papers.claims import ClaimVerdict, PaperClaim, Tested, verdict
+from ssl_bench.papers.claims import ClaimVerdict, PaperClaim, Tested, failed, verdict
 
 FORMS = ("rich", "md")  # for readers
-HEADINGS = ("claim", "verdict", "runs", "seeds", "minutes", "the paper says")
+HEADINGS = ("the paper says", "verdict", "effect [interval]", "control", "n", "hours")
 
 
 @dataclass(frozen=True)
@@ -29,56 +29,61 @@ class Judged:
     claim: PaperClaim
     findings: list[Tested]
     source: str
-
-    @property
-    def verdict(self) -> ClaimVerdict:
-        return verdict(self.findings)
+    verdict: ClaimVerdict
 
     @property
     def was_run(self) -> bool:
         """Whether all of its runs are there."""
         return self.verdict is not ClaimVerdict.NOT_RUN
 
+    @property
+    def words(self) -> str:
+        """The verdict in words."""
+        margin = max(criterion.limits[1] for criterion in self.claim.criteria if not criterion.control)
+        equal = self.claim.kind == "equivalence" and self.verdict is ClaimVerdict.SHOWN
+        return f"no difference larger than {margin:g}" if equal else self.verdict.value
+
     def row(self) -> tuple[str, ...]:
-        """The entries of a printed row, by HEADINGS."""
-        claim, seeds = self.claim, min(len(finding.numbers) for finding in self.findings)
-        source = self.source if self.was_run else ""
-        return claim.name, self.verdict.value, source, str(seeds), f"{claim.minutes:g}", f"{claim.says} ({claim.where})"
+        """The entries of a printed row, by HEADINGS, with the finding that the verdict rests on."""
+        claim, bad = self.claim, failed(self.findings)
+        asked = [each for each in self.findings if not each.criterion.control]
+        rests = max((each for each in asked if each.verdict is verdict(asked)), key=lambda each: each.p)
+        well = "passed" if self.was_run else self.verdict.value
+        control = "none" if len(asked) == len(self.findings) else "failed" if bad else well
+        ran = self.was_run and self.source == "project"
+        hours = measurements.read(claim)["seconds"] / 3600 if ran else claim.minutes / 60
+        said = f"{claim.name}: {claim.says} ({claim.where})", self.words, _sentence([*bad, rests][0])
+        return *said, control, str(len(rests.numbers)), f"{hours:.1f}"
 
     def lines(self) -> list[str]:
-        """The sentence of the paper, each criterion with its numbers, and the verdict."""
-        claim = self.claim
-        head = f"{claim.where}: {claim.says}"
-        source = f" ({self.source})" if self.was_run else ""
+        """The sentence of the paper, each finding with its numbers, the verdict, and why these seeds."""
+        made = f", commit {measurements.read(self.claim)['commit']}" if self.source == "project" else ""
+        level = [f"({100 - 200 * each.error:.3g}%, n = {len(each.numbers)})" for each in self.findings]
         return [
-            head,
-            *(f"- {_sentence(each)}" for each in self.findings),
-            f"Verdict: {self.verdict.value}{source}",
+            f"{self.claim.where}: {self.claim.says}",
+            *(f"- {_sentence(f)}: {f.verdict.value} {of}" for f, of in zip(self.findings, level, strict=True)),
+            f"Verdict: {self.words}{f' ({self.source}{made})' * self.was_run}",
+            f"Seeds: {self.claim.seeds_because}",
         ]
 
     def record(self) -> dict[str, Any]:
         """The verdict as plain data."""
-        claim = self.claim
         criteria = [
-            {
-                "says": each.criterion.says,
-                "above" if each.criterion.above else "below": each.criterion.threshold,
-                "numbers": each.numbers,
-                "interval": [None if math.isnan(end) else end for end in (each.low, each.high)],
-                "verdict": each.verdict.value,
-            }
+            {key: getattr(each.criterion, key) for key in ("says", "control", "limit")}
+            | {"numbers": each.numbers, "confidence": 1 - 2 * each.error, "verdict": each.verdict.value}
+            | {"interval": [None if math.isnan(end) else end for end in (each.low, each.high)]}
             for each in self.findings
         ]
-        told = {"claim": claim.name, "says": claim.says, "where": claim.where, "minutes": claim.minutes}
-        return told | {"verdict": self.verdict.value, "runs": self.source, "criteria": criteria}
+        told = {key: getattr(self.claim, key) for key in ("says", "where", "kind", "seeds_because", "minutes")}
+        return {"claim": self.claim.name, **told, "verdict": self.words, "runs": self.source, "criteria": criteria}
 
 
 def judge(claim: PaperClaim, results: Results) -> Judged:
     """Judge a claim by the runs of a results folder if they are complete, and else by the committed ones."""
-    own = claim.findings(results.values)
-    if verdict(own) is ClaimVerdict.NOT_RUN and measurements.read(claim):
-        return Judged(claim, claim.findings(lambda cell: measurements.values(claim, cell)), "project")
-    return Judged(claim, own, "ours")
+    findings, source = claim.findings(results.values), "ours"
+    if verdict(findings) is ClaimVerdict.NOT_RUN and measurements.read(claim):
+        findings, source = claim.findings(lambda cell: measurements.values(claim, cell)), "project"
+    return Judged(claim, findings, source, verdict(findings))
 
 
 def named(names: Sequence[str]) -> list[PaperClaim]:
@@ -93,12 +98,10 @@ def named(names: Sequence[str]) -> list[PaperClaim]:
 
 
 def _sentence(finding: Tested) -> str:
-    criterion = finding.criterion
-    limit = f"must be {'above' if criterion.above else 'below'} {criterion.threshold:g}: {finding.verdict.value}"
-    if not finding.numbers:
-        return f"{criterion.says}: {limit}"
-    interval = "" if math.isnan(finding.low) else f", 90% interval {finding.low:.3g} to {finding.high:.3g}"
-    return f"{criterion.says}: {finding.mean:.3g}{interval}, n = {len(finding.numbers)}; {limit}"
+    """A finding, such as ``control: accuracy: 93 [92, 94], must be above 90``."""
+    criterion, interval = finding.criterion, f" [{finding.low:.3g}, {finding.high:.3g}]" * (finding.p < 1)
+    numbers = f"{finding.mean:.3g}{interval}, " if finding.numbers else ""
+    return f"{'control: ' * criterion.control}{criterion.says}: {numbers}must be {criterion.limit}"
 
 
 def formatted(form: str, judged: Sequence[Judged]) -> str:
@@ -110,11 +113,9 @@ def formatted(form: str, judged: Sequence[Judged]) -> str:
         return "".join(f"| {' | '.join(entry.replace('|', chr(92) + '|') for entry in row)} |\n" for row in rows)
     from rich.console import Console
     from rich.table import Table as Columns
-    from rich.text import Text
 
-    columns = Columns(*HEADINGS, box=None, pad_edge=False)
+    columns, file = Columns(*HEADINGS, box=None, pad_edge=False), io.StringIO()
     for each in judged:
-        columns.add_row(*(Text(entry) for entry in each.row()))
-    file = io.StringIO()
-    Console(file=file, highlight=False, width=Console().width).print(columns)
-    return file.getvalue()
+        columns.add_row(*each.row())
+    Console(file=file, highlight=False, markup=False, emoji=False, width=Console().width).print(columns)
+    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())

@@ -206,7 +206,13 @@ def test_claims_have_their_figures_and_a_table_of_shortened_runs_has_none(
         return empty | {"row": row, "column": str(x), "x": x} | values
 
     table = {"title": "accuracy", "cite": "A paper", "x": "batch", "y": "kNN", "doubling": True}
-    criterion = {"says": "it rises", "above": 0, "numbers": [1.0, 2.0, 3.0], "interval": [1, 3], "verdict": "shown"}
+    criterion = {
+        "says": "it rises",
+        "limit": "above 0",
+        "numbers": [1.0, 2.0, 3.0],
+        "interval": [1, 3],
+        "verdict": "shown",
+    }
     found = {
         "claims": [
             {"claim": "mine/better", "says": "<i>Better.</i>", "where": "table 1", "minutes": 1, "verdict": "shown"}

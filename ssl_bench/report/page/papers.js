@@ -13,11 +13,10 @@ function papers() {
 
 function claimTable(claims) {
   const numbers = (each) => (each.numbers.length ? `${number(statistics(each.numbers).mean)} (${each.numbers.length})` : "no runs");
-  const limit = (each) => ("above" in each ? `above ${number(each.above)}` : `below ${number(each.below)}`);
   return scrolled("claims", el("table", { class: "wrap", id: "claims" },
     el("thead", {}, el("tr", {}, ["claim", "verdict", "the paper says", "criteria"].map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", {}, claims.map((claim) => el("tr", {}, el("th", { scope: "row" }, claim.claim), el("td", {}, claim.verdict), el("td", {}, `${claim.says} (${claim.where})`),
-      el("td", {}, claim.criteria.map((each) => el("div", {}, `${each.says}: ${numbers(each)}, must be ${limit(each)}: ${each.verdict}`))))))));
+      el("td", {}, claim.criteria.map((each) => el("div", {}, `${each.control ? "control: " : ""}${each.says}: ${numbers(each)}, must be ${each.limit}: ${each.verdict}`))))))));
 }
 
 // Rows and columns as in the paper; each cell has the paper's number, and ours below it.
