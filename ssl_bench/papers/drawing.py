@@ -64,21 +64,22 @@ def _panel(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> Non
     x = {each.cell.column: places[each.cell.column] if each.cell.x is None else each.cell.x for each in filled}
     for i, label in enumerate(dict.fromkeys(each.cell.label for each in filled)):
         points = [each for each in filled if each.cell.label == label]
-        look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "label": label}
+        name = points[0].cell.row if claim else label  # the axis has the measure of a claim
+        look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "label": name}
         reported = [(x[each.cell.column], each.cell.paper) for each in points if each.cell.paper is not None]
         own = [(x[each.cell.column], each.values) for each in points if each.values]
         project = [(x[each.cell.column], each.measured) for each in points if each.measured]
         if reported:
-            axis.plot(*zip(*reported, strict=True), **look | {"label": f"{label} (paper)"}, linestyle="--", mfc="white")
+            axis.plot(*zip(*reported, strict=True), **look | {"label": f"{name} (paper)"}, linestyle="--", mfc="white")
         if measured := own or project:
             place, numbers = zip(*measured, strict=True)
             if label in theory:
-                axis.plot(place, list(map(mean, numbers)), label=f"theory: {label}", **THEORY)
+                axis.plot(place, list(map(mean, numbers)), label=f"theory: {name}", **THEORY)
                 continue
-            named = look if own or claim else look | {"label": f"{label} (project)"}
+            named = look if own or claim else look | {"label": f"{name} (project)"}
             axis.errorbar(place, list(map(mean, numbers)), [bar(each) or 0.0 for each in numbers], **named, capsize=3)
         elif not reported:
-            axis.plot([], [], **look | {"label": f"{label} (no numbers yet)"}, linestyle="none")
+            axis.plot([], [], **look | {"label": f"{name} (no numbers yet)"}, linestyle="none")
     for i, (curve, numbers) in enumerate(theory.items()):
         if numbers:
             ends = [number for column, number in zip(table.columns(), numbers, strict=True) if column in x]
