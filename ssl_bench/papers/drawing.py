@@ -60,6 +60,7 @@ def draw(drawn: Sequence[Panel]) -> Figure:
 def _panel(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> None:
     claim = table if isinstance(table, PaperClaim) else None
     bar, theory = (half_width, claim.theory) if claim else (deviation, {})
+    lines = {curve: THEORY | {"linestyle": DASHES[i % len(DASHES)]} for i, curve in enumerate(theory)}
     places = {column: float(i) for i, column in enumerate(table.columns())}  # of a table, which has no x axis
     x = {each.cell.column: places[each.cell.column] if each.cell.x is None else each.cell.x for each in filled}
     for i, label in enumerate(dict.fromkeys(each.cell.label for each in filled)):
@@ -74,16 +75,16 @@ def _panel(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> Non
         if measured := own or project:
             place, numbers = zip(*measured, strict=True)
             if label in theory:
-                axis.plot(place, list(map(mean, numbers)), label=f"theory: {name}", **THEORY)
+                axis.plot(place, list(map(mean, numbers)), label=f"theory: {name}", **lines[label])
                 continue
             named = look if own or claim else look | {"label": f"{name} (project)"}
             axis.errorbar(place, list(map(mean, numbers)), [bar(each) or 0.0 for each in numbers], **named, capsize=3)
         elif not reported:
             axis.plot([], [], **look | {"label": f"{name} (no numbers yet)"}, linestyle="none")
-    for i, (curve, numbers) in enumerate(theory.items()):
-        if numbers:
-            ends = [number for column, number in zip(table.columns(), numbers, strict=True) if column in x]
-            axis.plot(list(x.values()), ends, label=f"theory: {curve}", **THEORY, linestyle=DASHES[i])
+    for curve, of_columns in theory.items():
+        if of_columns:
+            given = [number for column, number in zip(table.columns(), of_columns, strict=True) if column in x]
+            axis.plot(list(x.values()), given, label=f"theory: {curve}", **lines[curve])
     if table.doubling:
         axis.set_xscale("log", base=2)
     axis.set_xticks(list(x.values()), list(x))

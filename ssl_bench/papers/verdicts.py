@@ -48,8 +48,7 @@ class Judged:
         claim, bad = self.claim, failed(self.findings)
         asked = [each for each in self.findings if not each.criterion.control]
         rests = max((each for each in asked if each.verdict is verdict(asked)), key=lambda each: each.p)
-        well = "passed" if self.was_run else self.verdict.value
-        control = "none" if len(asked) == len(self.findings) else "failed" if bad else well
+        control = "none" if asked == self.findings else "failed" if bad else "passed" if self.was_run else "not run"
         ran = self.was_run and self.source == "project"
         hours = measurements.read(claim)["seconds"] / 3600 if ran else claim.minutes / 60
         said = f"{claim.name}: {claim.says} ({claim.where})", self.words, _sentence([*bad, rests][0])

@@ -1,4 +1,7 @@
-"""Claims: criteria against scipy's tests, verdicts, what a file may say, and runs that never fill a paper's cell."""
+"""Claims: criteria against scipy's tests, verdicts, what a file may say, and runs that never fill a paper's cell.
+
+The last test trains one seed of each decided claim again.
+"""
 
 import json
 import math
@@ -9,16 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from matplotlib.collections import LineCollection
 from scipy import stats
 
 from ssl_bench import cli
-from ssl_bench.commands import table
+from ssl_bench.commands import reproduce, table
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers import claims, measurements, tables, verdicts
+from ssl_bench.papers import claims, drawing, measurements, tables, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim
+from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import Selection
 from ssl_bench.report import filled as report
 from tests.conftest import SMALL
@@ -33,18 +38,20 @@ CLAIM: dict[str, Any] = {
     "title": "t",
     "claim": "DCL is better.",
     "where": "table 1",
+    "kind": "comparison",
+    "seeds_because": "three were a pilot",
     "minutes": 1,
     "metric": "knn/top1",
     "set": [*COMMON, "evaluate=[knn]", "evaluate.baselines=[]"],
     "seeds": [0, 1, 2],
     "columns": [16, 32],
     "each": ["batch_size.size={column}"],
-    "x": {"label": "batch size"},
+    "x": {"label": "batch size", "doubling": True},
     "rows": {"SimCLR": ["loss=infonce"], "DCL": ["loss=dcl"]},
     "criteria": [{"says": "DCL minus SimCLR", "of": {"row": "DCL"}, "minus": {"row": "SimCLR"}, "above": 0}],
 }
 PAPER = {"paper": "mine", "title": "t", "cite": "c", "tables": {"table1": {**CLAIM, "rows": {"DCL": ["loss=dcl"]}}}}
-for key in ("claim", "where", "minutes", "criteria"):
+for key in ("claim", "where", "kind", "seeds_because", "minutes", "criteria"):
     PAPER["tables"]["table1"].pop(key)  # type: ignore[index]
 
 
@@ -67,7 +74,8 @@ def test_every_paper_has_claims_with_criteria() -> None:
     assert len(CLAIMS) >= 14 and {claim.paper for claim in CLAIMS} == set(tables.papers())
     for claim in CLAIMS:
         assert claim.criteria and claim.where and claim.minutes > 0, claim.name
-        assert all(cell.paper is None and cell.settings["scale"] == "reduced" for cell in claim.cells), claim.name
+        trained = [cell for cell in claim.cells if cell.command == "train"]
+        assert all(cell.settings["scale"] == "reduced" for cell in trained), claim.name
         assert all(len(cell.seeds) >= 3 for cell in claim.cells), claim.name
         if claim.beside:
             selection = Selection.of(claim.beside)
@@ -75,49 +83,129 @@ def test_every_paper_has_claims_with_criteria() -> None:
             assert any(cell.paper is not None for cell in shown), claim.name
 
 
-def test_an_interval_is_that_of_scipys_t_test() -> None:
+def finding(write: Any, numbers: list[float], error: float = claims.ERROR, **limit: float) -> claims.Tested:
+    """A criterion of three seeds, judged by some numbers."""
+    criterion = write(criteria=[{"says": "s", "of": {"row": "DCL", "column": 16}, **limit}]).criteria[0]
+    return claims.judge(criterion, numbers, error)
+
+
+def test_interval_and_p_are_those_of_scipys_t_test(write: Any) -> None:
     numbers = list(np.random.default_rng(0).normal(1.0, 0.5, 5))
-    expected = stats.ttest_1samp(numbers, 0).confidence_interval(0.90)
-    assert np.allclose(claims.interval(numbers), (expected.low, expected.high), rtol=1e-12)
-    assert claims.interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
-    assert all(math.isnan(end) for end in claims.interval([2.0]))
+    found = finding(write, numbers, above=0.2)
+    expected = stats.ttest_1samp(numbers, 0.2, alternative="greater")
+    both = stats.ttest_1samp(numbers, 0).confidence_interval(0.90)
+    assert np.allclose((found.low, found.high), (both.low, both.high), rtol=1e-12)
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
+    edge = finding(write, numbers, found.p, above=0.2)  # at the error p the interval ends at the limit
+    assert edge.low == pytest.approx(0.2, abs=1e-12)
+    assert math.isnan(claims.half_width([2.0])) and finding(write, [], above=0).p == 1
 
 
 @pytest.mark.parametrize(
-    ("numbers", "verdict"),
+    ("numbers", "limit", "verdict"),
     [
-        ([1.0, 1.1, 0.9], ClaimVerdict.SHOWN),
-        ([-1.0, -1.1, -0.9], ClaimVerdict.NOT_SHOWN),
-        ([1.0, -1.0, 0.5], ClaimVerdict.UNDECIDED),
-        ([0.0, 0.0, 0.0], ClaimVerdict.NOT_SHOWN),  # not above the threshold
-        ([1.0, 1.1], ClaimVerdict.NOT_RUN),
+        ([1.0, 1.1, 0.9], {"above": 0}, ClaimVerdict.SHOWN),
+        ([-1.0, -1.1, -0.9], {"above": 0}, ClaimVerdict.CONTRADICTED),
+        ([-1.0, -1.1, -0.9], {"below": 0}, ClaimVerdict.SHOWN),
+        ([1.0, 1.1, 0.9], {"below": 0}, ClaimVerdict.CONTRADICTED),
+        ([1.0, -1.0, 0.5], {"above": 0}, ClaimVerdict.UNDECIDED),
+        ([1.0, 1.1], {"above": 0}, ClaimVerdict.NOT_RUN),
+        ([0.1, -0.1, 0.0], {"within": 0.2}, ClaimVerdict.SHOWN),  # half of the interval is 0.169
+        ([0.1, -0.1, 0.0], {"within": 0.16}, ClaimVerdict.UNDECIDED),
+        ([-1.0, -1.1, -0.9], {"within": 0.2}, ClaimVerdict.CONTRADICTED),
+        ([0.0, 0.0, 0.0], {"within": 1e-9}, ClaimVerdict.SHOWN),  # an identity without any deviation
+        ([1e-8, 1e-8, 1e-8], {"within": 1e-9}, ClaimVerdict.CONTRADICTED),
+        ([0.0, 0.0, 0.0], {"above": 0}, ClaimVerdict.UNDECIDED),
     ],
 )
-@pytest.mark.parametrize("above", [True, False])
 def test_the_verdict_is_where_the_interval_lies(
-    numbers: list[float], verdict: ClaimVerdict, above: bool, write: Any
+    numbers: list[float], limit: dict[str, float], verdict: ClaimVerdict, write: Any
 ) -> None:
-    side = {"above": 0} if above else {"below": 0}
-    first = [{"says": "s", "of": {"row": "DCL", "column": 16}, **side}]
-    claim = write(criteria=first)
-    sign = 1 if above else -1
-    (finding,) = claim.findings(lambda cell: {seed: sign * number for seed, number in enumerate(numbers)})
-    assert finding.verdict is verdict and claims.verdict([finding]) is verdict
-    assert finding.mean == pytest.approx(sign * sum(numbers) / len(numbers), abs=1e-12)
+    found = finding(write, numbers, **limit)
+    assert found.verdict is verdict and claims.verdict([found]) is verdict
 
 
-def test_a_claim_is_shown_only_if_all_of_its_criteria_are() -> None:
+def of_rows(claim: PaperClaim, numbers: dict[str, list[float]]) -> list[claims.Tested]:
+    """The findings of a claim whose cells have the numbers of their row, by seed."""
+    return claim.findings(lambda cell: dict(enumerate(numbers[cell.row])))
+
+
+def test_the_criteria_of_a_claim_share_an_error_by_holms_steps(write: Any) -> None:
+    rng = np.random.default_rng(3)
+    rows = {name: list(rng.normal(size=6)) for name in "abc"}
+    criteria = [{"says": name, "of": {"row": name}, "above": 0} for name in rows]
+    claim = write(seeds=list(range(6)), rows={name: ["loss=dcl"] for name in rows}, criteria=criteria)
+
+    def errors(*aims: float) -> list[float]:
+        """The error at which each criterion is judged if its p-value is ``aims``."""
+        moved = {}
+        for (name, numbers), aim in zip(rows.items(), aims, strict=True):
+            centred = np.array(numbers) - np.mean(numbers)
+            moved[name] = list(centred + stats.t.isf(aim, 5) * stats.sem(centred))
+        found = of_rows(claim, moved)
+        assert [each.p for each in found] == pytest.approx(aims)
+        for each in found:  # what is printed is what decides
+            assert (each.low > 0) == (each.verdict is ClaimVerdict.SHOWN) == (each.p < each.error)
+        return [each.error for each in found]
+
+    third, half = 0.05 / 3, 0.05 / 2
+    assert errors(0.02, 0.001, 0.04) == [half, third, 0.05]  # all are shown
+    assert errors(0.03, 0.001, 0.04) == [half, third, half]  # the second fails, and so the third
+    assert errors(0.02, 0.03, 0.04) == [third] * 3  # none is shown
+
+
+def test_a_control_that_fails_leaves_a_claim_undecided_and_is_named_first(write: Any) -> None:
+    control = {"says": "SimCLR has learned", "of": {"row": "SimCLR", "column": 16}, "above": 50}
+    claim = write(controls=[control])
+    up, down = [70.0, 70.1, 70.2], [40.0, 40.1, 40.2]
+
+    def found(simclr: list[float], dcl: list[float]) -> verdicts.Judged:
+        tested = of_rows(claim, {"SimCLR": simclr, "DCL": dcl})
+        return verdicts.Judged(claim, tested, "ours", claims.verdict(tested))
+
+    learned = found(up, [number + 2 + number % 1 for number in up])
+    assert learned.verdict is ClaimVerdict.SHOWN and learned.row()[3] == "passed"
+    assert found(up, down).verdict is ClaimVerdict.CONTRADICTED
+    assert found(up, up[:2]).verdict is ClaimVerdict.NOT_RUN
+    for simclr in (down, [49.0, 50.5, 52.0]):  # on the wrong side, and on no side
+        invalid = found(simclr, [number + 2 + number % 1 for number in simclr])
+        assert [each.verdict for each in invalid.findings][1] is ClaimVerdict.SHOWN
+        assert invalid.verdict is ClaimVerdict.UNDECIDED and invalid.row()[3] == "failed"
+        assert invalid.row()[2].startswith("control: SimCLR has learned: ")
+        assert invalid.lines()[1].startswith("- control: SimCLR has learned: ")
+
+
+def test_an_equivalence_says_its_margin(write: Any) -> None:
+    claim = write(
+        kind="equivalence", criteria=[{"says": "s", "of": {"row": "DCL"}, "minus": {"row": "SimCLR"}, "within": 1.5}]
+    )
+    for dcl, words in (([1.1, 2.0, 3.2], "no difference larger than 1.5"), ([5.1, 6.0, 7.2], "contradicted")):
+        tested = of_rows(claim, {"SimCLR": [1.0, 2.0, 3.0], "DCL": dcl})
+        found = verdicts.Judged(claim, tested, "ours", claims.verdict(tested))
+        assert found.row()[1] == found.record()["verdict"] == words
+
+
+def test_a_claim_is_as_good_as_the_worst_of_its_criteria(write: Any) -> None:
+    criterion = write().criteria[0]
+
     def of(*found: ClaimVerdict) -> ClaimVerdict:
-        return claims.verdict([claims.Tested(None, [], 0, 0, 0, each) for each in found])  # type: ignore[arg-type]
+        return claims.verdict([claims.Tested(criterion, [], 0, 0, 0, 0, 0, each) for each in found])
 
-    shown, undecided, refuted, missing = (
+    shown, undecided, contradicted, missing = (
         ClaimVerdict.SHOWN,
         ClaimVerdict.UNDECIDED,
-        ClaimVerdict.NOT_SHOWN,
+        ClaimVerdict.CONTRADICTED,
         ClaimVerdict.NOT_RUN,
     )
     assert of(shown, shown) is shown and of(shown, undecided) is undecided
-    assert of(undecided, refuted, shown) is refuted and of(refuted, missing) is missing
+    assert of(undecided, contradicted, shown) is contradicted and of(contradicted, missing) is missing
+
+
+def test_only_the_seeds_that_the_file_names_count(write: Any) -> None:
+    claim = write(seeds=[10, 11, 12])
+    pilot = dict.fromkeys(range(3), 1.0)
+    assert claim.findings(lambda cell: pilot)[0].verdict is ClaimVerdict.NOT_RUN
+    assert len(claim.findings(lambda cell: pilot | {10: 1.0, 12: 2.0})[0].numbers) == 2
 
 
 def test_statistics_pair_the_cells_of_a_seed(write: Any) -> None:
@@ -134,9 +222,12 @@ def test_statistics_pair_the_cells_of_a_seed(write: Any) -> None:
     assert numbers("mean", of=row) == [2.5, 6.0]  # seed 2 has no run at 32
     assert numbers("range", of={"row": "DCL"}, minus=row) == [0.5 - 3.0, 2.0 - 2.0]
     assert numbers("largest", of={"row": "D*"}) == [2.5, 6.0, 8.0]
-    assert numbers("trend", of={"row": "DCL"}) == [1.0, -1.0, 1.0]
-    assert claims.STATISTICS["trend"]([1.0, 2.0, 3.0, 3.0]) == pytest.approx(5 / math.sqrt(6 * 5))  # tau-b
-    assert claims.STATISTICS["trend"]([1.0, 1.0, 1.0]) == 0
+    assert numbers("endpoints", of={"row": "DCL"}) == [0.5, -2.0, 5.0]
+    assert numbers("ratio", of={"row": "DCL"}) == [2.5 / 2, 4 / 6, 8 / 3]
+    assert numbers("slope", of={"row": "DCL"}) == pytest.approx([0.5, -2.0, 5.0])  # from 16 to 32 is one doubling
+    assert claims.STATISTICS["slope"]([1.0, 2.0, 6.0], [2, 4, 16]) == pytest.approx(
+        np.polyfit([1, 2, 4], [1, 2, 6], 1)[0]
+    )
     assert numbers("mean", of={"row": "DCL", "column": 16}, minus={"row": "DCL", "column": 32}) == [-0.5, 2.0, -5.0]
 
 
@@ -145,15 +236,21 @@ def test_statistics_pair_the_cells_of_a_seed(write: Any) -> None:
     [
         ({"criteria": None}, "mine/better: a claim needs criteria"),
         ({"rows": {"DCL": {"values": [1.0, 2.0]}}}, "a claim has no values of the paper: name their table in beside"),
-        (
-            {"criteria": [{"says": "s", "of": {}, "above": 0, "below": 1}]},
-            "a criterion has says, of, and above or",
-        ),
+        ({"seeds_because": None}, "mine/better: a claim needs seeds_because"),
+        ({"kind": "guess"}, "mine/better.kind=guess: set mine/better.kind to one of exact, trend, comparison"),
+        ({"kind": "equivalence"}, "mine/better: kind=equivalence: set within in each of its criteria"),
+        ({"theory": {"limit": [1.0]}}, "mine/better: theory limit: set a number for each column, or row if it is one"),
+        ({"criteria": [{"says": "s", "of": {}, "above": 0, "below": 1}]}, "one of above, below and within"),
         (
             {"criteria": [{"says": "s", "of": {}, "statistic": "sum", "above": 0}]},
             "statistic to one of mean, largest",
         ),
-        ({"criteria": [{"says": "s", "of": {"row": "MACL"}, "above": 0}]}, "no cell has row MACL and column *"),
+        ({"criteria": [{"says": "s", "of": {}, "over": 0}]}, "mine/better criterion: there is no key over"),
+        (
+            {"x": {"label": "batch size"}, "criteria": [{"says": "s", "of": {}, "statistic": "slope", "above": 0}]},
+            "statistic=slope: set x: {doubling: true}, and of to two columns or more",
+        ),
+        ({"controls": [{"says": "s", "of": {"row": "MACL"}, "above": 0}]}, "no cell has row MACL and column *"),
     ],
 )
 def test_a_wrong_claim_is_refused(keys: dict[str, Any], message: str, write: Any) -> None:
@@ -208,18 +305,59 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
     assert found.verdict is ClaimVerdict.SHOWN and found.source == "project"
     capsys.readouterr()
     assert table.main(["--claims", "mine", "--format", "md"]) == 0
-    row = "| mine/better | shown | project | 3 | 1 | DCL is better. (table 1) |"
+    effect = "DCL minus SimCLR: 10 [10, 10], must be above 0"
+    row = f"| mine/better: DCL is better. (table 1) | shown | {effect} | none | 3 | 0.0 |"
     assert row in capsys.readouterr().out.splitlines()
     assert table.main(["mine/better", "--format", "md"]) == 0
-    assert "- DCL minus SimCLR: 10, 90% interval 10 to 10, n = 3; must be above 0: shown" in capsys.readouterr().out
+    printed = capsys.readouterr().out.splitlines()
+    assert "- DCL minus SimCLR: 10 [10, 10], must be above 0: shown (90%, n = 3)" in printed
+    assert "Verdict: shown (project, commit 0123456)" in printed and "Seeds: three were a pilot" in printed
     assert table.main(["--claims", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["criteria"][0]["verdict"] == "shown"
+
+    earlier = content["cells"][0] | {"seed": 100, "value": 1.0}  # of a seed that the claim does not name
+    content |= {"errata": "Seed 100 was a pilot.", "cells": [*content["cells"], earlier]}
+    commit_numbers.write(tmp_path / "measured" / "mine_better.json", content)
+    (tmp_path / "outputs").symlink_to("elsewhere")
+    commit_numbers.main(["mine/better"])
+    again = json.loads((tmp_path / "measured" / "mine_better.json").read_text())
+    assert again["cells"] == [earlier, *content["cells"][:-1]] and again["errata"] == content["errata"]
+    (tmp_path / "outputs").unlink()
+    assert table.main(["mine/better", "--format", "md"]) == 0
+    assert "Errata of the project's numbers: Seed 100 was a pilot." in capsys.readouterr().out.splitlines()
 
     commit_numbers.main([])
     lines = (tmp_path / "measured" / "README.md").read_text().splitlines()
     assert row in lines and "![t](mine_better.png)" in lines and "kept" in lines
     assert "| DCL | project | 61.00 ± 1.00 (3) | 61.00 ± 1.00 (3) |" in lines
     assert (tmp_path / "measured" / "mine_better.png").read_bytes().startswith(b"\x89PNG")
+    marked = "Ours.\n<!-- decided claims -->\nold\n<!-- end -->\n"
+    assert row in commit_numbers.readme(marked).splitlines() and "old" not in commit_numbers.readme(marked)
+
+
+def test_a_figure_has_the_verdict_the_intervals_of_the_seeds_and_theory(write: Any, tmp_path: Path) -> None:
+    claim = write(theory={"limit": [55.0, 65.0], "SimCLR": "row"})
+    for cell in claim.cells:
+        for seed, top1 in enumerate((0.50, 0.52, 0.54)):
+            _finished(tmp_path, cell, seed, top1 + (0.1 if cell.row == "DCL" else 0))
+    results = Results(tmp_path, claim.cells)
+    (axis,) = drawing.draw(list(drawing.panels(claim, fill(claim, claim.cells, results), results))).axes
+    assert axis.get_title() == "mine/better: shown\nDCL is better."
+    legend = axis.get_legend()
+    assert legend is not None and legend.get_title().get_text() == "mean and 90% interval of 3 seeds"
+    assert [text.get_text() for text in legend.get_texts()] == ["theory: SimCLR", "theory: limit", "DCL"]
+    assert np.allclose(np.asarray(axis.lines[0].get_ydata()), [52.0, 52.0])
+    (bars,) = [each for each in axis.collections if isinstance(each, LineCollection)]
+    segment = np.asarray(bars.get_segments()[0])
+    half = stats.t.isf(0.05, 2) * 2 / math.sqrt(3)
+    assert list(segment[:, 1]) == pytest.approx([62 - half, 62 + half])
+
+
+def test_a_claim_may_be_about_another_command(write: Any) -> None:
+    bound = {"set": ["information=4"], "columns": [64, 128], "each": ["pairs={column}"], "metric": "information"}
+    claim = write(command="mi", rows={"SimCLR": ["loss=infonce"], "DCL": ["loss=dcl"]}, **bound)
+    assert not any("scale" in cell.settings for cell in claim.cells)
+    assert len({cell_run_id(cell, 0) for cell in claim.cells}) == 4
 
 
 def test_a_table_says_which_metric_its_runs_lack(
@@ -240,9 +378,11 @@ def judged(claim: PaperClaim) -> verdicts.Judged:
 def test_the_committed_page_is_made_from_the_committed_numbers() -> None:
     folder = tables.directory() / "measured"
     assert (folder / "README.md").read_text() == commit_numbers.page()
+    readme = Path(__file__).parents[2] / "README.md"
+    assert readme.read_text() == commit_numbers.readme(readme.read_text())
     measured = {measurements.path_of(table) for table in commit_numbers.measured()}
     assert measured == set(folder.glob("*.json"))
-    figures = {measurements.path_of(table).stem for table in commit_numbers.measured() if table.x}
+    figures = {measurements.path_of(table).stem for table in commit_numbers.measured() if commit_numbers.drawn(table)}
     assert {path.stem for path in folder.glob("*.png")} == figures
 
 
@@ -262,3 +402,18 @@ def test_claims_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert table.main(["--claims", "nobody"]) == 2
     assert "--claims: there is no paper 'nobody': name dcl, eqco" in capsys.readouterr().err
     assert cli.READERS  # table needs no torch
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(6 * 3600)
+@pytest.mark.parametrize("found", [pytest.param(each, id=each.claim.name) for each in commit_numbers.decided()])
+def test_a_decided_claim_comes_out_again(found: verdicts.Judged, tmp_path: Path) -> None:
+    """One seed of it, trained again, gives each criterion's committed number up to the spread of its seeds."""
+    criteria = [each.criterion for each in found.findings]
+    seed = criteria[0].seeds[0]
+    assert reproduce.main([found.claim.name, f"seed={seed}", f"paths.outputs={tmp_path}"]) == 0
+    results = Results(tmp_path, found.claim.cells)
+    for criterion, each in zip(criteria, found.findings, strict=True):
+        (again,) = criterion.numbers(results.values)
+        committed, spread = each.numbers[criterion.seeds.index(seed)], max(each.numbers) - min(each.numbers)
+        assert abs(again - committed) <= max(spread, 1e-5 * abs(committed)), criterion.says

@@ -18,7 +18,7 @@ from ssl_bench.commands import figure, reproduce, table
 from ssl_bench.config.identity import run_id
 from ssl_bench.papers import smoke, tables
 from ssl_bench.papers.cell_runs import Results
-from ssl_bench.papers.drawing import draw
+from ssl_bench.papers.drawing import draw, panels
 from ssl_bench.papers.fill import fill
 from tests.papers.conftest import composed
 
@@ -117,8 +117,10 @@ def test_a_figure_is_drawn_over_the_papers_points(capsys: Output) -> None:
     write_result(cell("dcl/fig3a", "DCL", "256"), 0, {"linear_opensel/layer4_top1": 0.66})
     assert figure.main(["dcl/fig3", "--out", "fig.png"]) == 0
     assert Path("fig.png").read_bytes()[1:4] == b"PNG"
-    panels = [(t, fill(t, t.cells, Results(Path("outputs"), t.cells))) for t in tables.find("dcl/fig3")]
-    left, right = draw(panels).axes
+    both = tables.find("dcl/fig3")
+    results = Results(Path("outputs"), [cell for table in both for cell in table.cells])
+    left, right = draw([panel for t in both for panel in panels(t, fill(t, t.cells, results), results)]).axes
+    assert left.get_title().startswith("dcl/fig3a\n")
     assert left.get_xlabel() == "batch size (images)" and left.get_ylabel() == "top-1 accuracy (%)"
     legend = left.get_legend()
     assert legend is not None
