@@ -206,17 +206,11 @@ def test_claims_have_their_figures_and_a_table_of_shortened_runs_has_none(
         return empty | {"row": row, "column": str(x), "x": x} | values
 
     table = {"title": "accuracy", "cite": "A paper", "x": "batch", "y": "kNN", "doubling": True}
-    criterion = {
-        "says": "it rises",
-        "limit": "above 0",
-        "numbers": [1.0, 2.0, 3.0],
-        "interval": [1, 3],
-        "verdict": "shown",
-    }
+    criterion = {"says": "it rises", "control": True, "limit": "above 0", "numbers": [1.0, 2.0, 3.0]}
     found = {
         "claims": [
             {"claim": "mine/better", "says": "<i>Better.</i>", "where": "table 1", "minutes": 1, "verdict": "shown"}
-            | {"runs": "ours", "criteria": [criterion]}
+            | {"runs": "ours", "criteria": [criterion | {"verdict": "shown"}]}
         ],
         "tables": [
             table | {"name": "mine/table1", "cells": [cell("DCL", 32, reduced=[50.0, 52.0])]},
@@ -227,7 +221,7 @@ def test_claims_have_their_figures_and_a_table_of_shortened_runs_has_none(
     runs.grid()
     open_report(page)
     assert cells(page, "claims", 2) == ["shown"] and cells(page, "claims", 3) == ["<i>Better.</i> (table 1)"]
-    assert cells(page, "claims", 4) == ["it rises: 2 (3), must be above 0: shown"]
+    assert cells(page, "claims", 4) == ["control: it rises: 2 (3), must be above 0: shown"]
     for summary in page.locator("#papers summary").all():
         summary.click()
     first, second = page.locator("#papers details").all()
