@@ -4,6 +4,7 @@
 Shapes: Q queries, N keys, K negatives of a query, P projection width.
 """
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 
 import torch
@@ -39,6 +40,9 @@ class ContrastStatistics(Evaluator):
       softmax are weighted by alpha / K.
     * ``information``, ``information_std``: mean over all of :meth:`ssl_bench.objective.loss.Loss.information`, in nats,
       and the standard deviation over the draws of its mean over the queries.
+    * ``positive_theory``, ``information_theory``: what :func:`expected` says about ``positive`` and ``information``.
+    * ``gradient_ratio``: the largest, over the queries, of the mean of |dL/dq| over the draws, divided by theorem 2's
+      bound on it, 2 q / tau. The theorem says that it is at most 1.
 
     Standard deviations divide by the number of values. The mean and the standard deviation of the gradient over K are
     also a Curve (``by_negatives``). Yields nothing for raw pixels, which have no projection.
@@ -82,10 +86,13 @@ class ContrastStatistics(Evaluator):
         generator = torch.Generator().manual_seed(stream("contrast_statistics", target.seed))
         ids = torch.randperm(len(target.train), generator=generator)[: self.keys]
         views = unit(target.positives("train", ids, generator)["projection"].double())  # [2, N, P]
+        moments = self._moments(views[0, : self.queries], views[1])
         norms = {name: list[list[float]]([[], []]) for name in self.losses}
         for k in self.ks:
             values = self._values(views[0, : self.queries], views[1], k, target.seed)
             for name, (norm, positive, information) in zip(self.losses, values.cpu(), strict=True):
+                alpha = getattr(self.losses[name], "alpha", float(k))  # InfoNCE is EqCo with alpha = K
+                share, *theory = expected(*moments, alpha, k)
                 metrics = {
                     "gradient": norm.mean(),
                     "gradient_std": norm.std(correction=0),
@@ -93,6 +100,9 @@ class ContrastStatistics(Evaluator):
                     "positive": positive.mean(),
                     "information": information.mean(),
                     "information_std": information.mean(1).std(correction=0),
+                    "positive_theory": theory[0].mean(),
+                    "information_theory": theory[1].mean(),
+                    "gradient_ratio": (norm.mean(0) * self.tau / (2 * share)).max(),
                 }
                 yield from ((f"{name}_k{k}_{metric}", float(value)) for metric, value in metrics.items())
                 norms[name][0].append(float(metrics["gradient"]))
@@ -101,6 +111,20 @@ class ContrastStatistics(Evaluator):
         for name, (means, deviations) in norms.items():
             lines |= {f"{name}: mean of |dL/dq|": means, f"{name}: standard deviation of |dL/dq|": deviations}
         yield "by_negatives", Curve([float(k) for k in self.ks], lines, "negatives K", doubling=True)
+
+    def _moments(self, q: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and squared coefficient of variation of each query's r over all keys of other images, on the CPU: [Q].
+
+        r is exp(s_k / tau) of a negative over exp(s / tau) of the positive; ``q`` and ``keys`` as in :meth:`_values`.
+        """
+        means, variations = [], []
+        for rows in torch.arange(len(q), device=q.device).split(BLOCK):
+            r = ((q[rows] @ keys.T - (q[rows] * keys[rows]).sum(1, keepdim=True)) / self.tau).exp()
+            others = r.scatter(1, rows[:, None], 0)
+            mean = others.sum(1) / (len(keys) - 1)
+            means.append(mean)
+            variations.append(others.square().sum(1) / (len(keys) - 1) / mean.square() - 1)
+        return torch.cat(means).cpu(), torch.cat(variations).cpu()
 
     def _values(self, q: Tensor, keys: Tensor, k: int, seed: int) -> Tensor:
         """Norms, probabilities and bounds of each loss, float64 [losses, 3, draws, Q], the same on every rank.
@@ -116,6 +140,19 @@ class ContrastStatistics(Evaluator):
                 index = other_keys(rows, k, len(keys), stream("negatives", seed, k, draw, start)).to(q.device)
                 values[:, :, draw, rows] = statistics(q[rows], keys[rows], keys, index, self.losses.values(), self.tau)
         return all_sum(values)
+
+
+def expected(mean: Tensor, variation: Tensor, alpha: float, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The negatives' share q with infinitely many of them, and positive and bound with K, to first order in 1 / K: [Q].
+
+    With m the mean of r and c^2 its ``variation``, q = alpha m / (1 + alpha m) and p = 1 - q: the mean over the draws
+    of the probability of the positive is p + p q^2 c^2 / K, that of the bound log(1 + alpha) + log p + q^2 c^2 / (2 K),
+    from the curvature of both in the mean of K values of r. Theorem 1 is the bound without its last term.
+    """
+    share = alpha * mean / (1 + alpha * mean)
+    noise = share.square() * variation / k
+    positive = 1 / (1 + alpha * mean)
+    return share, positive * (1 + noise), math.log1p(alpha) + positive.log() + noise / 2
 
 
 def other_keys(rows: slice, k: int, count: int, seed: int) -> Tensor:
