@@ -229,7 +229,7 @@ CANDIDATES = {
     "ssl-bench train --config-d": ["--config-dir"],
     "ssl-bench train zzz": [],
     "ssl-bench table dcl/fig3": ["dcl/fig3a", "dcl/fig3b"],
-    "ssl-bench figure eqco/t": [],
+    "ssl-bench figure eqco/t": ["eqco/toy"],
     "ssl-bench reproduce eqco/b": ["eqco/bound"],
     "ssl-bench status --w": ["--watch", "--where"],
     "ssl-bench export out --format t": ["timm", "torchvision"],

@@ -77,6 +77,7 @@ def expected(name: str, gradients: int, ranks: int) -> Counter[str]:
     return both
 
 
+@pytest.mark.slow
 def test_two_gpus_send_what_a_step_needs_and_have_the_loss_of_one(gpu: Callable[..., Any], tmp_path: Path) -> None:
     cases = [[*EXACT, *overrides] for overrides in CASES.values()]
     alone = gpu(observed, "", [["graph=false", *case] for case in cases])

@@ -102,6 +102,7 @@ def test_a_run_that_needs_more_memory_says_what_fits_and_goes_on_with_more(
     assert list(rows) == [1]  # trained once
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_run_with_a_sentence(gpus: Callable[..., dict[str, str]], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ssl_bench", "train", *TINY, "max_steps=1000000", "epochs=100000", "devices=2"]
     with subprocess.Popen(

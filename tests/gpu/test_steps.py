@@ -105,6 +105,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.slow
 def test_every_option_is_replayed_with_the_values_of_eager_steps(gpu: Callable[..., Any]) -> None:
     found = gpu(compared, OPTIONS, False)
     assert {name: each for name, each in found.items() if not right(each, 1e-6 if "lars" in name else 0.0)} == {}

@@ -105,6 +105,7 @@ def test_a_grid_ends_with_a_table_of_means_over_the_seeds(train: Train) -> None:
 
 
 @pytest.mark.skipif(available_cores() < 2, reason="one core cannot be shared")
+@pytest.mark.exhaustive
 def test_the_runs_of_a_grid_have_the_same_threads_and_one_that_goes_on_alone_keeps_them(cli: Cli) -> None:
     run, every = [*SMALL, "max_steps=1"], {"OMP_NUM_THREADS": str(available_cores())}
     assert cli("train", "-m", *LOCAL, *run, "seed=0,1,2", **every).returncode == 0

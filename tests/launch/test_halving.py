@@ -31,7 +31,7 @@ def test_the_best_goes_on_as_an_ordinary_run_and_the_same_command_does_nothing_m
     (path,) = Path("outputs/default").glob("*/results.json")
     closing = f"optimizer.lr={rate}: knn_val/top1 {metrics['knn_val/top1']:.4g}, {path.parent}\n"
     closing += "optimizer.lr=0.3 is the largest of the grid: extend it\n" if rate == 0.3 else ""
-    assert printed.endswith(f"the best by knn_val/top1, of the runs that went on to the end:\n{closing}")
+    assert f"the best by knn_val/top1, of the runs that went on to the end:\n{closing}" in printed
     files = Path("outputs/default").glob("*/metrics.jsonl")
     halted = sorted(len(path.read_text().splitlines()) for path in files)
     assert halted[0] == halted[1] < halted[2] < halted[3]

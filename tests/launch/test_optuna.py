@@ -36,7 +36,7 @@ def results(outputs: str = "outputs") -> dict[str, Any]:
     return {path.parent.name: json.loads(path.read_text()) for path in Path(outputs).glob("default/*/results.json")}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pruned_runs_stop_and_the_others_are_the_ordinary_runs(train: Train) -> None:
     code, printed = train(*PRUNED, "hydra.sweeper.n_trials=6")
     found = trials()
@@ -64,7 +64,7 @@ def test_pruned_runs_stop_and_the_others_are_the_ordinary_runs(train: Train) -> 
     assert len(results()) <= count + 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_search_that_was_killed_and_interrupted_ends_as_an_undisturbed_one(train: Train) -> None:
     search = [*PRUNED, "hydra.sweeper.n_trials=7"]
     assert train(*search, "paths.outputs=whole")[0] == 0
