@@ -91,7 +91,7 @@ def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
 
 
 def _missing_data(todo: Sequence[PlannedRuns]) -> Iterator[str]:
-    """What the datasets of runs still need before they can be read."""
+    """Name the data that the runs need and that are not there, a sentence for each dataset."""
     from ssl_bench.training.parts import Parts  # imports torch
 
     configs = [runs.config for runs in todo if runs.command == "train"]

@@ -1,4 +1,4 @@
-"""What the sweepers have in common that search for the best setting: values of a metric on the way, and the best."""
+"""Base class of the sweepers that search: values of a metric on the way, and the best setting at the end."""
 
 import math
 import re
@@ -95,7 +95,7 @@ class SearchSweeper(GridSweeper):
         return value if math.isfinite(value) else None
 
     def _metrics(self, number: int, epoch: int | None) -> dict[str, float]:
-        """What the metric's evaluator has measured of a run after an epoch, or at its end; empty if it has not."""
+        """Read what the metric's evaluator has measured after an epoch, or at the run's end; empty if nothing."""
         folder, start = self.folders[number], f"{self.metric.partition('/')[0]}/"
         if epoch is None:
             found = results.read(folder)

@@ -1,6 +1,6 @@
-"""What a configuration takes from the disk: the content of the user's own images, and the weights to start from.
+"""Look on the disk for what a configuration takes from there: the user's own images, and weights to start from.
 
-It is written into the configuration before anything is interpolated, so that it becomes part of the run's identity.
+They are written into the configuration before anything is interpolated, so that they become part of the run's identity.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What every key means: the comments of the YAML files beside the values of a configuration."""
+"""Explain every key of a configuration: by the comments of the YAML files and the docstrings of the classes."""
 
 import ast
 import re

@@ -111,7 +111,7 @@ class OwnImages(Dataset):
         """The images ``ids`` of the listing as a split."""
 
     def found(self) -> dict[str, Any]:
-        """What the configuration takes from the images: arguments of the constructor with their values.
+        """Find what the configuration takes from the images: arguments of the constructor with their values.
 
         Raises:
             ConfigError: there are no images, or too many broken ones.
@@ -128,7 +128,7 @@ class OwnImages(Dataset):
         }
 
     def summary(self) -> str:
-        """What was found, in a sentence."""
+        """Say in a sentence what was found."""
         (train, test), broken = self._splits, self._look["broken"]
         kind = f"{self._listing.classes} classes" if self._listing.classes else "no classes"
         held_out = "" if self._listing.test else f" (held out: dataset.test_share={self.test_share:g})"
@@ -142,7 +142,7 @@ class OwnImages(Dataset):
 
     @cached_property
     def _look(self) -> dict[str, Any]:
-        """What the look at all images found; too many broken ones are refused."""
+        """Look at all images; too many broken ones are refused."""
         listing = self._listing
         found = look_at_all(
             listing.names,
