@@ -31,7 +31,7 @@ DATASET = {"size": 64, "mean": [0.5], "std": [0.25], "knn_k": 5}
 # Small values of arguments, for every option that has them.
 SMALL = {"epochs": 1, "batch_size": 15, "batch_sizes": [4, 9], "batches": 2}
 SMALL |= {"ks": [2, 9], "queries": 5, "keys": 20, "draws": 2}
-SMALL |= {"views": 3, "ms": [1, 5]}
+SMALL |= {"views": 3}
 SMALL |= {"images": "photos", "annotations": None, "size": 64, "clusters": [2], "n_init": 1}
 
 
@@ -57,7 +57,8 @@ def make_target(trained: bool) -> Target:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", sorted(NODES.keys() - {"detection"}))  # test_detection.py: for RGB photos of COCO
+# Not here: detection is for RGB photos of COCO (test_detection.py), encoder_gradients takes long (and has its own tests).
+@pytest.mark.parametrize("option", sorted(NODES.keys() - {"detection", "encoder_gradients"}))
 def test_results_are_finite_and_repeatable(option: str) -> None:
     Path("photos").mkdir()
     Image.radial_gradient("L").save("photos/a.png")
