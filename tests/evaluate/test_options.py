@@ -57,7 +57,7 @@ def make_target(trained: bool) -> Target:
 
 
 @pytest.mark.slow
-# Not here: detection is for photos of COCO (test_detection.py), encoder_gradients takes long (and has tests of its own).
+# Without detection, for photos of COCO (test_detection.py), and encoder_gradients, which takes long and has own tests.
 @pytest.mark.parametrize("option", sorted(NODES.keys() - {"detection", "encoder_gradients"}))
 def test_results_are_finite_and_repeatable(option: str) -> None:
     Path("photos").mkdir()
