@@ -84,7 +84,7 @@ def export(
 
 
 def our_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What :func:`load` needs to build a network of this package, and the images that it takes."""
+    """The settings from which :func:`load` builds a network of this package: its own, and those of its images."""
     node = {key: value for key, value in config["backbone"].items() if key != "freeze"}
     images = {key: config["dataset"][key] for key in ("channels", "size", "mean", "std")}
     return {"library": "ssl_bench", "backbone": node, **images}

@@ -46,7 +46,7 @@ STATISTICS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  
 
 @dataclass(frozen=True)
 class Criterion:
-    """What the runs of a claim must show.
+    """A comparison that the runs of a claim must pass.
 
     Attributes:
         says: the comparison in words.

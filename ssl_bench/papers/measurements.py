@@ -26,7 +26,7 @@ def read(table: Table) -> dict[str, Any]:
 
 
 def errata(table: Table) -> str:
-    """What is wrong with a table's committed numbers; empty if nothing is known."""
+    """Say what is wrong with a table's committed numbers; empty if nothing is known."""
     text = read(table).get("errata", "")
     return f"Errata of the project's numbers: {text}" if text else ""
 

@@ -20,7 +20,7 @@ OF_CPUS = ("instructions", "threads")
 
 
 def mixed(environments: Iterable[Mapping[str, Any]]) -> str:
-    """What distinguishes the conditions of runs whose mean is taken, as a footnote; empty if nothing does."""
+    """Name the conditions in which runs of one mean differ, as a footnote; empty if there are none."""
     known, different = list(environments), list[str]()
     for name, words in CONDITIONS.items():
         counted = (each for each in known if not (each.get("cuda") and name in OF_CPUS))
@@ -30,7 +30,7 @@ def mixed(environments: Iterable[Mapping[str, Any]]) -> str:
 
 
 def warnings(content: Mapping[str, Any]) -> list[str]:
-    """What a run says about its own result in ``results.json``, in sentences."""
+    """The sentences in ``results.json`` that warn of the run's own result."""
     found = content.get("warnings")
     return [str(sentence) for sentence in found] if isinstance(found, list) else []
 

@@ -75,7 +75,7 @@ def _values(settings: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _value(text: str) -> Value:
-    """What an override says: a finite number, which of b64 is 64, a truth value or nothing as such, else a text."""
+    """The value in an override: a number (64 for ``b64``), a truth value, None, or else the text itself."""
     try:
         value = json.loads(text[1:] if re.fullmatch(r"b\d+", text) else text)
     except ValueError:

@@ -72,14 +72,14 @@ class Entry:
 
     @property
     def doing(self) -> str:
-        """What a running one is doing."""
+        """``training`` or ``evaluating``; empty unless it is running."""
         if self.state is not Status.RUNNING or self.run is None:
             return ""
         return "evaluating" if self.run.share >= 1 else "training"
 
     @property
     def warnings(self) -> list[str]:
-        """What its run says about its result, in sentences."""
+        """The sentences in which its run warns of its result."""
         return self.run.warnings if self.run else []
 
     @property
