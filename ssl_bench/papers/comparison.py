@@ -93,8 +93,9 @@ def lines(table: Table, results: Results) -> list[str]:
     ran = [each for each in compare(table, values) if each.numbers]
     if not ran:
         return []
-    head = f"Less {table.reference}, paired by seed: mean [95% interval], verdict after Holm over {len(ran)} comparisons"
-    return [f"{head}{' (project)' * (not own)}:", ""] + [
+    whose = "" if own else " (project)"
+    head = f"Less {table.reference}, paired by seed{whose}: mean [95% interval], verdict after Holm over {len(ran)}:"
+    return [head, ""] + [
         f"- {each.cell.label}, {each.cell.column}: {each.mean:+.2f} [{each.low:.2f}, {each.high:.2f}], n = "
         f"{len(each.numbers)}: {each.verdict}"
         for each in ran
