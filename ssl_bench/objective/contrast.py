@@ -4,6 +4,8 @@ Shapes: V anchor views (2 symmetric, 1 one-directional), B images on this rank, 
 all ranks.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -152,6 +154,15 @@ class Contrast:
             self._last_lse = tau, self._negatives().lse(self._cast(tau))[0]
         return self._last_lse[1]
 
+    def sum(self, phi: Callable[..., Tensor], *values: Tensor) -> Tensor:
+        """sum_k phi(s_k, *values) over the negatives, [V, B], of which no matrix is stored where they are many.
+
+        Args:
+            phi: an elementwise function, finite from -1 to 1, of cosines [..., C] and of ``values`` as [] or [..., 1].
+            values: [] or [V, B], all tensors of which phi has a gradient: it must not take them from elsewhere.
+        """
+        return self._negatives().reduce(functools.partial(_sum, phi), *map(self._cast, values))
+
     def log_odds(self, tau: Tensor) -> Tensor:
         """u = lse(tau) - pos / tau, [V, B]; sigmoid(u) is DCL's NPC multiplier q_B and MACL's W_i."""
         return self.lse(tau) - self.pos / tau
@@ -217,5 +228,11 @@ class Contrast:
             raise ValueError("candidates can be chosen once, among the keys of a bank")
         return self.candidates
 
-    def _cast(self, tau: Tensor) -> Tensor:
-        return tau.to(self.pos.dtype)
+    def _cast(self, value: Tensor) -> Tensor:
+        return value.to(self.pos.dtype)
+
+
+def _sum(phi: Callable[..., Tensor], cosines: Tensor, left_out: Tensor | None, *values: Tensor) -> Tensor:
+    terms = phi(cosines, *values)
+    # A product: to fill where random bits are set takes a CPU three times as long.
+    return (terms if left_out is None else terms * ~left_out).sum(-1)

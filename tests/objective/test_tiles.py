@@ -114,11 +114,30 @@ def test_a_second_temperature_in_the_same_pass(choice: str, shared: bool, per_an
 
 
 @pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
+@pytest.mark.parametrize("trained_keys", [True, False], ids=["keys", "queue"])
+def test_a_sum_in_panels_is_that_of_the_matrix(choice: str, shared: bool, trained_keys: bool) -> None:
+    """With its gradients by anchors, keys, a number per anchor and one for all."""
+    x = leaves(shared, per_anchor=True, trained_keys=trained_keys)
+    bias, weight = torch.tensor(-1.5, dtype=torch.float64, requires_grad=True), draw(V, B, seed=5)
+
+    def found(tiled: bool) -> list[Tensor]:
+        contrast = x.contrast(choice, True, tiled)
+        value = contrast.sum(lambda s, tau, bias: (s / tau + bias).sigmoid(), x.tau, bias)
+        inputs = [t for t in (x.q, x.keys, x.tau, bias) if t.requires_grad]
+        return [value, *torch.autograd.grad((weight * value).sum(), inputs)]
+
+    for panels, whole in zip(found(True), found(False), strict=True):
+        same(panels, whole)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
 def test_lse_is_a_sum_over_the_negatives(choice: str) -> None:
-    """Both forms against a loop."""
+    """Both forms, and the sum of the exponentials, against a loop."""
     x = Leaves(*(t.detach() for t in leaves(shared=False, per_anchor=True)))
     for tiled in (False, True):
-        found = x.contrast(choice, True, tiled).lse(x.tau)
+        contrast = x.contrast(choice, True, tiled)
+        found, total = contrast.lse(x.tau), contrast.sum(lambda s, tau: (s / tau).exp(), x.tau)
         for v, b in itertools.product(range(V), range(B)):
             kept = [c for c in range(C) if KEY_IDS[c] != IDS[b]]
             if choice == "excluded":
@@ -128,6 +147,7 @@ def test_lse_is_a_sum_over_the_negatives(choice: str) -> None:
                 kept = places(FEW if choice == "few" else MANY)[v, b].tolist()
             terms = [math.exp(float(x.q[v, b] @ x.keys[v, c]) / float(x.tau[v, b])) for c in kept]
             assert float(found[v, b]) == pytest.approx(math.log(sum(terms)), rel=1e-12)
+            assert float(total[v, b]) == pytest.approx(sum(terms), rel=1e-12)
 
 
 TABLE = (256, 8)  # the penalties of a byte of booleans, for any number of candidates
@@ -158,7 +178,7 @@ def test_panels_never_store_the_matrix(choice: str, shared: bool) -> None:
         contrast = x.contrast(choice, True, tiled)
         with Largest() as largest:
             first, _ = contrast.log_odds_at(x.tau, 2 * x.tau)
-            x.gradients(first.sum())
+            x.gradients((first + contrast.sum(lambda s, tau: (s / tau).sigmoid(), x.tau)).sum())
         never = tiled or choice == "excluded"
         assert largest.elements <= bound < V * B * C if never else largest.elements >= V * B * C
 
