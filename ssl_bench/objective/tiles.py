@@ -10,7 +10,8 @@ Shapes: R anchors; C candidates; K of them chosen for an anchor; D width.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +36,8 @@ READ = 36
 Reduction = Callable[..., Tensor]
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice:
     """Which of the candidates count for R anchors: all of them where everything is None.
 
     Attributes:
