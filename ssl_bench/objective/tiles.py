@@ -9,6 +9,7 @@ the forward pass the softmax, from which the gradient follows:
 Shapes: R anchors; C candidates; K of them chosen for an anchor; D width.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +63,7 @@ def lse(
         keys: [C, D].
         choice: of the candidates.
         tau: [] or [R].
-        second_tau: [] or [R], a temperature at which the value is computed too, without gradient.
+        second_tau: [] or [R], a temperature at which the value is computed too.
 
     Returns:
         [R] at ``tau``, [R] at ``second_tau``.
@@ -98,29 +99,39 @@ class _LogSumExp(torch.autograd.Function):
             if second_tau is not None:
                 _logsumexp(cosines / _column(second_tau, rows), choice, second[rows])
             _logsumexp(cosines.div_(_column(tau, rows)), choice, lse[rows])
-        ctx.save_for_backward(q, keys, tau, lse)
-        ctx.mark_non_differentiable(second)
-        ctx.set_materialize_grads(False)  # no zeros for ``second``
+        ctx.save_for_backward(q, keys, tau, lse, second_tau, second)
+        ctx.set_materialize_grads(False)  # None for a result that has no gradient
         return lse, second
 
     @staticmethod
     @without_tf32()
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        q, keys, tau, lse = ctx.saved_tensors
-        by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
-        weight = grads[0] / tau  # [R]
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        q, keys, *at = ctx.saved_tensors
+        learned = ctx.needs_input_grad[3:]
+        # Each temperature with a gradient: its number, itself, the logarithm at it, and the gradient by the logit.
+        known = zip((0, 1), at[::2], at[1::2], grads, strict=True)
+        levels = [(i, tau, lse, grad / tau) for i, tau, lse, grad in known if grad is not None]
+        by_q = [torch.zeros_like(q) for _ in levels]
+        by_keys = torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
         for rows in _panels(q, keys, ctx.choice):
-            share = _masked_cosines(q, keys, ctx.choice, rows).div_(_column(tau, rows))  # [r, C]
-            share.sub_(lse[rows, None])
-            if ctx.choice.excluded is not None:
-                share.clamp_(min=LOWEST)
-            share.exp_().mul_(weight[rows, None])
-            _spread(share, q, keys, ctx.choice, rows, by_q, by_keys)
-        by_tau = None
-        if ctx.needs_input_grad[3]:
-            each = -(q * by_q).sum(1) / tau  # [R]
-            by_tau = each if tau.ndim else each.sum()
-        return by_q, by_keys, None, by_tau, None
+            cosines, shares = _masked_cosines(q, keys, ctx.choice, rows), []
+            for level, tau, lse, weight in levels:
+                column = _column(tau, rows)
+                share = cosines.div_(column) if level == levels[-1][0] else cosines / column  # [r, C]
+                share.sub_(lse[rows, None])
+                if ctx.choice.excluded is not None:
+                    share.clamp_(min=LOWEST)
+                shares.append(share.exp_().mul_(weight[rows, None]))
+            if not any(learned):
+                shares = [functools.reduce(Tensor.add_, shares)]
+            for share, part in zip(shares, by_q, strict=False):
+                _spread(share, q, keys, ctx.choice, rows, part, by_keys)
+        by_tau: list[Tensor | None] = [None, None]
+        for (level, tau, *_), part in zip(levels, by_q, strict=True):
+            if learned[level]:
+                each = -(q * part).sum(1) / tau  # [R]
+                by_tau[level] = each if tau.ndim else each.sum()
+        return functools.reduce(Tensor.add_, by_q), by_keys, None, *by_tau
 
 
 class _Reduced(torch.autograd.Function):

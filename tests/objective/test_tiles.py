@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from ssl_bench.objective import tiles
 from ssl_bench.objective.bits import pack
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
+from ssl_bench.objective.similarity import Name
 from tests.objective.test_losses import draw
 from tests.objective.test_negatives import unit
 
@@ -99,18 +100,18 @@ def test_panels_equal_the_matrix(choice: str, shared: bool, ids: bool, per_ancho
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
 @pytest.mark.parametrize("per_anchor", [True, False], ids=["taus", "tau"])
 def test_a_second_temperature_in_the_same_pass(choice: str, shared: bool, per_anchor: bool) -> None:
-    """Its value is that of a separate pass; the gradient is that of the first temperature alone."""
-    x = leaves(shared, per_anchor)
-    second_tau = (10 * x.tau).requires_grad_()
-    once, other = (x.contrast(choice, True, False).log_odds(t) for t in (x.tau, second_tau))
-    expected = x.gradients(once.sum())
-    for tiled in (False, True):
-        first, second = x.contrast(choice, True, tiled).log_odds_at(x.tau, second_tau)
-        same(first, once)
-        same(second, other)
-        assert not second.requires_grad
-        for found, gradient in zip(x.gradients(first.sum()), expected, strict=True):
-            same(found, gradient)
+    """Values and gradients are those of separate passes, for both temperatures and where a loss uses only one."""
+    learned = leaves(shared, per_anchor)
+    fixed = learned._replace(tau=learned.tau.detach())
+    for tiled, used, x in itertools.product((False, True), ([0], [1], [0, 1]), (learned, fixed)):
+        together = x.contrast(choice, True, tiled).log_odds_at(x.tau, 10 * x.tau)
+        apart = [x.contrast(choice, True, False).log_odds(t) for t in (x.tau, 10 * x.tau)]
+        found, expected = (
+            [*us, *x.gradients(torch.stack([(1 - 3 * i) * us[i].sum() for i in used]).sum())]
+            for us in (together, apart)
+        )
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -129,6 +130,33 @@ def test_a_sum_in_panels_is_that_of_the_matrix(choice: str, shared: bool, traine
 
     for panels, whole in zip(found(True), found(False), strict=True):
         same(panels, whole)
+
+
+MAPS: dict[Name, Callable[[Tensor], Tensor]] = {
+    "arctanh": lambda s: ((1 + s) / (1 - s)).log() / 2,
+    "student": lambda s: -(1 + (2 - 2 * s)).log(),
+}
+
+
+@pytest.mark.parametrize("similarity", MAPS)
+@pytest.mark.parametrize("choice", ["all", "few"])
+@pytest.mark.parametrize("tiled", [False, True])
+def test_a_similarity_takes_the_place_of_the_cosine(similarity: Name, choice: str, tiled: bool) -> None:
+    """In positives, log-odds at two temperatures and sums, with their gradients; ``cosine`` stays what it is."""
+    x = leaves(per_anchor=True)
+    cosine, neg = (x.q * x.p).sum(-1), x.q @ x.keys.T
+    given, bank = Embedded(x.q, x.p, x.q, IDS), Bank(x.keys, KEY_IDS)
+    contrast = CHOICES[choice](Contrast.of(given, bank, tiled, similarity))
+    same(contrast.cosine, cosine)
+    chosen, valid = (neg, IDS[:, None] != KEY_IDS) if choice == "all" else (neg.gather(-1, places(FEW).long()), None)
+    naive = Contrast.dense(MAPS[similarity](cosine), MAPS[similarity](chosen), valid)
+    found, expected = (
+        torch.stack([*c.log_odds_at(x.tau, 2 * x.tau), c.lse(3 * x.tau), c.sum(torch.square)])
+        for c in (contrast, naive)
+    )
+    same(found, expected)
+    for one, other in zip(*(x.gradients(y.square().sum()) for y in (found, expected)), strict=True):
+        same(one, other)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
