@@ -68,7 +68,7 @@ def storing() -> dict[str, Contender]:
 def variants(images: int) -> Mapping[str, Contender]:
     """Our other losses with the same negatives, and InfoNCE with fewer negatives."""
     kinds = [getattr(losses, name) for name in losses.__all__ if name != "InfoNCE"]
-    others = [kind() for kind in kinds if kind.needs == {"negatives"}]
+    others = [kind() for kind in kinds if kind.needs - {"cosine"} == {"negatives"}]
     most = 2 * images - 2  # that an anchor has
     counts = sorted({k for k in (1, 16, 256, 1024, most // 2, most * 3 // 4, most - 1) if k < most})
     fewer = [RandomK(k, views="all", shared=False, seed=0) for k in counts]

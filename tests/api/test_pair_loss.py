@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -88,6 +89,16 @@ def test_the_statistics_of_a_batch() -> None:
     weights = [torch.tensor(a.k).double().div(TAU).exp() for view in anchors(z) for a in view]
     same(stats["negatives/effective"], sum(w.sum() ** 2 / (w**2).sum() for w in weights) / 12, 1e-6)
     same(stats["tau"], TAU)
+
+
+@pytest.mark.parametrize(
+    ("name", "odds"), [("arctanh", lambda s: (1 + s) / (1 - s)), ("student", lambda s: (3 - 2 * s) ** -2)]
+)
+def test_dcl_of_a_similarity_at_half_a_temperature(name: Any, odds: Callable[[float], float]) -> None:
+    z = vectors()
+    expected = [[-math.log(odds(a.s) / sum(map(odds, a.k))) for a in view] for view in anchors(z)]
+    found = PairLoss("dcl", 0.5, similarity=name, reduction="none")(*z)
+    same(found, torch.tensor(expected, dtype=torch.float64))
 
 
 # ---- state
@@ -252,6 +263,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"loss": "swd", "symmetric": False},
         "SWD needs two views of one network that are each other's positives: set symmetric=true",
     ),
+    ({"loss": "byol", "similarity": "student"}, "BYOL needs the cosine as similarity: leave similarity out"),
+    ({"loss": "relic", "similarity": "arctanh"}, "ReLIC needs the cosine as similarity: leave similarity out"),
     ({"loss": "dcl", "reduction": "max"}, "reduction=max: set reduction to one of mean, sum, none"),
 ]
 

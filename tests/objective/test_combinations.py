@@ -69,7 +69,8 @@ RULES: dict[str, dict[str, Rule]] = {
     "loss": {
         **dict.fromkeys(["infonce", "eqco", "dcl", "dclw", "flatnce", "macl", "macl_w"], rule("negatives", "tau")),
         **dict.fromkeys(["dual_temperature", "decoupled_nt_xent"], rule("negatives", "tau")),
-        "align_uniform": rule("negatives"),
+        **dict.fromkeys(["align_uniform", "kcl", "spectral"], rule("negatives")),
+        "siglip": rule("negatives", "tau"),
         "relic": rule("negatives aligned", "tau"),
         "swd": rule("two_views"),
         "byol": rule(),

@@ -31,6 +31,7 @@ from tests.ranks import on_two_ranks
 CONF = Path(__file__).parents[2] / "conf" / "loss"
 WIDTH = 3  # of the anchors before normalisation
 FIXED_NAMES = "AlignUniform BYOL DCL DCLW DecoupledNTXent DualTemperature EqCo FlatNCE InfoNCE MACL MACLW ReLIC SWD"
+FIXED_NAMES += " KCL SigLIP Spectral"
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -90,6 +91,12 @@ def naive_own_view(a: Anchor, view: list[Anchor]) -> float:
     return naive_relic(a, view) - math.log(q[0] / sum(q))
 
 
+def naive_kcl(a: Anchor, kernel: Callable[[float], float]) -> float:
+    """With the kernel as a function of the distance of unit vectors."""
+    k, *ks = (kernel(math.sqrt(2 - 2 * s)) for s in (a.s, *a.k))
+    return -k + 3 * sum(ks) / len(ks)
+
+
 class Row(NamedTuple):
     """A loss and its independent definition.
 
@@ -133,6 +140,13 @@ LOSSES: dict[str, Row] = {
     "relic": Row(losses.ReLIC(2.5), naive_relic),
     "relic_detached": Row(losses.ReLIC(2.5, detach_target=True), naive_relic, detaches=True),
     "relic_own_view": Row(losses.ReLIC(2.5, own_view=True), naive_own_view),
+    "siglip": Row(
+        losses.SigLIP(-2.0),
+        lambda a, _: math.log1p(math.exp(2 - a.s / a.t)) + sum(math.log1p(math.exp(k / a.t - 2)) for k in a.k),
+    ),
+    "spectral": Row(losses.Spectral(1.5), lambda a, _: -3 * a.s + sum((1.5 * k) ** 2 for k in a.k) / len(a.k)),
+    "kcl": Row(losses.KCL(t=1.5, weight=3), lambda a, _: naive_kcl(a, lambda d: math.exp(-1.5 * d**2))),
+    "kcl_imq": Row(losses.KCL("imq", 1.5, 3), lambda a, _: naive_kcl(a, lambda d: 1.5 / math.hypot(1.5, d))),
     "byol": Row(losses.BYOL(), lambda a, _: 2 - 2 * a.s),
 }
 SLOPES = [name for name, row in LOSSES.items() if row.slope]

@@ -260,6 +260,34 @@ def sliced_wasserstein(prior: Prior) -> Callable[[Tensor], Tensor]:
     return distance
 
 
+# ---- sums over pairs
+
+
+def siglip(z: Tensor) -> Tensor:
+    """mlfoundations/open_clip src/open_clip/loss.py, SigLipLoss at b01786f: one way, summed over all pairs of a row."""
+    a, b = normalize(z, dim=-1)
+    logits = a @ b.T / TAU - 2
+    return -(logits * (2 * torch.eye(N) - 1)).sigmoid().log().sum() / N
+
+
+def spectral(z: Tensor) -> Tensor:
+    """jhaochenz96/spectral_contrastive_learning models/spectral.py at ee431bd, with mu = 0.1."""
+    assert float(z.detach().norm(dim=-1).min()) > 0.1**0.5  # shorter vectors would stay as they are
+    a, b = normalize(z, dim=-1) * 0.1**0.5
+    return -2 * (a * b).sum(1).mean() + off_diagonal(a @ b.T).square().mean()
+
+
+def kcl(kernel: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """pakoromilas/DHEL-KCL losses.py at 3059efa and utils.py at 562fba8, of squared distances in one view."""
+
+    def formula(z: Tensor) -> Tensor:
+        x, y = normalize(z, dim=-1)
+        energy = [kernel(torch.pdist(view).square()).mean() for view in (x, y)]
+        return 16 * torch.stack(energy).sum() - 2 * kernel((x - y).square().sum(1)).mean()
+
+    return formula
+
+
 # ---- BYOL
 
 
@@ -320,9 +348,11 @@ CODES: dict[str, Code] = {
         )
         for prior in ("normal", "hypercube", "hypersphere")
     },
+    "siglip": Code(siglip, losses.SigLIP(-2.0), CrossView(), "mean"),
+    "spectral": Code(spectral, losses.Spectral(0.1), CrossView(), "mean"),
     "byol": Code(byol, losses.BYOL(), NoNegatives(), "sum", framework={"momentum": 0.99, "predictor": 4}),
 }
-ELSEWHERE = {losses.FlatNCE, losses.AlignUniform}  # tests of their own below
+ELSEWHERE = {losses.FlatNCE, losses.AlignUniform, losses.KCL}  # tests of their own below
 
 
 def value_and_gradient(formula: Formula) -> tuple[Tensor, Tensor]:
@@ -397,22 +427,30 @@ def test_flatnce_is_logged_as_infonce_and_trained_as_flatnce() -> None:
     same(value, value_and_gradient(info)[0])
 
 
-def test_align_uniform_is_the_code_on_pairs_of_one_view() -> None:
-    """ssnl/align_uniform align_uniform/__init__.py and examples/stl10/main.py at 505907b.
+def align_uniform(z: Tensor) -> Tensor:
+    """ssnl/align_uniform align_uniform/__init__.py and examples/stl10/main.py at 505907b."""
+    x, y = normalize(z, dim=-1)
+    spread = [torch.pdist(view).square().mul(-2).exp().mean().log() for view in (x, y)]
+    return (x - y).square().sum(1).mean() + torch.stack(spread).mean()
 
-    The code's pairs are those of one view, which no option of ``negatives`` gives; the loss is given them here.
-    """
 
-    def formula(z: Tensor) -> Tensor:
-        x, y = normalize(z, dim=-1)
-        spread = [torch.pdist(view).square().mul(-2).exp().mean().log() for view in (x, y)]
-        return (x - y).square().sum(1).mean() + torch.stack(spread).mean()
+OWN_VIEW: dict[str, tuple[Formula, Loss, float]] = {  # the code's value is ours times the number
+    "align_uniform": (align_uniform, losses.AlignUniform(1, 2), 1),
+    "kcl_gaussian": (kcl(lambda d: (-2 * d).exp()), losses.KCL(), 2),
+    "kcl_imq": (kcl(lambda d: 2 / (4 + d).sqrt()), losses.KCL("imq"), 2),
+}
+
+
+@pytest.mark.parametrize("name", OWN_VIEW)
+def test_value_and_gradient_are_the_codes_on_pairs_of_one_view(name: str) -> None:
+    """The codes whose pairs are those of one view; the loss is given their cosines here."""
+    formula, objective, factor = OWN_VIEW[name]
 
     def loss(z: Tensor) -> Tensor:
         h = normalize(z, dim=-1)
         own = torch.stack([off_diagonal(view @ view.T) for view in h])
-        values: Tensor = losses.AlignUniform(1, 2)(Contrast.dense((h * h.flip(0)).sum(-1), own), torch.tensor(TAU))
-        return values.mean()
+        values: Tensor = objective(Contrast.dense((h * h.flip(0)).sum(-1), own), torch.tensor(TAU))
+        return factor * values.mean()
 
     for found, expected in zip(value_and_gradient(loss), value_and_gradient(formula), strict=True):
         same(found, expected)

@@ -33,7 +33,7 @@ class DecoupledNTXent(Loss):
 
     equation = "-s + weight log(exp(l) + exp(s / tau))"
     code = "google-research/simclr"
-    needs = frozenset({"negatives"})
+    needs = frozenset({"negatives", "cosine"})
 
     def __init__(self, weight: float = 0.1, form: Literal["paper", "official"] = "paper", scale: float = 1.0) -> None:
         super().__init__()
