@@ -33,6 +33,7 @@ WITHOUT_PROGRESS = (Fixed, MACLa, MACLb, Learned)  # exactly these; any other te
 REMEDIES = {
     "negatives": "set negatives to an option other than none",
     "aligned": "set negatives=cross_view, or leave negatives out",
+    "own_view": "set negatives=own_view, or leave negatives out",
     "both_views": "set negatives=cross_view",
     "two_views": "set symmetric=true",
     "no_more_views": "give two views",

@@ -23,7 +23,7 @@ class Candidates:
         raise NotImplementedError
 
     def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """log sum_k exp(s_k / tau) over the negatives [V, B], and the same at ``second_tau`` without gradient."""
+        """log sum_k exp(s_k / tau) over the negatives [V, B], and the same at ``second_tau``."""
         raise NotImplementedError
 
     def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -55,11 +55,7 @@ class Cosines(Candidates):
         return rows.sum(-1).view(-1, self.neg.shape[1])
 
     def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        if second_tau is None:
-            return self._lse(tau), None
-        with torch.no_grad():
-            second = self._lse(second_tau)
-        return self._lse(tau), second
+        return self._lse(tau), None if second_tau is None else self._lse(second_tau)
 
     def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         if anchors is not None:

@@ -157,14 +157,14 @@ class Contrast:
         return self.lse(tau) - self.pos / tau
 
     def log_odds_at(self, tau: Tensor, second_tau: Tensor) -> tuple[Tensor, Tensor]:
-        """The log-odds [V, B] at ``tau`` and, without gradient, at ``second_tau``, in one pass over the candidates.
+        """The log-odds [V, B] at ``tau`` and at ``second_tau``, in one pass over the candidates.
 
         Both temperatures are [] or [V, B], positive.
         """
-        first, second = self._negatives().lse(self._cast(tau), self._cast(second_tau).detach())
+        first, second = self._negatives().lse(self._cast(tau), self._cast(second_tau))
         assert second is not None
         self._last_lse = tau, first
-        return first - self.pos / tau, second - self.pos.detach() / second_tau.detach()
+        return first - self.pos / tau, second - self.pos / second_tau
 
     @property
     def has_negatives(self) -> bool:

@@ -9,6 +9,7 @@ the forward pass the softmax, from which the gradient follows:
 Shapes: R anchors; C candidates; K of them chosen for an anchor; D width.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,7 +46,7 @@ def pooled_lse(
         q: [R, D].
         keys: [C, D].
         tau: [] or [R].
-        second_tau: [] or [R], a temperature at which the value is computed too, without gradient.
+        second_tau: [] or [R], a temperature at which the value is computed too.
         image_ids: ids of the images of the anchors [R] and of the candidates [C]; a candidate with the anchor's id is
             excluded.
         excluded: [R, ceil(C / 8)] packed booleans, true for candidates that do not count.
@@ -81,27 +82,19 @@ class _Pooled(torch.autograd.Function):
             if second_tau is not None:
                 _logsumexp(cosines / _column(second_tau, rows), excluded, second[rows])
             _logsumexp(cosines.div_(_column(tau, rows)), excluded, lse[rows])
-        ctx.save_for_backward(q, keys, tau, lse)
-        ctx.mark_non_differentiable(second)
-        ctx.set_materialize_grads(False)  # no zeros for ``second``
+        ctx.save_for_backward(q, keys, tau, lse, second_tau, second)
+        ctx.set_materialize_grads(False)  # None for a result that has no gradient
         return lse, second
 
     @staticmethod
     @without_tf32()
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        q, keys, tau, lse = ctx.saved_tensors
-        by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
-        weight = grads[0] / tau  # [R]
+        q, keys, levels = _levels(ctx, grads)
+        by_q, by_keys = [torch.empty_like(q) for _ in levels], torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
         for rows in _panels(q, len(keys), ROWS):
-            share = _cosines(q, keys, ctx.image_ids, ctx.excluded, rows).div_(_column(tau, rows))  # [r, C]
-            share.sub_(lse[rows, None])
-            if ctx.excluded is not None:
-                share.clamp_(min=LOWEST)
-            share.exp_().mul_(weight[rows, None])
-            torch.mm(share, keys, out=by_q[rows])
-            if by_keys is not None:
-                by_keys.addmm_(share.T, q[rows])
-        return by_q, by_keys, _by_tau(ctx, q, by_q, tau), None, None, None
+            cosines = _cosines(q, keys, ctx.image_ids, ctx.excluded, rows)
+            _through_cosines(_shares(cosines, levels, rows, ctx.excluded), q, keys, rows, by_q, by_keys)
+        return *_gradients(ctx, q, levels, by_q, by_keys), None, None
 
 
 class _Picked(torch.autograd.Function):
@@ -114,31 +107,28 @@ class _Picked(torch.autograd.Function):
             if second_tau is not None:
                 torch.logsumexp(cosines / _column(second_tau, rows), 1, out=second[rows])
             torch.logsumexp(cosines.div_(_column(tau, rows)), 1, out=lse[rows])
-        ctx.save_for_backward(q, keys, tau, lse, index)
-        ctx.mark_non_differentiable(second)
-        ctx.set_materialize_grads(False)  # no zeros for ``second``
+        ctx.index = index
+        ctx.save_for_backward(q, keys, tau, lse, second_tau, second)
+        ctx.set_materialize_grads(False)  # None for a result that has no gradient
         return lse, second
 
     @staticmethod
     @without_tf32()
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        q, keys, tau, lse, index = ctx.saved_tensors
-        by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
-        weight = grads[0] / tau  # [R]
-        for rows in _picked_panels(q, keys, index):
-            share = _picked_cosines(q, keys, index, rows).div_(_column(tau, rows)).sub_(lse[rows, None]).exp_()
-            share.mul_(weight[rows, None])  # [r, K]
-            chosen = index[rows].long()
-            if _reads(keys, index):
-                by_q[rows] = (share[:, None] @ keys[chosen])[:, 0]
+        q, keys, levels = _levels(ctx, grads)
+        by_q, by_keys = [torch.empty_like(q) for _ in levels], torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
+        for rows in _picked_panels(q, keys, ctx.index):
+            shares = _shares(_picked_cosines(q, keys, ctx.index, rows), levels, rows)  # each [r, K]
+            chosen = ctx.index[rows].long()
+            if not _reads(keys, ctx.index):
+                full = [share.new_zeros(len(share), len(keys)).scatter_(1, chosen, share) for share in shares]
+                _through_cosines(full, q, keys, rows, by_q, by_keys)
+                continue
+            for share, part in zip(shares, by_q, strict=True):
+                part[rows] = (share[:, None] @ keys[chosen])[:, 0]
                 if by_keys is not None:
                     by_keys.index_add_(0, chosen.flatten(), (share[..., None] * q[rows, None]).flatten(0, 1))
-            else:
-                full = share.new_zeros(len(share), len(keys)).scatter_(1, chosen, share)
-                torch.mm(full, keys, out=by_q[rows])
-                if by_keys is not None:
-                    by_keys.addmm_(full.T, q[rows])
-        return by_q, by_keys, _by_tau(ctx, q, by_q, tau), None, None
+        return *_gradients(ctx, q, levels, by_q, by_keys), None
 
 
 def panel(q: Tensor) -> int:
@@ -194,8 +184,46 @@ def _picked_cosines(q: Tensor, keys: Tensor, index: Tensor, rows: slice) -> Tens
     return (q[rows] @ keys.T).gather(1, chosen)
 
 
-def _by_tau(ctx: Any, q: Tensor, by_q: Tensor, tau: Tensor) -> Tensor | None:
-    if not ctx.needs_input_grad[2]:
-        return None
-    each = -(q * by_q).sum(1) / tau  # [R]
-    return each if tau.ndim else each.sum()
+# ---- the backward pass, at one temperature or at two
+
+Level = tuple[int, Tensor, Tensor, Tensor]  # which temperature, itself [] or [R], the logarithm at it, weight of dl [R]
+
+
+def _levels(ctx: Any, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor, list[Level]]:
+    """The anchors, the candidates and the temperatures whose logarithm has a gradient."""
+    q, keys, *at = ctx.saved_tensors
+    known = zip(at[::2], at[1::2], grads, strict=True)
+    return q, keys, [(i, tau, lse, grad / tau) for i, (tau, lse, grad) in enumerate(known) if grad is not None]
+
+
+def _shares(cosines: Tensor, levels: list[Level], rows: slice, excluded: Tensor | None = None) -> list[Tensor]:
+    """Gradient of the loss by the cosines [r, C] at each temperature; ``cosines`` may be changed."""
+    shares = []
+    for level, tau, lse, weight in levels:
+        column = _column(tau, rows)
+        share = cosines.div_(column) if level == levels[-1][0] else cosines / column
+        share.sub_(lse[rows, None])
+        if excluded is not None:
+            share.clamp_(min=LOWEST)
+        shares.append(share.exp_().mul_(weight[rows, None]))
+    return shares
+
+
+def _through_cosines(
+    shares: list[Tensor], q: Tensor, keys: Tensor, rows: slice, by_q: list[Tensor], by_keys: Tensor | None
+) -> None:
+    """Write the gradient by the anchors at each temperature, and add that by the candidates."""
+    for share, part in zip(shares, by_q, strict=True):
+        torch.mm(share, keys, out=part[rows])
+    if by_keys is not None:
+        by_keys.addmm_(functools.reduce(Tensor.add_, shares).T, q[rows])
+
+
+def _gradients(ctx: Any, q: Tensor, levels: list[Level], by_q: list[Tensor], by_keys: Tensor | None) -> list[Any]:
+    """The gradients by the anchors, the candidates and the two temperatures."""
+    by_tau: list[Tensor | None] = [None, None]
+    for (level, tau, *_), part in zip(levels, by_q, strict=True):
+        if ctx.needs_input_grad[2 + level]:
+            each = -(q * part).sum(1) / tau  # [R]
+            by_tau[level] = each if tau.ndim else each.sum()
+    return [functools.reduce(Tensor.add_, by_q), by_keys, *by_tau]

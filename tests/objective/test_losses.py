@@ -90,6 +90,15 @@ def naive_own_view(a: Anchor, view: list[Anchor]) -> float:
     return naive_relic(a, view) - math.log(q[0] / sum(q))
 
 
+def naive_hcl(beta: float, tau_plus: float) -> Callable[[Anchor, list[Anchor]], float]:
+    def naive(a: Anchor, view: list[Anchor]) -> float:
+        count, weights = len(a.k), [math.exp(beta * k / a.t) for k in a.k]
+        hard = count * sum(w * math.exp(k / a.t) for w, k in zip(weights, a.k, strict=True)) / sum(weights)
+        return math.log1p(max((hard - count * tau_plus * a.top()) / (1 - tau_plus), count * math.exp(-1 / a.t)) / a.top())
+
+    return naive
+
+
 class Row(NamedTuple):
     """A loss and its independent definition.
 
@@ -133,6 +142,10 @@ LOSSES: dict[str, Row] = {
     "relic": Row(losses.ReLIC(2.5), naive_relic),
     "relic_detached": Row(losses.ReLIC(2.5, detach_target=True), naive_relic, detaches=True),
     "relic_own_view": Row(losses.ReLIC(2.5, own_view=True), naive_own_view),
+    "debiased": Row(losses.Debiased(0.2), naive_hcl(0, 0.2)),
+    "hcl": Row(losses.HCL(1.5, 0.05), naive_hcl(1.5, 0.05)),
+    "hcl_biased": Row(losses.HCL(0.5, 0), naive_hcl(0.5, 0)),
+    "dhel": Row(losses.DHEL(), lambda a, _: math.log(a.rest()) - a.s / a.t / 2),
     "byol": Row(losses.BYOL(), lambda a, _: 2 - 2 * a.s),
 }
 SLOPES = [name for name, row in LOSSES.items() if row.slope]
@@ -215,6 +228,10 @@ LIMITS: dict[str, tuple[Loss, Loss, float, int]] = {
     "dual, ratio = inf": (losses.DualTemperature(1e16), losses.MACL(), 7 / 8, 0),
     "decoupled, weight = tau": (losses.DecoupledNTXent(0.2), losses.InfoNCE(), 0.2, 0),
     "relic, weight = 0": (losses.ReLIC(0), losses.InfoNCE(), 1, 0),
+    "debiased, tau_plus = 0": (losses.Debiased(0), losses.InfoNCE(), 1, 0),
+    "hcl, beta = 0": (losses.HCL(0, 0.2), losses.Debiased(0.2), 1, 0),
+    "hcl, beta = 0, tau_plus = 0": (losses.HCL(0, 0), losses.InfoNCE(), 1, 0),
+    "hcl, beta near 0": (losses.HCL(1e-14, 0), losses.InfoNCE(), 1, 0),
     "flatnce": (losses.FlatNCE(), losses.DCL(), 1, 1),
     "macl": (losses.MACL(), losses.DCL(), 1, 1),
 }
@@ -315,6 +332,8 @@ INVALID: list[tuple[type[Loss], str, Any, str]] = [
     (losses.AlignUniform, "t", 0, "a positive number"),
     *((losses.LOSSES[name], "weight", -1, "0 or more") for name in ("DecoupledNTXent", "AlignUniform", "SWD", "ReLIC")),
     *((losses.LOSSES[name], "scale", 0, "a positive number") for name in ("DecoupledNTXent", "SWD")),
+    *((losses.Debiased, "tau_plus", value, "0 or more and below 1") for value in (-0.1, 1)),
+    (losses.HCL, "beta", -1, "0 or more"),
     (losses.DecoupledNTXent, "form", "colab", "paper or official"),
     (losses.SWD, "prior", "uniform", "normal, hypercube or hypersphere"),
 ]
