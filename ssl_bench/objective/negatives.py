@@ -112,7 +112,7 @@ class RandomK(Negatives):
         super().__init__()
         require(k >= 1, "k", k, "1 or more")
         self.k, self.views, self.shared, self.draws = k, views, shared, StepGenerator("random_k", seed)
-        self.pool = {"all": InBatch, "cross": CrossView, "own": OwnView}[views]()
+        self.pool = {"all": InBatch(), "cross": CrossView(), "own": OwnView()}[views]
         self.gives, self.needs = self.pool.gives, self.pool.needs
 
     def count(self, images: int) -> int:

@@ -90,10 +90,11 @@ class _Pooled(torch.autograd.Function):
     @without_tf32()
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, keys, levels = _levels(ctx, grads)
-        by_q, by_keys = [torch.empty_like(q) for _ in levels], torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
+        by_q = [torch.zeros_like(q) for _ in levels]
+        by_keys = torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
         for rows in _panels(q, len(keys), ROWS):
             cosines = _cosines(q, keys, ctx.image_ids, ctx.excluded, rows)
-            _through_cosines(_shares(cosines, levels, rows, ctx.excluded), q, keys, rows, by_q, by_keys)
+            _through_cosines(_shares(ctx, cosines, levels, rows), q, keys, rows, by_q, by_keys)
         return *_gradients(ctx, q, levels, by_q, by_keys), None, None
 
 
@@ -107,7 +108,7 @@ class _Picked(torch.autograd.Function):
             if second_tau is not None:
                 torch.logsumexp(cosines / _column(second_tau, rows), 1, out=second[rows])
             torch.logsumexp(cosines.div_(_column(tau, rows)), 1, out=lse[rows])
-        ctx.index = index
+        ctx.index, ctx.excluded = index, None
         ctx.save_for_backward(q, keys, tau, lse, second_tau, second)
         ctx.set_materialize_grads(False)  # None for a result that has no gradient
         return lse, second
@@ -116,15 +117,16 @@ class _Picked(torch.autograd.Function):
     @without_tf32()
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, keys, levels = _levels(ctx, grads)
-        by_q, by_keys = [torch.empty_like(q) for _ in levels], torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
+        by_q = [torch.zeros_like(q) for _ in levels]
+        by_keys = torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
         for rows in _picked_panels(q, keys, ctx.index):
-            shares = _shares(_picked_cosines(q, keys, ctx.index, rows), levels, rows)  # each [r, K]
+            shares = _shares(ctx, _picked_cosines(q, keys, ctx.index, rows), levels, rows)  # each [r, K]
             chosen = ctx.index[rows].long()
             if not _reads(keys, ctx.index):
                 full = [share.new_zeros(len(share), len(keys)).scatter_(1, chosen, share) for share in shares]
                 _through_cosines(full, q, keys, rows, by_q, by_keys)
                 continue
-            for share, part in zip(shares, by_q, strict=True):
+            for share, part in zip(shares, by_q, strict=False):
                 part[rows] = (share[:, None] @ keys[chosen])[:, 0]
                 if by_keys is not None:
                     by_keys.index_add_(0, chosen.flatten(), (share[..., None] * q[rows, None]).flatten(0, 1))
@@ -196,24 +198,24 @@ def _levels(ctx: Any, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor,
     return q, keys, [(i, tau, lse, grad / tau) for i, (tau, lse, grad) in enumerate(known) if grad is not None]
 
 
-def _shares(cosines: Tensor, levels: list[Level], rows: slice, excluded: Tensor | None = None) -> list[Tensor]:
-    """Gradient of the loss by the cosines [r, C] at each temperature; ``cosines`` may be changed."""
+def _shares(ctx: Any, cosines: Tensor, levels: list[Level], rows: slice) -> list[Tensor]:
+    """Gradient by the cosines [r, C], at each temperature if one is learned; ``cosines`` may be changed."""
     shares = []
     for level, tau, lse, weight in levels:
         column = _column(tau, rows)
         share = cosines.div_(column) if level == levels[-1][0] else cosines / column
         share.sub_(lse[rows, None])
-        if excluded is not None:
+        if ctx.excluded is not None:
             share.clamp_(min=LOWEST)
         shares.append(share.exp_().mul_(weight[rows, None]))
-    return shares
+    return shares if any(ctx.needs_input_grad[2:4]) else [functools.reduce(Tensor.add_, shares)]
 
 
 def _through_cosines(
     shares: list[Tensor], q: Tensor, keys: Tensor, rows: slice, by_q: list[Tensor], by_keys: Tensor | None
 ) -> None:
     """Write the gradient by the anchors at each temperature, and add that by the candidates."""
-    for share, part in zip(shares, by_q, strict=True):
+    for share, part in zip(shares, by_q, strict=False):
         torch.mm(share, keys, out=part[rows])
     if by_keys is not None:
         by_keys.addmm_(functools.reduce(Tensor.add_, shares).T, q[rows])

@@ -93,8 +93,9 @@ def naive_own_view(a: Anchor, view: list[Anchor]) -> float:
 def naive_hcl(beta: float, tau_plus: float) -> Callable[[Anchor, list[Anchor]], float]:
     def naive(a: Anchor, view: list[Anchor]) -> float:
         count, weights = len(a.k), [math.exp(beta * k / a.t) for k in a.k]
-        hard = count * sum(w * math.exp(k / a.t) for w, k in zip(weights, a.k, strict=True)) / sum(weights)
-        return math.log1p(max((hard - count * tau_plus * a.top()) / (1 - tau_plus), count * math.exp(-1 / a.t)) / a.top())
+        mean = sum(w * math.exp(k / a.t) for w, k in zip(weights, a.k, strict=True)) / sum(weights)
+        corrected = max((mean - tau_plus * a.top()) / (1 - tau_plus), math.exp(-1 / a.t))
+        return math.log1p(count * corrected / a.top())
 
     return naive
 

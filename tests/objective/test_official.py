@@ -5,6 +5,7 @@ the code's own reduction. Where that differs from ours, the row of ``CODES`` has
 ReLIC and MACL-w have no public code; test_losses.py compares them with the papers' equations.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Contrastive, Outputs
 from ssl_bench.methods.siamese import Siamese
@@ -20,7 +22,7 @@ from ssl_bench.networks.heads import MLP
 from ssl_bench.objective import losses
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
-from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
+from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
 from ssl_bench.objective.sampling import without_replacement
 from ssl_bench.objective.temperature import Fixed, MACLa, MACLb, Temperature
 
@@ -197,6 +199,40 @@ def weights(s: Tensor) -> Tensor:
     return 2 - N * (s / 0.5).softmax(0)
 
 
+# ---- Debiased, HCL
+
+
+def hcl(beta: float, tau_plus: float) -> Formula:
+    """joshr17/HCL image/main.py at 7b4647f; with beta = 0, chingyaoc/DCL main.py at 30189fb."""
+
+    def formula(z: Tensor) -> Tensor:
+        both, image = normalize(z, dim=-1).flatten(0, 1), torch.arange(2 * N) % N
+        exps = (both @ both.T / TAU).exp()
+        positive = exps.gather(1, torch.arange(2 * N).roll(N)[:, None])[:, 0]
+        others = exps[image[:, None] != image].view(2 * N, -1)
+        weights = others**beta
+        sums = (weights * others).sum(1) / weights.mean(1)
+        corrected = (sums - tau_plus * (2 * N - 2) * positive) / (1 - tau_plus)
+        return -(positive / (positive + corrected.clamp(min=(2 * N - 2) * math.exp(-1 / TAU)))).log().mean()
+
+    return formula
+
+
+# ---- DHEL
+
+
+def dhel(both: bool) -> Formula:
+    """pakoromilas/DHEL-KCL losses.py at 3059efa; ``both``: its ``include_augs``, which is the default."""
+
+    def formula(z: Tensor) -> Tensor:
+        a, b = normalize(z, dim=-1)
+        spread = [off_diagonal((x @ x.T / TAU).exp()).sum(1) for x in (a, b)]
+        positive = ((a * b).sum(1) / TAU).exp()
+        return -(positive / (spread[0] * spread[1] if both else spread[0])).log().mean()
+
+    return formula
+
+
 # ---- MACL, dual temperature
 
 
@@ -304,6 +340,10 @@ CODES: dict[str, Code] = {
     "dcl": Code(dcl(), losses.DCL(), InBatch(), "sum"),
     "dcl_lightly": Code(dcl(mean=True), losses.DCL(), InBatch(), "mean"),
     "dclw": Code(dcl(lambda s: weights(s).detach()), losses.DCLW(), InBatch(), "sum"),
+    "debiased": Code(hcl(0, 0.1), losses.Debiased(0.1), InBatch(), "mean"),
+    "hcl": Code(hcl(1, 0.1), losses.HCL(1, 0.1), InBatch(), "mean"),
+    "hcl_biased": Code(hcl(0.5, 0), losses.HCL(0.5, 0), InBatch(), "mean"),
+    "dhel": Code(dhel(both=True), losses.DHEL(), OwnView(), "sum"),
     "macl_a": Code(
         macl(lambda mean: 0.1 * 2**mean), losses.MACL(), CrossView(), "sum", temperature=MACLa(0.1, alpha=2.0)
     ),
@@ -395,6 +435,18 @@ def test_flatnce_is_logged_as_infonce_and_trained_as_flatnce() -> None:
     flat, info = (ours(Code(formula, loss, InBatch(), "mean")) for loss in (losses.FlatNCE(), losses.InfoNCE()))
     same(gradient, value_and_gradient(flat)[1])
     same(value, value_and_gradient(info)[0])
+
+
+def test_dhel_without_the_energy_of_the_second_view_is_dcl_of_one_direction() -> None:
+    """``include_augs=False``. In both directions, DHEL is DCL plus s / tau."""
+    one, both = (PairLoss("dcl", TAU, "own_view", symmetric=symmetric) for symmetric in (False, True))
+
+    def plus_s(z: Tensor) -> Tensor:
+        return 2 * both(*z) + normalize(z, dim=-1).prod(0).sum(1).mean() / TAU
+
+    for formula, code in ((lambda z: one(*z), dhel(both=False)), (plus_s, dhel(both=True))):
+        for found, expected in zip(value_and_gradient(formula), value_and_gradient(code), strict=True):
+            same(found, expected)
 
 
 def test_align_uniform_is_the_code_on_pairs_of_one_view() -> None:
