@@ -1,8 +1,9 @@
-"""The base class of the losses, and two functions of the log-odds u that they share.
+"""The base class of the losses, and functions of the log-odds u that they share.
 
 Shapes: V anchor views; B images on this rank; K negatives of an anchor.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -63,3 +64,16 @@ def unscaled_softplus(u: Tensor) -> Tensor:
     """
     v = u.detach().clamp(min=-30)  # below, the quotient is 1 to 13 digits
     return softplus(v) / v.sigmoid() + (u - u.detach())
+
+
+def debiased(u: Tensor, contrast: Contrast, tau: Tensor, tau_plus: float) -> Tensor:
+    """The log-odds [V, B] without a share ``tau_plus`` of the negatives that is like the positive.
+
+    That is log max((exp(u) - K tau_plus) / (1 - tau_plus), K exp(-(1 + s) / tau)), the last for K negatives of cosine
+    -1 (Debiased contrastive learning, Chuang et al. 2020).
+    """
+    if tau_plus == 0:
+        return u
+    log_k = contrast.count.log()
+    taken = (log_k + math.log(tau_plus) - u).clamp(max=-torch.finfo(u.dtype).eps)  # log of the share of exp(u)
+    return torch.maximum(u + (-taken.expm1()).log() - math.log1p(-tau_plus), log_k - (1 + contrast.pos) / tau)

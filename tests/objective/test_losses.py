@@ -334,6 +334,7 @@ INVALID: list[tuple[type[Loss], str, Any, str]] = [
     *((losses.LOSSES[name], "weight", -1, "0 or more") for name in ("DecoupledNTXent", "AlignUniform", "SWD", "ReLIC")),
     *((losses.LOSSES[name], "scale", 0, "a positive number") for name in ("DecoupledNTXent", "SWD")),
     *((losses.Debiased, "tau_plus", value, "0 or more and below 1") for value in (-0.1, 1)),
+    (losses.HCL, "tau_plus", 1, "0 or more and below 1"),
     (losses.HCL, "beta", -1, "0 or more"),
     (losses.DecoupledNTXent, "form", "colab", "paper or official"),
     (losses.SWD, "prior", "uniform", "normal, hypercube or hypersphere"),

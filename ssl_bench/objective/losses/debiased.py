@@ -6,14 +6,11 @@ g estimates the sum over K negatives of other classes; least = K exp(-1 / tau) i
 tau_plus = 0 is InfoNCE. Debiased contrastive learning (Chuang et al. 2020) and its official code.
 """
 
-import math
-
-import torch
 from torch import Tensor
 
 from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
-from ssl_bench.objective.loss import Loss, softplus
+from ssl_bench.objective.loss import Loss, debiased, softplus
 
 
 class Debiased(Loss):
@@ -36,15 +33,4 @@ class Debiased(Loss):
         self.tau_plus = tau_plus
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        u = self.log_odds(contrast, tau)  # [V, B]
-        if self.tau_plus > 0:
-            log_k = contrast.count.log()
-            # log of the part of the sum that is taken away; where that is the whole sum, ``least`` takes its place
-            part = (log_k + math.log(self.tau_plus) - u).clamp(max=-torch.finfo(u.dtype).eps)
-            least = log_k - (1 + contrast.pos) / tau
-            u = torch.maximum(u + (-part.expm1()).log() - math.log1p(-self.tau_plus), least)
-        return softplus(u)
-
-    def log_odds(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        """Log-odds [V, B] of the uncorrected sum over the negatives against the positive."""
-        return contrast.log_odds(tau)
+        return softplus(debiased(contrast.log_odds(tau), contrast, tau, self.tau_plus))  # [V, B]

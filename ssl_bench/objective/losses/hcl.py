@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
-from ssl_bench.objective.losses.debiased import Debiased
+from ssl_bench.objective.loss import Loss, debiased, softplus
 
 
-class HCL(Debiased):
+class HCL(Loss):
     """Debiased with weights on the negatives that grow with their cosines.
 
     Args:
@@ -29,14 +29,18 @@ class HCL(Debiased):
 
     equation = "as Debiased, with log K + u at tau / (1 + beta) - u at tau / beta in place of u"
     code = "joshr17/HCL"
+    needs = frozenset({"negatives"})
 
     def __init__(self, beta: float = 1.0, tau_plus: float = 0.1) -> None:
-        super().__init__(tau_plus)
+        super().__init__()
         require(beta >= 0, "beta", beta, "0 or more")
-        self.beta = beta
+        require(0 <= tau_plus < 1, "tau_plus", tau_plus, "0 or more and below 1")
+        self.beta, self.tau_plus = beta, tau_plus
 
-    def log_odds(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        if self.beta == 0:
-            return contrast.log_odds(tau)
-        sharp, weights = contrast.log_odds_at(tau / (1 + self.beta), tau / self.beta)
-        return contrast.count.log() + sharp - weights
+    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        if self.beta > 0:
+            sharp, weights = contrast.log_odds_at(tau / (1 + self.beta), tau / self.beta)
+            u = contrast.count.log() + sharp - weights  # [V, B]
+        else:
+            u = contrast.log_odds(tau)
+        return softplus(debiased(u, contrast, tau, self.tau_plus))
