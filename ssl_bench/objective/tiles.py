@@ -9,7 +9,6 @@ the forward pass the softmax, from which the gradient follows:
 Shapes: R anchors; C candidates; K of them chosen for an anchor; D width.
 """
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,13 +88,16 @@ class _Pooled(torch.autograd.Function):
     @staticmethod
     @without_tf32()
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        q, keys, levels = _levels(ctx, grads)
-        by_q = [torch.zeros_like(q) for _ in levels]
-        by_keys = torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
+        q, keys = ctx.saved_tensors[:2]
+        by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
+        dot = q.new_zeros(len(q))
         for rows in _panels(q, len(keys), ROWS):
             cosines = _cosines(q, keys, ctx.image_ids, ctx.excluded, rows)
-            _through_cosines(_shares(ctx, cosines, levels, rows), q, keys, rows, by_q, by_keys)
-        return *_gradients(ctx, q, levels, by_q, by_keys), None, None
+            share = _by_cosines(ctx, grads, cosines, rows, dot)
+            torch.mm(share, keys, out=by_q[rows])
+            if by_keys is not None:
+                by_keys.addmm_(share.T, q[rows])
+        return by_q, by_keys, *_by_taus(ctx, grads, by_q, dot), None, None
 
 
 class _Picked(torch.autograd.Function):
@@ -116,21 +118,22 @@ class _Picked(torch.autograd.Function):
     @staticmethod
     @without_tf32()
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        q, keys, levels = _levels(ctx, grads)
-        by_q = [torch.zeros_like(q) for _ in levels]
-        by_keys = torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
+        q, keys = ctx.saved_tensors[:2]
+        by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
+        dot = q.new_zeros(len(q))
         for rows in _picked_panels(q, keys, ctx.index):
-            shares = _shares(ctx, _picked_cosines(q, keys, ctx.index, rows), levels, rows)  # each [r, K]
+            share = _by_cosines(ctx, grads, _picked_cosines(q, keys, ctx.index, rows), rows, dot)  # [r, K]
             chosen = ctx.index[rows].long()
-            if not _reads(keys, ctx.index):
-                full = [share.new_zeros(len(share), len(keys)).scatter_(1, chosen, share) for share in shares]
-                _through_cosines(full, q, keys, rows, by_q, by_keys)
-                continue
-            for share, part in zip(shares, by_q, strict=False):
-                part[rows] = (share[:, None] @ keys[chosen])[:, 0]
+            if _reads(keys, ctx.index):
+                by_q[rows] = (share[:, None] @ keys[chosen])[:, 0]
                 if by_keys is not None:
                     by_keys.index_add_(0, chosen.flatten(), (share[..., None] * q[rows, None]).flatten(0, 1))
-        return *_gradients(ctx, q, levels, by_q, by_keys), None
+            else:
+                full = share.new_zeros(len(share), len(keys)).scatter_(1, chosen, share)
+                torch.mm(full, keys, out=by_q[rows])
+                if by_keys is not None:
+                    by_keys.addmm_(full.T, q[rows])
+        return by_q, by_keys, *_by_taus(ctx, grads, by_q, dot), None
 
 
 def panel(q: Tensor) -> int:
@@ -186,46 +189,36 @@ def _picked_cosines(q: Tensor, keys: Tensor, index: Tensor, rows: slice) -> Tens
     return (q[rows] @ keys.T).gather(1, chosen)
 
 
-# ---- the backward pass, at one temperature or at two
+def _by_cosines(ctx: Any, grads: tuple[Tensor | None, ...], cosines: Tensor, rows: slice, dot: Tensor) -> Tensor:
+    """The gradient by the cosines [r, C] of a panel, which may be changed.
 
-Level = tuple[int, Tensor, Tensor, Tensor]  # which temperature, itself [] or [R], the logarithm at it, weight of dl [R]
-
-
-def _levels(ctx: Any, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor, list[Level]]:
-    """The anchors, the candidates and the temperatures whose logarithm has a gradient."""
-    q, keys, *at = ctx.saved_tensors
-    known = zip(at[::2], at[1::2], grads, strict=True)
-    return q, keys, [(i, tau, lse, grad / tau) for i, (tau, lse, grad) in enumerate(known) if grad is not None]
-
-
-def _shares(ctx: Any, cosines: Tensor, levels: list[Level], rows: slice) -> list[Tensor]:
-    """Gradient by the cosines [r, C], at each temperature if one is learned; ``cosines`` may be changed."""
-    shares = []
-    for level, tau, lse, weight in levels:
-        column = _column(tau, rows)
-        share = cosines.div_(column) if level == levels[-1][0] else cosines / column
-        share.sub_(lse[rows, None])
-        if ctx.excluded is not None:
-            share.clamp_(min=LOWEST)
-        shares.append(share.exp_().mul_(weight[rows, None]))
-    return shares if any(ctx.needs_input_grad[2:4]) else [functools.reduce(Tensor.add_, shares)]
+    ``dot`` [R] gets the sum of the cosines times their gradient through the second logarithm, if tau is learned.
+    """
+    _, _, tau, lse, second_tau, second = ctx.saved_tensors
+    if grads[1] is None:
+        return _share(ctx, cosines.div_(_column(tau, rows)), lse, grads[0] / tau, rows)
+    share = _share(ctx, cosines / _column(second_tau, rows), second, grads[1] / second_tau, rows)
+    if any(ctx.needs_input_grad[2:4]):
+        dot[rows] = (share * cosines.clamp(min=-2)).sum(1)  # -inf, where it does not count, times a share of 0
+    if grads[0] is not None:
+        share.add_(_share(ctx, cosines.div_(_column(tau, rows)), lse, grads[0] / tau, rows))
+    return share
 
 
-def _through_cosines(
-    shares: list[Tensor], q: Tensor, keys: Tensor, rows: slice, by_q: list[Tensor], by_keys: Tensor | None
-) -> None:
-    """Write the gradient by the anchors at each temperature, and add that by the candidates."""
-    for share, part in zip(shares, by_q, strict=False):
-        torch.mm(share, keys, out=part[rows])
-    if by_keys is not None:
-        by_keys.addmm_(functools.reduce(Tensor.add_, shares).T, q[rows])
+def _share(ctx: Any, logits: Tensor, lse: Tensor, weight: Tensor, rows: slice) -> Tensor:
+    """The softmax [r, C], times ``weight`` [R], in place of the logits."""
+    logits.sub_(lse[rows, None])
+    if ctx.excluded is not None:
+        logits.clamp_(min=LOWEST)
+    return logits.exp_().mul_(weight[rows, None])
 
 
-def _gradients(ctx: Any, q: Tensor, levels: list[Level], by_q: list[Tensor], by_keys: Tensor | None) -> list[Any]:
-    """The gradients by the anchors, the candidates and the two temperatures."""
-    by_tau: list[Tensor | None] = [None, None]
-    for (level, tau, *_), part in zip(levels, by_q, strict=True):
-        if ctx.needs_input_grad[2 + level]:
-            each = -(q * part).sum(1) / tau  # [R]
-            by_tau[level] = each if tau.ndim else each.sum()
-    return [functools.reduce(Tensor.add_, by_q), by_keys, *by_tau]
+def _by_taus(ctx: Any, grads: tuple[Tensor | None, ...], by_q: Tensor, dot: Tensor) -> list[Tensor | None]:
+    """The gradients by the two temperatures."""
+    q, _, tau, _, second_tau, _ = ctx.saved_tensors
+    found: list[Tensor | None] = [None, None]
+    if ctx.needs_input_grad[2] and grads[0] is not None:
+        found[0] = (dot - (q * by_q).sum(1)) / tau  # [R]
+    if ctx.needs_input_grad[3] and grads[1] is not None:
+        found[1] = -dot / second_tau
+    return [x if x is None or t.ndim else x.sum() for x, t in zip(found, (tau, second_tau), strict=True)]
