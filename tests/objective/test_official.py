@@ -20,7 +20,6 @@ from ssl_bench.methods.base import Contrastive, Outputs
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective import losses
-from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
 from ssl_bench.objective.sampling import without_replacement
@@ -233,6 +232,16 @@ def dhel(both: bool) -> Formula:
     return formula
 
 
+# ---- Alignment and uniformity
+
+
+def align_uniform(z: Tensor) -> Tensor:
+    """ssnl/align_uniform align_uniform/__init__.py and examples/stl10/main.py at 505907b."""
+    x, y = normalize(z, dim=-1)
+    spread = [torch.pdist(view).square().mul(-2).exp().mean().log() for view in (x, y)]
+    return (x - y).square().sum(1).mean() + torch.stack(spread).mean()
+
+
 # ---- MACL, dual temperature
 
 
@@ -344,6 +353,7 @@ CODES: dict[str, Code] = {
     "hcl": Code(hcl(1, 0.1), losses.HCL(1, 0.1), InBatch(), "mean"),
     "hcl_biased": Code(hcl(0.5, 0), losses.HCL(0.5, 0), InBatch(), "mean"),
     "dhel": Code(dhel(both=True), losses.DHEL(), OwnView(), "sum"),
+    "align_uniform": Code(align_uniform, losses.AlignUniform(1, 2), OwnView(), "mean"),
     "macl_a": Code(
         macl(lambda mean: 0.1 * 2**mean), losses.MACL(), CrossView(), "sum", temperature=MACLa(0.1, alpha=2.0)
     ),
@@ -362,7 +372,7 @@ CODES: dict[str, Code] = {
     },
     "byol": Code(byol, losses.BYOL(), NoNegatives(), "sum", framework={"momentum": 0.99, "predictor": 4}),
 }
-ELSEWHERE = {losses.FlatNCE, losses.AlignUniform}  # tests of their own below
+ELSEWHERE = {losses.FlatNCE}  # a test of its own below
 
 
 def value_and_gradient(formula: Formula) -> tuple[Tensor, Tensor]:
@@ -447,27 +457,6 @@ def test_dhel_without_the_energy_of_the_second_view_is_dcl_of_one_direction() ->
     for formula, code in ((lambda z: one(*z), dhel(both=False)), (plus_s, dhel(both=True))):
         for found, expected in zip(value_and_gradient(formula), value_and_gradient(code), strict=True):
             same(found, expected)
-
-
-def test_align_uniform_is_the_code_on_pairs_of_one_view() -> None:
-    """ssnl/align_uniform align_uniform/__init__.py and examples/stl10/main.py at 505907b.
-
-    The code's pairs are those of one view, which no option of ``negatives`` gives; the loss is given them here.
-    """
-
-    def formula(z: Tensor) -> Tensor:
-        x, y = normalize(z, dim=-1)
-        spread = [torch.pdist(view).square().mul(-2).exp().mean().log() for view in (x, y)]
-        return (x - y).square().sum(1).mean() + torch.stack(spread).mean()
-
-    def loss(z: Tensor) -> Tensor:
-        h = normalize(z, dim=-1)
-        own = torch.stack([off_diagonal(view @ view.T) for view in h])
-        values: Tensor = losses.AlignUniform(1, 2)(Contrast.dense((h * h.flip(0)).sum(-1), own), torch.tensor(TAU))
-        return values.mean()
-
-    for found, expected in zip(value_and_gradient(loss), value_and_gradient(formula), strict=True):
-        same(found, expected)
 
 
 # ---- networks
