@@ -58,15 +58,15 @@ class PairLoss(nn.Module):
     into a module that DistributedDataParallel wraps.
 
     Args:
-        loss: one of align_uniform, byol, dcl, dclw, debiased, decoupled_nt_xent, dhel, dual_temperature, eqco, flatnce,
-            hcl, infonce (NT-Xent), macl, macl_w, relic and swd, or a :class:`ssl_bench.objective.loss.Loss`.
+        loss: a name in ``conf/loss``, such as dcl, or infonce for NT-Xent (``loss="?"`` is refused with all names), or
+            a :class:`ssl_bench.objective.loss.Loss`.
         temperature: tau > 0; or fixed, linear, cosine, macl_a, macl_b or learned; or a mapping with one of them as
             ``name`` and its arguments (``{"name": "cosine", "tau": 0.5, "final": 0.1}``); or a
             :class:`ssl_bench.objective.temperature.Temperature`. A fixed one of 0.2 by default.
         negatives: in_batch (both views of all other images: 2 B W - 2), cross_view or own_view (the view of the
             positive or of the anchor only: B W - 1), random_k (k of them), queue (of k keys), memory_bank (of
             ``instances`` images) or none; or a :class:`ssl_bench.objective.negatives.Negatives`. ``auto`` is what the
-            loss is made for: cross_view for relic, own_view for dhel, none for byol and swd, in_batch for all others.
+            loss ``needs``: cross_view for relic, own_view for dhel, none if it needs no negatives, else in_batch.
         symmetric: both views are anchors, or only the first. None: only the first for a queue, whose second view is of
             a momentum network, and else both.
         reduction: ``mean`` or ``sum`` over all anchors of this rank, or ``none``.
