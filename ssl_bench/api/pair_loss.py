@@ -34,6 +34,7 @@ WITHOUT_PROGRESS = (Fixed, MACLa, MACLb, Learned)  # exactly these; any other te
 REMEDIES = {
     "negatives": "set negatives to an option other than none",
     "aligned": "set negatives=cross_view, or leave negatives out",
+    "own_view": "set negatives=own_view, or leave negatives out",
     "both_views": "set negatives=cross_view",
     "two_views": "set symmetric=true",
     "no_more_views": "give two views",
@@ -59,15 +60,15 @@ class PairLoss(nn.Module):
     several ranks, into a module that DistributedDataParallel wraps.
 
     Args:
-        loss: one of align_uniform, byol, dcl, dclw, decoupled_nt_xent, dual_temperature, eqco, flatnce, infonce
-            (NT-Xent), kcl, macl, macl_w, relic, siglip, spectral and swd, or a :class:`ssl_bench.objective.loss.Loss`.
+        loss: a name in ``conf/loss``, such as dcl, or infonce for NT-Xent (``loss="?"`` is refused with all names), or
+            a :class:`ssl_bench.objective.loss.Loss`.
         temperature: tau > 0; or fixed, linear, cosine, macl_a, macl_b or learned; or a mapping with one of them as
             ``name`` and its arguments (``{"name": "cosine", "tau": 0.5, "final": 0.1}``); or a
             :class:`ssl_bench.objective.temperature.Temperature`. A fixed one of 0.2 by default.
-        negatives: in_batch (both views of all other images: 2 B W - 2), cross_view (the view of the positive only:
-            B W - 1), random_k (k of them), queue (of k keys), memory_bank (of ``instances`` images) or none; or a
-            :class:`ssl_bench.objective.negatives.Negatives`. ``auto`` is what the loss is made for: cross_view for
-            relic, none for byol and swd, in_batch for all others.
+        negatives: in_batch (both views of all other images: 2 B W - 2), cross_view or own_view (the view of the
+            positive or of the anchor only: B W - 1), random_k (k of them), queue (of k keys), memory_bank (of
+            ``instances`` images) or none; or a :class:`ssl_bench.objective.negatives.Negatives`. ``auto`` is what the
+            loss ``needs``: cross_view for relic, own_view for dhel, none if it needs no negatives, else in_batch.
         symmetric: both views are anchors, or only the first. None: only the first for a queue, whose second view is of
             a momentum network, and else both.
         reduction: ``mean`` or ``sum`` over all anchors of this rank, or ``none``.
@@ -286,7 +287,8 @@ class PairLoss(nn.Module):
 
 def _suited(kind: Any) -> str:
     """The negatives that a loss is made for."""
-    return "cross_view" if "aligned" in kind.needs else "in_batch" if "negatives" in kind.needs else "none"
+    made_for = {"aligned": "cross_view", "own_view": "own_view", "negatives": "in_batch"}
+    return next((negatives for need, negatives in made_for.items() if need in kind.needs), "none")
 
 
 def _divided(

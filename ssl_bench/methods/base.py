@@ -249,6 +249,7 @@ class Contrastive(Method):
 NEEDS: Mapping[str, tuple[str, str]] = {
     "negatives": ("negatives", "set negatives to an option other than none"),
     "aligned": ("candidates aligned across views", "set negatives=cross_view"),
+    "own_view": ("candidates of the anchor's own view", "set negatives=own_view"),
     "both_views": ("keys of both views", "set framework.symmetric=true, or negatives=cross_view"),
     "two_views": (
         "two views of one network that are each other's positives",

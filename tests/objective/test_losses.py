@@ -97,6 +97,16 @@ def naive_kcl(a: Anchor, kernel: Callable[[float], float]) -> float:
     return -k + 3 * sum(ks) / len(ks)
 
 
+def naive_hcl(beta: float, tau_plus: float) -> Callable[[Anchor, list[Anchor]], float]:
+    def naive(a: Anchor, view: list[Anchor]) -> float:
+        count, weights = len(a.k), [math.exp(beta * k / a.t) for k in a.k]
+        mean = sum(w * math.exp(k / a.t) for w, k in zip(weights, a.k, strict=True)) / sum(weights)
+        corrected = max((mean - tau_plus * a.top()) / (1 - tau_plus), math.exp(-1 / a.t))
+        return math.log1p(count * corrected / a.top())
+
+    return naive
+
+
 class Row(NamedTuple):
     """A loss and its independent definition.
 
@@ -147,6 +157,10 @@ LOSSES: dict[str, Row] = {
     "spectral": Row(losses.Spectral(1.5), lambda a, _: -3 * a.s + sum((1.5 * k) ** 2 for k in a.k) / len(a.k)),
     "kcl": Row(losses.KCL(t=1.5, weight=3), lambda a, _: naive_kcl(a, lambda d: math.exp(-1.5 * d**2))),
     "kcl_imq": Row(losses.KCL("imq", 1.5, 3), lambda a, _: naive_kcl(a, lambda d: 1.5 / math.hypot(1.5, d))),
+    "debiased": Row(losses.Debiased(0.2), naive_hcl(0, 0.2)),
+    "hcl": Row(losses.HCL(1.5, 0.05), naive_hcl(1.5, 0.05)),
+    "hcl_biased": Row(losses.HCL(0.5, 0), naive_hcl(0.5, 0)),
+    "dhel": Row(losses.DHEL(), lambda a, _: math.log(a.rest()) - a.s / a.t / 2),
     "byol": Row(losses.BYOL(), lambda a, _: 2 - 2 * a.s),
 }
 SLOPES = [name for name, row in LOSSES.items() if row.slope]
@@ -229,6 +243,10 @@ LIMITS: dict[str, tuple[Loss, Loss, float, int]] = {
     "dual, ratio = inf": (losses.DualTemperature(1e16), losses.MACL(), 7 / 8, 0),
     "decoupled, weight = tau": (losses.DecoupledNTXent(0.2), losses.InfoNCE(), 0.2, 0),
     "relic, weight = 0": (losses.ReLIC(0), losses.InfoNCE(), 1, 0),
+    "debiased, tau_plus = 0": (losses.Debiased(0), losses.InfoNCE(), 1, 0),
+    "hcl, beta = 0": (losses.HCL(0, 0.2), losses.Debiased(0.2), 1, 0),
+    "hcl, beta = 0, tau_plus = 0": (losses.HCL(0, 0), losses.InfoNCE(), 1, 0),
+    "hcl, beta near 0": (losses.HCL(1e-14, 0), losses.InfoNCE(), 1, 0),
     "flatnce": (losses.FlatNCE(), losses.DCL(), 1, 1),
     "macl": (losses.MACL(), losses.DCL(), 1, 1),
 }
@@ -329,6 +347,9 @@ INVALID: list[tuple[type[Loss], str, Any, str]] = [
     (losses.AlignUniform, "t", 0, "a positive number"),
     *((losses.LOSSES[name], "weight", -1, "0 or more") for name in ("DecoupledNTXent", "AlignUniform", "SWD", "ReLIC")),
     *((losses.LOSSES[name], "scale", 0, "a positive number") for name in ("DecoupledNTXent", "SWD")),
+    *((losses.Debiased, "tau_plus", value, "0 or more and below 1") for value in (-0.1, 1)),
+    (losses.HCL, "tau_plus", 1, "0 or more and below 1"),
+    (losses.HCL, "beta", -1, "0 or more"),
     (losses.DecoupledNTXent, "form", "colab", "paper or official"),
     (losses.SWD, "prior", "uniform", "normal, hypercube or hypersphere"),
 ]

@@ -5,6 +5,7 @@ the code's own reduction. Where that differs from ours, the row of ``CODES`` has
 ReLIC and MACL-w have no public code; test_losses.py compares them with the papers' equations.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -13,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Contrastive, Outputs
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective import losses
-from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
-from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
+from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
 from ssl_bench.objective.sampling import without_replacement
 from ssl_bench.objective.temperature import Fixed, MACLa, MACLb, Temperature
 
@@ -197,6 +198,50 @@ def weights(s: Tensor) -> Tensor:
     return 2 - N * (s / 0.5).softmax(0)
 
 
+# ---- Debiased, HCL
+
+
+def hcl(beta: float, tau_plus: float) -> Formula:
+    """joshr17/HCL image/main.py at 7b4647f; with beta = 0, chingyaoc/DCL main.py at 30189fb."""
+
+    def formula(z: Tensor) -> Tensor:
+        both, image = normalize(z, dim=-1).flatten(0, 1), torch.arange(2 * N) % N
+        exps = (both @ both.T / TAU).exp()
+        positive = exps.gather(1, torch.arange(2 * N).roll(N)[:, None])[:, 0]
+        others = exps[image[:, None] != image].view(2 * N, -1)
+        weights = others**beta
+        sums = (weights * others).sum(1) / weights.mean(1)
+        corrected = (sums - tau_plus * (2 * N - 2) * positive) / (1 - tau_plus)
+        return -(positive / (positive + corrected.clamp(min=(2 * N - 2) * math.exp(-1 / TAU)))).log().mean()
+
+    return formula
+
+
+# ---- DHEL
+
+
+def dhel(both: bool) -> Formula:
+    """pakoromilas/DHEL-KCL losses.py at 3059efa; ``both``: its ``include_augs``, which is the default."""
+
+    def formula(z: Tensor) -> Tensor:
+        a, b = normalize(z, dim=-1)
+        spread = [off_diagonal((x @ x.T / TAU).exp()).sum(1) for x in (a, b)]
+        positive = ((a * b).sum(1) / TAU).exp()
+        return -(positive / (spread[0] * spread[1] if both else spread[0])).log().mean()
+
+    return formula
+
+
+# ---- Alignment and uniformity
+
+
+def align_uniform(z: Tensor) -> Tensor:
+    """ssnl/align_uniform align_uniform/__init__.py and examples/stl10/main.py at 505907b."""
+    x, y = normalize(z, dim=-1)
+    spread = [torch.pdist(view).square().mul(-2).exp().mean().log() for view in (x, y)]
+    return (x - y).square().sum(1).mean() + torch.stack(spread).mean()
+
+
 # ---- MACL, dual temperature
 
 
@@ -332,6 +377,13 @@ CODES: dict[str, Code] = {
     "dcl": Code(dcl(), losses.DCL(), InBatch(), "sum"),
     "dcl_lightly": Code(dcl(mean=True), losses.DCL(), InBatch(), "mean"),
     "dclw": Code(dcl(lambda s: weights(s).detach()), losses.DCLW(), InBatch(), "sum"),
+    "debiased": Code(hcl(0, 0.1), losses.Debiased(0.1), InBatch(), "mean"),
+    "hcl": Code(hcl(1, 0.1), losses.HCL(1, 0.1), InBatch(), "mean"),
+    "hcl_biased": Code(hcl(0.5, 0), losses.HCL(0.5, 0), InBatch(), "mean"),
+    "dhel": Code(dhel(both=True), losses.DHEL(), OwnView(), "sum"),
+    "kcl_gaussian": Code(kcl(lambda d: (-2 * d).exp()), losses.KCL(), OwnView(), "mean", value=2, gradient=2),
+    "kcl_imq": Code(kcl(lambda d: 2 / (4 + d).sqrt()), losses.KCL("imq"), OwnView(), "mean", value=2, gradient=2),
+    "align_uniform": Code(align_uniform, losses.AlignUniform(1, 2), OwnView(), "mean"),
     "macl_a": Code(
         macl(lambda mean: 0.1 * 2**mean), losses.MACL(), CrossView(), "sum", temperature=MACLa(0.1, alpha=2.0)
     ),
@@ -352,7 +404,7 @@ CODES: dict[str, Code] = {
     "spectral": Code(spectral, losses.Spectral(0.1), CrossView(), "mean"),
     "byol": Code(byol, losses.BYOL(), NoNegatives(), "sum", framework={"momentum": 0.99, "predictor": 4}),
 }
-ELSEWHERE = {losses.FlatNCE, losses.AlignUniform, losses.KCL}  # tests of their own below
+ELSEWHERE = {losses.FlatNCE}  # a test of its own below
 
 
 def value_and_gradient(formula: Formula) -> tuple[Tensor, Tensor]:
@@ -427,33 +479,16 @@ def test_flatnce_is_logged_as_infonce_and_trained_as_flatnce() -> None:
     same(value, value_and_gradient(info)[0])
 
 
-def align_uniform(z: Tensor) -> Tensor:
-    """ssnl/align_uniform align_uniform/__init__.py and examples/stl10/main.py at 505907b."""
-    x, y = normalize(z, dim=-1)
-    spread = [torch.pdist(view).square().mul(-2).exp().mean().log() for view in (x, y)]
-    return (x - y).square().sum(1).mean() + torch.stack(spread).mean()
+def test_dhel_without_the_energy_of_the_second_view_is_dcl_of_one_direction() -> None:
+    """``include_augs=False``. In both directions, DHEL is DCL plus s / tau."""
+    one, both = (PairLoss("dcl", TAU, "own_view", symmetric=symmetric) for symmetric in (False, True))
 
+    def plus_s(z: Tensor) -> Tensor:
+        return 2 * both(*z) + normalize(z, dim=-1).prod(0).sum(1).mean() / TAU
 
-OWN_VIEW: dict[str, tuple[Formula, Loss, float]] = {  # the code's value is ours times the number
-    "align_uniform": (align_uniform, losses.AlignUniform(1, 2), 1),
-    "kcl_gaussian": (kcl(lambda d: (-2 * d).exp()), losses.KCL(), 2),
-    "kcl_imq": (kcl(lambda d: 2 / (4 + d).sqrt()), losses.KCL("imq"), 2),
-}
-
-
-@pytest.mark.parametrize("name", OWN_VIEW)
-def test_value_and_gradient_are_the_codes_on_pairs_of_one_view(name: str) -> None:
-    """The codes whose pairs are those of one view; the loss is given their cosines here."""
-    formula, objective, factor = OWN_VIEW[name]
-
-    def loss(z: Tensor) -> Tensor:
-        h = normalize(z, dim=-1)
-        own = torch.stack([off_diagonal(view @ view.T) for view in h])
-        values: Tensor = objective(Contrast.dense((h * h.flip(0)).sum(-1), own), torch.tensor(TAU))
-        return factor * values.mean()
-
-    for found, expected in zip(value_and_gradient(loss), value_and_gradient(formula), strict=True):
-        same(found, expected)
+    for formula, code in ((lambda z: one(*z), dhel(both=False)), (plus_s, dhel(both=True))):
+        for found, expected in zip(value_and_gradient(formula), value_and_gradient(code), strict=True):
+            same(found, expected)
 
 
 # ---- networks
