@@ -271,9 +271,8 @@ def byol(z: Tensor) -> Tensor:
 
 def simsiam(z: Tensor) -> Tensor:
     """facebookresearch/simsiam main_simsiam.py at a7bc177 and simsiam/builder.py at 39ac33e; the code lacks the 1."""
-    return 1 - 0.5 * sum(
-        (normalize(p, dim=-1) * normalize(k.detach(), dim=-1)).sum(1).mean() for p, k in (z, z.flip(0))
-    )
+    keys = normalize(z.flip(0).detach(), dim=-1)
+    return 1 - 0.5 * (normalize(z, dim=-1) * keys).sum(-1).mean(1).sum()
 
 
 # ---- VICReg, Barlow Twins, LeJEPA
@@ -284,9 +283,9 @@ def vicreg(z: Tensor) -> Tensor:
 
     On several devices it gathers both views, with the gradient of all devices: exact, as ours is.
     """
-    wide = torch.stack([relu(1 - (x.var(0) + 1e-4).sqrt()).mean() for x in z])
-    decorrelated = sum(off_diagonal(x.T.cov()).square().sum() / D for x in z)
-    return 25 * (z[0] - z[1]).square().mean() + 25 * wide.mean() + decorrelated
+    narrow = torch.stack([relu(1 - (x.var(0) + 1e-4).sqrt()).mean() for x in z])
+    correlated = torch.stack([off_diagonal(x.T.cov()).square().sum() / D for x in z])
+    return 25 * (z[0] - z[1]).square().mean() + 25 * narrow.mean() + correlated.sum()
 
 
 def barlow_twins(z: Tensor) -> Tensor:
