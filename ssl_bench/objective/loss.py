@@ -1,6 +1,6 @@
-"""The base class of the losses, and functions of the log-odds u that they share.
+"""The base class of the losses, and functions that they share.
 
-Shapes: V anchor views; B images on this rank; K negatives of an anchor.
+Shapes: V anchor views; B images on this rank; N of all ranks; D width; K negatives of an anchor.
 """
 
 import math
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from ssl_bench.objective.contrast import Contrast
+from ssl_bench.precision import products
 
 
 class Loss(nn.Module, ABC):
@@ -79,3 +80,24 @@ def debiased(u: Tensor, contrast: Contrast, tau: Tensor, tau_plus: float) -> Ten
     log_k = contrast.count.log()
     taken = (log_k + math.log(tau_plus) - u).clamp(max=-torch.finfo(u.dtype).eps)  # log of the share of exp(u)
     return torch.maximum(u + (-taken.expm1()).log() - math.log1p(-tau_plus), log_k - (1 + contrast.pos) / tau)
+
+
+def unnormalised(contrast: Contrast) -> Tensor:
+    """The anchors before normalisation [V, B, D].
+
+    Raises:
+        ValueError: the contrast was made from cosines without them.
+    """
+    if contrast.raw is None:
+        raise ValueError("raw is not known: give Contrast.dense the anchors before normalisation")
+    return contrast.raw
+
+
+def squared_products(a: Tensor, b: Tensor) -> Tensor:
+    """Sum [...] of the squared inner products of all columns of ``a`` with all of ``b``, [..., N, D] each: |a^T b|^2.
+
+    From products of the rows where these are fewer: it is the sum of (a a^T) (b b^T), element by element.
+    """
+    if a.shape[-2] < a.shape[-1]:
+        return (products(a, a) * products(b, b)).sum((-2, -1))
+    return products(a.mT, b.mT).square().sum((-2, -1))

@@ -22,6 +22,7 @@ from tests.objective.test_losses import LOSSES as NAIVE
 from tests.objective.test_losses import Anchor
 
 TAU = 0.3
+OF_LENGTHS = {"vicreg", "barlow_twins", "sigreg"}  # losses of vectors that are not normalised
 
 
 def same(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
@@ -31,14 +32,14 @@ def same(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
 
 def anchors(z: Tensor, negatives: str = "in_batch") -> list[list[Anchor]]:
     """The anchors of two views [2, B, D]: the negatives are both views of the other images, or one of them."""
-    z, views = normalize(z, dim=-1), []
+    raw, z, views = z, normalize(z, dim=-1), []
     for v in (0, 1):
         keys = {"cross_view": [z[1 - v]], "own_view": [z[v]]}.get(negatives, [z[0], z[1]])
         view = []
         for i in range(z.shape[1]):
             others = torch.cat([torch.cat([key[:i], key[i + 1 :]]) for key in keys])
             s, k, m = z[v, i] @ z[1 - v, i], others @ z[v, i], others @ z[1 - v, i]
-            view.append(Anchor(float(s), k.tolist(), m.tolist(), TAU))
+            view.append(Anchor(float(s), k.tolist(), m.tolist(), TAU, raw[v, i], raw[1 - v, i]))
         views.append(view)
     return views
 
@@ -51,7 +52,8 @@ def test_a_loss_is_its_formula_for_vectors_of_any_length(name: str) -> None:
     for reduction, value in {"none": expected, "mean": expected.mean(), "sum": expected.sum()}.items():
         loss = PairLoss(name, TAU, reduction=reduction, **LOSSES[name])  # type: ignore[arg-type]
         same(loss(*z), value)
-        same(loss([*(7 * z)]), value)
+        if name not in OF_LENGTHS:
+            same(loss([*(7 * z)]), value)
 
 
 @pytest.mark.parametrize("name", LOSSES)

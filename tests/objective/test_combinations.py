@@ -72,7 +72,7 @@ RULES: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(["align_uniform", "kcl", "spectral"], rule("negatives")),
         "siglip": rule("negatives", "tau"),
         "relic": rule("negatives aligned", "tau"),
-        "swd": rule("two_views"),
+        **dict.fromkeys(["swd", "vicreg", "barlow_twins", "sigreg"], rule("two_views")),
         "byol": rule(),
     },
     "negatives": {
@@ -86,7 +86,7 @@ RULES: dict[str, dict[str, Rule]] = {
     "temperature": {**dict.fromkeys(["fixed", "linear", "cosine", "macl_a", "macl_b"], rule()), "learned": rule("tau")},
     "framework": {
         **dict.fromkeys(["simclr", "relic"], rule("", "both_views two_views")),
-        "byol": rule("", "both_views"),
+        **dict.fromkeys(["byol", "simsiam"], rule("", "both_views")),
         **dict.fromkeys(["moco_v1", "moco_v2", "simo"], rule()),
     },
 }

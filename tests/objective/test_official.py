@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy, normalize, relu
 
 from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.data.batch import Batch
@@ -342,6 +342,50 @@ def byol(z: Tensor) -> Tensor:
     return (online - target.flip(0)).square().sum(-1).sum(0).mean()
 
 
+def simsiam(z: Tensor) -> Tensor:
+    """facebookresearch/simsiam main_simsiam.py at a7bc177 and simsiam/builder.py at 39ac33e; the code lacks the 1."""
+    keys = normalize(z.flip(0).detach(), dim=-1)
+    return 1 - 0.5 * (normalize(z, dim=-1) * keys).sum(-1).mean(1).sum()
+
+
+# ---- VICReg, Barlow Twins, LeJEPA
+
+
+def vicreg(z: Tensor) -> Tensor:
+    """facebookresearch/vicreg main_vicreg.py at 4e12602: the mean of the views' variance terms, the sum of the others.
+
+    On several devices it gathers both views, with the gradient of all devices: exact, as ours is.
+    """
+    narrow = torch.stack([relu(1 - (x.var(0) + 1e-4).sqrt()).mean() for x in z])
+    correlated = torch.stack([off_diagonal(x.T.cov()).square().sum() / D for x in z])
+    return 25 * (z[0] - z[1]).square().mean() + 25 * narrow.mean() + correlated.sum()
+
+
+def barlow_twins(z: Tensor) -> Tensor:
+    """facebookresearch/barlowtwins main.py at 046eec3, with the batch norm of all devices, as its SyncBatchNorm.
+
+    Its all_reduce of the matrix is unknown to autograd: DDP's average is the gradient divided by the number of devices.
+    """
+    a, b = ((x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt() for x in z)
+    c = a.T @ b / N
+    loss = (c.diag() - 1).square().sum() + 0.0051 * off_diagonal(c).square().sum()
+    return loss / RANKS + (1 - 1 / RANKS) * loss.detach()
+
+
+def lejepa(z: Tensor) -> Tensor:
+    """rbalestr-lab/lejepa MINIMAL.md at 2f2d970, with our directions for its 256 random ones.
+
+    lejepa/univariate/epps_pulley.py at a74fcb9 has the same statistic for several devices, with an all_reduce that
+    autograd knows.
+    """
+    t = torch.linspace(0, 3, 17, dtype=z.dtype)
+    window, weights = (-t.square() / 2).exp(), torch.full_like(t, 2 * 3 / 16)
+    weights[0] = weights[-1] = 3 / 16
+    waves = (z @ losses.SIGReg(seed=6).directions(z).T)[..., None] * t  # [2, N, A, 17]
+    error = (waves.cos().mean(1) - window).square() + waves.sin().mean(1).square()
+    return 0.02 * N * (error @ (weights * window)).mean() + 0.98 * (z.mean(0) - z).square().mean()
+
+
 # ---- the comparison
 
 
@@ -403,6 +447,12 @@ CODES: dict[str, Code] = {
     "siglip": Code(siglip, losses.SigLIP(-2.0), CrossView(), "mean"),
     "spectral": Code(spectral, losses.Spectral(0.1), CrossView(), "mean"),
     "byol": Code(byol, losses.BYOL(), NoNegatives(), "sum", framework={"momentum": 0.99, "predictor": 4}),
+    "simsiam": Code(
+        simsiam, losses.BYOL(), NoNegatives(), "mean", 0.5, 0.5, framework={"stop_gradient": True, "predictor": 4}
+    ),
+    "vicreg": Code(vicreg, losses.VICReg(), NoNegatives(), "mean"),
+    "barlow_twins": Code(barlow_twins, losses.BarlowTwins(), NoNegatives(), "mean", gradient=1 / RANKS),
+    "lejepa": Code(lejepa, losses.SIGReg(seed=6), NoNegatives(), "mean"),
 }
 ELSEWHERE = {losses.FlatNCE}  # a test of its own below
 
