@@ -103,6 +103,7 @@ OPTIONS = [
     ["framework=moco_v2", "temperature=macl_a", "loss=macl"],
     ["cosines=tiled", "negatives=random_k", "negatives.k=3"],
     ["cosines=tiled", "negatives=own_view", "loss=hcl", "temperature=learned"],
+    ["cosines=tiled", "loss=siglip", "similarity=student"],
 ]
 
 
