@@ -49,7 +49,7 @@ class PairLoss(nn.Module):
     All ranks must have batches of one size. Inside ``torch.autocast`` the loss is computed in float32.
 
     A queue or a memory bank takes in the keys of the batch at the end of every call in training mode with gradients
-    enabled. In the same calls the random draws advance (``random_k``, ``swd``); other calls leave them as they are and
+    enabled. In the same calls sogclr and isogclr remember its images, and the random draws advance (``random_k``, ``swd``); other calls leave them as they are and
     repeat them. So keep this module outside of activation checkpointing, which calls it twice; the network may be
     checkpointed. The state is in the ``state_dict``.
 
@@ -58,7 +58,7 @@ class PairLoss(nn.Module):
 
     Args:
         loss: one of align_uniform, byol, dcl, dclw, decoupled_nt_xent, dual_temperature, eqco, flatnce, infonce
-            (NT-Xent), macl, macl_w, relic and swd, or a :class:`ssl_bench.objective.loss.Loss`.
+            (NT-Xent), isogclr, macl, macl_w, relic, sogclr and swd, or a :class:`ssl_bench.objective.loss.Loss`.
         temperature: tau > 0; or fixed, linear, cosine, macl_a, macl_b or learned; or a mapping with one of them as
             ``name`` and its arguments (``{"name": "cosine", "tau": 0.5, "final": 0.1}``); or a
             :class:`ssl_bench.objective.temperature.Temperature`. A fixed one of 0.2 by default.
@@ -135,7 +135,7 @@ class PairLoss(nn.Module):
             z1, z2: two views [B, D] of the same images, of any length. Or ``z1`` is a list of two or more views: those
                 after the second are further positives of the first two and are no anchors themselves.
             ids: [B] integers, the number of each image: two rows with one number are never negatives of each other.
-                None: all images of all ranks are different. A memory bank needs them.
+                None: all images of all ranks are different. A memory bank, sogclr and isogclr need them.
             progress: share of the training that is done, in [0, 1], for a scheduled temperature.
             return_stats: also return the diagnostics of :mod:`ssl_bench.objective.diagnostics` as scalars, over the
                 anchors of all ranks, which must all ask for them: ``npc/mean`` (the multiplier of InfoNCE's gradient),
@@ -165,11 +165,11 @@ class PairLoss(nn.Module):
             self._check_ids(negatives, ids)
             tiled = {"auto": False if torch.compiler.is_compiling() else None, "dense": False, "tiled": True}
             contrast = negatives.select(Contrast.of(e, _kept(negatives, negatives.bank(e)), tiled[self.cosines]))
-            tau = self.temperature(self._checked(progress), contrast)
+            tau = self.loss.temperature(contrast, self.temperature(self._checked(progress), contrast))
             values = self.loss(contrast, tau)  # [V, B]
             stats = diagnose(contrast, tau, self.loss) if return_stats else {}
             if self.training and torch.is_grad_enabled():
-                self._advance(negatives, e)
+                self._advance(negatives, e, contrast, tau)
         value = {"mean": values.mean, "sum": values.sum, "none": lambda: values}[self.reduction]()
         return (value, stats) if return_stats else value
 
@@ -198,9 +198,9 @@ class PairLoss(nn.Module):
         if ids is not None:
             fits = list(ids.shape) == shapes[0][:1] and not ids.is_floating_point()
             require(fits, "ids", f"{ids.dtype} {list(ids.shape)}", f"integers [{shapes[0][0]}], one for each image")
-        elif isinstance(self.negatives, MemoryBank) or "instances" in self._node:
+        elif self.loss.instances or isinstance(self.negatives, MemoryBank) or "instances" in self._node:
             raise InvalidValue(
-                "ids", None, "the numbers of the images, from 0 to instances - 1: a memory bank has a row for each"
+                "ids", None, "the numbers of the images, from 0 to instances - 1: something is kept for each"
             )
 
     def _check_count(self, count: int, images: int) -> None:
@@ -264,7 +264,8 @@ class PairLoss(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
-    def _advance(self, negatives: Negatives, e: Embedded) -> None:
+    def _advance(self, negatives: Negatives, e: Embedded, contrast: Contrast, tau: Tensor) -> None:
+        self.loss.update(e.ids, self.loss.fresh(contrast, tau))
         negatives.update(e.detach())
         for module in self.modules():
             if isinstance(module, StepGenerator):

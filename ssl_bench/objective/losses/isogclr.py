@@ -1,0 +1,80 @@
+"""iSogCLR: SogCLR with a temperature for each image, which is learned.
+
+    L = tau_i (log u' + rho) - s,   d = dL / dtau_i = log u' + rho - (g / u') E_p[s_k] / tau_i,   p the softmax of s_k / tau_i
+    m_i <- (1 - beta) m_i + beta mean of d over the anchor views,   tau_i <- tau_i - eta m_i, kept in its range
+
+Images with many similar ones get high temperatures. Not All Semantics are Created Equal (Qiu et al. 2023) and the
+authors' code, which bounds d by 3 on both sides.
+"""
+
+import torch
+from torch import Tensor
+
+from ssl_bench.errors import require
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.losses.sogclr import SogCLR
+
+LARGEST = 3.0  # of the gradient of a temperature
+
+
+class ISogCLR(SogCLR):
+    """SogCLR with a learned temperature for each image; that of ``temperature`` is not used.
+
+    Args:
+        instances, gamma: as in :class:`SogCLR`.
+        tau: of all images at the start.
+        tau_min, tau_max: the range of the temperatures, positive.
+        rho: the higher, the lower the temperatures, at least 0.
+        eta: rate of the temperatures, positive.
+        beta: share of the new gradient in its moving average, above 0 and up to 1.
+
+    Raises:
+        InvalidValue: a value outside of its range.
+    """
+
+    equation = "tau_i (log u' + rho) - s, tau_i of the image"
+    gradient = "that of SogCLR at tau_i"
+    code = "zhqiu/contrastive-learning-iSogCLR"
+    uses_tau = False
+
+    def __init__(
+        self,
+        instances: int,
+        gamma: float = 0.8,
+        tau: float = 0.1,
+        tau_min: float = 0.05,
+        tau_max: float = 1.0,
+        rho: float = 0.4,
+        eta: float = 0.03,
+        beta: float = 0.5,
+    ) -> None:
+        super().__init__(instances, gamma)
+        require(tau_min > 0, "tau_min", tau_min, "a positive number")
+        require(tau_max >= tau_min, "tau_max", tau_max, f"tau_min={tau_min} or more")
+        require(tau_min <= tau <= tau_max, "tau", tau, f"a number from tau_min={tau_min} to tau_max={tau_max}")
+        require(rho >= 0, "rho", rho, "0 or more")
+        require(eta > 0, "eta", eta, "a positive number")
+        require(0 < beta <= 1, "beta", beta, "a number above 0 and up to 1")
+        self.tau, self.tau_min, self.tau_max, self.rho, self.eta, self.beta = tau, tau_min, tau_max, rho, eta, beta
+        self.register_buffer("taus", torch.full((instances,), tau))
+        self.register_buffer("slopes", torch.zeros(instances))
+
+    def temperature(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        return self._remembered("taus", contrast)
+
+    def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        own = self.temperature(contrast, tau)
+        return super().forward(contrast, own) + self.rho * own  # [V, B]
+
+    def fresh(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
+        own = self.temperature(contrast, tau).clone().requires_grad_()
+        with torch.enable_grad():
+            by_tau = torch.autograd.grad(contrast.lse(own).sum(), own)[0]  # -E_p[s_k] / tau^2
+        own = own.detach()
+        log_g, log_u = self._averages(contrast, own)
+        slope = log_u + self.rho + own * (log_g - log_u).exp() * by_tau  # [V, B]
+        slope = self._remembered("slopes", contrast)[0].lerp(slope.mean(0).clamp(-LARGEST, LARGEST), self.beta)
+        return super().fresh(contrast, own) | {
+            "taus": (own[0] - self.eta * slope).clamp(self.tau_min, self.tau_max),
+            "slopes": slope,
+        }
