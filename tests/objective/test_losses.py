@@ -173,7 +173,7 @@ def test_a_loss_is_its_formula(name: str, masked: bool, per_anchor: bool) -> Non
     ]
     expected = torch.tensor([[naive(anchor, view) for anchor in view] for view in views], dtype=torch.float64)
     same(loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), tau), expected)
-    same(loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), t.contiguous()), expected)  # a temperature for each anchor
+    same(loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), t.contiguous()), expected)  # one for each anchor
     order = torch.randperm(7, generator=torch.Generator().manual_seed(4))
     valid = None if valid is None else valid[:, order]
     same(loss(Contrast.dense(pos, neg[..., order], valid, raw, mirror[..., order], IDS), tau), expected)

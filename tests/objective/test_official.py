@@ -422,8 +422,8 @@ class GlobalContrast:
     """Optimization-AI/LibAUC libauc/losses/contrastive.py at 2005414: GCLoss_v1, which starts u with the first batches.
 
     With ``rho``, zhqiu/contrastive-learning-iSogCLR unimodal_exps/losses.py at 4f28823: SogCLR_DRO_Loss, with
-    beta_u = 0.5 and eta_init = 0.3. The code's value is -s plus a weighted sum that has the right gradient; ``objective``
-    is what both papers minimise.
+    beta_u = 0.5 and eta_init = 0.3. The code's value, -s plus a weighted sum, has the right gradient only;
+    ``objective`` is what both papers minimise.
     """
 
     def __init__(self, gamma: float, rho: float | None = None) -> None:
@@ -447,9 +447,9 @@ class GlobalContrast:
             return ((weights * cosines).mean(1) - s).mean()
 
         value = two_sides(side, z)
-        self.objective, self.u[ids] = sum(values, torch.zeros(())), sum(moved) / 2
+        self.objective, self.u[ids] = torch.stack(values).sum(), torch.stack(moved).mean(0)
         if self.rho is not None:
-            self.m[ids] = 0.5 * self.m[ids] + 0.5 * (sum(slopes) / 2).clamp(-3, 3)
+            self.m[ids] = 0.5 * self.m[ids] + 0.5 * torch.stack(slopes).mean(0).clamp(-3, 3)
             self.tau[ids] = (tau - 0.3 * self.m[ids]).clamp(0.05, 1)
         return value
 

@@ -1,10 +1,11 @@
 """iSogCLR: SogCLR with a temperature for each image, which is learned.
 
-    L = tau_i (log u' + rho) - s,   d = dL / dtau_i = log u' + rho - (g / u') E_p[s_k] / tau_i,   p the softmax of s_k / tau_i
-    m_i <- (1 - beta) m_i + beta mean of d over the anchor views,   tau_i <- tau_i - eta m_i, kept in its range
+    L = tau_i (log u' + rho) - s,   with g, u' and s of :mod:`ssl_bench.objective.losses.sogclr` at tau_i
+    dL / dtau_i = log u' + rho - (g / u') sum_k p_k s_k / tau_i,   p_k the softmax of s_k / tau_i
+    m_i <- (1 - beta) m_i + beta mean of dL / dtau_i over the anchor views,   tau_i <- tau_i - eta m_i, within its range
 
-Images with many similar ones get high temperatures. Not All Semantics are Created Equal (Qiu et al. 2023) and the
-authors' code, which bounds d by 3 on both sides.
+An image with many similar ones gets a high temperature. Not All Semantics are Created Equal (Qiu et al. 2023) and the
+authors' code, which bounds the mean of dL / dtau_i by 3 on both sides.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""SogCLR: DCL whose mean over the negatives is a moving average for each image, so that it does not depend on the batch.
+"""SogCLR: DCL whose mean over the negatives is a moving average for each image, not that of its batch.
 
     g = mean_k exp(s_k / tau),   u' = (1 - gamma) u + gamma g,   u <- mean of u' over the anchor views
     L = tau log u' - s,   dL = tau (g / u') dl - ds
