@@ -42,7 +42,7 @@ def ours(z1: Tensor, z2: Tensor, loss: Loss, negatives: Negatives, tiled: bool =
     q = torch.stack([z1, z2])  # [2, N, D]
     e = Embedded(q=q, p=q.flip(0), raw=q, ids=torch.arange(len(z1), device=q.device))
     contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled=tiled))
-    tau = torch.tensor(TAU, device=q.device)
+    tau = loss.temperature(contrast, torch.tensor(TAU, device=q.device))
     value = loss(contrast, tau).mean()
     with torch.no_grad():
         loss.update(e.ids, loss.fresh(contrast, tau))

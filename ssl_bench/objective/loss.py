@@ -22,7 +22,7 @@ class Loss(nn.Module, ABC):
             runs. ``negatives``: at least one per anchor. ``aligned``: an anchor's candidates are of the view of its
             positive. ``two_views``: the anchors of two views, of one network, are each other's positives. ``dense``:
             the matrix of cosines itself.
-        uses_tau: whether the loss depends on the temperature.
+        uses_tau: whether the loss depends on the option ``temperature``.
         equation, gradient: value and gradient per anchor in the letters of ``losses/__init__.py``, for its table.
         code: a public repository with the loss, with which ``tests/objective/test_official.py`` compares it.
         instances: N, if the loss remembers numbers of each image to pre-train on, in buffers [N]; None: it does not.
@@ -41,12 +41,12 @@ class Loss(nn.Module, ABC):
 
         Args:
             contrast: cosines of the anchors with their positives and negatives.
-            tau: [] or [V, B], positive.
+            tau: [] or [V, B], positive; that of :meth:`temperature`.
         """
         raise NotImplementedError
 
     def temperature(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        """The temperature at which :meth:`forward` computes: ``tau``, unless the loss has its own."""
+        """The temperature for :meth:`forward`: ``tau``, which is that of the option, unless the loss has its own."""
         return tau
 
     def fresh(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:

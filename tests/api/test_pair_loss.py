@@ -20,7 +20,7 @@ from tests.api.cases import LOSSES, MADE_FOR, vectors
 from tests.objective.test_losses import LOSSES as NAIVE
 from tests.objective.test_losses import Anchor
 
-TAU, IDS = 0.3, torch.arange(6)
+TAU, IDS = 0.25, torch.arange(6)
 
 
 def same(found: Any, expected: Any, tolerance: float = 1e-12) -> None:

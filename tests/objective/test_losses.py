@@ -140,7 +140,7 @@ LOSSES: dict[str, Row] = {
     "relic_own_view": Row(losses.ReLIC(2.5, own_view=True), naive_own_view),
     "byol": Row(losses.BYOL(), lambda a, _: 2 - 2 * a.s),
     "sogclr": Row(losses.SogCLR(100, 0.7), naive_first_visit, lambda u, s, second_u: torch.full_like(u, 0.2)),
-    "isogclr": Row(losses.ISogCLR(100, 0.7, 0.125), lambda a, v: naive_first_visit(a._replace(t=0.125), v) + 0.05),
+    "isogclr": Row(losses.ISogCLR(100, tau=0.25), lambda a, view: naive_first_visit(a, view) + 0.4 * a.t),
 }
 SLOPES = [name for name, row in LOSSES.items() if row.slope]
 DIFFERENTIABLE = [name for name, row in LOSSES.items() if not row.slope and not row.detaches]

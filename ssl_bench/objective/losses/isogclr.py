@@ -64,18 +64,14 @@ class ISogCLR(SogCLR):
         return self._remembered("taus", contrast)
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        own = self.temperature(contrast, tau)
-        return super().forward(contrast, own) + self.rho * own  # [V, B]
+        return super().forward(contrast, tau) + self.rho * tau  # [V, B]
 
     def fresh(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
-        own = self.temperature(contrast, tau).clone().requires_grad_()
+        log_g, log_u = self._averages(contrast, tau)
+        leaf = tau.detach().clone().requires_grad_()
         with torch.enable_grad():
-            by_tau = torch.autograd.grad(contrast.lse(own).sum(), own)[0]  # -E_p[s_k] / tau^2
-        own = own.detach()
-        log_g, log_u = self._averages(contrast, own)
-        slope = log_u + self.rho + own * (log_g - log_u).exp() * by_tau  # [V, B]
-        slope = self._remembered("slopes", contrast)[0].lerp(slope.mean(0).clamp(-LARGEST, LARGEST), self.beta)
-        return super().fresh(contrast, own) | {
-            "taus": (own[0] - self.eta * slope).clamp(self.tau_min, self.tau_max),
-            "slopes": slope,
-        }
+            by_tau = torch.autograd.grad(contrast.lse(leaf).sum(), leaf)[0]
+        slope = (log_u + self.rho + tau * (log_g - log_u).exp() * by_tau).mean(0)  # [B]
+        slope = self._remembered("slopes", contrast)[0].lerp(slope.clamp(-LARGEST, LARGEST), self.beta)
+        taus = (tau[0] - self.eta * slope).clamp(self.tau_min, self.tau_max)
+        return super().fresh(contrast, tau) | {"taus": taus, "slopes": slope}
