@@ -35,7 +35,7 @@ def diagnose(contrast: Contrast, tau: Tensor, loss: Loss) -> dict[str, Tensor]:
     """
     gradient = _query_gradient(contrast, tau.detach(), loss)
     with torch.no_grad():
-        values = {"positive": _all(contrast.pos).mean(), "tau": tau.mean()}
+        values = {"positive": _all(contrast.pos).mean(), "tau": (_all(tau) if tau.ndim else tau).mean()}
         if contrast.has_negatives:
             npc = _all(contrast.log_odds(tau).sigmoid())  # [V, N]
             values |= {"npc/mean": npc.mean(), "npc/std": npc.std(correction=0)}
