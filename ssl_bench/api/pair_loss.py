@@ -52,9 +52,9 @@ class PairLoss(nn.Module):
     All ranks must have batches of one size. Inside ``torch.autocast`` the loss is computed in float32.
 
     A queue or a memory bank takes in the keys of the batch at the end of every call in training mode with gradients
-    enabled. In the same calls the random draws advance (``random_k``, ``swd``); other calls leave them as they are and
-    repeat them. So keep this module outside of activation checkpointing, which calls it twice; the network may be
-    checkpointed. The state is in the ``state_dict``.
+    enabled. In the same calls ``sogclr`` and ``isogclr`` remember its images, and the random draws of ``random_k`` and
+    ``swd`` advance; other calls leave them as they are and repeat them. So keep this module outside of activation
+    checkpointing, which calls it twice; the network may be checkpointed. The state is in the ``state_dict``.
 
     The parameters of ``temperature="learned"`` and of ``siglip`` belong into the optimiser without weight decay and, on
     several ranks, into a module that DistributedDataParallel wraps.
@@ -142,7 +142,7 @@ class PairLoss(nn.Module):
             z1, z2: two views [B, D] of the same images, of any length. Or ``z1`` is a list of two or more views: those
                 after the second are further positives of the first two and are no anchors themselves.
             ids: [B] integers, the number of each image: two rows with one number are never negatives of each other.
-                None: all images of all ranks are different. A memory bank needs them.
+                None: all images of all ranks are different. A memory bank, sogclr and isogclr need them.
             progress: share of the training that is done, in [0, 1], for a scheduled temperature.
             return_stats: also return the diagnostics of :mod:`ssl_bench.objective.diagnostics` as scalars, over the
                 anchors of all ranks, which must all ask for them: ``npc/mean`` (the multiplier of InfoNCE's gradient),
@@ -173,11 +173,11 @@ class PairLoss(nn.Module):
             tiled = {"auto": False if torch.compiler.is_compiling() else None, "dense": False, "tiled": True}
             bank = _kept(negatives, negatives.bank(e))
             contrast = negatives.select(Contrast.of(e, bank, tiled[self.cosines], self.similarity))
-            tau = self.temperature(self._checked(progress), contrast)
+            tau = self.loss.temperature(contrast, self.temperature(self._checked(progress), contrast))
             values = self.loss(contrast, tau)  # [V, B]
             stats = diagnose(contrast, tau, self.loss) if return_stats else {}
             if self.training and torch.is_grad_enabled():
-                self._advance(negatives, e)
+                self._advance(negatives, e, contrast, tau)
         value = {"mean": values.mean, "sum": values.sum, "none": lambda: values}[self.reduction]()
         return (value, stats) if return_stats else value
 
@@ -212,9 +212,9 @@ class PairLoss(nn.Module):
         if ids is not None:
             fits = list(ids.shape) == shapes[0][:1] and not ids.is_floating_point()
             require(fits, "ids", f"{ids.dtype} {list(ids.shape)}", f"integers [{shapes[0][0]}], one for each image")
-        elif isinstance(self.negatives, MemoryBank) or "instances" in self._node:
+        elif self.loss.instances or isinstance(self.negatives, MemoryBank) or "instances" in self._node:
             raise InvalidValue(
-                "ids", None, "the numbers of the images, from 0 to instances - 1: a memory bank has a row for each"
+                "ids", None, "the numbers of the images, from 0 to instances - 1: something is kept for each"
             )
 
     def _check_count(self, count: int, images: int) -> None:
@@ -278,7 +278,8 @@ class PairLoss(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
-    def _advance(self, negatives: Negatives, e: Embedded) -> None:
+    def _advance(self, negatives: Negatives, e: Embedded, contrast: Contrast, tau: Tensor) -> None:
+        self.loss.update(e.ids, self.loss.fresh(contrast, tau))
         negatives.update(e.detach())
         for module in self.modules():
             if isinstance(module, StepGenerator):

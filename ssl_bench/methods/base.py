@@ -5,6 +5,7 @@ Shapes: V anchor views; B images on this rank; D width; F features of the backbo
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -165,6 +166,14 @@ class Framework(nn.Module, ABC):
         """Move the momentum network, if there is one; called after each optimiser step."""
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What negatives and a loss keep of a batch."""
+
+    e: Embedded
+    fresh: dict[str, Tensor]
+
+
 class Contrastive(Method):
     """A contrastive method, made of framework, negatives, temperature and loss.
 
@@ -225,18 +234,21 @@ class Contrastive(Method):
         with torch.autocast(batch.ids.device.type, enabled=False):
             e = self.framework.embed(outputs, batch.ids)
             contrast = self.negatives.select(Contrast.of(e, self.negatives.bank(e), self.tiled, self.similarity))
-            tau = self.temperature(progress, contrast)
+            tau = self.loss.temperature(contrast, self.temperature(progress, contrast))
             loss = self.loss(contrast, tau).mean(1)  # [V]
+            with torch.no_grad():
+                kept = Kept(e.detach(), self.loss.fresh(contrast, tau))
             values = (
                 diagnose(contrast, tau, self.loss)
                 if diagnostics
                 else {"tau": tau.detach().mean() if tau.ndim else tau.detach()}
             )
-        return StepResult(loss.mean() if self.reduction == "mean" else loss.sum(), values, e.detach())
+        return StepResult(loss.mean() if self.reduction == "mean" else loss.sum(), values, kept)
 
     @torch.no_grad()
-    def remember(self, kept: Embedded) -> None:
-        self.negatives.update(kept)
+    def remember(self, kept: Kept) -> None:
+        self.negatives.update(kept.e)
+        self.loss.update(kept.e.ids, kept.fresh)
 
     def advance(self, progress: float) -> None:
         self.framework.after_step(progress)

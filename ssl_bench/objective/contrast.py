@@ -71,10 +71,12 @@ class Contrast:
         pos: [V, B] similarities with the positives.
         cosine: [V, B] cosines with the positives, in [-1, 1], for what measures how far they agree.
         raw: [V, B, D] anchors before normalisation; None if they are not known.
+        ids: [B] image of each anchor; None if they are not known.
     """
 
     pos: Tensor
     raw: Tensor | None
+    ids: Tensor | None
 
     def __init__(
         self,
@@ -85,8 +87,9 @@ class Contrast:
         p: Tensor | None = None,
         mirror: Tensor | None = None,
         similarity: Callable[[Tensor], Tensor] | None = None,
+        ids: Tensor | None = None,
     ) -> None:
-        self.cosine, self.candidates, self.raw = pos, candidates, raw
+        self.cosine, self.candidates, self.raw, self.ids = pos, candidates, raw, ids
         self.pos, self._similarity = pos if similarity is None else similarity(pos), similarity
         self._q, self._p, self._mirror = q, p, mirror
         self._last_lse: tuple[Tensor, Tensor] | None = None  # the last temperature and lse at it
@@ -99,6 +102,7 @@ class Contrast:
         valid: Tensor | None = None,
         raw: Tensor | None = None,
         mirror: Tensor | None = None,
+        ids: Tensor | None = None,
     ) -> "Contrast":
         """Make a contrast from cosines.
 
@@ -108,13 +112,14 @@ class Contrast:
             valid: bool, broadcastable to [V, B, C]; False where a candidate is no negative of the anchor.
             raw: [V, B, D] anchors before normalisation, for losses that act on them.
             mirror: [V, B, C] cosines of the positives with the same candidates, for losses that compare the two.
+            ids: [B] image of each anchor, for losses that remember numbers of images.
 
         Raises:
             ValueError: shapes that do not fit together.
         """
         if pos.ndim != 2 or neg.ndim != 3 or neg.shape[:2] != pos.shape:
             raise ValueError(f"pos must be [V, B] and neg [V, B, C], got {tuple(pos.shape)} and {tuple(neg.shape)}")
-        return cls(pos, Cosines(neg, valid), raw, mirror=mirror)
+        return cls(pos, Cosines(neg, valid), raw, mirror=mirror, ids=ids)
 
     @classmethod
     def of(cls, e: Embedded, bank: Bank | None, tiled: bool | None = None, similarity: Name = "cosine") -> "Contrast":
@@ -132,7 +137,7 @@ class Contrast:
         pos = (e.q * e.p).sum(-1)  # [V, B]
         image_ids = None if bank is None or bank.ids is None else (e.ids, bank.ids)
         candidates = None if bank is None else Pool(e.q, bank.keys, image_ids, tiled=tiled)
-        return cls(pos, candidates, e.raw, e.q, e.p, similarity=SIMILARITIES[similarity])
+        return cls(pos, candidates, e.raw, e.q, e.p, similarity=SIMILARITIES[similarity], ids=e.ids)
 
     def pick(self, index: Tensor) -> "Contrast":
         """The same contrast with the candidates ``index`` [V, B, K] as the only negatives of each anchor."""
@@ -221,7 +226,7 @@ class Contrast:
         q, p = self._q.detach().requires_grad_(), self._p.detach()
         candidates = None if self.candidates is None else self.candidates.detached_for(q)
         raw = None if self.raw is None else self.raw.detach()
-        return q, Contrast((q * p).sum(-1), candidates, raw, q, p, similarity=self._similarity)
+        return q, Contrast((q * p).sum(-1), candidates, raw, q, p, similarity=self._similarity, ids=self.ids)
 
     def _with(self, candidates: Candidates) -> "Contrast":
         """The same contrast with other candidates."""

@@ -36,7 +36,7 @@ def diagnose(contrast: Contrast, tau: Tensor, loss: Loss) -> dict[str, Tensor]:
     """
     gradient = _query_gradient(contrast, tau.detach(), loss)
     with torch.no_grad():
-        values = {"positive": _all(contrast.cosine).mean(), "tau": tau.mean()}
+        values = {"positive": _all(contrast.cosine).mean(), "tau": (_all(tau) if tau.ndim else tau).mean()}
         values |= {f"loss/{name}": value.clone() for name, value in loss.named_parameters() if value.ndim == 0}
         if contrast.has_negatives:
             npc = _all(contrast.log_odds(tau).sigmoid())  # [V, N]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from ssl_bench.distributed import gather
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.precision import products
 
@@ -25,9 +26,10 @@ class Loss(nn.Module, ABC):
             network, are each other's positives. ``dense``: the matrix of cosines itself. ``cosine``: no other
             similarity, since the loss is no function of s / tau and s_k / tau alone, which one without ``uses_tau``
             never is.
-        uses_tau: whether the loss depends on the temperature.
+        uses_tau: whether the loss depends on the option ``temperature``.
         equation, gradient: value and gradient per anchor in the letters of ``losses/__init__.py``, for its table.
         code: a public repository with the loss, with which ``tests/objective/test_official.py`` compares it.
+        instances: N, if the loss remembers numbers of each image to pre-train on, in buffers [N]; None: it does not.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -35,6 +37,7 @@ class Loss(nn.Module, ABC):
     equation: ClassVar[str] = ""
     gradient: ClassVar[str] = ""
     code: ClassVar[str] = ""
+    instances: int | None = None
 
     @abstractmethod
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
@@ -42,9 +45,30 @@ class Loss(nn.Module, ABC):
 
         Args:
             contrast: cosines of the anchors with their positives and negatives.
-            tau: [] or [V, B], positive.
+            tau: [] or [V, B], positive; that of :meth:`temperature`.
         """
         raise NotImplementedError
+
+    def temperature(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        """The temperature for :meth:`forward`: ``tau``, which is that of the option, unless the loss has its own."""
+        return tau
+
+    def fresh(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
+        """New values [B] of what is remembered of the images of the batch, by the name of the buffer.
+
+        ``contrast`` and ``tau`` are those of :meth:`forward`; called after it, without gradient.
+        """
+        return {}
+
+    def update(self, ids: Tensor, fresh: dict[str, Tensor]) -> None:
+        """Remember the values of :meth:`fresh` of all ranks; called once after each step, without gradient.
+
+        Args:
+            ids: [B] images of this rank, none of them on two ranks or twice on one.
+        """
+        for name, values in fresh.items():
+            buffer = self.get_buffer(name)
+            buffer.index_copy_(0, gather(ids), gather(values).to(buffer.dtype))
 
     def information(self, contrast: Contrast, tau: Tensor) -> Tensor:
         """Contribution of each anchor to the lower bound on the mutual information of the views, in nats: [V, B].

@@ -74,6 +74,8 @@ RULES: dict[str, dict[str, Rule]] = {
         "relic": rule("negatives aligned", "tau"),
         **dict.fromkeys(["swd", "vicreg", "barlow_twins", "sigreg"], rule("two_views")),
         "byol": rule(),
+        "sogclr": rule("negatives", "tau"),
+        "isogclr": rule("negatives"),
     },
     "negatives": {
         "in_batch": rule("both_views", "negatives"),
@@ -199,7 +201,9 @@ Nodes = tuple[dict[str, Any], dict[str, Any]]
 
 def nodes_of(loss: str, negatives: str, settings: dict[str, Any]) -> Nodes:
     """The nodes of a loss and of negatives. The ranks get nodes, since composing takes longer than training."""
-    return option("loss", loss), option("negatives", negatives) | settings
+    node = option("loss", loss)
+    instances = {"instances": 100} if has_argument(node, "loss", "instances") else {}
+    return node | instances, option("negatives", negatives) | settings
 
 
 def method_of(nodes: Nodes, norm: bool = True) -> Contrastive | None:
@@ -219,7 +223,7 @@ def batches(steps: int, images: int = IMAGES) -> Iterator[Batch]:
     for _ in range(steps):
         views = torch.randn(2, images, 1, 3, 3, generator=generator, dtype=torch.float64)
         views[1] += views[0]
-        ids = torch.randperm(100, generator=generator)[:images]
+        ids = torch.randperm(2 * images, generator=generator)[:images]  # some are seen again
         yield Batch([*views[:, rows]], ids[rows], torch.full((share,), -1))
 
 

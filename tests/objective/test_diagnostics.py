@@ -124,7 +124,7 @@ def _diagnostics(rows: slice) -> dict[str, Tensor]:
     z = unit(2, 8, 6).requires_grad_()
     local = z[:, rows]
     e = Embedded(local, local.flip(0), local, torch.tensor([5, 3, 9, 0, 7, 1, 2, 4])[rows])
-    tau = torch.tensor(0.2, dtype=torch.float64)
+    tau = torch.linspace(0.1, 0.3, 16, dtype=torch.float64).view(2, 8)[:, rows]
     return diagnose(Contrast.of(e, InBatch().bank(e)), tau, EqCo(64.0))
 
 

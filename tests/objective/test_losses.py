@@ -30,6 +30,7 @@ from tests.ranks import on_two_ranks
 
 CONF = Path(__file__).parents[2] / "conf" / "loss"
 WIDTH = 3  # of the anchors before normalisation
+IDS = torch.arange(5)
 FIXED_NAMES = "AlignUniform BYOL DCL DCLW DecoupledNTXent DualTemperature EqCo FlatNCE InfoNCE MACL MACLW ReLIC SWD"
 FIXED_NAMES += " KCL SigLIP Spectral"
 
@@ -150,6 +151,10 @@ def naive_sigreg(a: Anchor, view: list[Anchor]) -> float:
     return 0.6 * float(((a.h - a.g) / 2).square().mean()) + 0.4 * total
 
 
+def naive_first_visit(a: Anchor, view: list[Anchor]) -> float:
+    return a.t * math.log(a.rest() / len(a.k)) - a.s
+
+
 class Row(NamedTuple):
     """A loss and its independent definition.
 
@@ -209,6 +214,8 @@ LOSSES: dict[str, Row] = {
     "vicreg": Row(losses.VICReg(3, 5, 0.7), naive_vicreg),
     "barlow_twins": Row(losses.BarlowTwins(0.3), naive_barlow_twins),
     "sigreg": Row(SIGREG, naive_sigreg),
+    "sogclr": Row(losses.SogCLR(100, 0.7), naive_first_visit, lambda u, s, second_u: torch.full_like(u, 0.2)),
+    "isogclr": Row(losses.ISogCLR(100, tau=0.25), lambda a, view: naive_first_visit(a, view) + 0.4 * a.t),
 }
 SLOPES = [name for name, row in LOSSES.items() if row.slope]
 DIFFERENTIABLE = [name for name, row in LOSSES.items() if not row.slope and not row.detaches]
@@ -250,11 +257,11 @@ def test_a_loss_is_its_formula(name: str, masked: bool, per_anchor: bool) -> Non
         for v, each in enumerate(map(enumerate, rows))
     ]
     expected = torch.tensor([[naive(anchor, view) for anchor in view] for view in views], dtype=torch.float64)
-    same(loss(Contrast.dense(pos, neg, valid, raw, mirror), tau), expected)
-    same(loss(Contrast.dense(pos, neg, valid, raw, mirror), t.contiguous()), expected)  # a temperature for each anchor
+    same(loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), tau), expected)
+    same(loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), t.contiguous()), expected)  # one for each anchor
     order = torch.randperm(7, generator=torch.Generator().manual_seed(4))
-    shuffled = Contrast.dense(pos, neg[..., order], None if valid is None else valid[:, order], raw, mirror[..., order])
-    same(loss(shuffled, tau), expected)
+    valid = None if valid is None else valid[:, order]
+    same(loss(Contrast.dense(pos, neg[..., order], valid, raw, mirror[..., order], IDS), tau), expected)
 
 
 @pytest.mark.parametrize("name", SLOPES)
@@ -274,7 +281,7 @@ def gradients(loss: Loss, tau: float) -> list[Tensor]:
     """The value, and the gradients by the positives and by the negatives."""
     pos, neg, mirror, _, raw = case()
     pos, neg = pos.requires_grad_(), neg.requires_grad_()
-    value = loss(Contrast.dense(pos, neg, None, raw, mirror), torch.tensor(tau, dtype=torch.float64))
+    value = loss(Contrast.dense(pos, neg, None, raw, mirror, IDS), torch.tensor(tau, dtype=torch.float64))
     return [value.detach(), *torch.autograd.grad(value.sum(), [pos, neg])]
 
 
@@ -285,10 +292,24 @@ def test_a_gradient_is_the_derivative_of_the_value(name: str) -> None:
     inputs = [x.requires_grad_() for x in (*cosines, torch.tensor(0.2, dtype=torch.float64), raw)]
 
     def evaluate(pos: Tensor, neg: Tensor, mirror: Tensor, tau: Tensor, raw: Tensor) -> Tensor:
-        value: Tensor = loss(Contrast.dense(pos, neg, valid, raw, mirror), tau)
+        value: Tensor = loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), tau)
         return value
 
     assert torch.autograd.gradcheck(evaluate, inputs, rtol=1e-6, atol=1e-6)
+
+
+def visited(loss: losses.SogCLR) -> losses.SogCLR:
+    loss.log_u[IDS] = draw(5, seed=6).float()
+    return loss
+
+
+def test_an_image_that_was_not_seen_starts_with_its_batch() -> None:
+    """Whatever was seen of the others."""
+    loss = visited(losses.SogCLR(100, 0.7))
+    value, seen = gradients(losses.SogCLR(100, 0.7), 0.2)[0], gradients(loss, 0.2)[0]
+    loss.log_u[2] = 0
+    same(gradients(loss, 0.2)[0], torch.where(IDS == 2, value, seen))
+    assert float((value - seen).abs().min()) > 0.01
 
 
 # A loss, the loss that it equals, the factor, and the first of (value, two gradients) that is equal.
@@ -306,6 +327,7 @@ LIMITS: dict[str, tuple[Loss, Loss, float, int]] = {
     "hcl, beta near 0": (losses.HCL(1e-14, 0), losses.InfoNCE(), 1, 0),
     "flatnce": (losses.FlatNCE(), losses.DCL(), 1, 1),
     "macl": (losses.MACL(), losses.DCL(), 1, 1),
+    "sogclr, gamma = 1": (visited(losses.SogCLR(100, 1)), losses.DCL(), 0.2, 1),
 }
 
 
@@ -391,7 +413,7 @@ def test_extreme_cosines_stay_finite(name: str, tau: float, half: torch.dtype | 
     temperature = torch.tensor(tau, requires_grad=True)
     valid = torch.tensor([[True, False], [True, True], [True, True]])
     with torch.autocast("cpu", half) if half else contextlib.nullcontext():
-        value = EXTREME[name](Contrast.dense(pos, neg, valid, raw, mirror), temperature)
+        value = EXTREME[name](Contrast.dense(pos, neg, valid, raw, mirror, IDS[:3]), temperature)
     assert value.isfinite().all()
     found = torch.autograd.grad(value.sum(), [pos, neg, mirror, raw, temperature], allow_unused=True)
     assert all(gradient.isfinite().all() for gradient in found if gradient is not None)
@@ -415,6 +437,13 @@ INVALID: list[tuple[type[Loss], str, Any, str]] = [
     (losses.SIGReg, "slices", 0, "1 or more"),
     (losses.DecoupledNTXent, "form", "colab", "paper or official"),
     (losses.SWD, "prior", "uniform", "normal, hypercube or hypersphere"),
+    *((losses.SogCLR, "gamma", value, "a number above 0 and up to 1") for value in (0, 1.1)),
+    (losses.ISogCLR, "tau_min", 0, "a positive number"),
+    (losses.ISogCLR, "tau_max", 0.01, "tau_min=0.05 or more"),
+    (losses.ISogCLR, "tau", 2, "a number from tau_min=0.05 to tau_max=1.0"),
+    (losses.ISogCLR, "rho", -1, "0 or more"),
+    (losses.ISogCLR, "eta", 0, "a positive number"),
+    (losses.ISogCLR, "beta", 0, "a number above 0 and up to 1"),
 ]
 
 
@@ -423,10 +452,15 @@ def settings(loss: type[Loss]) -> dict[str, Any]:
     return {k: p.default for k, p in inspect.signature(loss).parameters.items() if p.default is not p.empty}
 
 
+def required(loss: type[Loss]) -> dict[str, Any]:
+    """The arguments that a loss has without a default."""
+    return {"instances": 100} if "instances" in inspect.signature(loss).parameters else {}
+
+
 @pytest.mark.parametrize(("loss", "argument", "value", "remedy"), INVALID)
 def test_invalid_arguments_are_refused(loss: type[Loss], argument: str, value: Any, remedy: str) -> None:
     with pytest.raises(InvalidValue, match=rf"^{argument}={value}: set {argument} to {remedy}$"):
-        loss(**{argument: value})
+        loss(**required(loss), **{argument: value})
 
 
 @pytest.mark.parametrize("loss", losses.LOSSES.values())
@@ -434,7 +468,7 @@ def test_every_number_that_is_not_a_number_is_refused(loss: type[Loss]) -> None:
     for argument, default in settings(loss).items():
         if isinstance(default, float):
             with pytest.raises(InvalidValue, match=rf"^{argument}=nan: set {argument} to "):
-                loss(**{argument: math.nan})
+                loss(**required(loss), **{argument: math.nan})
 
 
 @pytest.mark.parametrize(
@@ -451,7 +485,8 @@ def test_every_loss_has_a_configuration_with_its_defaults() -> None:
     targets = [f"{losses.__name__}.{name}" for name in losses.__all__]
     assert sorted(node["_target_"] for node in nodes.values()) == sorted(targets)
     for name, node in nodes.items():
-        loss = type(build({k: v for k, v in node.items() if not str(v).startswith("${")}, "loss"))
+        extra = required(getattr(losses, node["_target_"].rpartition(".")[2]))
+        loss = type(build({k: v for k, v in node.items() if not str(v).startswith("${")}, "loss", **extra))
         assert loss.__name__.lower() == name.replace("_", "")
         assert node | {"seed": 0} == {"seed": 0, "_target_": node["_target_"]} | settings(loss)
 

@@ -454,7 +454,7 @@ CODES: dict[str, Code] = {
     "barlow_twins": Code(barlow_twins, losses.BarlowTwins(), NoNegatives(), "mean", gradient=1 / RANKS),
     "lejepa": Code(lejepa, losses.SIGReg(seed=6), NoNegatives(), "mean"),
 }
-ELSEWHERE = {losses.FlatNCE}  # a test of its own below
+ELSEWHERE = {losses.FlatNCE, losses.SogCLR, losses.ISogCLR}  # tests of their own below
 
 
 def value_and_gradient(formula: Formula) -> tuple[Tensor, Tensor]:
@@ -539,6 +539,60 @@ def test_dhel_without_the_energy_of_the_second_view_is_dcl_of_one_direction() ->
     for formula, code in ((lambda z: one(*z), dhel(both=False)), (plus_s, dhel(both=True))):
         for found, expected in zip(value_and_gradient(formula), value_and_gradient(code), strict=True):
             same(found, expected)
+
+
+class GlobalContrast:
+    """Optimization-AI/LibAUC libauc/losses/contrastive.py at 2005414: GCLoss_v1, which starts u with the first batches.
+
+    With ``rho``, zhqiu/contrastive-learning-iSogCLR unimodal_exps/losses.py at 4f28823: SogCLR_DRO_Loss, with
+    beta_u = 0.5 and eta_init = 0.3. The code's value, -s plus a weighted sum, has the right gradient only;
+    ``objective`` is what both papers minimise.
+    """
+
+    def __init__(self, gamma: float, rho: float | None = None) -> None:
+        self.gamma, self.rho = gamma, rho
+        self.u, self.m = torch.zeros(2, 12, dtype=torch.float64)
+        self.tau = torch.full_like(self.u, 0.125 if rho is not None else TAU)
+        self.objective = torch.zeros(())
+
+    def __call__(self, z: Tensor, ids: Tensor) -> Tensor:
+        tau, first, moved, slopes, values = self.tau[ids], self.u[ids].sum() == 0, [], [], []
+
+        def side(a: Tensor, b: Tensor) -> Tensor:
+            cosines = torch.cat([off_diagonal(a @ b.T), off_diagonal(a @ a.T)], 1)
+            exponentials = (cosines / tau[:, None]).exp().detach()
+            g = exponentials.mean(1)
+            u = g if first else (1 - self.gamma) * self.u[ids] + self.gamma * g
+            weights, s = exponentials / u[:, None], (a * b).sum(1)
+            moved.append(u)
+            slopes.append(u.log() + (self.rho or 0) - (weights * cosines.detach() / tau[:, None]).mean(1))
+            values.append((tau * (u.log() + (self.rho or 0)) - s.detach()).mean())
+            return ((weights * cosines).mean(1) - s).mean()
+
+        value = two_sides(side, z)
+        self.objective, self.u[ids] = torch.stack(values).sum(), torch.stack(moved).mean(0)
+        if self.rho is not None:
+            self.m[ids] = 0.5 * self.m[ids] + 0.5 * torch.stack(slopes).mean(0).clamp(-3, 3)
+            self.tau[ids] = (tau - 0.3 * self.m[ids]).clamp(0.05, 1)
+        return value
+
+
+@pytest.mark.parametrize("rho", [None, 0.4, 3.5])  # the last one reaches both bounds of the code
+@pytest.mark.parametrize("gamma", [0.7, 1.0])
+def test_a_remembered_average_is_that_of_the_codes_step_after_step(rho: float | None, gamma: float) -> None:
+    code = GlobalContrast(gamma, rho)
+    loss = losses.SogCLR(12, gamma) if rho is None else losses.ISogCLR(12, gamma, tau=0.125, rho=rho, eta=0.3)
+    method = Contrastive(Siamese(nn.Identity(), MLP(D, 1, None, D)), InBatch(), Fixed(TAU), loss, "sum").double()
+    new, again = torch.arange(12).split(N), torch.randperm(12, generator=torch.Generator().manual_seed(0)).split(N)
+    for step, ids in enumerate([*new, *again, *new]):
+        z, tau = draw(2, N, D, seed=step).requires_grad_(), code.tau[ids].mean()
+        value, found = code(z, ids), method.objective({"z": z}, Batch([], ids, ids), 0.0, True)
+        same(*(torch.autograd.grad(x, z)[0] for x in (found.loss, value)))
+        same(found.loss.detach(), code.objective)
+        same(found.diagnostics["tau"], tau)
+        method.remember(found.kept)
+        same(loss.log_u[ids], code.u[ids].log())
+        same(loss.taus if isinstance(loss, losses.ISogCLR) else code.tau, code.tau)
 
 
 # ---- networks
