@@ -33,7 +33,12 @@ ADDED: dict[str, dict[str, Any]] = {
         "loss.own_view": False,
         "optimizer.decay_norms": False,
     },
-    "0.3.0": {"init": None, "backbone.freeze": False, "backbone.args": None},
+    "0.3.0": {
+        "init": None,
+        "backbone.freeze": False,
+        "backbone.args": None,
+        "positives": {"_target_": "ssl_bench.objective.positives.OtherView"},
+    },
 }
 # Modules whose classes have another place since a version, the first that begins a ``_target_`` counts.
 MOVED: dict[str, dict[str, str]] = {
@@ -79,7 +84,7 @@ def canonical(config: Mapping[str, Any]) -> str:
         group, _, key = path.rpartition(".")
         if group and isinstance(node := content.get(group), Mapping) and node.get(key) == value:
             content[group] = _without(node, {key})
-        elif not group and content.get(key) == value:
+        elif not group and text(content.get(key)) == text(value):
             content = _without(content, {key})
     return text(content)
 

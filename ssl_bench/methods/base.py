@@ -5,6 +5,7 @@ Shapes: V anchor views; B images on this rank; D width; F features of the backbo
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import Negatives
+from ssl_bench.objective.positives import OtherView, Positives
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.objective.shards import Shards
 from ssl_bench.objective.temperature import Progress, Temperature
@@ -165,13 +167,14 @@ class Framework(nn.Module, ABC):
 
 
 class Contrastive(Method):
-    """A contrastive method, made of framework, negatives, temperature and loss.
+    """A contrastive method, made of framework, negatives, temperature, loss and positives.
 
     Args:
         reduction: ``mean`` over the anchors of all views (most PyTorch codes); ``sum`` over the views of the mean over
             the images (Google's SimCLR, MACL's code), which is twice as much for two views.
         tiled: whether cosines are computed in panels that are never stored; None: where they are many.
         views: of an image; those after the second are positives of the first two, not anchors.
+        positives: None: the other view.
 
     Raises:
         MissingNeed: a part needs something that the others do not give.
@@ -186,21 +189,22 @@ class Contrastive(Method):
         reduction: Literal["mean", "sum"] = "mean",
         tiled: bool | None = None,
         views: int = 2,
+        positives: Positives | None = None,
     ) -> None:
         super().__init__()
+        positives = positives or OtherView()
         if views > 2 and "two_views" not in framework.gives:
             raise MissingNeed("augment", "two_views")
         if views > 2 and "two_views" in loss.needs:
             raise MissingNeed("loss", "no_more_views")
-        gives = framework.gives | negatives.gives
-        gives |= {"tau"} if loss.uses_tau else set()
-        gives |= set() if tiled else {"dense"}
-        needs_of = {"loss": loss.needs, "negatives": negatives.needs, "temperature": temperature.needs}
-        for group, needs in needs_of.items():
-            for need in sorted(needs - gives, key=list(NEEDS).index):
+        gives = given(framework.gives, negatives, loss, positives) | (set() if tiled else {"dense"})
+        parts: dict[str, Any] = {"loss": loss, "negatives": negatives, "temperature": temperature}
+        for group, part in (parts | {"positives": positives}).items():
+            for need in sorted(part.needs - gives, key=list(NEEDS).index):
                 raise MissingNeed(group, need)
         self.framework, self.negatives, self.temperature, self.loss = framework, negatives, temperature, loss
         self.norm, self.groups, self.reduction, self.tiled = framework.norm, framework.groups, reduction, tiled
+        self.positives = positives
 
     @property
     def encoder(self) -> nn.Module:  # type: ignore[override]
@@ -219,7 +223,10 @@ class Contrastive(Method):
         # Half precision ends here: unit vectors, cosines and logits are float32 (or float64, where that was asked for).
         with torch.autocast(batch.ids.device.type, enabled=False):
             e = self.framework.embed(outputs, batch.ids)
-            contrast = self.negatives.select(Contrast.of(e, self.negatives.bank(e), self.tiled))
+            if "labels" in self.positives.gives:
+                e = replace(e, labels=batch.labels)
+            contrast = Contrast.of(self.positives.choose(e), self.negatives.bank(e), self.tiled)
+            contrast = self.negatives.select(contrast)
             tau = self.temperature(progress, contrast)
             loss = self.loss(contrast, tau).mean(1)  # [V]
             values = (
@@ -232,6 +239,7 @@ class Contrastive(Method):
     @torch.no_grad()
     def remember(self, kept: Embedded) -> None:
         self.negatives.update(kept)
+        self.positives.update(kept)
 
     def advance(self, progress: float) -> None:
         self.framework.after_step(progress)
@@ -241,15 +249,26 @@ class Contrastive(Method):
         return {"negatives_per_anchor": self.negatives.count(images)}
 
 
+def given(of_framework: frozenset[str], negatives: Negatives, loss: Loss, positives: Positives) -> frozenset[str]:
+    """What the parts of a contrastive method give each other."""
+    of_loss = {"tau"} if loss.uses_tau else set()
+    of_loss |= {"several"} if "labels" in loss.needs else set()
+    return (of_framework - positives.takes) | negatives.gives | positives.gives | of_loss
+
+
 NEEDS: Mapping[str, tuple[str, str]] = {
     "negatives": ("negatives", "set negatives to an option other than none"),
     "aligned": ("candidates aligned across views", "set negatives=cross_view"),
     "both_views": ("keys of both views", "set framework.symmetric=true, or negatives=cross_view"),
     "two_views": (
         "two views of one network that are each other's positives",
-        "set framework=simclr, or framework.symmetric=true with framework.momentum and framework.predictor null",
+        "set framework=simclr, or framework.symmetric=true with framework.momentum and framework.predictor null; and "
+        "positives=view",
     ),
     "no_more_views": ("two views of an image and no more", "set augment to an option that makes two"),
+    "labels": ("positives by labels", "set positives=label"),
+    "labelled": ("candidates of the batch", "set negatives=in_batch or cross_view"),
+    "several": ("a loss of several positives", "set loss=supcon or sincere, or positives=view"),
     "tau": ("a loss that depends on the temperature", "set temperature=fixed"),
     "dense": ("all cosines at once", "set cosines to auto or dense"),
 }

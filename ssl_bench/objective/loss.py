@@ -19,8 +19,8 @@ class Loss(nn.Module, ABC):
     Attributes:
         needs: requirements on the negatives and the framework; a combination that lacks one is refused before anything
             runs. ``negatives``: at least one per anchor. ``aligned``: an anchor's candidates are of the view of its
-            positive. ``two_views``: the anchors of two views, of one network, are each other's positives. ``dense``:
-            the matrix of cosines itself.
+            positive. ``two_views``: the anchors of two views, of one network, are each other's positives. ``labels``:
+            which candidates are of the anchor's class. ``dense``: the matrix of cosines itself.
         uses_tau: whether the loss depends on the temperature.
         equation, gradient: value and gradient per anchor in the letters of ``losses/__init__.py``, for its table.
         code: a public repository with the loss, with which ``tests/objective/test_official.py`` compares it.
