@@ -1,6 +1,7 @@
 """A batch in chunks against the whole batch; two ranks are in test_ranks.py."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from ssl_bench.api.chunked import chunked
 from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.errors import InvalidValue
-from tests.api.cases import LOSSES, vectors
+from tests.api.cases import LOSSES, labels, vectors
 
 
 def network(*layers: nn.Module) -> nn.Module:
@@ -26,9 +27,9 @@ def gradient(model: nn.Module) -> Tensor:
 def test_chunks_give_the_gradient_of_the_batch(name: str, chunk: int) -> None:
     x = [*vectors()]
     whole, parts = network(), network()
-    expected = PairLoss(name, "macl_a")(*map(whole, x))
+    expected = PairLoss(name, "macl_a")(*map(whole, x), **labels(name))
     expected.backward()
-    value = chunked(parts, PairLoss(name, "macl_a"), x, chunk)
+    value = chunked(parts, functools.partial(PairLoss(name, "macl_a"), **labels(name)), x, chunk)
     assert not value.requires_grad
     torch.testing.assert_close(value, expected.detach(), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradient(parts), gradient(whole), rtol=1e-12, atol=1e-12)

@@ -16,11 +16,12 @@ from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.losses import DCL
 from ssl_bench.objective.negatives import CrossView
 from ssl_bench.objective.temperature import Fixed
-from tests.api.cases import LOSSES, MADE_FOR, vectors
+from tests.api.cases import LOSSES, MADE_FOR, labels, vectors
 from tests.objective.test_losses import LOSSES as NAIVE
 from tests.objective.test_losses import Anchor
 
 TAU = 0.3
+LABELS = labels("supcon")["labels"]
 
 
 def same(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
@@ -37,7 +38,9 @@ def anchors(z: Tensor, cross: bool = False) -> list[list[Anchor]]:
         for i in range(z.shape[1]):
             others = torch.cat([torch.cat([key[:i], key[i + 1 :]]) for key in keys])
             s, k, m = z[v, i] @ z[1 - v, i], others @ z[v, i], others @ z[1 - v, i]
-            view.append(Anchor(float(s), k.tolist(), m.tolist(), TAU))
+            kind = torch.cat([LABELS[:i], LABELS[i + 1 :]]).repeat(len(keys))
+            of_class = ((kind == LABELS[i]) & (kind >= 0)).tolist()
+            view.append(Anchor(float(s), k.tolist(), m.tolist(), TAU, of_class))
         views.append(view)
     return views
 
@@ -49,14 +52,15 @@ def test_a_loss_is_its_formula_for_vectors_of_any_length(name: str) -> None:
     expected = torch.tensor([[NAIVE[name].naive(a, view) for a in view] for view in views], dtype=torch.float64)
     for reduction, value in {"none": expected, "mean": expected.mean(), "sum": expected.sum()}.items():
         loss = PairLoss(name, TAU, reduction=reduction, **LOSSES[name])  # type: ignore[arg-type]
-        same(loss(*z), value)
-        same(loss([*(7 * z)]), value)
+        same(loss(*z, **labels(name)), value)  # type: ignore[arg-type]
+        same(loss([*(7 * z)], **labels(name)), value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_negatives_are_those_that_a_loss_is_made_for(name: str) -> None:
     explicit = PairLoss(name, TAU, MADE_FOR.get(name, "in_batch"))
-    assert torch.equal(PairLoss(name, TAU)(*vectors()), explicit(*vectors()))
+    found, expected = (loss(*vectors(), **labels(name)) for loss in (PairLoss(name, TAU), explicit))
+    assert torch.equal(found, expected)
 
 
 def test_the_defaults_are_those_of_conf() -> None:
@@ -131,6 +135,7 @@ def test_only_calls_that_train_change_the_state(given: dict[str, Any]) -> None:
         {"loss": "dcl", "negatives": "memory_bank", "instances": 9, "k": 4},
         {"loss": "dcl", "negatives": "random_k", "k": 3},
         {"loss": "swd"},
+        {"loss": "dcl", "positives": {"name": "nearest", "k": 20}},
         {"loss": "dcl", "temperature": "learned"},
     ],
 )
@@ -160,9 +165,9 @@ def test_half_precision_ends_at_the_loss(name: str, half: torch.dtype) -> None:
     z = vectors().to(half)
     loss, reference = PairLoss(name, 0.05), PairLoss(name, 0.05)
     with torch.autocast("cpu", half):
-        value = loss(*z.requires_grad_())
+        value = loss(*z.requires_grad_(), **labels(name))
     assert value.dtype == torch.float32
-    assert torch.equal(value, reference(*z.detach().float()))
+    assert torch.equal(value, reference(*z.detach().float(), **labels(name)))
     value.backward()
     assert z.grad is not None and z.grad.dtype == half and z.grad.isfinite().all() and z.grad.any()
 
@@ -252,6 +257,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"loss": "swd", "symmetric": False},
         "SWD needs two views of one network that are each other's positives: set symmetric=true",
     ),
+    (
+        {"loss": "swd", "positives": "nearest"},
+        "SWD needs two views of one network that are each other's positives: set",
+    ),
+    ({"loss": "sincere", "positives": "view"}, "SINCERE needs positives by labels: set positives=label"),
+    (
+        {"loss": "dcl", "positives": "label"},
+        "SameLabel needs a loss of several positives: set loss=supcon or sincere, or positives=view",
+    ),
+    ({"loss": "dcl", "positives": 3}, "positives=3: set positives to a mapping with name and arguments"),
     ({"loss": "dcl", "reduction": "max"}, "reduction=max: set reduction to one of mean, sum, none"),
 ]
 
@@ -274,6 +289,9 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"z1": [[1.0]], "z2": [[2.0]]}, "views=[[list],[list]]: set views to two or more torch tensors"),
     ({}, {"ids": torch.ones(6, dtype=torch.int64)}, "ids=one number for all images: set ids to the number of each"),
     ({"negatives": "queue", "k": 3, "dim": 4}, {}, "views=[B, 5]: set views to vectors of width 4, which the stored"),
+    ({"loss": "supcon"}, {}, "labels=null: set labels to the class of each image, -1 if it is not known"),
+    ({"loss": "supcon"}, {"labels": torch.arange(4)}, "labels=torch.int64 [4]: set labels to integers [6], one for"),
+    ({}, {"labels": torch.arange(6)}, "labels=given: set labels to null, or positives=label"),
     ({"loss": "swd"}, {"z1": [*vectors(3)], "z2": None}, "SWD needs two views of an image and no more: give two views"),
 ]
 

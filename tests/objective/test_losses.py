@@ -31,6 +31,7 @@ from tests.ranks import on_two_ranks
 CONF = Path(__file__).parents[2] / "conf" / "loss"
 WIDTH = 3  # of the anchors before normalisation
 FIXED_NAMES = "AlignUniform BYOL DCL DCLW DecoupledNTXent DualTemperature EqCo FlatNCE InfoNCE MACL MACLW ReLIC SWD"
+SAME = torch.rand(5, 7, generator=torch.Generator().manual_seed(6)) < 0.4  # which negatives are of the anchor's class
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -48,6 +49,7 @@ class Anchor(NamedTuple):
     k: list[float]  # cosines with the negatives
     m: list[float]  # cosines of the positive with the negatives
     t: float  # temperature
+    same: list[bool]  # which negatives are of the anchor's class
 
     def top(self) -> float:
         return math.exp(self.s / self.t)
@@ -88,6 +90,17 @@ def naive_relic(a: Anchor, view: list[Anchor]) -> float:
 def naive_own_view(a: Anchor, view: list[Anchor]) -> float:
     q = [math.exp(x / a.t) for x in (1.0, *a.m)]
     return naive_relic(a, view) - math.log(q[0] / sum(q))
+
+
+def naive_supcon(a: Anchor, view: list[Anchor]) -> float:
+    positives = [a.s, *(k for k, same in zip(a.k, a.same, strict=True) if same)]
+    return sum(-math.log(math.exp(s / a.t) / (a.top() + a.rest())) for s in positives) / len(positives)
+
+
+def naive_sincere(a: Anchor, view: list[Anchor]) -> float:
+    positives = [a.s, *(k for k, same in zip(a.k, a.same, strict=True) if same)]
+    others = a._replace(k=[k for k, same in zip(a.k, a.same, strict=True) if not same])
+    return sum(others._replace(s=s).infonce() for s in positives) / len(positives)
 
 
 class Row(NamedTuple):
@@ -134,6 +147,8 @@ LOSSES: dict[str, Row] = {
     "relic_detached": Row(losses.ReLIC(2.5, detach_target=True), naive_relic, detaches=True),
     "relic_own_view": Row(losses.ReLIC(2.5, own_view=True), naive_own_view),
     "byol": Row(losses.BYOL(), lambda a, _: 2 - 2 * a.s),
+    "supcon": Row(losses.SupCon(), naive_supcon),
+    "sincere": Row(losses.SINCERE(), naive_sincere),
 }
 SLOPES = [name for name, row in LOSSES.items() if row.slope]
 DIFFERENTIABLE = [name for name, row in LOSSES.items() if not row.slope and not row.detaches]
@@ -151,6 +166,10 @@ def case(masked: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor | None, T
     return draw(2, 5).tanh(), *draw(2, 2, 5, 7, seed=1).tanh(), valid, draw(2, 5, WIDTH, seed=5)
 
 
+def alike(valid: Tensor | None) -> Tensor:
+    return SAME if valid is None else SAME & valid
+
+
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("per_anchor", [False, True])
@@ -161,14 +180,21 @@ def test_a_loss_is_its_formula(name: str, masked: bool, per_anchor: bool) -> Non
     t = tau.expand(2, 5)
     rows = [[[c for c in range(7) if valid is None or valid[b, c]] for b in range(5)]] * 2
     views = [
-        [Anchor(float(pos[v, b]), neg[v, b, r].tolist(), mirror[v, b, r].tolist(), float(t[v, b])) for b, r in each]
+        [
+            Anchor(
+                float(pos[v, b]), neg[v, b, r].tolist(), mirror[v, b, r].tolist(), float(t[v, b]), SAME[b, r].tolist()
+            )
+            for b, r in each
+        ]
         for v, each in enumerate(map(enumerate, rows))
     ]
     expected = torch.tensor([[naive(anchor, view) for anchor in view] for view in views], dtype=torch.float64)
-    same(loss(Contrast.dense(pos, neg, valid, raw, mirror), tau), expected)
-    same(loss(Contrast.dense(pos, neg, valid, raw, mirror), t.contiguous()), expected)  # a temperature for each anchor
+    contrast = Contrast.dense(pos, neg, valid, raw, mirror, alike(valid))
+    same(loss(contrast, tau), expected)
+    same(loss(contrast, t.contiguous()), expected)  # a temperature for each anchor
     order = torch.randperm(7, generator=torch.Generator().manual_seed(4))
-    shuffled = Contrast.dense(pos, neg[..., order], None if valid is None else valid[:, order], raw, mirror[..., order])
+    valid, kind = None if valid is None else valid[:, order], alike(valid)[:, order]
+    shuffled = Contrast.dense(pos, neg[..., order], valid, raw, mirror[..., order], kind)
     same(loss(shuffled, tau), expected)
 
 
@@ -200,7 +226,7 @@ def test_a_gradient_is_the_derivative_of_the_value(name: str) -> None:
     inputs = [x.requires_grad_() for x in (*cosines, torch.tensor(0.2, dtype=torch.float64))]
 
     def evaluate(pos: Tensor, neg: Tensor, mirror: Tensor, tau: Tensor) -> Tensor:
-        value: Tensor = loss(Contrast.dense(pos, neg, valid, raw, mirror), tau)
+        value: Tensor = loss(Contrast.dense(pos, neg, valid, raw, mirror, alike(valid)), tau)
         return value
 
     assert torch.autograd.gradcheck(evaluate, inputs, rtol=1e-6, atol=1e-6)
@@ -301,8 +327,9 @@ def test_extreme_cosines_stay_finite(name: str, tau: float, half: torch.dtype | 
     raw = torch.tensor([[[100.0, 0.0, 0.0], [0.0, 1e-4, 0.0], [1.0, 1.0, 1.0]]] * 2, requires_grad=True)
     temperature = torch.tensor(tau, requires_grad=True)
     valid = torch.tensor([[True, False], [True, True], [True, True]])
+    kind = torch.tensor([[True, False], [True, False], [True, True]])  # two anchors have no negative of another class
     with torch.autocast("cpu", half) if half else contextlib.nullcontext():
-        value = EXTREME[name](Contrast.dense(pos, neg, valid, raw, mirror), temperature)
+        value = EXTREME[name](Contrast.dense(pos, neg, valid, raw, mirror, kind), temperature)
     assert value.isfinite().all()
     found = torch.autograd.grad(value.sum(), [pos, neg, mirror, raw, temperature], allow_unused=True)
     assert all(gradient.isfinite().all() for gradient in found if gradient is not None)
