@@ -10,6 +10,7 @@ Shapes: V pairs of views, each an anchor view and the view of its positive; B im
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -20,12 +21,13 @@ from ssl_bench.api import options as conf
 from ssl_bench.config.build import find_target, one_of
 from ssl_bench.distributed import active, alone, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
-from ssl_bench.methods.base import NEEDS, needs_of_loss
+from ssl_bench.methods.base import NEEDS, given, needs_of_loss
 from ssl_bench.networks.encoder import full_precision, unit
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import MemoryBank, Negatives, Queue
+from ssl_bench.objective.positives import Positives
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.objective.similarity import SIMILARITIES, Name
 from ssl_bench.objective.temperature import Fixed, Learned, MACLa, MACLb, Progress, Temperature
@@ -36,8 +38,11 @@ REMEDIES = {
     "aligned": "set negatives=cross_view, or leave negatives out",
     "own_view": "set negatives=own_view, or leave negatives out",
     "both_views": "set negatives=cross_view",
-    "two_views": "set symmetric=true",
+    "two_views": "set symmetric=true and positives=view",
     "no_more_views": "give two views",
+    "labels": "set positives=label",
+    "labelled": "set negatives=in_batch or cross_view",
+    "several": "set loss=supcon or sincere, or positives=view",
     "tau": "set temperature to a number",
     "dense": "set cosines to auto or dense",
     "cosine": "leave similarity out",
@@ -69,6 +74,9 @@ class PairLoss(nn.Module):
             positive or of the anchor only: B W - 1), random_k (k of them), queue (of k keys), memory_bank (of
             ``instances`` images) or none; or a :class:`ssl_bench.objective.negatives.Negatives`. ``auto`` is what the
             loss ``needs``: cross_view for relic, own_view for dhel, none if it needs no negatives, else in_batch.
+        positives: view (the other view), nearest (the nearest of the last keys to it) or label (also the candidates of
+            the anchor's class); or a mapping as for ``temperature`` (``{"name": "nearest", "k": 1024}``); or a
+            :class:`ssl_bench.objective.positives.Positives`. ``auto`` is label for sincere and supcon, else view.
         symmetric: both views are anchors, or only the first. None: only the first for a queue, whose second view is of
             a momentum network, and else both.
         reduction: ``mean`` or ``sum`` over all anchors of this rank, or ``none``.
@@ -88,6 +96,7 @@ class PairLoss(nn.Module):
     """
 
     negatives: Negatives | None
+    positives: Positives | None
 
     def __init__(
         self,
@@ -95,6 +104,7 @@ class PairLoss(nn.Module):
         temperature: float | str | Mapping[str, Any] | Temperature = "fixed",
         negatives: str | Negatives = "auto",
         *,
+        positives: str | Mapping[str, Any] | Positives = "auto",
         symmetric: bool | None = None,
         reduction: Literal["mean", "sum", "none"] = "mean",
         gather: bool = True,
@@ -117,15 +127,18 @@ class PairLoss(nn.Module):
         of_loss, of_negatives = _divided(options, loss_node, node, f"loss={loss} with negatives={negatives}", seed)
         self.loss: Loss = conf.make(loss_node, "loss", of_loss) if isinstance(loss, str) else loss
         self.temperature = _temperature(temperature)
-        self._node = node | of_negatives
-        known_width = not node or "dim" not in conf.arguments(node, "negatives") or "dim" in of_negatives
-        trial = negatives
-        if isinstance(trial, str):
-            trial = conf.make(self._node, "negatives", {} if known_width else {"dim": 1})
-        assert isinstance(trial, Negatives)
-        self.symmetric = not isinstance(trial, Queue) if symmetric is None else symmetric
-        self._check_needs(trial)
-        self.register_module("negatives", trial if known_width else None)
+        if positives == "auto":
+            positives = "label" if "labels" in self.loss.needs else "view"
+        self._nodes = {"negatives": node | of_negatives, "positives": _positives(positives, seed)}
+        sized = {group for group, node in self._nodes.items() if node and _takes_width(node, group)}
+        made = {g: conf.make(node, g, {"dim": 1} if g in sized else {}) for g, node in self._nodes.items() if node}
+        parts = {"negatives": negatives, "positives": positives} | made
+        assert isinstance(parts["negatives"], Negatives) and isinstance(parts["positives"], Positives)
+        self.symmetric = not isinstance(parts["negatives"], Queue) if symmetric is None else symmetric
+        self._check_needs(**parts)
+        for group, part in parts.items():
+            self.register_module(group, None if group in sized else part)
+        self._labelled = "labels" in parts["positives"].gives
         self._first_call = True
 
     def forward(
@@ -135,6 +148,7 @@ class PairLoss(nn.Module):
         ids: Tensor | None = None,
         progress: Progress | None = None,
         return_stats: bool = False,
+        labels: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of a batch.
 
@@ -148,6 +162,7 @@ class PairLoss(nn.Module):
                 anchors of all ranks, which must all ask for them: ``npc/mean`` (the multiplier of InfoNCE's gradient),
                 ``information`` (a lower bound on the mutual information of the views, in nats),
                 ``negatives/effective`` and more.
+            labels: [B] integers, the class of each image, -1 if it is not known; for ``positives="label"``.
 
         Returns:
             The mean or the sum over the anchors [], or the loss of each anchor [V, B]: V is 2, or 1 with
@@ -160,24 +175,28 @@ class PairLoss(nn.Module):
             raise InvalidValue("z2", None, "the other view of the images, or give both views as a list")
         views: list[Any] = [*z1] if z2 is None else [z1, z2]
         self._check_views(views, ids)
+        self._check_labels(labels, len(views[0]))
         with torch.autocast(views[0].device.type, enabled=False), self._ranks():
             images = len(views[0])
             if world() > 1:
                 _check_equal(images, views[0].device)
             if ids is None:
                 ids = torch.arange(images, device=views[0].device) + rank() * images
-            e = self._embedded(full_precision(torch.stack(views)), ids)
-            negatives = self._sized(e.q)
+            e = replace(self._embedded(full_precision(torch.stack(views)), ids), labels=labels)
+            negatives, positives = self._sized(e.q)
             self._check_count(negatives.count(images * world()), images)
             self._check_ids(negatives, ids)
             tiled = {"auto": False if torch.compiler.is_compiling() else None, "dense": False, "tiled": True}
             bank = _kept(negatives, negatives.bank(e))
-            contrast = negatives.select(Contrast.of(e, bank, tiled[self.cosines], self.similarity))
+            contrast = Contrast.of(positives.choose(e), bank, tiled[self.cosines], self.similarity)
+            contrast = negatives.select(contrast)
             tau = self.loss.temperature(contrast, self.temperature(self._checked(progress), contrast))
             values = self.loss(contrast, tau)  # [V, B]
             stats = diagnose(contrast, tau, self.loss) if return_stats else {}
             if self.training and torch.is_grad_enabled():
-                self._advance(negatives, e, contrast, tau)
+                for part in (negatives, positives):
+                    part.update(e.detach())
+                self._advance(e, contrast, tau)
         value = {"mean": values.mean, "sum": values.sum, "none": lambda: values}[self.reduction]()
         return (value, stats) if return_stats else value
 
@@ -187,17 +206,13 @@ class PairLoss(nn.Module):
 
     # ---- checks
 
-    def _check_needs(self, negatives: Negatives) -> None:
+    def _check_needs(self, negatives: Negatives, positives: Positives) -> None:
         """Refuse parts of which one needs something that the others do not give."""
-        gives = negatives.gives | {"both_views"} | ({"two_views"} if self.symmetric else set())
-        gives |= ({"tau"} if self.loss.uses_tau else set()) | (set() if self.cosines == "tiled" else {"dense"})
+        of_views = frozenset({"both_views", "two_views"} if self.symmetric else {"both_views"})
+        gives = given(of_views, negatives, self.loss, positives) | (set() if self.cosines == "tiled" else {"dense"})
         gives |= {"cosine"} if self.similarity == "cosine" else set()
-        needs_of = {
-            self.loss: needs_of_loss(self.loss),
-            negatives: negatives.needs,
-            self.temperature: self.temperature.needs,
-        }
-        for part, needs in needs_of.items():
+        needs_of = {part: part.needs for part in (negatives, self.temperature, positives)}
+        for part, needs in ({self.loss: needs_of_loss(self.loss)} | needs_of).items():
             for need in sorted(needs - gives, key=list(NEEDS).index):
                 raise ConfigError(f"{type(part).__name__} needs {NEEDS[need][0]}: {REMEDIES[need]}")
 
@@ -212,10 +227,18 @@ class PairLoss(nn.Module):
         if ids is not None:
             fits = list(ids.shape) == shapes[0][:1] and not ids.is_floating_point()
             require(fits, "ids", f"{ids.dtype} {list(ids.shape)}", f"integers [{shapes[0][0]}], one for each image")
-        elif self.loss.instances or isinstance(self.negatives, MemoryBank) or "instances" in self._node:
+        elif self.loss.instances or isinstance(self.negatives, MemoryBank) or "instances" in self._nodes["negatives"]:
             raise InvalidValue(
                 "ids", None, "the numbers of the images, from 0 to instances - 1: something is kept for each"
             )
+
+    def _check_labels(self, labels: Tensor | None, images: int) -> None:
+        if not self._labelled or labels is None:
+            remedy = "the class of each image, -1 if it is not known" if self._labelled else "null, or positives=label"
+            require(self._labelled == (labels is not None), "labels", None if labels is None else "given", remedy)
+        else:
+            fits = list(labels.shape) == [images] and not labels.is_floating_point()
+            require(fits, "labels", f"{labels.dtype} {list(labels.shape)}", f"integers [{images}], one for each image")
 
     def _check_count(self, count: int, images: int) -> None:
         if count < 1 and "negatives" in self.loss.needs:
@@ -259,28 +282,29 @@ class PairLoss(nn.Module):
         own = len(z) > 2 if self.symmetric else self.negatives is not None and "both_views" in self.negatives.needs
         return Embedded(q, p, raw, ids, q if own else None)
 
-    def _sized(self, vectors: Tensor) -> Negatives:
-        """The negatives, made for the width and the type of the first vectors [..., D] if they were not yet."""
+    def _sized(self, vectors: Tensor) -> tuple[Negatives, Positives]:
+        """Negatives and positives, made for width and type of the first vectors [..., D] if they were not yet."""
         width = next((stored.shape[1] for stored in self.buffers() if stored.ndim == 2), vectors.shape[-1])
         remedy = f"vectors of width {width}, which the stored keys have"
         require(width == vectors.shape[-1], "views", f"[B, {vectors.shape[-1]}]", remedy)
-        if self.negatives is None:
-            made = conf.make(self._node, "negatives", {"dim": vectors.shape[-1]})
-            self.negatives = made.to(vectors.device, vectors.dtype).train(self.training)
-        assert self.negatives is not None
-        return self.negatives
+        for group, node in self._nodes.items():
+            if getattr(self, group) is None:
+                made = conf.make(node, group, {"dim": vectors.shape[-1]})
+                setattr(self, group, made.to(vectors.device, vectors.dtype).train(self.training))
+        assert self.negatives is not None and self.positives is not None
+        return self.negatives, self.positives
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
-        """Make the negatives before their state is read, with the width that the state has."""
+        """Make negatives and positives before their state is read, with the width that the state has."""
         for name, value in state_dict.items():
-            if self.negatives is None and name.startswith(f"{prefix}negatives.") and getattr(value, "ndim", 0) == 2:
+            group = name.removeprefix(prefix).partition(".")[0]
+            if group in self._nodes and getattr(self, group) is None and getattr(value, "ndim", 0) == 2:
                 self._sized(value)
         super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
-    def _advance(self, negatives: Negatives, e: Embedded, contrast: Contrast, tau: Tensor) -> None:
+    def _advance(self, e: Embedded, contrast: Contrast, tau: Tensor) -> None:
         self.loss.update(e.ids, self.loss.fresh(contrast, tau))
-        negatives.update(e.detach())
         for module in self.modules():
             if isinstance(module, StepGenerator):
                 module.step += 1
@@ -302,19 +326,36 @@ def _divided(
     return of_loss, of_negatives
 
 
-def _temperature(given: float | str | Mapping[str, Any] | Temperature) -> Temperature:
-    if isinstance(given, Temperature):
-        return given
-    if isinstance(given, int | float):
-        require(given > 0, "temperature", given, "a positive number")
-        given = {"name": "fixed", "tau": given}
-    chosen = {"name": given} if isinstance(given, str) else dict(given)
-    name = chosen.pop("name", None)
-    require(isinstance(name, str), "temperature", given, "a mapping with name and arguments, or a number")
-    node = conf.node("temperature", str(name))
-    conf.check_known(chosen, conf.arguments(node, "temperature"), f"temperature={name}")
-    made: Temperature = conf.make(node, "temperature", chosen)
+def _temperature(chosen: float | str | Mapping[str, Any] | Temperature) -> Temperature:
+    if isinstance(chosen, Temperature):
+        return chosen
+    if isinstance(chosen, int | float):
+        require(chosen > 0, "temperature", chosen, "a positive number")
+        chosen = {"name": "fixed", "tau": chosen}
+    made: Temperature = conf.make(_named("temperature", chosen, ", or a number"), "temperature", {})
     return made
+
+
+def _positives(chosen: str | Mapping[str, Any] | Positives, seed: int) -> conf.Node:
+    """The node of positives; empty for an object."""
+    if isinstance(chosen, Positives):
+        return {}
+    node = _named("positives", chosen)
+    return {"seed": seed} | node if "seed" in conf.arguments(node, "positives") else node
+
+
+def _named(group: str, chosen: str | Mapping[str, Any], other: str = "") -> conf.Node:
+    """The node of an option that is given by its name, or by a mapping with ``name`` and arguments."""
+    arguments = dict(chosen) if isinstance(chosen, Mapping) else {"name": chosen}
+    name = arguments.pop("name", None)
+    require(isinstance(name, str), group, chosen, f"a mapping with name and arguments{other}")
+    node = conf.node(group, str(name))
+    conf.check_known(arguments, conf.arguments(node, group), f"{group}={name}")
+    return node | arguments
+
+
+def _takes_width(node: conf.Node, group: str) -> bool:
+    return "dim" in conf.arguments(node, group) and "dim" not in node
 
 
 def _kept(negatives: Negatives, bank: Bank | None) -> Bank | None:

@@ -27,6 +27,7 @@ KINDS = {
     "framework": ["methods.base.Framework", "methods.base.Method"],
     "loss": ["objective.loss.Loss"],
     "negatives": ["objective.negatives.Negatives"],
+    "positives": ["objective.positives.Positives"],
     "temperature": ["objective.temperature.Temperature"],
     "optimizer": ["training.optim.Recipe"],
     "evaluate": ["evaluate.target.Evaluator"],

@@ -36,6 +36,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "0.3.0": {
         "init": None,
         "similarity": "cosine",
+        "positives": {"_target_": "ssl_bench.objective.positives.OtherView"},
         "backbone.freeze": False,
         "backbone.args": None,
         "framework.stop_gradient": False,
@@ -85,7 +86,7 @@ def canonical(config: Mapping[str, Any]) -> str:
         group, _, key = path.rpartition(".")
         if group and isinstance(node := content.get(group), Mapping) and node.get(key) == value:
             content[group] = _without(node, {key})
-        elif not group and content.get(key) == value:
+        elif not group and text(content.get(key)) == text(value):
             content = _without(content, {key})
     return text(content)
 

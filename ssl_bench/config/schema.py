@@ -107,6 +107,7 @@ class Config:
     framework: Any = MISSING
     loss: Any = None
     negatives: Any = None
+    positives: Any = MISSING
     temperature: Any = None
     optimizer: Any = MISSING
     evaluate: Any = MISSING

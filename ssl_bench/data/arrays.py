@@ -118,9 +118,14 @@ class Dataset(ABC):
         epochs: default length of a training.
         knn_k: default number of neighbours of the kNN evaluator.
 
+    Attributes:
+        one_label: whether a label is the number of one class, and not the count of each.
+
     Raises:
         InvalidValue: ``mean`` and ``std`` do not fit each other or the channels, or a number is too small.
     """
+
+    one_label = True
 
     def __init__(
         self,

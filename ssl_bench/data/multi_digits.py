@@ -136,7 +136,7 @@ class MultiDigits(Dataset):
         require(self.size >= largest, "size", self.size, f"{largest} or more, the side of the largest digit")
         cells = self.size % DIGIT == 0 and digits <= (self.size // DIGIT) ** 2
         require(not grid or cells, "size", self.size, f"112 for {digits} cells of {DIGIT} pixels")
-        self.digits, self.placement, self.seed = digits, placement, seed
+        self.digits, self.placement, self.seed, self.one_label = digits, placement, seed, digits == 1
         self.sizes, self.sized = sizes or (DIGIT,) * digits, sizes is not None
         self.mnist = mnist(self.root)
 

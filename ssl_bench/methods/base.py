@@ -5,7 +5,7 @@ Shapes: V anchor views; B images on this rank; D width; F features of the backbo
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import Negatives
+from ssl_bench.objective.positives import OtherView, Positives
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.objective.shards import Shards
 from ssl_bench.objective.similarity import Name
@@ -175,7 +176,7 @@ class Kept:
 
 
 class Contrastive(Method):
-    """A contrastive method, made of framework, negatives, temperature and loss.
+    """A contrastive method, made of framework, negatives, temperature, loss and positives.
 
     Args:
         reduction: ``mean`` over the anchors of all views (most PyTorch codes); ``sum`` over the views of the mean over
@@ -183,6 +184,7 @@ class Contrastive(Method):
         tiled: whether cosines are computed in panels that are never stored; None: where they are many.
         views: of an image; those after the second are positives of the first two, not anchors.
         similarity: what takes the place of the cosine in s / tau (:mod:`ssl_bench.objective.similarity`).
+        positives: None: the other view.
 
     Raises:
         MissingNeed: a part needs something that the others do not give.
@@ -198,23 +200,25 @@ class Contrastive(Method):
         tiled: bool | None = None,
         views: int = 2,
         similarity: Name = "cosine",
+        positives: Positives | None = None,
     ) -> None:
         super().__init__()
+        positives = positives or OtherView()
         if views > 2 and "two_views" not in framework.gives:
             raise MissingNeed("augment", "two_views")
         if views > 2 and "two_views" in loss.needs:
             raise MissingNeed("loss", "no_more_views")
-        gives = framework.gives | negatives.gives
-        gives |= {"tau"} if loss.uses_tau else set()
-        gives |= set() if tiled else {"dense"}
+        gives = given(framework.gives, negatives, loss, positives) | (set() if tiled else {"dense"})
         gives |= {"cosine"} if similarity == "cosine" else set()
-        needs_of = {"loss": needs_of_loss(loss), "negatives": negatives.needs, "temperature": temperature.needs}
-        for group, needs in needs_of.items():
+        parts: dict[str, Any] = {"negatives": negatives, "temperature": temperature, "positives": positives}
+        for group, part in ({"loss": loss} | parts).items():
+            needs = needs_of_loss(loss) if group == "loss" else part.needs
             for need in sorted(needs - gives, key=list(NEEDS).index):
                 raise MissingNeed(group, need)
         self.framework, self.negatives, self.temperature, self.loss = framework, negatives, temperature, loss
         self.norm, self.groups, self.reduction, self.tiled = framework.norm, framework.groups, reduction, tiled
         self.similarity: Name = similarity
+        self.positives = positives
 
     @property
     def encoder(self) -> nn.Module:  # type: ignore[override]
@@ -233,7 +237,10 @@ class Contrastive(Method):
         # Half precision ends here: unit vectors, cosines and logits are float32 (or float64, where that was asked for).
         with torch.autocast(batch.ids.device.type, enabled=False):
             e = self.framework.embed(outputs, batch.ids)
-            contrast = self.negatives.select(Contrast.of(e, self.negatives.bank(e), self.tiled, self.similarity))
+            if "labels" in self.positives.gives:
+                e = replace(e, labels=batch.labels)
+            contrast = Contrast.of(self.positives.choose(e), self.negatives.bank(e), self.tiled, self.similarity)
+            contrast = self.negatives.select(contrast)
             tau = self.loss.temperature(contrast, self.temperature(progress, contrast))
             loss = self.loss(contrast, tau).mean(1)  # [V]
             with torch.no_grad():
@@ -248,6 +255,7 @@ class Contrastive(Method):
     @torch.no_grad()
     def remember(self, kept: Kept) -> None:
         self.negatives.update(kept.e)
+        self.positives.update(kept.e)
         self.loss.update(kept.e.ids, kept.fresh)
 
     def advance(self, progress: float) -> None:
@@ -258,6 +266,13 @@ class Contrastive(Method):
         return {"negatives_per_anchor": self.negatives.count(images)}
 
 
+def given(of_framework: frozenset[str], negatives: Negatives, loss: Loss, positives: Positives) -> frozenset[str]:
+    """What the parts of a contrastive method give each other."""
+    of_loss = {"tau"} if loss.uses_tau else set()
+    of_loss |= {"several"} if "labels" in loss.needs else set()
+    return (of_framework - positives.takes) | negatives.gives | positives.gives | of_loss
+
+
 NEEDS: Mapping[str, tuple[str, str]] = {
     "negatives": ("negatives", "set negatives to an option other than none"),
     "aligned": ("candidates aligned across views", "set negatives=cross_view"),
@@ -265,9 +280,13 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "both_views": ("keys of both views", "set framework.symmetric=true, or negatives=cross_view"),
     "two_views": (
         "two views of one network that are each other's positives",
-        "set framework=simclr, or framework.symmetric=true with framework.momentum and framework.predictor null",
+        "set framework=simclr, or framework.symmetric=true with framework.momentum and framework.predictor null; and "
+        "positives=view",
     ),
     "no_more_views": ("two views of an image and no more", "set augment to an option that makes two"),
+    "labels": ("positives by labels", "set positives=label"),
+    "labelled": ("candidates of the batch", "set negatives=in_batch or cross_view"),
+    "several": ("a loss of several positives", "set loss=supcon or sincere, or positives=view"),
     "tau": ("a loss that depends on the temperature", "set temperature=fixed"),
     "dense": ("all cosines at once", "set cosines to auto or dense"),
     "cosine": ("the cosine as similarity", "set similarity=cosine"),

@@ -27,6 +27,7 @@ class Embedded:
         raw: [V, B, D] the anchors before normalisation.
         ids: [B] index of each image in the dataset.
         anchor_keys: [V, B, D] keys of the anchors' views; None: p of the other view.
+        labels: [B] class of each image, -1 if it is not known; None: the classes play no role.
     """
 
     q: Tensor
@@ -34,6 +35,7 @@ class Embedded:
     raw: Tensor
     ids: Tensor
     anchor_keys: Tensor | None = None
+    labels: Tensor | None = None
 
     @property
     def keys(self) -> Tensor:
@@ -53,10 +55,12 @@ class Bank:
     Attributes:
         keys: [C, D] candidates shared by the views, or [V, C, D].
         ids: [C] image of each candidate, -1: never the anchor's own image; None: all of them -1.
+        labels: [C] class of each candidate, where those of the anchors are known.
     """
 
     keys: Tensor
     ids: Tensor | None
+    labels: Tensor | None = None
 
 
 class Contrast:
@@ -88,10 +92,11 @@ class Contrast:
         mirror: Tensor | None = None,
         similarity: Callable[[Tensor], Tensor] | None = None,
         ids: Tensor | None = None,
+        same_label: Tensor | None = None,
     ) -> None:
         self.cosine, self.candidates, self.raw, self.ids = pos, candidates, raw, ids
         self.pos, self._similarity = pos if similarity is None else similarity(pos), similarity
-        self._q, self._p, self._mirror = q, p, mirror
+        self._q, self._p, self._mirror, self._same_label = q, p, mirror, same_label
         self._last_lse: tuple[Tensor, Tensor] | None = None  # the last temperature and lse at it
 
     @classmethod
@@ -103,6 +108,7 @@ class Contrast:
         raw: Tensor | None = None,
         mirror: Tensor | None = None,
         ids: Tensor | None = None,
+        same_label: Tensor | None = None,
     ) -> "Contrast":
         """Make a contrast from cosines.
 
@@ -113,13 +119,14 @@ class Contrast:
             raw: [V, B, D] anchors before normalisation, for losses that act on them.
             mirror: [V, B, C] cosines of the positives with the same candidates, for losses that compare the two.
             ids: [B] image of each anchor, for losses that remember numbers of images.
+            same_label: bool [B, C], true for negatives that show another image of the anchor's class.
 
         Raises:
             ValueError: shapes that do not fit together.
         """
         if pos.ndim != 2 or neg.ndim != 3 or neg.shape[:2] != pos.shape:
             raise ValueError(f"pos must be [V, B] and neg [V, B, C], got {tuple(pos.shape)} and {tuple(neg.shape)}")
-        return cls(pos, Cosines(neg, valid), raw, mirror=mirror, ids=ids)
+        return cls(pos, Cosines(neg, valid), raw, mirror=mirror, ids=ids, same_label=same_label)
 
     @classmethod
     def of(cls, e: Embedded, bank: Bank | None, tiled: bool | None = None, similarity: Name = "cosine") -> "Contrast":
@@ -137,7 +144,12 @@ class Contrast:
         pos = (e.q * e.p).sum(-1)  # [V, B]
         image_ids = None if bank is None or bank.ids is None else (e.ids, bank.ids)
         candidates = None if bank is None else Pool(e.q, bank.keys, image_ids, tiled=tiled)
-        return cls(pos, candidates, e.raw, e.q, e.p, similarity=SIMILARITIES[similarity], ids=e.ids)
+        same_label = None
+        if e.labels is not None and bank is not None and bank.labels is not None:
+            labels, ids = e.labels[:, None], e.ids[:, None]
+            same_label = (labels == bank.labels) & (labels >= 0) & (ids != bank.ids)  # [B, C]
+        mapped = SIMILARITIES[similarity]
+        return cls(pos, candidates, e.raw, e.q, e.p, similarity=mapped, ids=e.ids, same_label=same_label)
 
     def pick(self, index: Tensor) -> "Contrast":
         """The same contrast with the candidates ``index`` [V, B, K] as the only negatives of each anchor."""
@@ -216,6 +228,17 @@ class Contrast:
             raise ValueError("mirror is not known: give Contrast.dense the positives' cosines with the candidates")
         return self._negatives().cosines(self._p)[0]
 
+    @property
+    def same_label(self) -> Tensor:
+        """Which candidates [B, C] show another image of the anchor's class: positives beside ``pos``.
+
+        Raises:
+            ValueError: the classes are not known.
+        """
+        if self._same_label is None:
+            raise ValueError("same_label is not known: set positives=label, or give it to Contrast.dense")
+        return self._same_label
+
     def with_leaf_anchors(self) -> tuple[Tensor, "Contrast"] | None:
         """The anchors [V, B, D] as leaves of a new graph and the contrast of them, all else constant.
 
@@ -226,7 +249,8 @@ class Contrast:
         q, p = self._q.detach().requires_grad_(), self._p.detach()
         candidates = None if self.candidates is None else self.candidates.detached_for(q)
         raw = None if self.raw is None else self.raw.detach()
-        return q, Contrast((q * p).sum(-1), candidates, raw, q, p, similarity=self._similarity, ids=self.ids)
+        mapped, ids, same_label = self._similarity, self.ids, self._same_label
+        return q, Contrast((q * p).sum(-1), candidates, raw, q, p, similarity=mapped, ids=ids, same_label=same_label)
 
     def _with(self, candidates: Candidates) -> "Contrast":
         """The same contrast with other candidates."""

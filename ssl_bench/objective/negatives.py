@@ -23,7 +23,7 @@ class Negatives(nn.Module, ABC):
     """Candidates for a batch, the choice among them, and what is kept for the next batch.
 
     Attributes:
-        gives: what a loss may list in its ``needs``.
+        gives: what a loss may list in its ``needs``; ``labelled``: the candidates have the classes of their images.
         needs: what the framework must give.
     """
 
@@ -58,6 +58,7 @@ class InBatch(Negatives):
     With more than two views, these are the view of the anchor and the view of its positive.
     """
 
+    gives = frozenset({"negatives", "labelled"})
     needs = frozenset({"both_views"})
 
     def count(self, images: int) -> int:
@@ -65,22 +66,24 @@ class InBatch(Negatives):
 
     def bank(self, e: Embedded) -> Bank:
         ids = gather(e.ids).repeat(2)
+        labels = None if e.labels is None else gather(e.labels).repeat(2)
         if e.anchor_keys is None:
-            return Bank(gather(e.p, dim=1).flatten(0, 1), ids)  # [2 N, D]
+            return Bank(gather(e.p, dim=1).flatten(0, 1), ids, labels)  # [2 N, D]
         both = gather(torch.stack([e.p, e.anchor_keys], 1), dim=2)  # [V, 2, N, D]
-        return Bank(both.flatten(1, 2), ids)  # [V, 2 N, D]
+        return Bank(both.flatten(1, 2), ids, labels)  # [V, 2 N, D]
 
 
 class CrossView(Negatives):
     """Every other image of the global batch in the view of the positive: K = N - 1 (MACL's code, SiMo, CLIP)."""
 
-    gives = frozenset({"negatives", "aligned"})
+    gives = frozenset({"negatives", "aligned", "labelled"})
 
     def count(self, images: int) -> int:
         return images - 1
 
     def bank(self, e: Embedded) -> Bank:
-        return Bank(gather(e.p, dim=1), gather(e.ids))  # keys [V, N, D]
+        labels = None if e.labels is None else gather(e.labels)
+        return Bank(gather(e.p, dim=1), gather(e.ids), labels)  # keys [V, N, D]
 
 
 class OwnView(CrossView):
@@ -113,7 +116,7 @@ class RandomK(Negatives):
         require(k >= 1, "k", k, "1 or more")
         self.k, self.views, self.shared, self.draws = k, views, shared, StepGenerator("random_k", seed)
         self.pool = {"all": InBatch(), "cross": CrossView(), "own": OwnView()}[views]
-        self.gives, self.needs = self.pool.gives, self.pool.needs
+        self.gives, self.needs = self.pool.gives - {"labelled"}, self.pool.needs
 
     def count(self, images: int) -> int:
         pool = self.pool.count(images)

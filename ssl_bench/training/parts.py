@@ -26,6 +26,7 @@ from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import check_devices
 from ssl_bench.methods.base import Contrastive, Method, MissingNeed
 from ssl_bench.networks.weights import freeze, load_weights, read_weights
+from ssl_bench.objective.positives import OtherView
 from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
@@ -112,15 +113,23 @@ class Parts:
                     raise ConfigError(f"{chosen}: framework={framework_name} has no {group}: leave {group} out")
             if (chosen := config["similarity"]) != "cosine":
                 raise ConfigError(f"similarity={chosen}: framework={framework_name} has none: leave similarity out")
+            if not isinstance(self._built("positives"), OtherView):
+                chosen = f"positives={self.choices.get('positives')}"
+                raise ConfigError(f"{chosen}: framework={framework_name} has no positives: set positives=view")
             return framework
         for group in OBJECTIVE:
             if config[group] is None:
                 raise ConfigError(f"{group}=null: framework={framework_name} needs one: set {group} to an option")
-        negatives, temperature, loss = (self._built(group) for group in OBJECTIVE)
+        negatives, temperature, loss, positives = (self._built(group) for group in (*OBJECTIVE, "positives"))
+        if "labels" in positives.gives and not (self.dataset.num_classes and self.dataset.one_label):
+            chosen = f"positives={self.choices.get('positives')} needs one label for each image"
+            has = "several" if self.dataset.num_classes else "none"
+            raise ConfigError(f"{chosen}: dataset={self.choices.get('dataset')} has {has}: set positives=view")
         tiled = {"auto": None, "dense": False, "tiled": True}[config["cosines"]]
         reduction, views = config["reduction"], len(self.views)
         try:
-            return Contrastive(framework, negatives, temperature, loss, reduction, tiled, views, config["similarity"])
+            similarity = config["similarity"]
+            return Contrastive(framework, negatives, temperature, loss, reduction, tiled, views, similarity, positives)
         except MissingNeed as need:
             raise ConfigError(f"{need.group}={self.choices.get(need.group)} {need}") from need
 
@@ -159,7 +168,7 @@ class Parts:
         remedy = f"a multiple of devices={devices}, such as {multiple}, or devices to a divisor of {size}"
         require(size % devices == 0, "batch_size.size", size, remedy)
         _ = self.dataset, self.views, self.recipe, self.evaluators
-        for group in OBJECTIVE:
+        for group in (*OBJECTIVE, "positives"):
             node = self.config[group]
             if node is not None and not has_argument(node, group, "instances"):
                 _check_once(group, json.dumps(node))
@@ -214,6 +223,7 @@ class Parts:
             ("framework", "channels", channels, of_images),
             ("framework", "size", size, of_views),
             ("negatives", "dim", width, f"{width}, which is head.out"),
+            ("positives", "dim", width, f"{width}, which is head.out"),
         ]
         for group, key, value, remedy in shapes:
             given = (config[group] or {}).get(key, value)

@@ -26,6 +26,11 @@ MADE_FOR |= {name: "own_view" for name in LOSSES if "own_view" in _NEEDS[name]}
 MADE_FOR |= {name: "none" for name in LOSSES if "negatives" not in _NEEDS[name]}
 
 
+def labels(name: str) -> dict[str, Tensor]:
+    """The argument ``labels`` of a call, where the loss takes it, for six images."""
+    return {"labels": torch.tensor([0, 1, 0, -1, 2, 1])} if "labels" in _NEEDS[name] else {}
+
+
 def vectors(views: int = 2, images: int = 6, width: int = 5, seed: int = 0) -> Tensor:
     """[views, images, width] in double precision; the views of an image are correlated, and no vector has length 1."""
     generator = torch.Generator().manual_seed(seed)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ssl_bench.api.chunked import chunked
 from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.errors import InvalidValue
-from tests.api.cases import LOSSES, vectors
+from tests.api.cases import LOSSES, labels, vectors
 
 
 def network(*layers: nn.Module) -> nn.Module:
@@ -27,7 +27,9 @@ def gradient(model: nn.Module) -> Tensor:
 def test_chunks_give_the_gradient_of_the_batch(name: str, chunk: int) -> None:
     x = [*vectors()]
     whole, parts = network(), network()
-    first, second = (partial(PairLoss(name, "macl_a", **LOSSES[name]), ids=torch.arange(6)) for _ in range(2))
+    first, second = (
+        partial(PairLoss(name, "macl_a", **LOSSES[name]), ids=torch.arange(6), **labels(name)) for _ in range(2)
+    )
     expected = first(*map(whole, x))
     expected.backward()
     value = chunked(parts, second, x, chunk)

@@ -17,12 +17,13 @@ from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.losses import DCL
 from ssl_bench.objective.negatives import CrossView
 from ssl_bench.objective.temperature import Fixed
-from tests.api.cases import LOSSES, MADE_FOR, vectors
+from tests.api.cases import LOSSES, MADE_FOR, labels, vectors
 from tests.objective.test_losses import LOSSES as NAIVE
 from tests.objective.test_losses import Anchor
 
 TAU, IDS = 0.25, torch.arange(6)
 OF_LENGTHS = {"vicreg", "barlow_twins", "sigreg"}  # losses of vectors that are not normalised
+LABELS = labels("supcon")["labels"]
 
 
 def same(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
@@ -39,7 +40,9 @@ def anchors(z: Tensor, negatives: str = "in_batch") -> list[list[Anchor]]:
         for i in range(z.shape[1]):
             others = torch.cat([torch.cat([key[:i], key[i + 1 :]]) for key in keys])
             s, k, m = z[v, i] @ z[1 - v, i], others @ z[v, i], others @ z[1 - v, i]
-            view.append(Anchor(float(s), k.tolist(), m.tolist(), TAU, raw[v, i], raw[1 - v, i]))
+            kind = torch.cat([LABELS[:i], LABELS[i + 1 :]]).repeat(len(keys))
+            of_class = ((kind == LABELS[i]) & (kind >= 0)).tolist()
+            view.append(Anchor(float(s), k.tolist(), m.tolist(), TAU, raw[v, i], raw[1 - v, i], of_class))
         views.append(view)
     return views
 
@@ -51,16 +54,17 @@ def test_a_loss_is_its_formula_for_vectors_of_any_length(name: str) -> None:
     expected = torch.tensor([[NAIVE[name].naive(a, view) for a in view] for view in views], dtype=torch.float64)
     for reduction, value in {"none": expected, "mean": expected.mean(), "sum": expected.sum()}.items():
         loss = PairLoss(name, TAU, reduction=reduction, **LOSSES[name])  # type: ignore[arg-type]
-        same(loss.eval()(*z, ids=IDS), value)
+        same(loss.eval()(*z, ids=IDS, **labels(name)), value)  # type: ignore[arg-type]
         if name not in OF_LENGTHS:
-            same(loss([*(7 * z)], ids=IDS), value)
+            same(loss([*(7 * z)], ids=IDS, **labels(name)), value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_negatives_are_those_that_a_loss_is_made_for(name: str) -> None:
     explicit = PairLoss(name, TAU, MADE_FOR.get(name, "in_batch"), **LOSSES[name])
-    found = PairLoss(name, TAU, **LOSSES[name])
-    assert torch.equal(found(*vectors(), ids=IDS), explicit(*vectors(), ids=IDS))
+    both = (PairLoss(name, TAU, **LOSSES[name]), explicit)
+    found, expected = (loss(*vectors(), ids=IDS, **labels(name)) for loss in both)
+    assert torch.equal(found, expected)
 
 
 def test_the_defaults_are_those_of_conf() -> None:
@@ -153,6 +157,7 @@ def test_only_calls_that_train_change_the_state(given: dict[str, Any]) -> None:
         {"loss": "dcl", "negatives": "random_k", "k": 3},
         {"loss": "swd"},
         {"loss": "isogclr", "instances": 6},
+        {"loss": "dcl", "positives": {"name": "nearest", "k": 20}},
         {"loss": "dcl", "temperature": "learned"},
     ],
 )
@@ -181,9 +186,9 @@ def test_half_precision_ends_at_the_loss(name: str, half: torch.dtype) -> None:
     z = vectors().to(half)
     loss, reference = (PairLoss(name, 0.1, **LOSSES[name]) for _ in range(2))
     with torch.autocast("cpu", half):
-        value = loss(*z.requires_grad_(), ids=IDS)
+        value = loss(*z.requires_grad_(), ids=IDS, **labels(name))
     assert value.dtype == torch.float32
-    assert torch.equal(value, reference(*z.detach().float(), ids=IDS))
+    assert torch.equal(value, reference(*z.detach().float(), ids=IDS, **labels(name)))
     value.backward()
     assert z.grad is not None and z.grad.dtype == half and z.grad.isfinite().all() and z.grad.any()
 
@@ -275,6 +280,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"loss": "byol", "similarity": "student"}, "BYOL needs the cosine as similarity: leave similarity out"),
     ({"loss": "relic", "similarity": "arctanh"}, "ReLIC needs the cosine as similarity: leave similarity out"),
+    (
+        {"loss": "swd", "positives": "nearest"},
+        "SWD needs two views of one network that are each other's positives: set",
+    ),
+    ({"loss": "sincere", "positives": "view"}, "SINCERE needs positives by labels: set positives=label"),
+    (
+        {"loss": "dcl", "positives": "label"},
+        "SameLabel needs a loss of several positives: set loss=supcon or sincere, or positives=view",
+    ),
+    ({"loss": "dcl", "positives": 3}, "positives=3: set positives to a mapping with name and arguments"),
     ({"loss": "dcl", "reduction": "max"}, "reduction=max: set reduction to one of mean, sum, none"),
 ]
 
@@ -298,6 +313,9 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"z1": [[1.0]], "z2": [[2.0]]}, "views=[[list],[list]]: set views to two or more torch tensors"),
     ({}, {"ids": torch.ones(6, dtype=torch.int64)}, "ids=one number for all images: set ids to the number of each"),
     ({"negatives": "queue", "k": 3, "dim": 4}, {}, "views=[B, 5]: set views to vectors of width 4, which the stored"),
+    ({"loss": "supcon"}, {}, "labels=null: set labels to the class of each image, -1 if it is not known"),
+    ({"loss": "supcon"}, {"labels": torch.arange(4)}, "labels=torch.int64 [4]: set labels to integers [6], one for"),
+    ({}, {"labels": torch.arange(6)}, "labels=given: set labels to null, or positives=label"),
     ({"loss": "swd"}, {"z1": [*vectors(3)], "z2": None}, "SWD needs two views of an image and no more: give two views"),
 ]
 

@@ -26,6 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
     "cosine": {"loss": "infonce", "temperature": "cosine"},
     "one direction": {"loss": "dclw", "symmetric": False},
     "tiled": {"loss": "macl", "cosines": "tiled"},
+    "nearest": {"loss": "infonce", "positives": {"name": "nearest", "k": 20}},
 }
 
 
@@ -39,7 +40,8 @@ class Model(nn.Module):
         self.double()
 
     def forward(self, views: list[Tensor], ids: Tensor, progress: float) -> Tensor:
-        value: Tensor = self.loss([self.network(x) for x in views], ids=ids, progress=progress)
+        labels = ids % 4 - 1 if "labels" in self.loss.loss.needs else None
+        value: Tensor = self.loss([self.network(x) for x in views], ids=ids, progress=progress, labels=labels)
         return value
 
 

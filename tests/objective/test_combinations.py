@@ -40,10 +40,12 @@ def option(group: str, name: str) -> Any:
 def nodes() -> dict[str, dict[str, Any]]:
     """Every option of the objective's groups; each composition has one of each group."""
     small = {"queue": ["negatives.k=24"], "random_k": ["negatives.k=3"], "memory_bank": ["negatives.k=9"]}
-    found: dict[str, dict[str, Any]] = {group: {} for group in OBJECTIVE}
-    for names in itertools.zip_longest(*map(options, OBJECTIVE)):
-        chosen = {group: name for group, name in zip(OBJECTIVE, names, strict=True) if name}
-        sizes = small.get(chosen.get("negatives", ""), [])
+    small |= {"nearest": ["positives.k=24"]}
+    groups = (*OBJECTIVE, "positives")
+    found: dict[str, dict[str, Any]] = {group: {} for group in groups}
+    for names in itertools.zip_longest(*map(options, groups)):
+        chosen = {group: name for group, name in zip(groups, names, strict=True) if name}
+        sizes = [size for name in chosen.values() for size in small.get(name, [])]
         config = load([*(f"{group}={name}" for group, name in chosen.items()), *sizes, "head.out=6", "epochs=3"])
         for group, name in chosen.items():
             found[group][name] = config[group]
@@ -71,6 +73,7 @@ RULES: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(["dual_temperature", "decoupled_nt_xent"], rule("negatives", "tau")),
         **dict.fromkeys(["align_uniform", "kcl", "spectral"], rule("negatives")),
         "siglip": rule("negatives", "tau"),
+        **dict.fromkeys(["supcon", "sincere"], rule("negatives labels", "tau several")),
         "relic": rule("negatives aligned", "tau"),
         **dict.fromkeys(["swd", "vicreg", "barlow_twins", "sigreg"], rule("two_views")),
         "byol": rule(),
@@ -78,14 +81,15 @@ RULES: dict[str, dict[str, Rule]] = {
         "isogclr": rule("negatives"),
     },
     "negatives": {
-        "in_batch": rule("both_views", "negatives"),
+        "in_batch": rule("both_views", "negatives labelled"),
         "random_k": rule("both_views", "negatives"),
-        "cross_view": rule("", "negatives aligned"),
+        "cross_view": rule("", "negatives aligned labelled"),
         "queue": rule("", "negatives aligned"),
         "memory_bank": rule("", "negatives aligned"),
         "none": rule(),
     },
     "temperature": {**dict.fromkeys(["fixed", "linear", "cosine", "macl_a", "macl_b"], rule()), "learned": rule("tau")},
+    "positives": {"view": rule(), "label": rule("labelled several", "labels")},
     "framework": {
         **dict.fromkeys(["simclr", "relic"], rule("", "both_views two_views")),
         **dict.fromkeys(["byol", "simsiam"], rule("", "both_views")),
@@ -110,8 +114,14 @@ def rule_of(group: str, name: str) -> Rule:
 def missing_need(rules: dict[str, Rule]) -> str | None:
     """The first need that a combination lacks; None: it can be trained."""
     gives = frozenset().union(*(each.gives for each in rules.values()))
-    needs = [rules[group].needs - gives for group in ("loss", "negatives", "temperature")]
+    order = [group for group in ("loss", "negatives", "temperature", "positives") if group in rules]
+    needs = [rules[group].needs - gives for group in order]
     return next((need for lacks in needs for need in NEEDS if need in lacks), None)
+
+
+def positives_of(loss: str) -> str:
+    """The positives that a loss is made for."""
+    return "label" if loss in ("supcon", "sincere") else "view"
 
 
 REFUSALS = {need: f"needs {what}: {remedy}" for need, (what, remedy) in NEEDS.items()} | {"own objective": " has no "}
@@ -144,6 +154,8 @@ def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pyt
     counts: Counter[str | None] = Counter()
     for names in itertools.product(*(options(group) for group in OBJECTIVE)):
         chosen = dict(zip(OBJECTIVE, names, strict=True))
+        if not own_objective:
+            chosen["positives"] = positives_of(chosen["loss"])
         config = base | {group: option(group, name) for group, name in chosen.items()}
         config["choices"] = base["choices"] | chosen
         rules = {} if own_objective else {group: rule_of(group, config["choices"][group]) for group in RULES}
@@ -158,7 +170,7 @@ def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pyt
         method = Parts(config).method
         optimizer = torch.optim.SGD(method.parameters(), 0.01)
         for step, views in enumerate(images):
-            batch = Batch([*views], torch.arange(IMAGES), torch.arange(IMAGES))
+            batch = Batch([*views], torch.arange(IMAGES), torch.arange(IMAGES) % 3)
             loss, _, kept = method(batch, step / 3)
             optimizer.zero_grad()
             loss.backward()
@@ -196,21 +208,21 @@ def encoder(norm: bool = True) -> Siamese:
     return Siamese(backbone, MLP(12, 2, None, 6, norm=norm, final_norm="scale" if norm else "none"))
 
 
-Nodes = tuple[dict[str, Any], dict[str, Any]]
+Nodes = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 
 
-def nodes_of(loss: str, negatives: str, settings: dict[str, Any]) -> Nodes:
-    """The nodes of a loss and of negatives. The ranks get nodes, since composing takes longer than training."""
-    node = option("loss", loss)
+def nodes_of(loss: str, negatives: str, settings: dict[str, Any], positives: str = "") -> Nodes:
+    """The nodes of the parts of an objective. The ranks get nodes, since composing takes longer than training."""
+    node, chosen = option("loss", loss), option("positives", positives or positives_of(loss))
     instances = {"instances": 100} if has_argument(node, "loss", "instances") else {}
-    return node | instances, option("negatives", negatives) | settings
+    return node | instances, option("negatives", negatives) | settings, chosen
 
 
 def method_of(nodes: Nodes, norm: bool = True) -> Contrastive | None:
     """A small network with the temperature of MACL-a, in double precision; None if the parts do not fit."""
-    objective, pool = build(nodes[0], "loss"), build(nodes[1], "negatives")
+    objective, pool, positives = map(build, nodes, ("loss", "negatives", "positives"))
     try:
-        return Contrastive(encoder(norm), pool, MACLa(0.2, 2.0), objective).double()
+        return Contrastive(encoder(norm), pool, MACLa(0.2, 2.0), objective, positives=positives).double()
     except MissingNeed:
         return None
 
@@ -224,7 +236,7 @@ def batches(steps: int, images: int = IMAGES) -> Iterator[Batch]:
         views = torch.randn(2, images, 1, 3, 3, generator=generator, dtype=torch.float64)
         views[1] += views[0]
         ids = torch.randperm(2 * images, generator=generator)[:images]  # some are seen again
-        yield Batch([*views[:, rows]], ids[rows], torch.full((share,), -1))
+        yield Batch([*views[:, rows]], ids[rows], ids[rows] % 4 - 1)
 
 
 def weights(method: Method) -> Tensor:
@@ -251,11 +263,14 @@ def all_trained(combinations: dict[str, Nodes], rank: int | None = None) -> dict
     return {n: trained(method, 6 if "queue" in n else 3) for n, method in methods.items() if method is not None}
 
 
-def named(combinations: list[tuple[str, str, dict[str, Any]]]) -> dict[str, Nodes]:
-    return {f"{loss} {n} {s}": nodes_of(loss, n, s) for loss, n, s in combinations}
+def named(combinations: list[tuple[Any, ...]]) -> dict[str, Nodes]:
+    return {" ".join(map(str, each)): nodes_of(*each) for each in combinations}
 
 
 EVERY = [(loss, *pool) for loss in options("loss") for pool in POOLS]
+NEAREST = [
+    (loss, *pool, "nearest") for loss, pool in zip(("dcl", "relic", "byol"), POOLS[:2] + POOLS[-1:], strict=True)
+]
 
 
 def errors(ranks: list[dict[str, Tensor]], alone: dict[str, Tensor]) -> dict[str, float]:
@@ -268,17 +283,20 @@ def errors(ranks: list[dict[str, Tensor]], alone: dict[str, Tensor]) -> dict[str
 def fits(loss: str, negatives: str, settings: dict[str, Any]) -> bool:
     """Whether a loss can be trained with SimCLR and these negatives; the keys of one view are aligned."""
     pool = "cross_view" if settings.get("views") == "cross" else negatives
+    if negatives == "random_k" and positives_of(loss) == "label":
+        return False
     chosen = {"framework": "simclr", "temperature": "macl_a", "loss": loss, "negatives": pool}
+    chosen["positives"] = positives_of(loss)
     return missing_need({group: rule_of(group, name) for group, name in chosen.items()}) is None
 
 
 @pytest.mark.slow
 def test_two_ranks_train_as_one_with_every_loss_and_negatives() -> None:
-    combinations = named(EVERY)
+    combinations = named(EVERY + NEAREST)
     alone = all_trained(combinations)
     found = errors(on_two_ranks(functools.partial(all_trained, combinations)), alone)
     print(f"{len(found)} combinations, largest relative difference {max(found.values()):.1e}")
-    assert set(found) == {f"{loss} {n} {s}" for loss, n, s in EVERY if fits(loss, n, s)}
+    assert set(found) == set(named([each for each in EVERY if fits(*each)] + NEAREST))
     assert max(found.values()) < 1e-12, found
 
 
@@ -309,8 +327,8 @@ def _chunked_on_a_rank(nodes: Nodes, norm: bool, rank: int) -> Tensor:
 
 @pytest.mark.parametrize("loss", options("loss"))
 def test_chunks_give_the_gradient_of_the_batch(loss: str) -> None:
-    for negatives, settings in POOLS:
-        pair = [method_of(nodes_of(loss, negatives, settings), norm=False) for _ in range(2)]
+    for nodes in named([each for each in EVERY + NEAREST if each[0] == loss]).values():
+        pair = [method_of(nodes, norm=False) for _ in range(2)]
         if pair[0] is not None and pair[1] is not None:
             torch.testing.assert_close(_chunked(pair[0], 2), trained(pair[1], 3), rtol=1e-12, atol=1e-13)
 

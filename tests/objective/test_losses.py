@@ -33,6 +33,7 @@ WIDTH = 3  # of the anchors before normalisation
 IDS = torch.arange(5)
 FIXED_NAMES = "AlignUniform BYOL DCL DCLW DecoupledNTXent DualTemperature EqCo FlatNCE InfoNCE MACL MACLW ReLIC SWD"
 FIXED_NAMES += " KCL SigLIP Spectral"
+SAME = torch.rand(5, 7, generator=torch.Generator().manual_seed(6)) < 0.4  # which negatives are of the anchor's class
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -52,6 +53,7 @@ class Anchor(NamedTuple):
     t: float  # temperature
     h: Tensor = torch.empty(0)  # before normalisation
     g: Tensor = torch.empty(0)  # the positive before normalisation
+    same: list[bool] = []  # which negatives are of the anchor's class  # noqa: RUF012
 
     def top(self) -> float:
         return math.exp(self.s / self.t)
@@ -155,6 +157,17 @@ def naive_first_visit(a: Anchor, view: list[Anchor]) -> float:
     return a.t * math.log(a.rest() / len(a.k)) - a.s
 
 
+def naive_supcon(a: Anchor, view: list[Anchor]) -> float:
+    positives = [a.s, *(k for k, same in zip(a.k, a.same, strict=True) if same)]
+    return sum(-math.log(math.exp(s / a.t) / (a.top() + a.rest())) for s in positives) / len(positives)
+
+
+def naive_sincere(a: Anchor, view: list[Anchor]) -> float:
+    positives = [a.s, *(k for k, same in zip(a.k, a.same, strict=True) if same)]
+    others = a._replace(k=[k for k, same in zip(a.k, a.same, strict=True) if not same])
+    return sum(others._replace(s=s).infonce() for s in positives) / len(positives)
+
+
 class Row(NamedTuple):
     """A loss and its independent definition.
 
@@ -216,6 +229,8 @@ LOSSES: dict[str, Row] = {
     "sigreg": Row(SIGREG, naive_sigreg),
     "sogclr": Row(losses.SogCLR(100, 0.7), naive_first_visit, lambda u, s, second_u: torch.full_like(u, 0.2)),
     "isogclr": Row(losses.ISogCLR(100, tau=0.25), lambda a, view: naive_first_visit(a, view) + 0.4 * a.t),
+    "supcon": Row(losses.SupCon(), naive_supcon),
+    "sincere": Row(losses.SINCERE(), naive_sincere),
 }
 SLOPES = [name for name, row in LOSSES.items() if row.slope]
 DIFFERENTIABLE = [name for name, row in LOSSES.items() if not row.slope and not row.detaches]
@@ -231,6 +246,10 @@ def case(masked: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor | None, T
     valid = torch.rand(5, 7, generator=torch.Generator().manual_seed(2)) < 0.6 if masked else None
     assert valid is None or 0 < int(valid.sum(-1).min()) < int(valid.sum(-1).max()) < 7
     return draw(2, 5).tanh(), *draw(2, 2, 5, 7, seed=1).tanh(), valid, draw(2, 5, WIDTH, seed=5)
+
+
+def alike(valid: Tensor | None) -> Tensor:
+    return SAME if valid is None else SAME & valid
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -251,17 +270,19 @@ def test_a_loss_is_its_formula(name: str, masked: bool, per_anchor: bool) -> Non
                 float(t[v, b]),
                 raw[v, b],
                 raw[1 - v, b],
+                SAME[b, r].tolist(),
             )
             for b, r in each
         ]
         for v, each in enumerate(map(enumerate, rows))
     ]
     expected = torch.tensor([[naive(anchor, view) for anchor in view] for view in views], dtype=torch.float64)
-    same(loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), tau), expected)
-    same(loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), t.contiguous()), expected)  # one for each anchor
+    contrast = Contrast.dense(pos, neg, valid, raw, mirror, IDS, alike(valid))
+    same(loss(contrast, tau), expected)
+    same(loss(contrast, t.contiguous()), expected)  # a temperature for each anchor
     order = torch.randperm(7, generator=torch.Generator().manual_seed(4))
-    valid = None if valid is None else valid[:, order]
-    same(loss(Contrast.dense(pos, neg[..., order], valid, raw, mirror[..., order], IDS), tau), expected)
+    valid, kind = None if valid is None else valid[:, order], alike(valid)[:, order]
+    same(loss(Contrast.dense(pos, neg[..., order], valid, raw, mirror[..., order], IDS, kind), tau), expected)
 
 
 @pytest.mark.parametrize("name", SLOPES)
@@ -292,7 +313,7 @@ def test_a_gradient_is_the_derivative_of_the_value(name: str) -> None:
     inputs = [x.requires_grad_() for x in (*cosines, torch.tensor(0.2, dtype=torch.float64), raw)]
 
     def evaluate(pos: Tensor, neg: Tensor, mirror: Tensor, tau: Tensor, raw: Tensor) -> Tensor:
-        value: Tensor = loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), tau)
+        value: Tensor = loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS, alike(valid)), tau)
         return value
 
     assert torch.autograd.gradcheck(evaluate, inputs, rtol=1e-6, atol=1e-6)
@@ -412,8 +433,9 @@ def test_extreme_cosines_stay_finite(name: str, tau: float, half: torch.dtype | 
     raw = torch.tensor([[[100.0, 0.0, 0.0], [0.0, 1e-4, 0.0], [1.0, 1.0, 1.0]]] * 2, requires_grad=True)
     temperature = torch.tensor(tau, requires_grad=True)
     valid = torch.tensor([[True, False], [True, True], [True, True]])
+    kind = torch.tensor([[True, False], [True, False], [True, True]])  # two anchors have no negative of another class
     with torch.autocast("cpu", half) if half else contextlib.nullcontext():
-        value = EXTREME[name](Contrast.dense(pos, neg, valid, raw, mirror, IDS[:3]), temperature)
+        value = EXTREME[name](Contrast.dense(pos, neg, valid, raw, mirror, IDS[:3], kind), temperature)
     assert value.isfinite().all()
     found = torch.autograd.grad(value.sum(), [pos, neg, mirror, raw, temperature], allow_unused=True)
     assert all(gradient.isfinite().all() for gradient in found if gradient is not None)

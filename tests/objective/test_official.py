@@ -22,6 +22,7 @@ from ssl_bench.networks.heads import MLP
 from ssl_bench.objective import losses
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
+from ssl_bench.objective.positives import NearestKey, OtherView, Positives, SameLabel
 from ssl_bench.objective.sampling import without_replacement
 from ssl_bench.objective.temperature import Fixed, MACLa, MACLb, Temperature
 
@@ -386,6 +387,59 @@ def lejepa(z: Tensor) -> Tensor:
     return 0.02 * N * (error @ (weights * window)).mean() + 0.98 * (z.mean(0) - z).square().mean()
 
 
+# ---- several positives, by labels
+
+LABELS = torch.tensor([0, 1, 0, 2, 1, 0])
+
+
+def supcon(z: Tensor) -> Tensor:
+    """HobbitLong/SupContrast losses.py, SupConLoss with all views as anchors and base_temperature = temperature."""
+    both, labels = normalize(z.flatten(0, 1), dim=-1), LABELS.repeat(2)
+    logits, self_pair = both @ both.T / TAU, torch.eye(2 * N, dtype=torch.bool)
+    positive = (labels[:, None] == labels) & ~self_pair
+    log_p = logits - logits.masked_fill(self_pair, -torch.inf).exp().sum(1, keepdim=True).log()
+    return -((log_p * positive).sum(1) / positive.sum(1)).mean()
+
+
+def sincere(z: Tensor) -> Tensor:
+    """tufts-ml/SupContrast revised_losses.py, SINCERELoss of both views in one batch."""
+    both, labels = normalize(z.flatten(0, 1), dim=-1), LABELS.repeat(2)
+    logits, same_class = both @ both.T / TAU, labels[:, None] == labels
+    other_classes = logits.masked_fill(same_class, -torch.inf).logsumexp(0)[:, None]
+    positive = same_class & ~torch.eye(2 * N, dtype=torch.bool)
+    each = (torch.logaddexp(logits, other_classes) - logits) * positive
+    return (each / positive.sum(0)).sum() / (2 * N)
+
+
+# ---- the nearest key as the positive
+
+
+def nearest() -> NearestKey:
+    return NearestKey(9, D, 1).double()
+
+
+def neighbours(z: Tensor) -> Tensor:
+    """The key of the largest cosine for each vector of a view."""
+    keys = nearest().queue.keys
+    return torch.stack([max(keys, key=lambda key: float(key @ each)) for each in normalize(z.detach(), dim=-1)])
+
+
+def nt_xent_of(anchors: Tensor, positives: Tensor, others: Tensor) -> Tensor:
+    """Against their positives, ``others`` of the other images and the anchors of the other images."""
+    columns = (
+        (anchors * positives).sum(1, keepdim=True),
+        off_diagonal(anchors @ others.T),
+        off_diagonal(anchors @ anchors.T),
+    )
+    return first_is_right(*(column / TAU for column in columns)).mean()
+
+
+def nnclr(z: Tensor) -> Tensor:
+    """NNCLR (arXiv 2104.14548) with an anchor's negatives themselves, where paper and codes have their neighbours."""
+    a, b = normalize(z, dim=-1)
+    return (nt_xent_of(b, neighbours(z[0]), a) + nt_xent_of(a, neighbours(z[1]), b)) / 2
+
+
 # ---- the comparison
 
 
@@ -405,6 +459,7 @@ class Code(NamedTuple):
     gradient: float = 1
     temperature: Temperature = Fixed(TAU)
     framework: dict[str, Any] = {}  # noqa: RUF012
+    positives: Positives = OtherView()
 
 
 ONE_WAY = {"momentum": 0.99, "symmetric": False}
@@ -446,6 +501,9 @@ CODES: dict[str, Code] = {
     },
     "siglip": Code(siglip, losses.SigLIP(-2.0), CrossView(), "mean"),
     "spectral": Code(spectral, losses.Spectral(0.1), CrossView(), "mean"),
+    "supcon": Code(supcon, losses.SupCon(), InBatch(), "mean", positives=SameLabel()),
+    "sincere": Code(sincere, losses.SINCERE(), InBatch(), "mean", positives=SameLabel()),
+    "nnclr": Code(nnclr, losses.InfoNCE(), InBatch(), "mean", positives=nearest()),
     "byol": Code(byol, losses.BYOL(), NoNegatives(), "sum", framework={"momentum": 0.99, "predictor": 4}),
     "simsiam": Code(
         simsiam, losses.BYOL(), NoNegatives(), "mean", 0.5, 0.5, framework={"stop_gradient": True, "predictor": 4}
@@ -466,8 +524,9 @@ def value_and_gradient(formula: Formula) -> tuple[Tensor, Tensor]:
 def ours(code: Code) -> Formula:
     """The objective of a training step, from projections."""
     framework = Siamese(nn.Identity(), MLP(D, 1, None, D, final_norm="none"), **code.framework)
-    method = Contrastive(framework, code.negatives, code.temperature, code.loss, code.reduction).double()
-    batch = Batch([torch.zeros(N)] * 2, torch.arange(N), torch.zeros(N))
+    parts = code.negatives, code.temperature, code.loss, code.reduction
+    method = Contrastive(framework, *parts, positives=code.positives).double()
+    batch = Batch([torch.zeros(N)] * 2, torch.arange(N), LABELS)
 
     def formula(z: Tensor) -> Tensor:
         outputs: Outputs = {"z": z if framework.symmetric else z[:1]}
@@ -593,6 +652,24 @@ def test_a_remembered_average_is_that_of_the_codes_step_after_step(rho: float | 
         method.remember(found.kept)
         same(loss.log_u[ids], code.u[ids].log())
         same(loss.taus if isinstance(loss, losses.ISogCLR) else code.tau, code.tau)
+
+
+def test_nnclr_of_lightly_has_neighbours_as_anchors_and_negatives_too() -> None:
+    """lightly NNMemoryBankModule and NTXentLoss: NT-Xent of (NN(z), z') in both directions, and of (NN(z'), z).
+
+    Half of its anchors are ours, with neighbours for the negatives of one view; the other half are the neighbours.
+    """
+    z = draw(2, N, D)
+    near, unit = [neighbours(view) for view in z], normalize(z, dim=-1)
+    lightly = [
+        nt_xent_of(unit[1 - v], near[v], near[v]) + nt_xent_of(near[v], unit[1 - v], unit[1 - v]) for v in (0, 1)
+    ]
+    found, expected = float(ours(CODES["nnclr"])(z)), float(sum(lightly)) / 4
+    assert abs(found / expected - 1) > 0.01
+    support = nearest()
+    support.queue = Queue(2 * N, D, 0).double()
+    support.queue.keys.copy_(unit.flatten(0, 1))  # each view is its own neighbour: NT-Xent in both
+    same(ours(CODES["nnclr"]._replace(positives=support))(z), leftthomas(z))
 
 
 # ---- networks
