@@ -49,23 +49,24 @@ class PairLoss(nn.Module):
     All ranks must have batches of one size. Inside ``torch.autocast`` the loss is computed in float32.
 
     A queue or a memory bank takes in the keys of the batch at the end of every call in training mode with gradients
-    enabled. In the same calls the random draws advance (``random_k``, ``swd``); other calls leave them as they are and
-    repeat them. So keep this module outside of activation checkpointing, which calls it twice; the network may be
-    checkpointed. The state is in the ``state_dict``.
+    enabled. In the same calls the random draws advance (``random_k``, ``swd``, ``sigreg``); other calls leave them as
+    they are and repeat them. So keep this module outside of activation checkpointing, which calls it twice; the network
+    may be checkpointed. The state is in the ``state_dict``.
 
     The parameter of ``temperature="learned"`` belongs into the optimiser without weight decay and, on several ranks,
     into a module that DistributedDataParallel wraps.
 
     Args:
-        loss: one of align_uniform, byol, dcl, dclw, decoupled_nt_xent, dual_temperature, eqco, flatnce, infonce
-            (NT-Xent), macl, macl_w, relic and swd, or a :class:`ssl_bench.objective.loss.Loss`.
+        loss: one of align_uniform, barlow_twins, byol, dcl, dclw, decoupled_nt_xent, dual_temperature, eqco, flatnce,
+            infonce (NT-Xent), macl, macl_w, relic, sigreg, swd and vicreg, or a
+            :class:`ssl_bench.objective.loss.Loss`.
         temperature: tau > 0; or fixed, linear, cosine, macl_a, macl_b or learned; or a mapping with one of them as
             ``name`` and its arguments (``{"name": "cosine", "tau": 0.5, "final": 0.1}``); or a
             :class:`ssl_bench.objective.temperature.Temperature`. A fixed one of 0.2 by default.
         negatives: in_batch (both views of all other images: 2 B W - 2), cross_view (the view of the positive only:
             B W - 1), random_k (k of them), queue (of k keys), memory_bank (of ``instances`` images) or none; or a
             :class:`ssl_bench.objective.negatives.Negatives`. ``auto`` is what the loss is made for: cross_view for
-            relic, none for byol and swd, in_batch for all others.
+            relic, none for barlow_twins, byol, sigreg, swd and vicreg, in_batch for all others.
         symmetric: both views are anchors, or only the first. None: only the first for a queue, whose second view is of
             a momentum network, and else both.
         reduction: ``mean`` or ``sum`` over all anchors of this rank, or ``none``.
