@@ -57,9 +57,9 @@ class PairLoss(nn.Module):
     All ranks must have batches of one size. Inside ``torch.autocast`` the loss is computed in float32.
 
     A queue or a memory bank takes in the keys of the batch at the end of every call in training mode with gradients
-    enabled. In the same calls ``sogclr`` and ``isogclr`` remember its images, and the random draws of ``random_k`` and
-    ``swd`` advance; other calls leave them as they are and repeat them. So keep this module outside of activation
-    checkpointing, which calls it twice; the network may be checkpointed. The state is in the ``state_dict``.
+    enabled. In the same calls ``sogclr`` and ``isogclr`` remember its images, and the random draws of ``random_k``,
+    ``swd`` and ``sigreg`` advance; other calls leave them as they are and repeat them. So keep this module outside of
+    activation checkpointing, which calls it twice; the network may be checkpointed. The state is in the ``state_dict``.
 
     The parameters of ``temperature="learned"`` and of ``siglip`` belong into the optimiser without weight decay and, on
     several ranks, into a module that DistributedDataParallel wraps.

@@ -99,6 +99,7 @@ OPTIONS = [
     ["optimizer=adamw", "loss=dcl", "temperature=learned"],
     ["loss=swd", "negatives=none", "precision=fp32"],
     ["loss=isogclr"],
+    ["loss=sigreg", "negatives=none"],
     ["framework.groups=4", "augment=byol"],
     ["augment=multicrop_cifar", "augment.small.size=12", "augment.small.count=2"],
     ["framework=moco_v2", "temperature=macl_a", "loss=macl"],
