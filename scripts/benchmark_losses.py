@@ -76,7 +76,7 @@ def variants(images: int) -> Mapping[str, Contender]:
     others = [
         kind(instances=images) if "instances" in signature(kind).parameters else kind()
         for kind in kinds
-        if kind.needs == {"negatives"}
+        if kind.needs - {"cosine"} == {"negatives"}
     ]
     most = 2 * images - 2  # that an anchor has
     counts = sorted({k for k in (1, 16, 256, 1024, most // 2, most * 3 // 4, most - 1) if k < most})

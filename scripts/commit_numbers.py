@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.papers import measurements, tables, verdicts
+from ssl_bench.papers import comparison, measurements, tables, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim
@@ -127,6 +127,7 @@ def _section(table: Table) -> str:
     if not any(measurements.values(table, cell) for cell in table.cells):
         return "\n\n".join([*parts, measurements.errata(table)]) + "\n"
     parts += [markdown(table, fill(table, table.cells, _none())).rstrip(), *_further(content["cells"])]
+    parts += ["\n".join(compared)] if (compared := comparison.lines(table, _none())) else []
     hours = content["seconds"] / 3600
     time = f"{hours:.1f} hours" if hours >= 1 else f"{content['seconds'] / 60:.0f} minutes"
     versions = f"torch {content['torch']}, commit {content['commit']}"

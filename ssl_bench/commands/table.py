@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.config.build import one_of
-from ssl_bench.papers import formats, verdicts
+from ssl_bench.papers import comparison, formats, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
@@ -35,8 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
     filled = [(table, fill(table, cells, results)) for table, cells in selected]
     text = formats.formatted(options.format, filled)
-    if options.format in verdicts.FORMS and any(isinstance(table, PaperClaim) for table, _ in filled):
-        text = "\n".join(formats.formatted(options.format, [each]) + _verdict(each[0], results) for each in filled)
+    if options.format in verdicts.FORMS:
+        text = "\n".join(formats.formatted(options.format, [each]) + _below(each[0], results) for each in filled)
     print(text, end="", flush=True)
     if options.wandb:
         from ssl_bench.record.wandb import log_table
@@ -46,9 +46,10 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _verdict(table: Table, results: Results) -> str:
-    """The criteria and the verdict of a claim; nothing for another table."""
-    return "\n" + "\n".join(verdicts.judge(table, results).lines()) + "\n" if isinstance(table, PaperClaim) else ""
+def _below(table: Table, results: Results) -> str:
+    """The criteria and the verdict of a claim, the comparisons of a table with a reference; else nothing."""
+    of = verdicts.judge(table, results).lines() if isinstance(table, PaperClaim) else comparison.lines(table, results)
+    return "\n" + "\n".join(of) + "\n" if of else ""
 
 
 def _claims(selection: Selection, form: str) -> int:

@@ -118,6 +118,8 @@ class Table:
         x, y: axis labels of a figure; empty for a table.
         doubling: the x axis is logarithmic to the base 2.
         best: ``row`` or ``column``, in which the best numbers are bold; empty for none.
+        reference: the row with which the others are compared; empty for none.
+        margin: below which a difference does not matter.
     """
 
     name: str
@@ -129,6 +131,8 @@ class Table:
     y: str
     doubling: bool
     best: str
+    reference: str
+    margin: float
 
     @property
     def paper(self) -> str:

@@ -23,7 +23,7 @@ COMMANDS = ("train", "mi", "weight", "none")
 PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
 TABLE_KEYS = {
     *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing", "command"),
-    *("rows", "columns", "each", "x", "y", "best"),
+    *("rows", "columns", "each", "x", "y", "best", "compare"),
 }
 CLAIM_NEEDS = ("claim", "where", "kind", "seeds", "seeds_because", "criteria", "minutes")
 CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "controls", "beside", "theory"}
@@ -176,6 +176,10 @@ def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Tabl
     _check_keys(node, TABLE_KEYS, name)
     if node.get("best"):
         one_of(f"{name}.best", node["best"], ("row", "column"))
+    compare = node.get("compare") or {}
+    _check_keys(compare, {"to", "margin"}, f"{name} compare")
+    if compare and (compare.get("to") not in node["rows"] or not float(compare.get("margin", 0)) > 0):
+        raise ConfigError(f"{name}: compare: set to to the name of a row, and margin to a positive number")
     columns = node["columns"]
     if isinstance(columns, list):
         columns = dict.fromkeys(columns, node.get("each"))
@@ -198,6 +202,8 @@ def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Tabl
         y=node.get("y", ""),
         doubling=bool(x.get("doubling", False)),
         best=str(node.get("best", "")),
+        reference=str(compare.get("to", "")),
+        margin=float(compare.get("margin", 0)),
     )
 
 

@@ -71,7 +71,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_paper_has_claims_with_criteria() -> None:
-    assert len(CLAIMS) >= 14 and {claim.paper for claim in CLAIMS} == set(tables.papers())
+    assert len(CLAIMS) >= 14 and {claim.paper for claim in CLAIMS} == set(tables.papers()) - {"losses"}
     for claim in CLAIMS:
         assert claim.criteria and claim.where and claim.minutes > 0, claim.name
         trained = [cell for cell in claim.cells if cell.command == "train"]

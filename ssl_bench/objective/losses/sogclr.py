@@ -128,10 +128,8 @@ class ISogCLR(SogCLR):
 
     def fresh(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
         log_g, log_u = self._averages(contrast, tau)
-        leaf = tau.detach().clone().requires_grad_()
-        with torch.enable_grad():
-            by_tau = torch.autograd.grad(contrast.lse(leaf).sum(), leaf)[0]
-        slope = (log_u + self.rho + tau * (log_g - log_u).exp() * by_tau).mean(0)  # [B]
+        mean = contrast.sum(lambda s, t, lse: s * (s / t - lse).exp(), tau, contrast.lse(tau))  # sum_k p_k s_k
+        slope = (log_u + self.rho - (log_g - log_u).exp() * mean / tau).mean(0)  # [B]
         slope = self._remembered("slopes", contrast)[0].lerp(slope.clamp(-LARGEST, LARGEST), self.beta)
         taus = (tau[0] - self.eta * slope).clamp(self.tau_min, self.tau_max)
         return super().fresh(contrast, tau) | {"taus": taus, "slopes": slope}
