@@ -19,6 +19,7 @@ import argparse
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import signature
 
 import numpy.random  # noqa: F401  # its 8 MB would else count as memory of the first draw
 import torch
@@ -41,7 +42,11 @@ def ours(z1: Tensor, z2: Tensor, loss: Loss, negatives: Negatives, tiled: bool =
     q = torch.stack([z1, z2])  # [2, N, D]
     e = Embedded(q=q, p=q.flip(0), raw=q, ids=torch.arange(len(z1), device=q.device))
     contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled=tiled))
-    return loss(contrast, torch.tensor(TAU, device=q.device)).mean()
+    tau = loss.temperature(contrast, torch.tensor(TAU, device=q.device))
+    value = loss(contrast, tau).mean()
+    with torch.no_grad():
+        loss.update(e.ids, loss.fresh(contrast, tau))
+    return value
 
 
 def plain(z1: Tensor, z2: Tensor) -> Tensor:
@@ -68,7 +73,11 @@ def storing() -> dict[str, Contender]:
 def variants(images: int) -> Mapping[str, Contender]:
     """Our other losses with the same negatives, and InfoNCE with fewer negatives."""
     kinds = [getattr(losses, name) for name in losses.__all__ if name != "InfoNCE"]
-    others = [kind() for kind in kinds if kind.needs == {"negatives"}]
+    others = [
+        kind(instances=images) if "instances" in signature(kind).parameters else kind()
+        for kind in kinds
+        if kind.needs - {"cosine"} == {"negatives"}
+    ]
     most = 2 * images - 2  # that an anchor has
     counts = sorted({k for k in (1, 16, 256, 1024, most // 2, most * 3 // 4, most - 1) if k < most})
     fewer = [RandomK(k, views="all", shared=False, seed=0) for k in counts]

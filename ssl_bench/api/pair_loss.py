@@ -20,24 +20,27 @@ from ssl_bench.api import options as conf
 from ssl_bench.config.build import find_target, one_of
 from ssl_bench.distributed import active, alone, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
-from ssl_bench.methods.base import NEEDS
+from ssl_bench.methods.base import NEEDS, needs_of_loss
 from ssl_bench.networks.encoder import full_precision, unit
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import MemoryBank, Negatives, Queue
 from ssl_bench.objective.sampling import StepGenerator
+from ssl_bench.objective.similarity import SIMILARITIES, Name
 from ssl_bench.objective.temperature import Fixed, Learned, MACLa, MACLb, Progress, Temperature
 
 WITHOUT_PROGRESS = (Fixed, MACLa, MACLb, Learned)  # exactly these; any other temperature may depend on the progress
 REMEDIES = {
     "negatives": "set negatives to an option other than none",
     "aligned": "set negatives=cross_view, or leave negatives out",
+    "own_view": "set negatives=own_view, or leave negatives out",
     "both_views": "set negatives=cross_view",
     "two_views": "set symmetric=true",
     "no_more_views": "give two views",
     "tau": "set temperature to a number",
     "dense": "set cosines to auto or dense",
+    "cosine": "leave similarity out",
 }
 
 
@@ -49,23 +52,23 @@ class PairLoss(nn.Module):
     All ranks must have batches of one size. Inside ``torch.autocast`` the loss is computed in float32.
 
     A queue or a memory bank takes in the keys of the batch at the end of every call in training mode with gradients
-    enabled. In the same calls the random draws advance (``random_k``, ``swd``); other calls leave them as they are and
-    repeat them. So keep this module outside of activation checkpointing, which calls it twice; the network may be
-    checkpointed. The state is in the ``state_dict``.
+    enabled. In the same calls ``sogclr`` and ``isogclr`` remember its images, and the random draws of ``random_k`` and
+    ``swd`` advance; other calls leave them as they are and repeat them. So keep this module outside of activation
+    checkpointing, which calls it twice; the network may be checkpointed. The state is in the ``state_dict``.
 
-    The parameter of ``temperature="learned"`` belongs into the optimiser without weight decay and, on several ranks,
-    into a module that DistributedDataParallel wraps.
+    The parameters of ``temperature="learned"`` and of ``siglip`` belong into the optimiser without weight decay and, on
+    several ranks, into a module that DistributedDataParallel wraps.
 
     Args:
-        loss: one of align_uniform, byol, dcl, dclw, decoupled_nt_xent, dual_temperature, eqco, flatnce, infonce
-            (NT-Xent), macl, macl_w, relic and swd, or a :class:`ssl_bench.objective.loss.Loss`.
+        loss: a name in ``conf/loss``, such as dcl, or infonce for NT-Xent (``loss="?"`` is refused with all names), or
+            a :class:`ssl_bench.objective.loss.Loss`.
         temperature: tau > 0; or fixed, linear, cosine, macl_a, macl_b or learned; or a mapping with one of them as
             ``name`` and its arguments (``{"name": "cosine", "tau": 0.5, "final": 0.1}``); or a
             :class:`ssl_bench.objective.temperature.Temperature`. A fixed one of 0.2 by default.
-        negatives: in_batch (both views of all other images: 2 B W - 2), cross_view (the view of the positive only:
-            B W - 1), random_k (k of them), queue (of k keys), memory_bank (of ``instances`` images) or none; or a
-            :class:`ssl_bench.objective.negatives.Negatives`. ``auto`` is what the loss is made for: cross_view for
-            relic, none for byol and swd, in_batch for all others.
+        negatives: in_batch (both views of all other images: 2 B W - 2), cross_view or own_view (the view of the
+            positive or of the anchor only: B W - 1), random_k (k of them), queue (of k keys), memory_bank (of
+            ``instances`` images) or none; or a :class:`ssl_bench.objective.negatives.Negatives`. ``auto`` is what the
+            loss ``needs``: cross_view for relic, own_view for dhel, none if it needs no negatives, else in_batch.
         symmetric: both views are anchors, or only the first. None: only the first for a queue, whose second view is of
             a momentum network, and else both.
         reduction: ``mean`` or ``sum`` over all anchors of this rank, or ``none``.
@@ -73,6 +76,8 @@ class PairLoss(nn.Module):
             rank's own, and must not be in a DistributedDataParallel that broadcasts buffers.
         cosines: ``dense`` stores all cosines; ``tiled`` computes them in panels that are never stored; ``auto`` is
             tiled where they are many, and dense inside ``torch.compile``.
+        similarity: what takes the place of the cosine in s / tau: ``cosine``, ``arctanh`` or ``student``
+            (:mod:`ssl_bench.objective.similarity`).
         seed: of a queue's first keys and of all draws, the same on all ranks.
         options: arguments of the loss (``alpha`` of eqco, ``sigma`` of dclw, ``weight``, ...) and of the negatives
             (``k``, ``instances``, ...). Their defaults are those of conf/. The width ``dim`` of the keys is taken from
@@ -94,15 +99,17 @@ class PairLoss(nn.Module):
         reduction: Literal["mean", "sum", "none"] = "mean",
         gather: bool = True,
         cosines: Literal["auto", "dense", "tiled"] = "auto",
+        similarity: Name = "cosine",
         seed: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
         one_of("reduction", reduction, ("mean", "sum", "none"))
         one_of("cosines", cosines, ("auto", "dense", "tiled"))
+        one_of("similarity", similarity, list(SIMILARITIES))
         conf.chosen_from("loss", loss, Loss)
         conf.chosen_from("negatives", negatives, Negatives)
-        self.reduction, self.gather, self.cosines = reduction, gather, cosines
+        self.reduction, self.gather, self.cosines, self.similarity = reduction, gather, cosines, similarity
         loss_node = conf.node("loss", loss) if isinstance(loss, str) else {}
         if negatives == "auto":
             negatives = _suited(find_target(loss_node, "loss") if loss_node else type(loss))
@@ -135,7 +142,7 @@ class PairLoss(nn.Module):
             z1, z2: two views [B, D] of the same images, of any length. Or ``z1`` is a list of two or more views: those
                 after the second are further positives of the first two and are no anchors themselves.
             ids: [B] integers, the number of each image: two rows with one number are never negatives of each other.
-                None: all images of all ranks are different. A memory bank needs them.
+                None: all images of all ranks are different. A memory bank, sogclr and isogclr need them.
             progress: share of the training that is done, in [0, 1], for a scheduled temperature.
             return_stats: also return the diagnostics of :mod:`ssl_bench.objective.diagnostics` as scalars, over the
                 anchors of all ranks, which must all ask for them: ``npc/mean`` (the multiplier of InfoNCE's gradient),
@@ -164,12 +171,13 @@ class PairLoss(nn.Module):
             self._check_count(negatives.count(images * world()), images)
             self._check_ids(negatives, ids)
             tiled = {"auto": False if torch.compiler.is_compiling() else None, "dense": False, "tiled": True}
-            contrast = negatives.select(Contrast.of(e, _kept(negatives, negatives.bank(e)), tiled[self.cosines]))
-            tau = self.temperature(self._checked(progress), contrast)
+            bank = _kept(negatives, negatives.bank(e))
+            contrast = negatives.select(Contrast.of(e, bank, tiled[self.cosines], self.similarity))
+            tau = self.loss.temperature(contrast, self.temperature(self._checked(progress), contrast))
             values = self.loss(contrast, tau)  # [V, B]
             stats = diagnose(contrast, tau, self.loss) if return_stats else {}
             if self.training and torch.is_grad_enabled():
-                self._advance(negatives, e)
+                self._advance(negatives, e, contrast, tau)
         value = {"mean": values.mean, "sum": values.sum, "none": lambda: values}[self.reduction]()
         return (value, stats) if return_stats else value
 
@@ -183,8 +191,14 @@ class PairLoss(nn.Module):
         """Refuse parts of which one needs something that the others do not give."""
         gives = negatives.gives | {"both_views"} | ({"two_views"} if self.symmetric else set())
         gives |= ({"tau"} if self.loss.uses_tau else set()) | (set() if self.cosines == "tiled" else {"dense"})
-        for part in (self.loss, negatives, self.temperature):
-            for need in sorted(part.needs - gives, key=list(NEEDS).index):
+        gives |= {"cosine"} if self.similarity == "cosine" else set()
+        needs_of = {
+            self.loss: needs_of_loss(self.loss),
+            negatives: negatives.needs,
+            self.temperature: self.temperature.needs,
+        }
+        for part, needs in needs_of.items():
+            for need in sorted(needs - gives, key=list(NEEDS).index):
                 raise ConfigError(f"{type(part).__name__} needs {NEEDS[need][0]}: {REMEDIES[need]}")
 
     def _check_views(self, views: list[Any], ids: Tensor | None) -> None:
@@ -198,9 +212,9 @@ class PairLoss(nn.Module):
         if ids is not None:
             fits = list(ids.shape) == shapes[0][:1] and not ids.is_floating_point()
             require(fits, "ids", f"{ids.dtype} {list(ids.shape)}", f"integers [{shapes[0][0]}], one for each image")
-        elif isinstance(self.negatives, MemoryBank) or "instances" in self._node:
+        elif self.loss.instances or isinstance(self.negatives, MemoryBank) or "instances" in self._node:
             raise InvalidValue(
-                "ids", None, "the numbers of the images, from 0 to instances - 1: a memory bank has a row for each"
+                "ids", None, "the numbers of the images, from 0 to instances - 1: something is kept for each"
             )
 
     def _check_count(self, count: int, images: int) -> None:
@@ -264,7 +278,8 @@ class PairLoss(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
-    def _advance(self, negatives: Negatives, e: Embedded) -> None:
+    def _advance(self, negatives: Negatives, e: Embedded, contrast: Contrast, tau: Tensor) -> None:
+        self.loss.update(e.ids, self.loss.fresh(contrast, tau))
         negatives.update(e.detach())
         for module in self.modules():
             if isinstance(module, StepGenerator):
@@ -273,7 +288,8 @@ class PairLoss(nn.Module):
 
 def _suited(kind: Any) -> str:
     """The negatives that a loss is made for."""
-    return "cross_view" if "aligned" in kind.needs else "in_batch" if "negatives" in kind.needs else "none"
+    made_for = {"aligned": "cross_view", "own_view": "own_view", "negatives": "in_batch"}
+    return next((negatives for need, negatives in made_for.items() if need in kind.needs), "none")
 
 
 def _divided(

@@ -138,7 +138,7 @@ def steps(framework: str) -> list[Step64]:
     if all(config[group] is None for group in OBJECTIVE):
         candidates = {"its own loss": [config]}
     else:
-        pools = [config["negatives"], node("negatives", "in_batch"), node("negatives", "cross_view")]
+        pools = [config["negatives"], *(node("negatives", name) for name in ("in_batch", "cross_view", "own_view"))]
         losses = {name: node("loss", name) for name in options("loss")}
         candidates = {n: [config | {"loss": loss, "negatives": pool} for pool in pools] for n, loss in losses.items()}
     return [step for name, configs in candidates.items() if (step := reference(name, configs)) is not None]

@@ -53,7 +53,7 @@ def estimate(config: dict[str, Any]) -> float:
     d, n, hidden = config["dimensions"], config["pairs"], config["hidden"]
     rho = math.sqrt(1 - math.exp(-2 * config["information"] / d))
     f, g = (nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, config["outputs"])) for _ in range(2))
-    optimizer = torch.optim.Adam([*f.parameters(), *g.parameters()], config["lr"], fused=True)
+    optimizer = torch.optim.Adam([*f.parameters(), *g.parameters(), *loss.parameters()], config["lr"], fused=True)
     generator, ids, negatives = torch.Generator().manual_seed(config["seed"]), torch.arange(n), CrossView()
 
     def batch(progress: float) -> tuple[Contrast, Tensor]:

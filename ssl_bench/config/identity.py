@@ -33,7 +33,13 @@ ADDED: dict[str, dict[str, Any]] = {
         "loss.own_view": False,
         "optimizer.decay_norms": False,
     },
-    "0.3.0": {"init": None, "backbone.freeze": False, "backbone.args": None},
+    "0.3.0": {
+        "init": None,
+        "similarity": "cosine",
+        "backbone.freeze": False,
+        "backbone.args": None,
+        "framework.stop_gradient": False,
+    },
 }
 # Modules whose classes have another place since a version, the first that begins a ``_target_`` counts.
 MOVED: dict[str, dict[str, str]] = {

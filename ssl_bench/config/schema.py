@@ -24,6 +24,7 @@ EXACT |= {
     "precision": Literal["auto", "fp32", "fp16", "bf16", "fp64"],
     "graph": bool | Literal["auto"],
     "reduction": Literal["mean", "sum"],
+    "similarity": Literal["cosine", "arctanh", "student"],
     "cosines": Literal["auto", "dense", "tiled"],
     "images_on": Literal["auto", "device", "host"],
     "mode": Literal["offline", "online", "tensorboard", "off"],
@@ -85,6 +86,7 @@ class Config:
     compile_views: Any = MISSING
     graph: Any = MISSING
     reduction: str = MISSING
+    similarity: str = MISSING
     plugins: Any = MISSING
     cosines: str = MISSING
     devices: int = MISSING

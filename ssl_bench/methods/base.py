@@ -5,6 +5,7 @@ Shapes: V anchor views; B images on this rank; D width; F features of the backbo
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import Negatives
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.objective.shards import Shards
+from ssl_bench.objective.similarity import Name
 from ssl_bench.objective.temperature import Progress, Temperature
 
 Norm = Literal["sync", "shuffle", "local"]
@@ -164,6 +166,14 @@ class Framework(nn.Module, ABC):
         """Move the momentum network, if there is one; called after each optimiser step."""
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What negatives and a loss keep of a batch."""
+
+    e: Embedded
+    fresh: dict[str, Tensor]
+
+
 class Contrastive(Method):
     """A contrastive method, made of framework, negatives, temperature and loss.
 
@@ -172,6 +182,7 @@ class Contrastive(Method):
             the images (Google's SimCLR, MACL's code), which is twice as much for two views.
         tiled: whether cosines are computed in panels that are never stored; None: where they are many.
         views: of an image; those after the second are positives of the first two, not anchors.
+        similarity: what takes the place of the cosine in s / tau (:mod:`ssl_bench.objective.similarity`).
 
     Raises:
         MissingNeed: a part needs something that the others do not give.
@@ -186,6 +197,7 @@ class Contrastive(Method):
         reduction: Literal["mean", "sum"] = "mean",
         tiled: bool | None = None,
         views: int = 2,
+        similarity: Name = "cosine",
     ) -> None:
         super().__init__()
         if views > 2 and "two_views" not in framework.gives:
@@ -195,12 +207,14 @@ class Contrastive(Method):
         gives = framework.gives | negatives.gives
         gives |= {"tau"} if loss.uses_tau else set()
         gives |= set() if tiled else {"dense"}
-        needs_of = {"loss": loss.needs, "negatives": negatives.needs, "temperature": temperature.needs}
+        gives |= {"cosine"} if similarity == "cosine" else set()
+        needs_of = {"loss": needs_of_loss(loss), "negatives": negatives.needs, "temperature": temperature.needs}
         for group, needs in needs_of.items():
             for need in sorted(needs - gives, key=list(NEEDS).index):
                 raise MissingNeed(group, need)
         self.framework, self.negatives, self.temperature, self.loss = framework, negatives, temperature, loss
         self.norm, self.groups, self.reduction, self.tiled = framework.norm, framework.groups, reduction, tiled
+        self.similarity: Name = similarity
 
     @property
     def encoder(self) -> nn.Module:  # type: ignore[override]
@@ -219,19 +233,22 @@ class Contrastive(Method):
         # Half precision ends here: unit vectors, cosines and logits are float32 (or float64, where that was asked for).
         with torch.autocast(batch.ids.device.type, enabled=False):
             e = self.framework.embed(outputs, batch.ids)
-            contrast = self.negatives.select(Contrast.of(e, self.negatives.bank(e), self.tiled))
-            tau = self.temperature(progress, contrast)
+            contrast = self.negatives.select(Contrast.of(e, self.negatives.bank(e), self.tiled, self.similarity))
+            tau = self.loss.temperature(contrast, self.temperature(progress, contrast))
             loss = self.loss(contrast, tau).mean(1)  # [V]
+            with torch.no_grad():
+                kept = Kept(e.detach(), self.loss.fresh(contrast, tau))
             values = (
                 diagnose(contrast, tau, self.loss)
                 if diagnostics
                 else {"tau": tau.detach().mean() if tau.ndim else tau.detach()}
             )
-        return StepResult(loss.mean() if self.reduction == "mean" else loss.sum(), values, e.detach())
+        return StepResult(loss.mean() if self.reduction == "mean" else loss.sum(), values, kept)
 
     @torch.no_grad()
-    def remember(self, kept: Embedded) -> None:
-        self.negatives.update(kept)
+    def remember(self, kept: Kept) -> None:
+        self.negatives.update(kept.e)
+        self.loss.update(kept.e.ids, kept.fresh)
 
     def advance(self, progress: float) -> None:
         self.framework.after_step(progress)
@@ -244,6 +261,7 @@ class Contrastive(Method):
 NEEDS: Mapping[str, tuple[str, str]] = {
     "negatives": ("negatives", "set negatives to an option other than none"),
     "aligned": ("candidates aligned across views", "set negatives=cross_view"),
+    "own_view": ("candidates of the anchor's own view", "set negatives=own_view"),
     "both_views": ("keys of both views", "set framework.symmetric=true, or negatives=cross_view"),
     "two_views": (
         "two views of one network that are each other's positives",
@@ -252,7 +270,13 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "no_more_views": ("two views of an image and no more", "set augment to an option that makes two"),
     "tau": ("a loss that depends on the temperature", "set temperature=fixed"),
     "dense": ("all cosines at once", "set cosines to auto or dense"),
+    "cosine": ("the cosine as similarity", "set similarity=cosine"),
 }
+
+
+def needs_of_loss(loss: Loss) -> frozenset[str]:
+    """What a loss needs; without the temperature there is no s / tau in which a similarity could take s's place."""
+    return loss.needs if loss.uses_tau else loss.needs | {"cosine"}
 
 
 class MissingNeed(ValueError):

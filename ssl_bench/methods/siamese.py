@@ -1,6 +1,6 @@
 """The Siamese framework: two views of an image through one network, or through a network and its moving average.
 
-SimCLR, MoCo, SiMo, ReLIC and BYOL are settings of this one class. Negatives are configured separately.
+SimCLR, MoCo, SiMo, ReLIC, BYOL and SimSiam are settings of this one class. Negatives are configured separately.
 
 Shapes: V views; B images on this rank; G groups; D width.
 """
@@ -38,6 +38,7 @@ class Siamese(Framework):
         final_momentum: the momentum at the end of the training, reached on half a cosine (BYOL appendix C.2); None: the
             momentum is constant.
         predictor: None, or the hidden width of a two-layer MLP that anchors pass after the head (BYOL).
+        stop_gradient: without a momentum network, positives have no gradient (SimSiam).
         symmetric: both views are anchors, or only the first.
         views_forward: ``joint``: all views in one forward, so that batch statistics are over all of them (official
             SimCLR); ``separate``: one forward per view (most PyTorch codes).
@@ -61,6 +62,7 @@ class Siamese(Framework):
         views_forward: Literal["joint", "separate"] = "joint",
         norm: Literal["sync", "shuffle", "local"] = "sync",
         groups: int = 1,
+        stop_gradient: bool = False,
     ) -> None:
         super().__init__()
         for name, value in {"momentum": momentum, "final_momentum": final_momentum}.items():
@@ -71,13 +73,14 @@ class Siamese(Framework):
         require(averaged or final_momentum is None, "final_momentum", final_momentum, f"null, {remedy}")
         self.momentum, self.final_momentum = momentum, final_momentum
         self.views_forward, self.norm, self.groups, self.symmetric = views_forward, norm, groups, symmetric
+        self.stop_gradient = stop_gradient
         self.encoder = Encoder(backbone, head)
         self.target = None if momentum is None else copy.deepcopy(self.encoder).requires_grad_(False)
         require(predictor is None or predictor >= 1, "predictor", predictor, "1 or more, or null")
         width = head.num_features
         self.predictor = None if predictor is None else MLP(width, 2, predictor, width, True, "none")
         self.gives = frozenset({"both_views"} if symmetric else {})
-        if symmetric and momentum is None and predictor is None:
+        if symmetric and momentum is None and predictor is None and not stop_gradient:
             self.gives |= {"two_views"}
 
     def trained_outputs(self, batch: Batch) -> Outputs:
@@ -118,7 +121,7 @@ class Siamese(Framework):
         else:
             units = q if self.predictor is None and self.symmetric else unit(z)
             p = _first(units.flip(0), anchors)
-        return Embedded(q, p, raw, ids)
+        return Embedded(q, p.detach() if self.stop_gradient else p, raw, ids)
 
     def _keys(self, views: list[Tensor]) -> Tensor:
         assert self.target is not None

@@ -35,8 +35,8 @@ class MLP(Head):
         hidden: width of all hidden layers, or one width for each; None: ``inputs``.
         out: width of the projection.
         norm: put a BN after each hidden Linear.
-        final_norm: BN after the last Linear: ``none``, ``scale`` (no shift, SimCLR) or ``affine`` (scale and shift,
-            SiMo).
+        final_norm: BN after the last Linear: ``none``, ``plain`` (no scale, no shift, SimSiam), ``scale`` (no shift,
+            SimCLR) or ``affine`` (scale and shift, SiMo).
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class MLP(Head):
         hidden: int | tuple[int, ...] | None,
         out: int,
         norm: bool = True,
-        final_norm: Literal["none", "scale", "affine"] = "scale",
+        final_norm: Literal["none", "plain", "scale", "affine"] = "scale",
     ) -> None:
         super().__init__()
         require(1 <= layers <= 100, "layers", layers, "1 to 100")
@@ -65,6 +65,7 @@ class MLP(Head):
         if final_norm != "none":
             nn.init.normal_(last.weight, std=0.01)
             final = nn.BatchNorm1d(out)
+            final.weight.requires_grad_(final_norm != "plain")
             final.bias.requires_grad_(final_norm == "affine")
             stack += [final]
         self.layers = nn.Sequential(*stack)

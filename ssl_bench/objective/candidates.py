@@ -3,8 +3,8 @@
 Shapes: V anchor views; B images on this rank; D width; C candidates; K of them are negatives of an anchor.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,16 @@ class Candidates:
         raise NotImplementedError
 
     def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """log sum_k exp(s_k / tau) over the negatives [V, B], and the same at ``second_tau`` without gradient."""
+        """log sum_k exp(s_k / tau) over the negatives [V, B], and the same at ``second_tau``."""
+        raise NotImplementedError
+
+    def reduce(self, f: tiles.Reduction, *values: Tensor) -> Tensor:
+        """``f`` of each anchor's cosines [V, B], as in :func:`ssl_bench.objective.tiles.reduced`.
+
+        Args:
+            f: takes any dimensions before the last two.
+            values: [] or [V, B], all tensors of which ``f`` has a gradient.
+        """
         raise NotImplementedError
 
     def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -55,11 +64,11 @@ class Cosines(Candidates):
         return rows.sum(-1).view(-1, self.neg.shape[1])
 
     def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        if second_tau is None:
-            return self._lse(tau), None
-        with torch.no_grad():
-            second = self._lse(second_tau)
-        return self._lse(tau), second
+        return self._lse(tau), None if second_tau is None else self._lse(second_tau)
+
+    def reduce(self, f: tiles.Reduction, *values: Tensor) -> Tensor:
+        left_out = None if self.valid is None else ~self.valid
+        return f(self.neg, left_out, *(value[..., None] if value.ndim else value for value in values))
 
     def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         if anchors is not None:
@@ -88,20 +97,66 @@ class Excluded:
 
 
 @dataclass(frozen=True)
-class Pool(Candidates):
-    """All keys except those that show the anchor's own image.
+class Keyed(Candidates):
+    """Candidates of which the vectors are known.
 
     Attributes:
         q: [V, B, D] anchors.
         keys: [C, D], or [V, C, D] where each view has its own.
+    """
+
+    q: Tensor
+    keys: Tensor
+
+    def choice(self, view: int | slice) -> tiles.Choice:
+        """Which keys count for the anchors of a view, or for those of all views one after another."""
+        raise NotImplementedError
+
+    def in_panels(self) -> bool:
+        """Whether the cosines of all anchors are never stored at once."""
+        raise NotImplementedError
+
+    def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if not self.in_panels():
+            return Cosines(*self.cosines()).lse(tau, second_tau)
+        first, second = self._by_view(tiles.lse, tau, second_tau)
+        assert first is not None
+        return first, second
+
+    def reduce(self, f: tiles.Reduction, *values: Tensor) -> Tensor:
+        if not self.in_panels():
+            return Cosines(*self.cosines()).reduce(f, *values)
+        (found,) = self._by_view(lambda q, keys, choice, *each: [tiles.reduced(q, keys, choice, f, *each)], *values)
+        assert found is not None
+        return found
+
+    def detached_for(self, q: Tensor) -> Candidates:
+        return replace(self, q=q, keys=self.keys.detach())
+
+    def _by_view(self, compute: Callable[..., Iterable[Tensor | None]], *values: Tensor | None) -> list[Tensor | None]:
+        """Results [V, B] of a function of tiles.py that returns [R] each, with the ``values`` [] or [V, B]."""
+        if self.keys.ndim == 2:  # the anchors of all views are rows of one matrix
+            flat = (value.flatten() if value is not None and value.ndim else value for value in values)
+            rows = compute(self.q.flatten(0, 1), self.keys, self.choice(slice(None)), *flat)
+            return [None if found is None else found.unflatten(0, self.q.shape[:2]) for found in rows]
+        each = [
+            compute(self.q[v], keys, self.choice(v), *(x[v] if x is not None and x.ndim else x for x in values))
+            for v, keys in enumerate(self.keys)
+        ]
+        return [None if found[0] is None else torch.stack(found) for found in zip(*each, strict=True)]
+
+
+@dataclass(frozen=True)
+class Pool(Keyed):
+    """All keys except those that show the anchor's own image.
+
+    Attributes:
         image_ids: ids of the images of the anchors [B] and of the keys [C]; a key with the anchor's id is excluded.
             None: no key shows an anchor's image.
         excluded: keys that do not count, in place of ``image_ids``; None: only ``image_ids`` excludes keys.
         tiled: never store the cosines of all anchors at once; None: where they are many.
     """
 
-    q: Tensor
-    keys: Tensor
     image_ids: tuple[Tensor, Tensor] | None
     excluded: Excluded | None = None
     tiled: bool | None = None
@@ -116,23 +171,17 @@ class Pool(Candidates):
         same = torch.searchsorted(key_ids, anchor_ids, right=True) - torch.searchsorted(key_ids, anchor_ids)  # [B]
         return (len(key_ids) - same)[None]  # [1, B]
 
-    def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def in_panels(self) -> bool:
         # A mask of random bits is faster in panels, which need no boolean for each cosine.
-        if self.excluded is None and not _is_tiled(self.tiled, self.q, self.keys):
-            return Cosines(*self.cosines()).lse(tau, second_tau)
-        if self.keys.ndim == 2:  # the anchors of all views are rows of one matrix
-            views = len(self.q)
-            ids = None if self.image_ids is None else (self.image_ids[0].repeat(views), self.image_ids[1])
-            excluded = None if self.excluded is None else self.excluded.bits.flatten(0, 1)
-            rows = tiles.pooled_lse(self.q.flatten(0, 1), self.keys, _flat(tau), _flat(second_tau), ids, excluded)
-            return _split(rows, views)
-        each = [
-            tiles.pooled_lse(
-                self.q[v], keys, _of_view(tau, v), _of_view(second_tau, v), self.image_ids, self._excluded_of(v)
-            )
-            for v, keys in enumerate(self.keys)
-        ]
-        return _stack(each)
+        return self.excluded is not None or _is_tiled(self.tiled, self.q, self.keys)
+
+    def choice(self, view: int | slice) -> tiles.Choice:
+        if self.excluded is not None:
+            return tiles.Choice(excluded=self.excluded.bits[view].flatten(0, -2))
+        if self.image_ids is None:
+            return tiles.Choice()
+        anchor_ids, key_ids = self.image_ids
+        return tiles.Choice((anchor_ids if isinstance(view, int) else anchor_ids.repeat(len(self.q)), key_ids))
 
     def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         neg = products(self.q if anchors is None else anchors, self.keys)  # [V, B, C]
@@ -140,19 +189,11 @@ class Pool(Candidates):
             return neg, ~unpack(self.excluded.bits, neg.shape[-1])
         return neg, None if self.image_ids is None else self.image_ids[0][:, None] != self.image_ids[1]  # [B, C]
 
-    def _excluded_of(self, view: int) -> Tensor | None:
-        return None if self.excluded is None else self.excluded.bits[view]
-
-    def detached_for(self, q: Tensor) -> Candidates:
-        return replace(self, q=q, keys=self.keys.detach())
-
 
 @dataclass(frozen=True)
-class Picks(Candidates):
-    """The keys ``index`` [V, B, K] of each anchor; ``q``, ``keys`` and ``tiled`` as in :class:`Pool`."""
+class Picks(Keyed):
+    """The keys ``index`` [V, B, K] of each anchor; ``tiled`` as in :class:`Pool`."""
 
-    q: Tensor
-    keys: Tensor
     index: Tensor
     tiled: bool | None = None
 
@@ -160,51 +201,16 @@ class Picks(Candidates):
     def count(self) -> Tensor | int:
         return self.index.shape[-1]
 
-    def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        if not _is_tiled(self.tiled, self.q, self.keys):
-            return Cosines(*self.cosines()).lse(tau, second_tau)
-        if self.keys.ndim == 2:
-            index = self.index.flatten(0, 1)
-            rows = tiles.picked_lse(self.q.flatten(0, 1), self.keys, _flat(tau), _flat(second_tau), index)
-            return _split(rows, len(self.q))
-        each = [
-            tiles.picked_lse(self.q[v], keys, _of_view(tau, v), _of_view(second_tau, v), self.index[v])
-            for v, keys in enumerate(self.keys)
-        ]
-        return _stack(each)
+    def in_panels(self) -> bool:
+        return _is_tiled(self.tiled, self.q, self.keys)
+
+    def choice(self, view: int | slice) -> tiles.Choice:
+        return tiles.Choice(index=self.index[view].flatten(0, -2))
 
     def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         full = products(self.q if anchors is None else anchors, self.keys)  # [V, B, C]
         return full.gather(-1, self.index.long()), None
 
-    def detached_for(self, q: Tensor) -> Candidates:
-        return replace(self, q=q, keys=self.keys.detach())
-
 
 def _is_tiled(setting: bool | None, q: Tensor, keys: Tensor) -> bool:
     return setting if setting is not None else q[..., 0].numel() * keys.shape[-2] > tiles.panel(q)
-
-
-Maybe = TypeVar("Maybe", Tensor, Tensor | None)
-
-
-def _flat(tau: Maybe) -> Maybe:
-    """[V, B] as [V B]; a scalar as it is."""
-    return tau.flatten() if tau is not None and tau.ndim else tau
-
-
-def _of_view(values: Maybe, view: int) -> Maybe:
-    """Values of one view; a scalar as it is."""
-    return values[view] if values is not None and values.ndim else values
-
-
-def _split(rows: tuple[Tensor, Tensor | None], views: int) -> tuple[Tensor, Tensor | None]:
-    """[V B] as [V, B], for both temperatures."""
-    first, second = rows
-    return first.unflatten(0, (views, -1)), None if second is None else second.unflatten(0, (views, -1))
-
-
-def _stack(each: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
-    """[B] of each view as [V, B], for both temperatures."""
-    firsts, seconds = zip(*each, strict=True)
-    return torch.stack(firsts), None if seconds[0] is None else torch.stack(seconds)

@@ -4,12 +4,17 @@ Shapes: V anchor views (2 symmetric, 1 one-directional), B images on this rank, 
 all ranks.
 """
 
+import copy
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ssl_bench.objective.candidates import Candidates, Cosines, Excluded, Picks, Pool
+from ssl_bench.objective.similarity import SIMILARITIES, Name
 
 
 @dataclass(frozen=True)
@@ -55,20 +60,23 @@ class Bank:
 
 
 class Contrast:
-    """Cosines, not divided by the temperature, of anchors with their positives and their negatives.
+    """Similarities, not divided by the temperature, of anchors with their positives and their negatives.
 
-    With s the cosine of an anchor and its positive and l = log sum_k exp(s_k / tau) over its K negatives, most losses
-    are functions of u = l - s / tau, the log-odds against the positive.
+    With s the similarity of an anchor and its positive, in general their cosine, and l = log sum_k exp(s_k / tau) over
+    its K negatives, most losses are functions of u = l - s / tau, the log-odds against the positive.
 
     :meth:`of` makes one from vectors, :meth:`dense` from cosines.
 
     Attributes:
-        pos: [V, B] cosines with the positives, in [-1, 1].
+        pos: [V, B] similarities with the positives.
+        cosine: [V, B] cosines with the positives, in [-1, 1], for what measures how far they agree.
         raw: [V, B, D] anchors before normalisation; None if they are not known.
+        ids: [B] image of each anchor; None if they are not known.
     """
 
     pos: Tensor
     raw: Tensor | None
+    ids: Tensor | None
 
     def __init__(
         self,
@@ -78,8 +86,11 @@ class Contrast:
         q: Tensor | None = None,
         p: Tensor | None = None,
         mirror: Tensor | None = None,
+        similarity: Callable[[Tensor], Tensor] | None = None,
+        ids: Tensor | None = None,
     ) -> None:
-        self.pos, self.candidates, self.raw = pos, candidates, raw
+        self.cosine, self.candidates, self.raw, self.ids = pos, candidates, raw, ids
+        self.pos, self._similarity = pos if similarity is None else similarity(pos), similarity
         self._q, self._p, self._mirror = q, p, mirror
         self._last_lse: tuple[Tensor, Tensor] | None = None  # the last temperature and lse at it
 
@@ -91,6 +102,7 @@ class Contrast:
         valid: Tensor | None = None,
         raw: Tensor | None = None,
         mirror: Tensor | None = None,
+        ids: Tensor | None = None,
     ) -> "Contrast":
         """Make a contrast from cosines.
 
@@ -100,16 +112,17 @@ class Contrast:
             valid: bool, broadcastable to [V, B, C]; False where a candidate is no negative of the anchor.
             raw: [V, B, D] anchors before normalisation, for losses that act on them.
             mirror: [V, B, C] cosines of the positives with the same candidates, for losses that compare the two.
+            ids: [B] image of each anchor, for losses that remember numbers of images.
 
         Raises:
             ValueError: shapes that do not fit together.
         """
         if pos.ndim != 2 or neg.ndim != 3 or neg.shape[:2] != pos.shape:
             raise ValueError(f"pos must be [V, B] and neg [V, B, C], got {tuple(pos.shape)} and {tuple(neg.shape)}")
-        return cls(pos, Cosines(neg, valid), raw, mirror=mirror)
+        return cls(pos, Cosines(neg, valid), raw, mirror=mirror, ids=ids)
 
     @classmethod
-    def of(cls, e: Embedded, bank: Bank | None, tiled: bool | None = None) -> "Contrast":
+    def of(cls, e: Embedded, bank: Bank | None, tiled: bool | None = None, similarity: Name = "cosine") -> "Contrast":
         """Contrast the anchors of ``e`` with its positives and with the candidates of ``bank``.
 
         A candidate is a negative if the id of its image is not the anchor's, which holds for any number of ranks, any
@@ -119,17 +132,17 @@ class Contrast:
             e: anchors and positives.
             bank: None: no negatives.
             tiled: compute in panels that are never stored; None: where the cosines are many.
+            similarity: a function of the cosine (:mod:`ssl_bench.objective.similarity`).
         """
         pos = (e.q * e.p).sum(-1)  # [V, B]
         image_ids = None if bank is None or bank.ids is None else (e.ids, bank.ids)
         candidates = None if bank is None else Pool(e.q, bank.keys, image_ids, tiled=tiled)
-        return cls(pos, candidates, e.raw, e.q, e.p)
+        return cls(pos, candidates, e.raw, e.q, e.p, similarity=SIMILARITIES[similarity], ids=e.ids)
 
     def pick(self, index: Tensor) -> "Contrast":
         """The same contrast with the candidates ``index`` [V, B, K] as the only negatives of each anchor."""
         pool = self._pool()
-        picks = Picks(pool.q, pool.keys, index, pool.tiled)
-        return Contrast(self.pos, picks, self.raw, self._q, self._p)
+        return self._with(Picks(pool.q, pool.keys, index, pool.tiled))
 
     def excluding(self, left_out: Tensor, count: int) -> "Contrast":
         """The same contrast with ``count`` of the candidates as the negatives of each anchor.
@@ -139,8 +152,7 @@ class Contrast:
                 image among them.
         """
         pool = self._pool()
-        rest = Pool(pool.q, pool.keys, None, Excluded(left_out, count), pool.tiled)
-        return Contrast(self.pos, rest, self.raw, self._q, self._p)
+        return self._with(Pool(pool.q, pool.keys, None, Excluded(left_out, count), pool.tiled))
 
     def lse(self, tau: Tensor) -> Tensor:
         """log sum_k exp(s_k / tau) over the negatives, [V, B]; ``tau`` is [] or [V, B], positive.
@@ -149,22 +161,31 @@ class Contrast:
             ValueError: there are no negatives; so for all below that need them.
         """
         if self._last_lse is None or self._last_lse[0] is not tau:
-            self._last_lse = tau, self._negatives().lse(self._cast(tau))[0]
+            self._last_lse = tau, self._lse(tau)[0]
         return self._last_lse[1]
+
+    def sum(self, phi: Callable[..., Tensor], *values: Tensor) -> Tensor:
+        """sum_k phi(s_k, *values) over the negatives, [V, B], of which no matrix is stored where they are many.
+
+        Args:
+            phi: an elementwise function, finite everywhere, of similarities [..., C] and of values [] or [..., 1].
+            values: [] or [V, B], all tensors of which phi has a gradient: it must not take them from elsewhere.
+        """
+        f = functools.partial(_sum, phi, self._similarity)
+        return self._negatives().reduce(f, *map(self._cast, values))
 
     def log_odds(self, tau: Tensor) -> Tensor:
         """u = lse(tau) - pos / tau, [V, B]; sigmoid(u) is DCL's NPC multiplier q_B and MACL's W_i."""
         return self.lse(tau) - self.pos / tau
 
     def log_odds_at(self, tau: Tensor, second_tau: Tensor) -> tuple[Tensor, Tensor]:
-        """The log-odds [V, B] at ``tau`` and, without gradient, at ``second_tau``, in one pass over the candidates.
+        """The log-odds [V, B] at ``tau`` and at ``second_tau``, in one pass over the candidates.
 
         Both temperatures are [] or [V, B], positive.
         """
-        first, second = self._negatives().lse(self._cast(tau), self._cast(second_tau).detach())
-        assert second is not None
+        first, second = self._lse(tau, second_tau)
         self._last_lse = tau, first
-        return first - self.pos / tau, second - self.pos.detach() / second_tau.detach()
+        return first - self.pos / tau, second - self.pos / second_tau
 
     @property
     def has_negatives(self) -> bool:
@@ -205,7 +226,20 @@ class Contrast:
         q, p = self._q.detach().requires_grad_(), self._p.detach()
         candidates = None if self.candidates is None else self.candidates.detached_for(q)
         raw = None if self.raw is None else self.raw.detach()
-        return q, Contrast((q * p).sum(-1), candidates, raw, q, p)
+        return q, Contrast((q * p).sum(-1), candidates, raw, q, p, similarity=self._similarity, ids=self.ids)
+
+    def _with(self, candidates: Candidates) -> "Contrast":
+        """The same contrast with other candidates."""
+        other = copy.copy(self)
+        other.candidates, other._last_lse = candidates, None
+        return other
+
+    def _lse(self, *taus: Tensor) -> Sequence[Any]:
+        """[V, B] at each of one or two temperatures."""
+        negatives, cast = self._negatives(), [self._cast(tau) for tau in taus]
+        if self._similarity is None:
+            return negatives.lse(*cast)
+        return [negatives.reduce(functools.partial(_logsumexp, self._similarity), tau) for tau in cast]
 
     def _negatives(self) -> Candidates:
         if self.candidates is None:
@@ -217,5 +251,22 @@ class Contrast:
             raise ValueError("candidates can be chosen once, among the keys of a bank")
         return self.candidates
 
-    def _cast(self, tau: Tensor) -> Tensor:
-        return tau.to(self.pos.dtype)
+    def _cast(self, value: Tensor) -> Tensor:
+        return value.to(self.pos.dtype)
+
+
+def _logsumexp(similarity: Callable[[Tensor], Tensor], cosines: Tensor, left_out: Tensor | None, tau: Tensor) -> Tensor:
+    logits = similarity(cosines) / tau
+    return (logits if left_out is None else logits.masked_fill(left_out, float("-inf"))).logsumexp(-1)
+
+
+def _sum(
+    phi: Callable[..., Tensor],
+    similarity: Callable[[Tensor], Tensor] | None,
+    cosines: Tensor,
+    left_out: Tensor | None,
+    *values: Tensor,
+) -> Tensor:
+    terms = phi(cosines if similarity is None else similarity(cosines), *values)
+    # A product: to fill where random bits are set takes a CPU three times as long.
+    return (terms if left_out is None else terms * ~left_out).sum(-1)

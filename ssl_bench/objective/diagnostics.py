@@ -7,6 +7,7 @@
     npc/histogram       [20] shares of the anchors in equal steps of it from 0 to 1
     negatives/effective (sum w)^2 / sum w^2 of the weights w = exp(s_k / tau), Kish's number of equal ones: mean
     information         lower bound on the mutual information of the views, nats (Loss.information)
+    loss/<name>         each number that the loss learns (SigLIP's bias)
     query_grad/mean, var   of |dL/dq| over the anchors, all else constant (EqCo, figure 4); L the anchor's own loss
 
 Shapes: V anchor views; B images on this rank; N of all ranks; D width.
@@ -35,7 +36,8 @@ def diagnose(contrast: Contrast, tau: Tensor, loss: Loss) -> dict[str, Tensor]:
     """
     gradient = _query_gradient(contrast, tau.detach(), loss)
     with torch.no_grad():
-        values = {"positive": _all(contrast.pos).mean(), "tau": tau.mean()}
+        values = {"positive": _all(contrast.cosine).mean(), "tau": (_all(tau) if tau.ndim else tau).mean()}
+        values |= {f"loss/{name}": value.clone() for name, value in loss.named_parameters() if value.ndim == 0}
         if contrast.has_negatives:
             npc = _all(contrast.log_odds(tau).sigmoid())  # [V, N]
             values |= {"npc/mean": npc.mean(), "npc/std": npc.std(correction=0)}

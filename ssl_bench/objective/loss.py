@@ -1,8 +1,9 @@
-"""The base class of the losses, and two functions of the log-odds u that they share.
+"""The base class of the losses, and functions that they share.
 
-Shapes: V anchor views; B images on this rank; K negatives of an anchor.
+Shapes: V anchor views; B images on this rank; N of all ranks; D width; K negatives of an anchor.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from ssl_bench.distributed import gather
 from ssl_bench.objective.contrast import Contrast
+from ssl_bench.precision import products
 
 
 class Loss(nn.Module, ABC):
@@ -19,11 +22,14 @@ class Loss(nn.Module, ABC):
     Attributes:
         needs: requirements on the negatives and the framework; a combination that lacks one is refused before anything
             runs. ``negatives``: at least one per anchor. ``aligned``: an anchor's candidates are of the view of its
-            positive. ``two_views``: the anchors of two views, of one network, are each other's positives. ``dense``:
-            the matrix of cosines itself.
-        uses_tau: whether the loss depends on the temperature.
+            positive. ``own_view``: they are of the anchor's view. ``two_views``: the anchors of two views, of one
+            network, are each other's positives. ``dense``: the matrix of cosines itself. ``cosine``: no other
+            similarity, since the loss is no function of s / tau and s_k / tau alone, which one without ``uses_tau``
+            never is.
+        uses_tau: whether the loss depends on the option ``temperature``.
         equation, gradient: value and gradient per anchor in the letters of ``losses/__init__.py``, for its table.
         code: a public repository with the loss, with which ``tests/objective/test_official.py`` compares it.
+        instances: N, if the loss remembers numbers of each image to pre-train on, in buffers [N]; None: it does not.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -31,6 +37,7 @@ class Loss(nn.Module, ABC):
     equation: ClassVar[str] = ""
     gradient: ClassVar[str] = ""
     code: ClassVar[str] = ""
+    instances: int | None = None
 
     @abstractmethod
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
@@ -38,9 +45,30 @@ class Loss(nn.Module, ABC):
 
         Args:
             contrast: cosines of the anchors with their positives and negatives.
-            tau: [] or [V, B], positive.
+            tau: [] or [V, B], positive; that of :meth:`temperature`.
         """
         raise NotImplementedError
+
+    def temperature(self, contrast: Contrast, tau: Tensor) -> Tensor:
+        """The temperature for :meth:`forward`: ``tau``, which is that of the option, unless the loss has its own."""
+        return tau
+
+    def fresh(self, contrast: Contrast, tau: Tensor) -> dict[str, Tensor]:
+        """New values [B] of what is remembered of the images of the batch, by the name of the buffer.
+
+        ``contrast`` and ``tau`` are those of :meth:`forward`; called after it, without gradient.
+        """
+        return {}
+
+    def update(self, ids: Tensor, fresh: dict[str, Tensor]) -> None:
+        """Remember the values of :meth:`fresh` of all ranks; called once after each step, without gradient.
+
+        Args:
+            ids: [B] images of this rank, none of them on two ranks or twice on one.
+        """
+        for name, values in fresh.items():
+            buffer = self.get_buffer(name)
+            buffer.index_copy_(0, gather(ids), gather(values).to(buffer.dtype))
 
     def information(self, contrast: Contrast, tau: Tensor) -> Tensor:
         """Contribution of each anchor to the lower bound on the mutual information of the views, in nats: [V, B].
@@ -63,3 +91,37 @@ def unscaled_softplus(u: Tensor) -> Tensor:
     """
     v = u.detach().clamp(min=-30)  # below, the quotient is 1 to 13 digits
     return softplus(v) / v.sigmoid() + (u - u.detach())
+
+
+def debiased(u: Tensor, contrast: Contrast, tau: Tensor, tau_plus: float) -> Tensor:
+    """The log-odds [V, B] without a share ``tau_plus`` of the negatives that is like the positive.
+
+    That is log max((exp(u) - K tau_plus) / (1 - tau_plus), K exp(-(1 + s) / tau)), the last for K negatives of cosine
+    -1 (Debiased contrastive learning, Chuang et al. 2020).
+    """
+    if tau_plus == 0:
+        return u
+    log_k = contrast.count.log()
+    taken = (log_k + math.log(tau_plus) - u).clamp(max=-torch.finfo(u.dtype).eps)  # log of the share of exp(u)
+    return torch.maximum(u + (-taken.expm1()).log() - math.log1p(-tau_plus), log_k - (1 + contrast.pos) / tau)
+
+
+def unnormalised(contrast: Contrast) -> Tensor:
+    """The anchors before normalisation [V, B, D].
+
+    Raises:
+        ValueError: the contrast was made from cosines without them.
+    """
+    if contrast.raw is None:
+        raise ValueError("raw is not known: give Contrast.dense the anchors before normalisation")
+    return contrast.raw
+
+
+def squared_products(a: Tensor, b: Tensor) -> Tensor:
+    """Sum [...] of the squared inner products of all columns of ``a`` with all of ``b``, [..., N, D] each: |a^T b|^2.
+
+    From products of the rows where these are fewer: it is the sum of (a a^T) (b b^T), element by element.
+    """
+    if a.shape[-2] < a.shape[-1]:
+        return (products(a, a) * products(b, b)).sum((-2, -1))
+    return products(a.mT, b.mT).square().sum((-2, -1))

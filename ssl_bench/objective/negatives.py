@@ -83,13 +83,24 @@ class CrossView(Negatives):
         return Bank(gather(e.p, dim=1), gather(e.ids))  # keys [V, N, D]
 
 
+class OwnView(CrossView):
+    """Every other image of the global batch in the view of the anchor: K = N - 1 (DHEL)."""
+
+    gives = frozenset({"negatives", "own_view"})
+    needs = frozenset({"both_views"})
+
+    def bank(self, e: Embedded) -> Bank:
+        keys = e.p.flip(0) if e.anchor_keys is None else e.anchor_keys
+        return Bank(gather(keys, dim=1), gather(e.ids))  # keys [V, N, D]
+
+
 class RandomK(Negatives):
     """K keys of other images, drawn uniformly without replacement at every step.
 
     Args:
         k: per anchor, at least 1.
         views: ``all``: out of the 2N - 2 of both views (SimCLR in "Less can be more" and EqCo); ``cross``: out of the
-            N - 1 in the positive's view (ReLIC there).
+            N - 1 in the positive's view (ReLIC there); ``own``: out of the N - 1 in the anchor's own view.
         shared: one draw for all anchors instead of one each (SiMo's code).
         seed: of the draws, which are the same on any number of ranks.
 
@@ -97,11 +108,11 @@ class RandomK(Negatives):
         InvalidValue: k below 1.
     """
 
-    def __init__(self, k: int, views: Literal["all", "cross"], shared: bool, seed: int) -> None:
+    def __init__(self, k: int, views: Literal["all", "cross", "own"], shared: bool, seed: int) -> None:
         super().__init__()
         require(k >= 1, "k", k, "1 or more")
         self.k, self.views, self.shared, self.draws = k, views, shared, StepGenerator("random_k", seed)
-        self.pool = InBatch() if views == "all" else CrossView()
+        self.pool = {"all": InBatch(), "cross": CrossView(), "own": OwnView()}[views]
         self.gives, self.needs = self.pool.gives, self.pool.needs
 
     def count(self, images: int) -> int:

@@ -145,7 +145,7 @@ class Learned(Temperature):
 def _alignment(contrast: Contrast) -> Tensor:
     """A = E[f . g] over the batch of all ranks, [], in double precision."""
     with torch.no_grad():
-        return global_mean(contrast.pos.double(), dim=1).mean()
+        return global_mean(contrast.cosine.double(), dim=1).mean()
 
 
 def _require_positive(**values: float) -> None:

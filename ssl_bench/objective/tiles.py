@@ -9,7 +9,9 @@ the forward pass the softmax, from which the gradient follows:
 Shapes: R anchors; C candidates; K of them chosen for an anchor; D width.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,119 +28,145 @@ GPU_PANEL = 2**24
 # is 1e-35, less than rounding in float64. An exponential that underflows would cost a CPU ten times as much.
 PENALTY, LOWEST = -1e20, -80.0
 MARKED = 64  # rows that are marked at once on a CPU, which copies bytes as floats before it adds them
+PARTS = 8  # of a panel, which :func:`reduced` computes one by one: autograd keeps several tensors of each
 ROWS = 32  # fewest anchors per panel if it reads all candidates: with a million of them, reading is what costs
 # Reading a chosen key costs about as much as this many cosines of a matrix product (float32, D = 128, CPU).
 READ = 36
 
 
-def pooled_lse(
-    q: Tensor,
-    keys: Tensor,
-    tau: Tensor,
-    second_tau: Tensor | None,
-    image_ids: tuple[Tensor, Tensor] | None,
-    excluded: Tensor | None,
+Reduction = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of the candidates count for R anchors: all of them where everything is None.
+
+    Attributes:
+        image_ids: ids of the images of the anchors [R] and of the candidates [C]; a candidate with the anchor's id does
+            not count.
+        excluded: [R, ceil(C / 8)] packed booleans, true for candidates that do not count.
+        index: [R, K] the candidates that count.
+    """
+
+    image_ids: tuple[Tensor, Tensor] | None = None
+    excluded: Tensor | None = None
+    index: Tensor | None = None
+
+
+def lse(
+    q: Tensor, keys: Tensor, choice: Choice, tau: Tensor, second_tau: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The logarithm over all candidates that are not excluded.
+    """The logarithm over the candidates that count.
 
     Args:
         q: [R, D].
         keys: [C, D].
+        choice: of the candidates.
         tau: [] or [R].
-        second_tau: [] or [R], a temperature at which the value is computed too, without gradient.
-        image_ids: ids of the images of the anchors [R] and of the candidates [C]; a candidate with the anchor's id is
-            excluded.
-        excluded: [R, ceil(C / 8)] packed booleans, true for candidates that do not count.
+        second_tau: [] or [R], a temperature at which the value is computed too.
 
     Returns:
         [R] at ``tau``, [R] at ``second_tau``.
     """
-    first, second = _Pooled.apply(q, keys, tau, second_tau, image_ids, excluded)
+    first, second = _LogSumExp.apply(q, keys, choice, tau, second_tau)
     return first, None if second_tau is None else second
 
 
-def picked_lse(
-    q: Tensor, keys: Tensor, tau: Tensor, second_tau: Tensor | None, index: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """The logarithm over the candidates ``index`` [R, K] of each anchor.
+def reduced(q: Tensor, keys: Tensor, choice: Choice, f: Reduction, *values: Tensor) -> Tensor:
+    """``f`` of the cosines of each anchor with its candidates, [R].
 
-    ``q``, ``keys``, ``tau``, ``second_tau`` and the results are as in :func:`pooled_lse`.
+    Args:
+        q: [R, D].
+        keys: [C, D].
+        choice: of the candidates.
+        f: maps cosines [r, C], booleans of that shape, true where they do not count (None: nowhere), and the values of
+            these anchors, [] or [r, 1], to [r]. With an ``index``, K stands for C.
+        values: [] or [R], all tensors of which ``f`` has a gradient.
     """
-    first, second = _Picked.apply(q, keys, tau, second_tau, index)
-    return first, None if second_tau is None else second
+    return _Reduced.apply(f, choice, q, keys, *values)  # type: ignore[no-any-return]
 
 
-class _Pooled(torch.autograd.Function):
+class _LogSumExp(torch.autograd.Function):
     @staticmethod
     @without_tf32()
     def forward(
-        ctx: Any, q: Tensor, keys: Tensor, tau: Tensor, second_tau: Tensor | None, image_ids: Any, excluded: Any
-    ) -> Any:
-        ctx.image_ids, ctx.excluded = image_ids, excluded
+        ctx: Any, q: Tensor, keys: Tensor, choice: Choice, tau: Tensor, second_tau: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ctx.choice = choice
         lse, second = q.new_empty(len(q)), q.new_empty(len(q) if second_tau is not None else 0)
-        for rows in _panels(q, len(keys), ROWS):
-            cosines = _cosines(q, keys, image_ids, excluded, rows)
+        for rows in _panels(q, keys, choice):
+            cosines = _masked_cosines(q, keys, choice, rows)
             if second_tau is not None:
-                _logsumexp(cosines / _column(second_tau, rows), excluded, second[rows])
-            _logsumexp(cosines.div_(_column(tau, rows)), excluded, lse[rows])
-        ctx.save_for_backward(q, keys, tau, lse)
-        ctx.mark_non_differentiable(second)
-        ctx.set_materialize_grads(False)  # no zeros for ``second``
+                _logsumexp(cosines / _column(second_tau, rows), choice, second[rows])
+            _logsumexp(cosines.div_(_column(tau, rows)), choice, lse[rows])
+        ctx.save_for_backward(q, keys, tau, lse, second_tau, second)
+        ctx.set_materialize_grads(False)  # None for a result that has no gradient
         return lse, second
 
     @staticmethod
     @without_tf32()
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        q, keys, tau, lse = ctx.saved_tensors
-        by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
-        weight = grads[0] / tau  # [R]
-        for rows in _panels(q, len(keys), ROWS):
-            share = _cosines(q, keys, ctx.image_ids, ctx.excluded, rows).div_(_column(tau, rows))  # [r, C]
-            share.sub_(lse[rows, None])
-            if ctx.excluded is not None:
-                share.clamp_(min=LOWEST)
-            share.exp_().mul_(weight[rows, None])
-            torch.mm(share, keys, out=by_q[rows])
-            if by_keys is not None:
-                by_keys.addmm_(share.T, q[rows])
-        return by_q, by_keys, _by_tau(ctx, q, by_q, tau), None, None, None
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        q, keys, *at = ctx.saved_tensors
+        learned = ctx.needs_input_grad[3:]
+        # Each temperature with a gradient: its number, itself, the logarithm at it, and the gradient by the logit.
+        known = zip((0, 1), at[::2], at[1::2], grads, strict=True)
+        levels = [(i, tau, lse, grad / tau) for i, tau, lse, grad in known if grad is not None]
+        by_q = [torch.zeros_like(q) for _ in levels]
+        by_keys = torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
+        for rows in _panels(q, keys, ctx.choice):
+            cosines, shares = _masked_cosines(q, keys, ctx.choice, rows), []
+            for level, tau, lse, weight in levels:
+                column = _column(tau, rows)
+                share = cosines.div_(column) if level == levels[-1][0] else cosines / column  # [r, C]
+                share.sub_(lse[rows, None])
+                if ctx.choice.excluded is not None:
+                    share.clamp_(min=LOWEST)
+                shares.append(share.exp_().mul_(weight[rows, None]))
+            if not any(learned):
+                shares = [functools.reduce(Tensor.add_, shares)]
+            for share, part in zip(shares, by_q, strict=False):
+                _spread(share, q, keys, ctx.choice, rows, part, by_keys)
+        by_tau: list[Tensor | None] = [None, None]
+        for (level, tau, *_), part in zip(levels, by_q, strict=True):
+            if learned[level]:
+                each = -(q * part).sum(1) / tau  # [R]
+                by_tau[level] = each if tau.ndim else each.sum()
+        return functools.reduce(Tensor.add_, by_q), by_keys, None, *by_tau
 
 
-class _Picked(torch.autograd.Function):
+class _Reduced(torch.autograd.Function):
     @staticmethod
     @without_tf32()
-    def forward(ctx: Any, q: Tensor, keys: Tensor, tau: Tensor, second_tau: Tensor | None, index: Tensor) -> Any:
-        lse, second = q.new_empty(len(q)), q.new_empty(len(q) if second_tau is not None else 0)
-        for rows in _picked_panels(q, keys, index):
-            cosines = _picked_cosines(q, keys, index, rows)
-            if second_tau is not None:
-                torch.logsumexp(cosines / _column(second_tau, rows), 1, out=second[rows])
-            torch.logsumexp(cosines.div_(_column(tau, rows)), 1, out=lse[rows])
-        ctx.save_for_backward(q, keys, tau, lse, index)
-        ctx.mark_non_differentiable(second)
-        ctx.set_materialize_grads(False)  # no zeros for ``second``
-        return lse, second
+    def forward(ctx: Any, f: Reduction, choice: Choice, q: Tensor, keys: Tensor, *values: Tensor) -> Tensor:
+        ctx.f, ctx.choice = f, choice
+        ctx.save_for_backward(q, keys, *values)
+        out = q.new_empty(len(q))
+        for rows in _panels(q, keys, choice, PARTS):
+            columns = (_column(value, rows) for value in values)
+            out[rows] = f(_cosines(q, keys, choice, rows), _left_out(choice, len(keys), rows), *columns)
+        return out
 
     @staticmethod
     @without_tf32()
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        q, keys, tau, lse, index = ctx.saved_tensors
-        by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
-        weight = grads[0] / tau  # [R]
-        for rows in _picked_panels(q, keys, index):
-            share = _picked_cosines(q, keys, index, rows).div_(_column(tau, rows)).sub_(lse[rows, None]).exp_()
-            share.mul_(weight[rows, None])  # [r, K]
-            chosen = index[rows].long()
-            if _reads(keys, index):
-                by_q[rows] = (share[:, None] @ keys[chosen])[:, 0]
-                if by_keys is not None:
-                    by_keys.index_add_(0, chosen.flatten(), (share[..., None] * q[rows, None]).flatten(0, 1))
-            else:
-                full = share.new_zeros(len(share), len(keys)).scatter_(1, chosen, share)
-                torch.mm(full, keys, out=by_q[rows])
-                if by_keys is not None:
-                    by_keys.addmm_(full.T, q[rows])
-        return by_q, by_keys, _by_tau(ctx, q, by_q, tau), None, None
+        q, keys, *values = ctx.saved_tensors
+        by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[3] else None
+        trained = ctx.needs_input_grad[4:]
+        by_values = [torch.zeros_like(value) if each else None for value, each in zip(values, trained, strict=True)]
+        for rows in _panels(q, keys, ctx.choice, PARTS):
+            cosines = _cosines(q, keys, ctx.choice, rows).requires_grad_()
+            columns = [_column(x, rows).detach().requires_grad_(each) for x, each in zip(values, trained, strict=True)]
+            with torch.enable_grad():
+                out = ctx.f(cosines, _left_out(ctx.choice, len(keys), rows), *columns)
+            inputs = [cosines, *(column for column in columns if column.requires_grad)]
+            by_cosines, *by_columns = torch.autograd.grad(out, inputs, grads[0][rows])
+            _spread(by_cosines, q, keys, ctx.choice, rows, by_q, by_keys)
+            for by_value, found in zip((x for x in by_values if x is not None), by_columns, strict=True):
+                if by_value.ndim:
+                    by_value[rows] = found[:, 0]
+                else:
+                    by_value += found
+        return None, None, by_q, by_keys, *by_values
 
 
 def panel(q: Tensor) -> int:
@@ -146,16 +174,16 @@ def panel(q: Tensor) -> int:
     return GPU_PANEL if q.is_cuda else PANEL
 
 
-def _panels(q: Tensor, width: int, fewest: int = 1) -> Iterator[slice]:
-    """Rows of each panel, for ``width`` numbers per anchor and at least ``fewest`` anchors."""
-    height = max(fewest, panel(q) // max(1, width))
+def _panels(q: Tensor, keys: Tensor, choice: Choice, parts: int = 1) -> Iterator[slice]:
+    """Rows of each panel, or of each of ``parts`` of a panel."""
+    width, fewest = len(keys), ROWS  # C numbers per anchor
+    if choice.index is not None:
+        fewest = 1
+        if _reads(keys, choice.index):
+            width = choice.index.shape[1] * q.shape[1]  # K x D numbers
+    height = max(fewest, panel(q) // max(1, width * parts))
     for start in range(0, len(q), height):
         yield slice(start, min(len(q), start + height))
-
-
-def _picked_panels(q: Tensor, keys: Tensor, index: Tensor) -> Iterator[slice]:
-    # A panel has K x D numbers per anchor if keys are read one by one, else C.
-    return _panels(q, index.shape[1] * q.shape[1] if _reads(keys, index) else len(keys))
 
 
 def _reads(keys: Tensor, index: Tensor) -> bool:
@@ -163,39 +191,58 @@ def _reads(keys: Tensor, index: Tensor) -> bool:
     return index.shape[1] * READ < len(keys)
 
 
-def _column(tau: Tensor, rows: slice) -> Tensor:
-    return tau[rows, None] if tau.ndim else tau
+def _column(value: Tensor, rows: slice) -> Tensor:
+    return value[rows, None] if value.ndim else value
 
 
-def _cosines(
-    q: Tensor, keys: Tensor, image_ids: tuple[Tensor, Tensor] | None, excluded: Tensor | None, rows: slice
-) -> Tensor:
-    cosines = q[rows] @ keys.T  # [r, C]
-    if image_ids is not None:
-        cosines.masked_fill_(image_ids[0][rows, None] == image_ids[1], float("-inf"))
-    if excluded is not None:
-        height = len(cosines) if cosines.is_cuda else MARKED
-        for part, packed in zip(cosines.split(height), excluded[rows].split(height), strict=True):
-            part.add_(unpack(packed, len(keys)).view(torch.uint8), alpha=PENALTY)
-    return cosines
-
-
-def _logsumexp(logits: Tensor, excluded: Tensor | None, out: Tensor) -> None:
-    """Write log sum exp over the candidates [r, C] to ``out`` [r]; the logits may be changed."""
-    if excluded is not None:
-        logits.clamp_(min=logits.amax(1, keepdim=True) + LOWEST)
-    torch.logsumexp(logits, 1, out=out)
-
-
-def _picked_cosines(q: Tensor, keys: Tensor, index: Tensor, rows: slice) -> Tensor:
-    chosen = index[rows].long()  # [r, K]
-    if _reads(keys, index):
+def _cosines(q: Tensor, keys: Tensor, choice: Choice, rows: slice) -> Tensor:
+    """[r, C] of all candidates, or [r, K] of those that an index lists."""
+    if choice.index is None:
+        return q[rows] @ keys.T
+    chosen = choice.index[rows].long()  # [r, K]
+    if _reads(keys, choice.index):
         return (keys[chosen] @ q[rows, :, None])[..., 0]
     return (q[rows] @ keys.T).gather(1, chosen)
 
 
-def _by_tau(ctx: Any, q: Tensor, by_q: Tensor, tau: Tensor) -> Tensor | None:
-    if not ctx.needs_input_grad[2]:
-        return None
-    each = -(q * by_q).sum(1) / tau  # [R]
-    return each if tau.ndim else each.sum()
+def _left_out(choice: Choice, width: int, rows: slice) -> Tensor | None:
+    """Which of the cosines do not count, [r, C]; None: none of them."""
+    if choice.image_ids is not None:
+        return choice.image_ids[0][rows, None] == choice.image_ids[1]
+    return None if choice.excluded is None else unpack(choice.excluded[rows], width)
+
+
+def _masked_cosines(q: Tensor, keys: Tensor, choice: Choice, rows: slice) -> Tensor:
+    """Cosines, far below -1 where they do not count."""
+    cosines = _cosines(q, keys, choice, rows)
+    if choice.image_ids is not None:
+        cosines.masked_fill_(choice.image_ids[0][rows, None] == choice.image_ids[1], float("-inf"))
+    if choice.excluded is not None:
+        height = len(cosines) if cosines.is_cuda else MARKED
+        for part, packed in zip(cosines.split(height), choice.excluded[rows].split(height), strict=True):
+            part.add_(unpack(packed, len(keys)).view(torch.uint8), alpha=PENALTY)
+    return cosines
+
+
+def _logsumexp(logits: Tensor, choice: Choice, out: Tensor) -> None:
+    """Write log sum exp over the candidates [r, C] to ``out`` [r]; the logits may be changed."""
+    if choice.excluded is not None:
+        logits.clamp_(min=logits.amax(1, keepdim=True) + LOWEST)
+    torch.logsumexp(logits, 1, out=out)
+
+
+def _spread(
+    by_cosines: Tensor, q: Tensor, keys: Tensor, choice: Choice, rows: slice, by_q: Tensor, by_keys: Tensor | None
+) -> None:
+    """Write the gradient by the anchors of a panel, and add that by the keys."""
+    if choice.index is not None:
+        chosen = choice.index[rows].long()
+        if _reads(keys, choice.index):
+            by_q[rows] = (by_cosines[:, None] @ keys[chosen])[:, 0]
+            if by_keys is not None:
+                by_keys.index_add_(0, chosen.flatten(), (by_cosines[..., None] * q[rows, None]).flatten(0, 1))
+            return
+        by_cosines = by_cosines.new_zeros(len(by_cosines), len(keys)).scatter_(1, chosen, by_cosines)
+    torch.mm(by_cosines, keys, out=by_q[rows])
+    if by_keys is not None:
+        by_keys.addmm_(by_cosines.T, q[rows])

@@ -82,7 +82,7 @@ class Recipe(ABC):
         """Parameter groups of the trained parameters: weights, then biases and norms, the decayed ones first."""
         members: dict[tuple[bool, float], list[nn.Parameter]] = {}
         for p in (p for p in model.parameters() if p.requires_grad):
-            decayed = p.ndim > 1 or (p.ndim == 1 and self.decay_norms)  # a scalar is a learned temperature
+            decayed = p.ndim > 1 or (p.ndim == 1 and self.decay_norms)  # a scalar is learned by a temperature or a loss
             members.setdefault((p.ndim > 1, self.weight_decay if decayed else 0.0), []).append(p)
         return [{"params": members[key], "weight_decay": key[1]} for key in sorted(members, reverse=True)]
 

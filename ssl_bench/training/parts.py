@@ -110,6 +110,8 @@ class Parts:
                 if config[group] is not None:
                     chosen = f"{group}={self.choices.get(group)}"
                     raise ConfigError(f"{chosen}: framework={framework_name} has no {group}: leave {group} out")
+            if (chosen := config["similarity"]) != "cosine":
+                raise ConfigError(f"similarity={chosen}: framework={framework_name} has none: leave similarity out")
             return framework
         for group in OBJECTIVE:
             if config[group] is None:
@@ -118,7 +120,7 @@ class Parts:
         tiled = {"auto": None, "dense": False, "tiled": True}[config["cosines"]]
         reduction, views = config["reduction"], len(self.views)
         try:
-            return Contrastive(framework, negatives, temperature, loss, reduction, tiled, views)
+            return Contrastive(framework, negatives, temperature, loss, reduction, tiled, views, config["similarity"])
         except MissingNeed as need:
             raise ConfigError(f"{need.group}={self.choices.get(need.group)} {need}") from need
 

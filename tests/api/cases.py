@@ -22,6 +22,7 @@ def _options(name: str) -> dict[str, Any]:
 LOSSES = {name: _options(name) for name in options.names("loss")}
 _NEEDS = {name: find_target(options.node("loss", name), "loss").needs for name in LOSSES}
 MADE_FOR = {name: "cross_view" for name in LOSSES if "aligned" in _NEEDS[name]}  # all others: in_batch
+MADE_FOR |= {name: "own_view" for name in LOSSES if "own_view" in _NEEDS[name]}
 MADE_FOR |= {name: "none" for name in LOSSES if "negatives" not in _NEEDS[name]}
 
 

@@ -1,6 +1,7 @@
 """A batch in chunks against the whole batch; two ranks are in test_ranks.py."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -26,9 +27,10 @@ def gradient(model: nn.Module) -> Tensor:
 def test_chunks_give_the_gradient_of_the_batch(name: str, chunk: int) -> None:
     x = [*vectors()]
     whole, parts = network(), network()
-    expected = PairLoss(name, "macl_a")(*map(whole, x))
+    first, second = (partial(PairLoss(name, "macl_a", **LOSSES[name]), ids=torch.arange(6)) for _ in range(2))
+    expected = first(*map(whole, x))
     expected.backward()
-    value = chunked(parts, PairLoss(name, "macl_a"), x, chunk)
+    value = chunked(parts, second, x, chunk)
     assert not value.requires_grad
     torch.testing.assert_close(value, expected.detach(), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradient(parts), gradient(whole), rtol=1e-12, atol=1e-12)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from tests.api.cases import LOSSES, MADE_FOR, vectors
 from tests.objective.test_losses import LOSSES as NAIVE
 from tests.objective.test_losses import Anchor
 
-TAU = 0.3
+TAU, IDS = 0.25, torch.arange(6)
+OF_LENGTHS = {"vicreg", "barlow_twins", "sigreg"}  # losses of vectors that are not normalised
 
 
 def same(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
@@ -28,16 +30,16 @@ def same(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-def anchors(z: Tensor, cross: bool = False) -> list[list[Anchor]]:
-    """The anchors of two views [2, B, D]: the negatives are both views of the other images, or the other view."""
-    z, views = normalize(z, dim=-1), []
+def anchors(z: Tensor, negatives: str = "in_batch") -> list[list[Anchor]]:
+    """The anchors of two views [2, B, D]: the negatives are both views of the other images, or one of them."""
+    raw, z, views = z, normalize(z, dim=-1), []
     for v in (0, 1):
-        keys = [z[1 - v]] if cross else [z[0], z[1]]
+        keys = {"cross_view": [z[1 - v]], "own_view": [z[v]]}.get(negatives, [z[0], z[1]])
         view = []
         for i in range(z.shape[1]):
             others = torch.cat([torch.cat([key[:i], key[i + 1 :]]) for key in keys])
             s, k, m = z[v, i] @ z[1 - v, i], others @ z[v, i], others @ z[1 - v, i]
-            view.append(Anchor(float(s), k.tolist(), m.tolist(), TAU))
+            view.append(Anchor(float(s), k.tolist(), m.tolist(), TAU, raw[v, i], raw[1 - v, i]))
         views.append(view)
     return views
 
@@ -45,18 +47,20 @@ def anchors(z: Tensor, cross: bool = False) -> list[list[Anchor]]:
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "swd"])
 def test_a_loss_is_its_formula_for_vectors_of_any_length(name: str) -> None:
     z = vectors()
-    views = anchors(z, MADE_FOR.get(name) == "cross_view")
+    views = anchors(z, MADE_FOR.get(name, "in_batch"))
     expected = torch.tensor([[NAIVE[name].naive(a, view) for a in view] for view in views], dtype=torch.float64)
     for reduction, value in {"none": expected, "mean": expected.mean(), "sum": expected.sum()}.items():
         loss = PairLoss(name, TAU, reduction=reduction, **LOSSES[name])  # type: ignore[arg-type]
-        same(loss(*z), value)
-        same(loss([*(7 * z)]), value)
+        same(loss.eval()(*z, ids=IDS), value)
+        if name not in OF_LENGTHS:
+            same(loss([*(7 * z)], ids=IDS), value)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_negatives_are_those_that_a_loss_is_made_for(name: str) -> None:
-    explicit = PairLoss(name, TAU, MADE_FOR.get(name, "in_batch"))
-    assert torch.equal(PairLoss(name, TAU)(*vectors()), explicit(*vectors()))
+    explicit = PairLoss(name, TAU, MADE_FOR.get(name, "in_batch"), **LOSSES[name])
+    found = PairLoss(name, TAU, **LOSSES[name])
+    assert torch.equal(found(*vectors(), ids=IDS), explicit(*vectors(), ids=IDS))
 
 
 def test_the_defaults_are_those_of_conf() -> None:
@@ -72,7 +76,7 @@ def test_objects_are_taken_as_they_are() -> None:
     assert torch.equal(loss(*vectors()), PairLoss("dcl", TAU, "cross_view")(*vectors()))
 
 
-@pytest.mark.parametrize("negatives", ["in_batch", "cross_view"])
+@pytest.mark.parametrize("negatives", ["in_batch", "cross_view", "own_view"])
 def test_one_direction_is_the_first_row_of_two(negatives: str) -> None:
     both, one = (PairLoss("dcl", TAU, negatives, symmetric=s, reduction="none") for s in (True, False))
     same(one(*vectors()), both(*vectors())[:1])
@@ -88,6 +92,16 @@ def test_the_statistics_of_a_batch() -> None:
     weights = [torch.tensor(a.k).double().div(TAU).exp() for view in anchors(z) for a in view]
     same(stats["negatives/effective"], sum(w.sum() ** 2 / (w**2).sum() for w in weights) / 12, 1e-6)
     same(stats["tau"], TAU)
+
+
+@pytest.mark.parametrize(
+    ("name", "odds"), [("arctanh", lambda s: (1 + s) / (1 - s)), ("student", lambda s: (3 - 2 * s) ** -2)]
+)
+def test_dcl_of_a_similarity_at_half_a_temperature(name: Any, odds: Callable[[float], float]) -> None:
+    z = vectors()
+    expected = [[-math.log(odds(a.s) / sum(map(odds, a.k))) for a in view] for view in anchors(z)]
+    found = PairLoss("dcl", 0.5, similarity=name, reduction="none")(*z)
+    same(found, torch.tensor(expected, dtype=torch.float64))
 
 
 # ---- state
@@ -110,16 +124,23 @@ def test_two_calls_can_share_one_backward_pass() -> None:
     assert torch.equal(*grads)
 
 
-@pytest.mark.parametrize("given", [{"negatives": "queue", "k": 20}, {"negatives": "random_k", "k": 3}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"loss": "dcl", "negatives": "queue", "k": 20},
+        {"loss": "dcl", "negatives": "random_k", "k": 3},
+        {"loss": "isogclr", "instances": 6},
+    ],
+)
 def test_only_calls_that_train_change_the_state(given: dict[str, Any]) -> None:
-    z, loss = vectors(), PairLoss("dcl", TAU, **given)
-    loss(*z)
+    z, loss = vectors(), PairLoss(temperature=TAU, **given)
+    loss(*z, ids=IDS)
     before = copy.deepcopy(loss.state_dict())
     with torch.no_grad():
-        loss(*z)
-    loss.eval()(*z)
+        loss(*z, ids=IDS)
+    loss.eval()(*z, ids=IDS, return_stats=True)
     assert str(loss.state_dict()) == str(before)
-    loss.train()(*z)
+    loss.train()(*z, ids=IDS)
     assert str(loss.state_dict()) != str(before)
 
 
@@ -131,18 +152,18 @@ def test_only_calls_that_train_change_the_state(given: dict[str, Any]) -> None:
         {"loss": "dcl", "negatives": "memory_bank", "instances": 9, "k": 4},
         {"loss": "dcl", "negatives": "random_k", "k": 3},
         {"loss": "swd"},
+        {"loss": "isogclr", "instances": 6},
         {"loss": "dcl", "temperature": "learned"},
     ],
 )
 def test_a_saved_state_goes_on_alike(given: dict[str, Any]) -> None:
     """Also into a module that has not seen a vector yet and so has no queue."""
-    ids = torch.arange(6)
     loss, restored = PairLoss(**given), PairLoss(**given)
     for seed in (0, 1):
-        loss(*vectors(seed=seed).requires_grad_(), ids=ids)
+        loss(*vectors(seed=seed).requires_grad_(), ids=IDS)
     restored.load_state_dict(loss.state_dict())
     for seed in (2, 3):
-        assert torch.equal(*(x(*vectors(seed=seed), ids=ids) for x in (loss, restored)))
+        assert torch.equal(*(x(*vectors(seed=seed), ids=IDS) for x in (loss, restored)))
 
 
 def test_the_seed_decides_the_draws() -> None:
@@ -158,11 +179,11 @@ def test_the_seed_decides_the_draws() -> None:
 @pytest.mark.parametrize("name", LOSSES)
 def test_half_precision_ends_at_the_loss(name: str, half: torch.dtype) -> None:
     z = vectors().to(half)
-    loss, reference = PairLoss(name, 0.05), PairLoss(name, 0.05)
+    loss, reference = (PairLoss(name, 0.1, **LOSSES[name]) for _ in range(2))
     with torch.autocast("cpu", half):
-        value = loss(*z.requires_grad_())
+        value = loss(*z.requires_grad_(), ids=IDS)
     assert value.dtype == torch.float32
-    assert torch.equal(value, reference(*z.detach().float()))
+    assert torch.equal(value, reference(*z.detach().float(), ids=IDS))
     value.backward()
     assert z.grad is not None and z.grad.dtype == half and z.grad.isfinite().all() and z.grad.any()
 
@@ -252,6 +273,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"loss": "swd", "symmetric": False},
         "SWD needs two views of one network that are each other's positives: set symmetric=true",
     ),
+    ({"loss": "byol", "similarity": "student"}, "BYOL needs the cosine as similarity: leave similarity out"),
+    ({"loss": "relic", "similarity": "arctanh"}, "ReLIC needs the cosine as similarity: leave similarity out"),
     ({"loss": "dcl", "reduction": "max"}, "reduction=max: set reduction to one of mean, sum, none"),
 ]
 
@@ -268,6 +291,7 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "batch size=1: set batch size to 2 or more: the other"),
     ({}, {"ids": torch.arange(4)}, "ids=torch.int64 [4]: set ids to integers [6], one for each image"),
     ({"negatives": "memory_bank", "instances": 9}, {}, "ids=null: set ids to the numbers of the images, from 0 to"),
+    ({"loss": "sogclr", "instances": 9}, {}, "ids=null: set ids to the numbers of the images, from 0 to"),
     ({"temperature": "cosine"}, {}, "progress=null: set progress to the share of the training that is done"),
     ({"temperature": "cosine"}, {"progress": 1.5}, "progress=1.5: set progress to a number from 0 to 1"),
     ({}, {"z2": None}, "z2=null: set z2 to the other view of the images, or give both views as a list"),

@@ -58,7 +58,7 @@ def trained(given: dict[str, Any], views: int = 2) -> Tensor:
     parallel, optimizer = wrapped(model), torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     generator = torch.Generator().manual_seed(1)
     for step in range(STEPS):
-        x, ids = vectors(views, IMAGES, WIDTH, seed=step), torch.randperm(100, generator=generator)[:IMAGES]
+        x, ids = vectors(views, IMAGES, WIDTH, seed=step), torch.randperm(2 * IMAGES, generator=generator)[:IMAGES]
         optimizer.zero_grad()
         parallel([*x[:, share(IMAGES)]], ids[share(IMAGES)], step / STEPS).backward()
         optimizer.step()

@@ -98,10 +98,13 @@ OPTIONS = [
     ["optimizer=adam", "precision=fp32"],
     ["optimizer=adamw", "loss=dcl", "temperature=learned"],
     ["loss=swd", "negatives=none", "precision=fp32"],
+    ["loss=isogclr"],
     ["framework.groups=4", "augment=byol"],
     ["augment=multicrop_cifar", "augment.small.size=12", "augment.small.count=2"],
     ["framework=moco_v2", "temperature=macl_a", "loss=macl"],
     ["cosines=tiled", "negatives=random_k", "negatives.k=3"],
+    ["cosines=tiled", "negatives=own_view", "loss=hcl", "temperature=learned"],
+    ["cosines=tiled", "loss=siglip", "similarity=student"],
 ]
 
 

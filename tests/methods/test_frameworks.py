@@ -151,3 +151,11 @@ def test_a_framework_with_its_own_objective_refuses_another(framework: str) -> N
         assert group in OBJECTIVE
         with pytest.raises(ConfigError, match=f"{choice}: framework={framework} has no {group}: leave {group} out"):
             _ = Parts(load([f"framework={framework}", choice])).method
+    with pytest.raises(ConfigError, match=f"similarity=student: framework={framework} has none: leave similarity out"):
+        _ = Parts(load([f"framework={framework}", "similarity=student"])).method
+
+
+def test_a_loss_that_is_no_function_of_similarities_refuses_them() -> None:
+    for loss in ("spectral", "decoupled_nt_xent"):
+        with pytest.raises(ConfigError, match=f"^loss={loss} needs the cosine as similarity: set similarity=cosine$"):
+            _ = Parts(load([f"loss={loss}", "similarity=arctanh"])).method

@@ -141,6 +141,20 @@ def test_a_predictor_without_a_momentum_network_does_not_change_the_positives() 
         assert len(e.q) == len(e.p) and e.p.requires_grad and "two_views" not in framework.gives
 
 
+def test_simsiam_is_byol_with_a_momentum_of_zero() -> None:
+    """Stop-gradient gives the positives and the gradients of a momentum network that always equals the trained one."""
+    found = []
+    for settings in ({"stop_gradient": True}, {"momentum": 0.0}):
+        framework = _siamese(predictor=7, views_forward="separate", **settings)
+        e = _embed(framework, _batch())
+        (2 - 2 * e.q * e.p).sum().backward()  # type: ignore[no-untyped-call]
+        assert not e.p.requires_grad and framework.gives == {"both_views"}
+        found.append([e.q, e.p, *(p.grad for p in framework.parameters() if p.grad is not None)])
+    assert len(found[0]) == len(found[1])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
 # ---- the momentum network
 
 

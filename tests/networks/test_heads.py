@@ -27,6 +27,8 @@ HEADS = Path(__file__).parents[2] / "conf" / "head"
         ("simo", [64, 128], [False, False], 2, True),
         ("byol", [4096, 256], [False, True], 1, True),
         ("relic", [4096, 2048, 1024, 512, 128], [False] * 5, 5, False),
+        ("simsiam", [64, 64, 2048], [False] * 3, 3, False),
+        ("expander", [8192] * 3, [False, False, True], 2, None),
     ],
 )
 def test_the_heads_of_the_papers(
@@ -38,7 +40,8 @@ def test_the_heads_of_the_papers(
     assert [m.out_features for m in linears] == widths and [m.bias is not None for m in linears] == biases
     every = [m for m in head.modules() if isinstance(m, nn.BatchNorm1d)]
     assert len(every) == norms and (shift is None or every[-1].bias.requires_grad == shift)
-    assert all(m.bias.requires_grad for m in every[:-1]) and all(m.weight.requires_grad for m in every)
+    assert all(m.bias.requires_grad and m.weight.requires_grad for m in every[:-1])
+    assert not every or every[-1].weight.requires_grad == (name != "simsiam")
     assert isinstance(head.layers[-1], nn.BatchNorm1d) == (norms == len(linears)) and head.num_features == widths[-1]
 
 

@@ -16,7 +16,7 @@ from ssl_bench.config.build import build, has_argument
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.errors import ConfigError
-from ssl_bench.methods.base import Contrastive, Method, MissingNeed
+from ssl_bench.methods.base import NEEDS, Contrastive, Method, MissingNeed
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.backbones import Backbone
 from ssl_bench.networks.heads import MLP
@@ -69,10 +69,13 @@ RULES: dict[str, dict[str, Rule]] = {
     "loss": {
         **dict.fromkeys(["infonce", "eqco", "dcl", "dclw", "flatnce", "macl", "macl_w"], rule("negatives", "tau")),
         **dict.fromkeys(["dual_temperature", "decoupled_nt_xent"], rule("negatives", "tau")),
-        "align_uniform": rule("negatives"),
+        **dict.fromkeys(["align_uniform", "kcl", "spectral"], rule("negatives")),
+        "siglip": rule("negatives", "tau"),
         "relic": rule("negatives aligned", "tau"),
-        "swd": rule("two_views"),
+        **dict.fromkeys(["swd", "vicreg", "barlow_twins", "sigreg"], rule("two_views")),
         "byol": rule(),
+        "sogclr": rule("negatives", "tau"),
+        "isogclr": rule("negatives"),
     },
     "negatives": {
         "in_batch": rule("both_views", "negatives"),
@@ -85,11 +88,10 @@ RULES: dict[str, dict[str, Rule]] = {
     "temperature": {**dict.fromkeys(["fixed", "linear", "cosine", "macl_a", "macl_b"], rule()), "learned": rule("tau")},
     "framework": {
         **dict.fromkeys(["simclr", "relic"], rule("", "both_views two_views")),
-        "byol": rule("", "both_views"),
+        **dict.fromkeys(["byol", "simsiam"], rule("", "both_views")),
         **dict.fromkeys(["moco_v1", "moco_v2", "simo"], rule()),
     },
 }
-ORDER = ("negatives", "aligned", "both_views", "two_views", "tau")  # in which the needs of an option are checked
 
 
 @functools.cache
@@ -108,18 +110,11 @@ def rule_of(group: str, name: str) -> Rule:
 def missing_need(rules: dict[str, Rule]) -> str | None:
     """The first need that a combination lacks; None: it can be trained."""
     gives = frozenset().union(*(each.gives for each in rules.values()))
-    needs = [sorted(rules[group].needs - gives, key=ORDER.index) for group in ("loss", "negatives", "temperature")]
-    return next(itertools.chain(*needs), None)
+    needs = [rules[group].needs - gives for group in ("loss", "negatives", "temperature")]
+    return next((need for lacks in needs for need in NEEDS if need in lacks), None)
 
 
-REFUSALS = {
-    "negatives": "needs negatives: set negatives to an option other than none",
-    "aligned": " needs candidates aligned across views: set negatives=cross_view",
-    "both_views": "needs keys of both views: set framework.symmetric=true, or negatives=cross_view",
-    "two_views": " needs two views of one network that are each other's positives: set framework=simclr",
-    "tau": " needs a loss that depends on the temperature: set temperature=fixed",
-    "own objective": " has no ",
-}
+REFUSALS = {need: f"needs {what}: {remedy}" for need, (what, remedy) in NEEDS.items()} | {"own objective": " has no "}
 
 
 class OneLayer(nn.Sequential, Backbone):
@@ -183,6 +178,7 @@ def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pyt
 POOLS: list[tuple[str, dict[str, Any]]] = [
     ("in_batch", {}),
     ("cross_view", {}),
+    ("own_view", {}),
     ("random_k", {"k": 3}),
     ("random_k", {"k": 9}),  # marks the candidates that are left out instead of listing the chosen ones
     ("random_k", {"k": 3, "views": "cross", "shared": True}),
@@ -205,7 +201,9 @@ Nodes = tuple[dict[str, Any], dict[str, Any]]
 
 def nodes_of(loss: str, negatives: str, settings: dict[str, Any]) -> Nodes:
     """The nodes of a loss and of negatives. The ranks get nodes, since composing takes longer than training."""
-    return option("loss", loss), option("negatives", negatives) | settings
+    node = option("loss", loss)
+    instances = {"instances": 100} if has_argument(node, "loss", "instances") else {}
+    return node | instances, option("negatives", negatives) | settings
 
 
 def method_of(nodes: Nodes, norm: bool = True) -> Contrastive | None:
@@ -225,7 +223,7 @@ def batches(steps: int, images: int = IMAGES) -> Iterator[Batch]:
     for _ in range(steps):
         views = torch.randn(2, images, 1, 3, 3, generator=generator, dtype=torch.float64)
         views[1] += views[0]
-        ids = torch.randperm(100, generator=generator)[:images]
+        ids = torch.randperm(2 * images, generator=generator)[:images]  # some are seen again
         yield Batch([*views[:, rows]], ids[rows], torch.full((share,), -1))
 
 

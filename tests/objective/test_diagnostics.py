@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import BINS, diagnose
 from ssl_bench.objective.loss import Loss
-from ssl_bench.objective.losses import BYOL, DCL, EqCo, InfoNCE
+from ssl_bench.objective.losses import BYOL, DCL, EqCo, InfoNCE, SigLIP
 from ssl_bench.objective.negatives import InBatch
 from ssl_bench.training.snr import GradientSNR
 from tests.objective.test_losses import draw
@@ -51,6 +51,12 @@ def test_the_histogram_includes_both_ends() -> None:
     pos, neg = torch.tensor([[1.0, -1.0]], dtype=torch.float64), torch.tensor([[[-1.0], [1.0]]], dtype=torch.float64)
     found = diagnose(Contrast.dense(pos, neg), torch.tensor(0.01), InfoNCE())["npc/histogram"]
     assert found.tolist() == [0.5, *[0.0] * (BINS - 2), 0.5]
+
+
+def test_what_a_loss_learns_is_a_diagnostic() -> None:
+    found = diagnose(Contrast.dense(*cosines()), TAU, SigLIP(-3.0))["loss/bias"]
+    close(found, -3)
+    assert not found.requires_grad
 
 
 @pytest.mark.parametrize("loss", [InfoNCE(), DCL()])
@@ -118,7 +124,7 @@ def _diagnostics(rows: slice) -> dict[str, Tensor]:
     z = unit(2, 8, 6).requires_grad_()
     local = z[:, rows]
     e = Embedded(local, local.flip(0), local, torch.tensor([5, 3, 9, 0, 7, 1, 2, 4])[rows])
-    tau = torch.tensor(0.2, dtype=torch.float64)
+    tau = torch.linspace(0.1, 0.3, 16, dtype=torch.float64).view(2, 8)[:, rows]
     return diagnose(Contrast.of(e, InBatch().bank(e)), tau, EqCo(64.0))
 
 

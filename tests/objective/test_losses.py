@@ -23,14 +23,16 @@ from ssl_bench.objective import losses
 from ssl_bench.objective.bits import unpack
 from ssl_bench.objective.candidates import Picks, Pool
 from ssl_bench.objective.contrast import Contrast, Embedded
-from ssl_bench.objective.loss import Loss
+from ssl_bench.objective.loss import Loss, squared_products
 from ssl_bench.objective.negatives import InBatch, RandomK
 from ssl_bench.objective.sampling import StepGenerator
 from tests.ranks import on_two_ranks
 
 CONF = Path(__file__).parents[2] / "conf" / "loss"
 WIDTH = 3  # of the anchors before normalisation
+IDS = torch.arange(5)
 FIXED_NAMES = "AlignUniform BYOL DCL DCLW DecoupledNTXent DualTemperature EqCo FlatNCE InfoNCE MACL MACLW ReLIC SWD"
+FIXED_NAMES += " KCL SigLIP Spectral"
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -48,6 +50,8 @@ class Anchor(NamedTuple):
     k: list[float]  # cosines with the negatives
     m: list[float]  # cosines of the positive with the negatives
     t: float  # temperature
+    h: Tensor = torch.empty(0)  # before normalisation
+    g: Tensor = torch.empty(0)  # the positive before normalisation
 
     def top(self) -> float:
         return math.exp(self.s / self.t)
@@ -90,6 +94,67 @@ def naive_own_view(a: Anchor, view: list[Anchor]) -> float:
     return naive_relic(a, view) - math.log(q[0] / sum(q))
 
 
+def naive_kcl(a: Anchor, kernel: Callable[[float], float]) -> float:
+    """With the kernel as a function of the distance of unit vectors."""
+    k, *ks = (kernel(math.sqrt(2 - 2 * s)) for s in (a.s, *a.k))
+    return -k + 3 * sum(ks) / len(ks)
+
+
+def naive_hcl(beta: float, tau_plus: float) -> Callable[[Anchor, list[Anchor]], float]:
+    def naive(a: Anchor, view: list[Anchor]) -> float:
+        count, weights = len(a.k), [math.exp(beta * k / a.t) for k in a.k]
+        mean = sum(w * math.exp(k / a.t) for w, k in zip(weights, a.k, strict=True)) / sum(weights)
+        corrected = max((mean - tau_plus * a.top()) / (1 - tau_plus), math.exp(-1 / a.t))
+        return math.log1p(count * corrected / a.top())
+
+    return naive
+
+
+def naive_vicreg(a: Anchor, view: list[Anchor]) -> float:
+    n, d = len(view), len(a.h)
+    mean = [sum(float(b.h[j]) for b in view) / n for j in range(d)]
+    c = [
+        [sum(float((b.h[i] - mean[i]) * (b.h[j] - mean[j])) for b in view) / (n - 1) for j in range(d)]
+        for i in range(d)
+    ]
+    narrow = sum(max(0.0, 1 - math.sqrt(c[j][j] + 1e-4)) for j in range(d)) / d
+    correlated = sum(c[i][j] ** 2 for i, j in itertools.permutations(range(d), 2)) / d
+    return 3 * float((a.h - a.g).square().sum()) / d + 5 * narrow + 2 * 0.7 * correlated
+
+
+def naive_barlow_twins(a: Anchor, view: list[Anchor]) -> float:
+    def standard(values: list[float]) -> list[float]:
+        mean = sum(values) / len(values)
+        variance = sum((x - mean) ** 2 for x in values) / len(values)
+        return [(x - mean) / math.sqrt(variance + 1e-5) for x in values]
+
+    first, second = (
+        [standard([float(z[j]) for z in side]) for j in range(len(a.h))]
+        for side in zip(*((b.h, b.g) for b in view), strict=True)
+    )
+    loss = 0.0
+    for i, j in itertools.product(range(len(a.h)), repeat=2):
+        c = sum(x * y for x, y in zip(first[i], second[j], strict=True)) / len(view)
+        loss += (1 - c) ** 2 if i == j else 0.3 * c**2
+    return loss
+
+
+def naive_sigreg(a: Anchor, view: list[Anchor]) -> float:
+    total, directions = 0.0, SIGREG.directions(a.h)
+    for direction in directions:
+        y = [float(direction @ b.h) for b in view]
+        for k in range(-16, 17):
+            t = 3 * k / 16
+            wave = sum(complex(math.cos(t * x), math.sin(t * x)) for x in y) / len(y)
+            step = 3 / 16 / (2 if abs(k) == 16 else 1)
+            total += step * abs(wave - math.exp(-t * t / 2)) ** 2 * math.exp(-t * t / 2) * len(y) / len(directions)
+    return 0.6 * float(((a.h - a.g) / 2).square().mean()) + 0.4 * total
+
+
+def naive_first_visit(a: Anchor, view: list[Anchor]) -> float:
+    return a.t * math.log(a.rest() / len(a.k)) - a.s
+
+
 class Row(NamedTuple):
     """A loss and its independent definition.
 
@@ -110,6 +175,7 @@ def one(u: Tensor, s: Tensor, second_u: Tensor) -> Tensor:
     return torch.ones_like(u)
 
 
+SIGREG = losses.SIGReg(0.4, slices=3, seed=0)
 LOSSES: dict[str, Row] = {
     "infonce": Row(losses.InfoNCE(), lambda a, _: a.infonce(), lambda u, s, second_u: u.sigmoid()),
     "eqco": Row(
@@ -133,7 +199,23 @@ LOSSES: dict[str, Row] = {
     "relic": Row(losses.ReLIC(2.5), naive_relic),
     "relic_detached": Row(losses.ReLIC(2.5, detach_target=True), naive_relic, detaches=True),
     "relic_own_view": Row(losses.ReLIC(2.5, own_view=True), naive_own_view),
+    "siglip": Row(
+        losses.SigLIP(-2.0),
+        lambda a, _: math.log1p(math.exp(2 - a.s / a.t)) + sum(math.log1p(math.exp(k / a.t - 2)) for k in a.k),
+    ),
+    "spectral": Row(losses.Spectral(1.5), lambda a, _: -3 * a.s + sum((1.5 * k) ** 2 for k in a.k) / len(a.k)),
+    "kcl": Row(losses.KCL(t=1.5, weight=3), lambda a, _: naive_kcl(a, lambda d: math.exp(-1.5 * d**2))),
+    "kcl_imq": Row(losses.KCL("imq", 1.5, 3), lambda a, _: naive_kcl(a, lambda d: 1.5 / math.hypot(1.5, d))),
+    "debiased": Row(losses.Debiased(0.2), naive_hcl(0, 0.2)),
+    "hcl": Row(losses.HCL(1.5, 0.05), naive_hcl(1.5, 0.05)),
+    "hcl_biased": Row(losses.HCL(0.5, 0), naive_hcl(0.5, 0)),
+    "dhel": Row(losses.DHEL(), lambda a, _: math.log(a.rest()) - a.s / a.t / 2),
     "byol": Row(losses.BYOL(), lambda a, _: 2 - 2 * a.s),
+    "vicreg": Row(losses.VICReg(3, 5, 0.7), naive_vicreg),
+    "barlow_twins": Row(losses.BarlowTwins(0.3), naive_barlow_twins),
+    "sigreg": Row(SIGREG, naive_sigreg),
+    "sogclr": Row(losses.SogCLR(100, 0.7), naive_first_visit, lambda u, s, second_u: torch.full_like(u, 0.2)),
+    "isogclr": Row(losses.ISogCLR(100, tau=0.25), lambda a, view: naive_first_visit(a, view) + 0.4 * a.t),
 }
 SLOPES = [name for name, row in LOSSES.items() if row.slope]
 DIFFERENTIABLE = [name for name, row in LOSSES.items() if not row.slope and not row.detaches]
@@ -161,15 +243,25 @@ def test_a_loss_is_its_formula(name: str, masked: bool, per_anchor: bool) -> Non
     t = tau.expand(2, 5)
     rows = [[[c for c in range(7) if valid is None or valid[b, c]] for b in range(5)]] * 2
     views = [
-        [Anchor(float(pos[v, b]), neg[v, b, r].tolist(), mirror[v, b, r].tolist(), float(t[v, b])) for b, r in each]
+        [
+            Anchor(
+                float(pos[v, b]),
+                neg[v, b, r].tolist(),
+                mirror[v, b, r].tolist(),
+                float(t[v, b]),
+                raw[v, b],
+                raw[1 - v, b],
+            )
+            for b, r in each
+        ]
         for v, each in enumerate(map(enumerate, rows))
     ]
     expected = torch.tensor([[naive(anchor, view) for anchor in view] for view in views], dtype=torch.float64)
-    same(loss(Contrast.dense(pos, neg, valid, raw, mirror), tau), expected)
-    same(loss(Contrast.dense(pos, neg, valid, raw, mirror), t.contiguous()), expected)  # a temperature for each anchor
+    same(loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), tau), expected)
+    same(loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), t.contiguous()), expected)  # one for each anchor
     order = torch.randperm(7, generator=torch.Generator().manual_seed(4))
-    shuffled = Contrast.dense(pos, neg[..., order], None if valid is None else valid[:, order], raw, mirror[..., order])
-    same(loss(shuffled, tau), expected)
+    valid = None if valid is None else valid[:, order]
+    same(loss(Contrast.dense(pos, neg[..., order], valid, raw, mirror[..., order], IDS), tau), expected)
 
 
 @pytest.mark.parametrize("name", SLOPES)
@@ -189,7 +281,7 @@ def gradients(loss: Loss, tau: float) -> list[Tensor]:
     """The value, and the gradients by the positives and by the negatives."""
     pos, neg, mirror, _, raw = case()
     pos, neg = pos.requires_grad_(), neg.requires_grad_()
-    value = loss(Contrast.dense(pos, neg, None, raw, mirror), torch.tensor(tau, dtype=torch.float64))
+    value = loss(Contrast.dense(pos, neg, None, raw, mirror, IDS), torch.tensor(tau, dtype=torch.float64))
     return [value.detach(), *torch.autograd.grad(value.sum(), [pos, neg])]
 
 
@@ -197,13 +289,27 @@ def gradients(loss: Loss, tau: float) -> list[Tensor]:
 def test_a_gradient_is_the_derivative_of_the_value(name: str) -> None:
     """By finite differences, for losses without detached parts."""
     loss, (*cosines, valid, raw) = LOSSES[name].loss, case(masked=True)
-    inputs = [x.requires_grad_() for x in (*cosines, torch.tensor(0.2, dtype=torch.float64))]
+    inputs = [x.requires_grad_() for x in (*cosines, torch.tensor(0.2, dtype=torch.float64), raw)]
 
-    def evaluate(pos: Tensor, neg: Tensor, mirror: Tensor, tau: Tensor) -> Tensor:
-        value: Tensor = loss(Contrast.dense(pos, neg, valid, raw, mirror), tau)
+    def evaluate(pos: Tensor, neg: Tensor, mirror: Tensor, tau: Tensor, raw: Tensor) -> Tensor:
+        value: Tensor = loss(Contrast.dense(pos, neg, valid, raw, mirror, IDS), tau)
         return value
 
     assert torch.autograd.gradcheck(evaluate, inputs, rtol=1e-6, atol=1e-6)
+
+
+def visited(loss: losses.SogCLR) -> losses.SogCLR:
+    loss.log_u[IDS] = draw(5, seed=6).float()
+    return loss
+
+
+def test_an_image_that_was_not_seen_starts_with_its_batch() -> None:
+    """Whatever was seen of the others."""
+    loss = visited(losses.SogCLR(100, 0.7))
+    value, seen = gradients(losses.SogCLR(100, 0.7), 0.2)[0], gradients(loss, 0.2)[0]
+    loss.log_u[2] = 0
+    same(gradients(loss, 0.2)[0], torch.where(IDS == 2, value, seen))
+    assert float((value - seen).abs().min()) > 0.01
 
 
 # A loss, the loss that it equals, the factor, and the first of (value, two gradients) that is equal.
@@ -215,8 +321,13 @@ LIMITS: dict[str, tuple[Loss, Loss, float, int]] = {
     "dual, ratio = inf": (losses.DualTemperature(1e16), losses.MACL(), 7 / 8, 0),
     "decoupled, weight = tau": (losses.DecoupledNTXent(0.2), losses.InfoNCE(), 0.2, 0),
     "relic, weight = 0": (losses.ReLIC(0), losses.InfoNCE(), 1, 0),
+    "debiased, tau_plus = 0": (losses.Debiased(0), losses.InfoNCE(), 1, 0),
+    "hcl, beta = 0": (losses.HCL(0, 0.2), losses.Debiased(0.2), 1, 0),
+    "hcl, beta = 0, tau_plus = 0": (losses.HCL(0, 0), losses.InfoNCE(), 1, 0),
+    "hcl, beta near 0": (losses.HCL(1e-14, 0), losses.InfoNCE(), 1, 0),
     "flatnce": (losses.FlatNCE(), losses.DCL(), 1, 1),
     "macl": (losses.MACL(), losses.DCL(), 1, 1),
+    "sogclr, gamma = 1": (visited(losses.SogCLR(100, 1)), losses.DCL(), 0.2, 1),
 }
 
 
@@ -302,7 +413,7 @@ def test_extreme_cosines_stay_finite(name: str, tau: float, half: torch.dtype | 
     temperature = torch.tensor(tau, requires_grad=True)
     valid = torch.tensor([[True, False], [True, True], [True, True]])
     with torch.autocast("cpu", half) if half else contextlib.nullcontext():
-        value = EXTREME[name](Contrast.dense(pos, neg, valid, raw, mirror), temperature)
+        value = EXTREME[name](Contrast.dense(pos, neg, valid, raw, mirror, IDS[:3]), temperature)
     assert value.isfinite().all()
     found = torch.autograd.grad(value.sum(), [pos, neg, mirror, raw, temperature], allow_unused=True)
     assert all(gradient.isfinite().all() for gradient in found if gradient is not None)
@@ -313,10 +424,26 @@ INVALID: list[tuple[type[Loss], str, Any, str]] = [
     *((losses.DCLW, "sigma", value, "a positive number") for value in (0, -1)),
     (losses.DualTemperature, "ratio", 0, "a positive number"),
     (losses.AlignUniform, "t", 0, "a positive number"),
-    *((losses.LOSSES[name], "weight", -1, "0 or more") for name in ("DecoupledNTXent", "AlignUniform", "SWD", "ReLIC")),
+    *(
+        (losses.LOSSES[name], "weight", -1, "0 or more")
+        for name in ("DecoupledNTXent", "AlignUniform", "SWD", "ReLIC", "BarlowTwins")
+    ),
     *((losses.LOSSES[name], "scale", 0, "a positive number") for name in ("DecoupledNTXent", "SWD")),
+    *((losses.Debiased, "tau_plus", value, "0 or more and below 1") for value in (-0.1, 1)),
+    (losses.HCL, "tau_plus", 1, "0 or more and below 1"),
+    (losses.HCL, "beta", -1, "0 or more"),
+    *((losses.VICReg, name, -1, "0 or more") for name in ("invariance", "variance", "covariance")),
+    (losses.SIGReg, "weight", 1.1, "a number from 0 to 1"),
+    (losses.SIGReg, "slices", 0, "1 or more"),
     (losses.DecoupledNTXent, "form", "colab", "paper or official"),
     (losses.SWD, "prior", "uniform", "normal, hypercube or hypersphere"),
+    *((losses.SogCLR, "gamma", value, "a number above 0 and up to 1") for value in (0, 1.1)),
+    (losses.ISogCLR, "tau_min", 0, "a positive number"),
+    (losses.ISogCLR, "tau_max", 0.01, "tau_min=0.05 or more"),
+    (losses.ISogCLR, "tau", 2, "a number from tau_min=0.05 to tau_max=1.0"),
+    (losses.ISogCLR, "rho", -1, "0 or more"),
+    (losses.ISogCLR, "eta", 0, "a positive number"),
+    (losses.ISogCLR, "beta", 0, "a number above 0 and up to 1"),
 ]
 
 
@@ -325,10 +452,15 @@ def settings(loss: type[Loss]) -> dict[str, Any]:
     return {k: p.default for k, p in inspect.signature(loss).parameters.items() if p.default is not p.empty}
 
 
+def required(loss: type[Loss]) -> dict[str, Any]:
+    """The arguments that a loss has without a default."""
+    return {"instances": 100} if "instances" in inspect.signature(loss).parameters else {}
+
+
 @pytest.mark.parametrize(("loss", "argument", "value", "remedy"), INVALID)
 def test_invalid_arguments_are_refused(loss: type[Loss], argument: str, value: Any, remedy: str) -> None:
     with pytest.raises(InvalidValue, match=rf"^{argument}={value}: set {argument} to {remedy}$"):
-        loss(**{argument: value})
+        loss(**required(loss), **{argument: value})
 
 
 @pytest.mark.parametrize("loss", losses.LOSSES.values())
@@ -336,10 +468,12 @@ def test_every_number_that_is_not_a_number_is_refused(loss: type[Loss]) -> None:
     for argument, default in settings(loss).items():
         if isinstance(default, float):
             with pytest.raises(InvalidValue, match=rf"^{argument}=nan: set {argument} to "):
-                loss(**{argument: math.nan})
+                loss(**required(loss), **{argument: math.nan})
 
 
-@pytest.mark.parametrize("loss", [losses.DecoupledNTXent(form="official"), losses.SWD()])
+@pytest.mark.parametrize(
+    "loss", [losses.DecoupledNTXent(form="official"), losses.SWD(), losses.VICReg(), losses.BarlowTwins(), SIGREG]
+)
 def test_a_loss_that_needs_raw_anchors_asks_for_them(loss: Loss) -> None:
     with pytest.raises(ValueError, match="raw"):
         loss(Contrast.dense(draw(2, 5).tanh(), draw(2, 5, 7).tanh()), torch.tensor(0.1))
@@ -351,7 +485,8 @@ def test_every_loss_has_a_configuration_with_its_defaults() -> None:
     targets = [f"{losses.__name__}.{name}" for name in losses.__all__]
     assert sorted(node["_target_"] for node in nodes.values()) == sorted(targets)
     for name, node in nodes.items():
-        loss = type(build({k: v for k, v in node.items() if not str(v).startswith("${")}, "loss"))
+        extra = required(getattr(losses, node["_target_"].rpartition(".")[2]))
+        loss = type(build({k: v for k, v in node.items() if not str(v).startswith("${")}, "loss", **extra))
         assert loss.__name__.lower() == name.replace("_", "")
         assert node | {"seed": 0} == {"seed": 0, "_target_": node["_target_"]} | settings(loss)
 
@@ -416,7 +551,16 @@ GLOBAL: list[Loss] = [
     losses.SWD(prior="hypersphere"),
     losses.DCLW(),
     losses.AlignUniform(),
+    losses.VICReg(),
+    losses.BarlowTwins(),
+    losses.SIGReg(),
 ]
+
+
+@pytest.mark.parametrize("images", [4, 9])  # fewer than the width, and more
+def test_squared_products_are_those_of_all_columns(images: int) -> None:
+    a, b = (draw(2, images, 6, seed=seed) for seed in (1, 2))
+    same(squared_products(a, b), (a.mT @ b).square().sum((-2, -1)))
 
 
 def _mean_and_gradient(loss: Loss, rows: slice) -> Tensor:

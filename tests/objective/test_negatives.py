@@ -22,7 +22,7 @@ from ssl_bench.objective import bits
 from ssl_bench.objective.bits import unpack
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
-from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
+from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
 from ssl_bench.objective.sampling import StepGenerator, unchosen, without_replacement
 from tests.objective.test_losses import draw
 from tests.ranks import on_two_ranks
@@ -68,6 +68,15 @@ def test_cross_view_is_every_other_image_in_the_view_of_the_positive(views: int,
     assert CrossView().count(5) == 4
 
 
+@pytest.mark.parametrize("tiled", [False, True])
+def test_own_view_is_every_other_image_in_the_view_of_the_anchor(tiled: bool) -> None:
+    """The anchors of view 0 have their positives, keys 0 to 4, in view 1, and the keys of their own view are 5 to 9."""
+    found = keys_of(OwnView(), numbered(5), tiled)
+    for v, b in itertools.product(range(2), range(5)):
+        assert found[v][b] == [(1 - v) * 5 + image for image in range(5) if image != b]
+    assert OwnView().count(5) == 4
+
+
 def test_an_image_that_appears_twice_is_never_its_own_negative() -> None:
     e = numbered(4)
     e = Embedded(e.q, e.p, e.raw, torch.tensor([3, 1, 3, 0]))
@@ -85,7 +94,7 @@ def test_no_negatives() -> None:
 
 def test_gives_and_needs() -> None:
     every: list[Negatives] = [InBatch(), CrossView(), RandomK(1, "all", False, 0), RandomK(1, "cross", False, 0)]
-    every += [Queue(3, 2, 0), NoNegatives()]
+    every += [Queue(3, 2, 0), NoNegatives(), OwnView(), RandomK(1, "own", False, 0)]
     assert [sorted(n.gives) for n in every] == [
         ["negatives"],
         ["aligned", "negatives"],
@@ -93,8 +102,11 @@ def test_gives_and_needs() -> None:
         ["aligned", "negatives"],
         ["aligned", "negatives"],
         [],
+        ["negatives", "own_view"],
+        ["negatives", "own_view"],
     ]
-    assert [n.needs for n in every] == [{"both_views"}, set(), {"both_views"}, set(), set(), set()]
+    both = {"both_views"}
+    assert [n.needs for n in every] == [both, set(), both, set(), set(), set(), both, both]
 
 
 # ---- random choices
@@ -102,7 +114,9 @@ def test_gives_and_needs() -> None:
 
 @pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize(("views", "k"), [("all", 1), ("all", 4), ("all", 7), ("all", 10), ("cross", 2), ("cross", 4)])
+@pytest.mark.parametrize(
+    ("views", "k"), [("all", 1), ("all", 4), ("all", 7), ("all", 10), ("cross", 2), ("cross", 4), ("own", 3)]
+)
 def test_random_k_is_k_different_keys_of_other_images(views: Any, k: int, shared: bool, tiled: bool) -> None:
     """With the chosen keys listed, with the others listed (k above half of the pool), and with the whole pool."""
     negatives = RandomK(k, views, shared, 3)
@@ -111,7 +125,7 @@ def test_random_k_is_k_different_keys_of_other_images(views: Any, k: int, shared
             for b, keys in enumerate(view):
                 assert len(set(keys)) == len(keys) == k
                 assert all(key % 6 != b for key in keys)
-                assert views == "all" or all(key // 6 == v for key in keys)
+                assert views == "all" or all((key // 6 == v) == (views == "cross") for key in keys)
         negatives.draws.step += 1
 
 

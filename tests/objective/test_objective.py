@@ -14,8 +14,8 @@ from ssl_bench.methods.base import Contrastive, Framework, MissingNeed, Outputs
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
-from ssl_bench.objective.losses import BYOL, SWD, InfoNCE, ReLIC
-from ssl_bench.objective.negatives import CrossView, InBatch, NoNegatives, Queue
+from ssl_bench.objective.losses import BYOL, DHEL, SWD, InfoNCE, ReLIC
+from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue
 from ssl_bench.objective.temperature import Fixed, Learned
 from tests.objective.test_losses import draw
 from tests.objective.test_negatives import unit
@@ -105,6 +105,7 @@ def test_all_diagnostics_are_computed_on_request_only() -> None:
     [
         (lambda: (Linear(), NoNegatives(), Fixed(0.1), InfoNCE()), "loss", "needs negatives: set negatives to"),
         (lambda: (Linear(), InBatch(), Fixed(0.1), ReLIC()), "loss", "needs candidates aligned across views: set neg"),
+        (lambda: (Linear(), InBatch(), Fixed(0.1), DHEL()), "loss", "needs candidates of the anchor's own view: set"),
         (lambda: (Linear(frozenset()), NoNegatives(), Fixed(0.1), SWD()), "loss", "needs two views of one network"),
         (lambda: (Linear(frozenset()), InBatch(), Fixed(0.1), InfoNCE()), "negatives", "needs keys of both views"),
         (
@@ -124,9 +125,9 @@ def test_parts_that_do_not_fit_are_refused(make: Callable[[], Any], group: str, 
 # ---- more than two views
 
 
-@pytest.mark.parametrize("pool", [InBatch(), CrossView()])
-def test_each_of_the_first_two_views_is_contrasted_with_every_other_view(pool: InBatch | CrossView) -> None:
-    """Mean over anchors g in {0, 1} and views v != g; negatives are the views g and v (or v) of the other images."""
+@pytest.mark.parametrize("pool", [InBatch(), CrossView(), OwnView()])
+def test_each_of_the_first_two_views_is_contrasted_with_every_other_view(pool: Negatives) -> None:
+    """Mean over anchors g in {0, 1} and views v != g; negatives are the views g and v (or one) of the other images."""
     views, images, tau = 4, 3, 0.3
     z = unit(views, images, 5)
     framework = Siamese(nn.Identity(), MLP(5, 1, None, 5))
@@ -134,7 +135,7 @@ def test_each_of_the_first_two_views_is_contrasted_with_every_other_view(pool: I
     loss = InfoNCE()(Contrast.of(e, pool.bank(e)), torch.tensor(tau, dtype=torch.float64)).mean()
     total, pairs = 0.0, [(g, v) for g in range(2) for v in range(views) if v != g]
     for (g, v), i in itertools.product(pairs, range(images)):
-        others = (g, v) if isinstance(pool, InBatch) else (v,)
+        others = {InBatch: (g, v), CrossView: (v,), OwnView: (g,)}[type(pool)]
         negatives = sum(math.exp(float(z[g, i] @ z[w, j]) / tau) for w in others for j in range(images) if j != i)
         positive = math.exp(float(z[g, i] @ z[v, i]) / tau)
         total -= math.log(positive / (positive + negatives))

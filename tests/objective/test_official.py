@@ -5,22 +5,23 @@ the code's own reduction. Where that differs from ours, the row of ``CODES`` has
 ReLIC and MACL-w have no public code; test_losses.py compares them with the papers' equations.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy, normalize, relu
 
+from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Contrastive, Outputs
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective import losses
-from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss
-from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, Queue, RandomK
+from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
 from ssl_bench.objective.sampling import without_replacement
 from ssl_bench.objective.temperature import Fixed, MACLa, MACLb, Temperature
 
@@ -197,6 +198,50 @@ def weights(s: Tensor) -> Tensor:
     return 2 - N * (s / 0.5).softmax(0)
 
 
+# ---- Debiased, HCL
+
+
+def hcl(beta: float, tau_plus: float) -> Formula:
+    """joshr17/HCL image/main.py at 7b4647f; with beta = 0, chingyaoc/DCL main.py at 30189fb."""
+
+    def formula(z: Tensor) -> Tensor:
+        both, image = normalize(z, dim=-1).flatten(0, 1), torch.arange(2 * N) % N
+        exps = (both @ both.T / TAU).exp()
+        positive = exps.gather(1, torch.arange(2 * N).roll(N)[:, None])[:, 0]
+        others = exps[image[:, None] != image].view(2 * N, -1)
+        weights = others**beta
+        sums = (weights * others).sum(1) / weights.mean(1)
+        corrected = (sums - tau_plus * (2 * N - 2) * positive) / (1 - tau_plus)
+        return -(positive / (positive + corrected.clamp(min=(2 * N - 2) * math.exp(-1 / TAU)))).log().mean()
+
+    return formula
+
+
+# ---- DHEL
+
+
+def dhel(both: bool) -> Formula:
+    """pakoromilas/DHEL-KCL losses.py at 3059efa; ``both``: its ``include_augs``, which is the default."""
+
+    def formula(z: Tensor) -> Tensor:
+        a, b = normalize(z, dim=-1)
+        spread = [off_diagonal((x @ x.T / TAU).exp()).sum(1) for x in (a, b)]
+        positive = ((a * b).sum(1) / TAU).exp()
+        return -(positive / (spread[0] * spread[1] if both else spread[0])).log().mean()
+
+    return formula
+
+
+# ---- Alignment and uniformity
+
+
+def align_uniform(z: Tensor) -> Tensor:
+    """ssnl/align_uniform align_uniform/__init__.py and examples/stl10/main.py at 505907b."""
+    x, y = normalize(z, dim=-1)
+    spread = [torch.pdist(view).square().mul(-2).exp().mean().log() for view in (x, y)]
+    return (x - y).square().sum(1).mean() + torch.stack(spread).mean()
+
+
 # ---- MACL, dual temperature
 
 
@@ -260,6 +305,34 @@ def sliced_wasserstein(prior: Prior) -> Callable[[Tensor], Tensor]:
     return distance
 
 
+# ---- sums over pairs
+
+
+def siglip(z: Tensor) -> Tensor:
+    """mlfoundations/open_clip src/open_clip/loss.py, SigLipLoss at b01786f: one way, summed over all pairs of a row."""
+    a, b = normalize(z, dim=-1)
+    logits = a @ b.T / TAU - 2
+    return -(logits * (2 * torch.eye(N) - 1)).sigmoid().log().sum() / N
+
+
+def spectral(z: Tensor) -> Tensor:
+    """jhaochenz96/spectral_contrastive_learning models/spectral.py at ee431bd, with mu = 0.1."""
+    assert float(z.detach().norm(dim=-1).min()) > 0.1**0.5  # shorter vectors would stay as they are
+    a, b = normalize(z, dim=-1) * 0.1**0.5
+    return -2 * (a * b).sum(1).mean() + off_diagonal(a @ b.T).square().mean()
+
+
+def kcl(kernel: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """pakoromilas/DHEL-KCL losses.py at 3059efa and utils.py at 562fba8, of squared distances in one view."""
+
+    def formula(z: Tensor) -> Tensor:
+        x, y = normalize(z, dim=-1)
+        energy = [kernel(torch.pdist(view).square()).mean() for view in (x, y)]
+        return 16 * torch.stack(energy).sum() - 2 * kernel((x - y).square().sum(1)).mean()
+
+    return formula
+
+
 # ---- BYOL
 
 
@@ -267,6 +340,50 @@ def byol(z: Tensor) -> Tensor:
     """google-deepmind/deepmind-research byol/byol_experiment.py and utils/helpers.py at 4822a45: sum of both views."""
     online, target = normalize(z, dim=-1), normalize(KEYS, dim=-1)
     return (online - target.flip(0)).square().sum(-1).sum(0).mean()
+
+
+def simsiam(z: Tensor) -> Tensor:
+    """facebookresearch/simsiam main_simsiam.py at a7bc177 and simsiam/builder.py at 39ac33e; the code lacks the 1."""
+    keys = normalize(z.flip(0).detach(), dim=-1)
+    return 1 - 0.5 * (normalize(z, dim=-1) * keys).sum(-1).mean(1).sum()
+
+
+# ---- VICReg, Barlow Twins, LeJEPA
+
+
+def vicreg(z: Tensor) -> Tensor:
+    """facebookresearch/vicreg main_vicreg.py at 4e12602: the mean of the views' variance terms, the sum of the others.
+
+    On several devices it gathers both views, with the gradient of all devices: exact, as ours is.
+    """
+    narrow = torch.stack([relu(1 - (x.var(0) + 1e-4).sqrt()).mean() for x in z])
+    correlated = torch.stack([off_diagonal(x.T.cov()).square().sum() / D for x in z])
+    return 25 * (z[0] - z[1]).square().mean() + 25 * narrow.mean() + correlated.sum()
+
+
+def barlow_twins(z: Tensor) -> Tensor:
+    """facebookresearch/barlowtwins main.py at 046eec3, with the batch norm of all devices, as its SyncBatchNorm.
+
+    Its all_reduce of the matrix is unknown to autograd: DDP's average is the gradient divided by the number of devices.
+    """
+    a, b = ((x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt() for x in z)
+    c = a.T @ b / N
+    loss = (c.diag() - 1).square().sum() + 0.0051 * off_diagonal(c).square().sum()
+    return loss / RANKS + (1 - 1 / RANKS) * loss.detach()
+
+
+def lejepa(z: Tensor) -> Tensor:
+    """rbalestr-lab/lejepa MINIMAL.md at 2f2d970, with our directions for its 256 random ones.
+
+    lejepa/univariate/epps_pulley.py at a74fcb9 has the same statistic for several devices, with an all_reduce that
+    autograd knows.
+    """
+    t = torch.linspace(0, 3, 17, dtype=z.dtype)
+    window, weights = (-t.square() / 2).exp(), torch.full_like(t, 2 * 3 / 16)
+    weights[0] = weights[-1] = 3 / 16
+    waves = (z @ losses.SIGReg(seed=6).directions(z).T)[..., None] * t  # [2, N, A, 17]
+    error = (waves.cos().mean(1) - window).square() + waves.sin().mean(1).square()
+    return 0.02 * N * (error @ (weights * window)).mean() + 0.98 * (z.mean(0) - z).square().mean()
 
 
 # ---- the comparison
@@ -304,6 +421,13 @@ CODES: dict[str, Code] = {
     "dcl": Code(dcl(), losses.DCL(), InBatch(), "sum"),
     "dcl_lightly": Code(dcl(mean=True), losses.DCL(), InBatch(), "mean"),
     "dclw": Code(dcl(lambda s: weights(s).detach()), losses.DCLW(), InBatch(), "sum"),
+    "debiased": Code(hcl(0, 0.1), losses.Debiased(0.1), InBatch(), "mean"),
+    "hcl": Code(hcl(1, 0.1), losses.HCL(1, 0.1), InBatch(), "mean"),
+    "hcl_biased": Code(hcl(0.5, 0), losses.HCL(0.5, 0), InBatch(), "mean"),
+    "dhel": Code(dhel(both=True), losses.DHEL(), OwnView(), "sum"),
+    "kcl_gaussian": Code(kcl(lambda d: (-2 * d).exp()), losses.KCL(), OwnView(), "mean", value=2, gradient=2),
+    "kcl_imq": Code(kcl(lambda d: 2 / (4 + d).sqrt()), losses.KCL("imq"), OwnView(), "mean", value=2, gradient=2),
+    "align_uniform": Code(align_uniform, losses.AlignUniform(1, 2), OwnView(), "mean"),
     "macl_a": Code(
         macl(lambda mean: 0.1 * 2**mean), losses.MACL(), CrossView(), "sum", temperature=MACLa(0.1, alpha=2.0)
     ),
@@ -320,9 +444,17 @@ CODES: dict[str, Code] = {
         )
         for prior in ("normal", "hypercube", "hypersphere")
     },
+    "siglip": Code(siglip, losses.SigLIP(-2.0), CrossView(), "mean"),
+    "spectral": Code(spectral, losses.Spectral(0.1), CrossView(), "mean"),
     "byol": Code(byol, losses.BYOL(), NoNegatives(), "sum", framework={"momentum": 0.99, "predictor": 4}),
+    "simsiam": Code(
+        simsiam, losses.BYOL(), NoNegatives(), "mean", 0.5, 0.5, framework={"stop_gradient": True, "predictor": 4}
+    ),
+    "vicreg": Code(vicreg, losses.VICReg(), NoNegatives(), "mean"),
+    "barlow_twins": Code(barlow_twins, losses.BarlowTwins(), NoNegatives(), "mean", gradient=1 / RANKS),
+    "lejepa": Code(lejepa, losses.SIGReg(seed=6), NoNegatives(), "mean"),
 }
-ELSEWHERE = {losses.FlatNCE, losses.AlignUniform}  # tests of their own below
+ELSEWHERE = {losses.FlatNCE, losses.SogCLR, losses.ISogCLR}  # tests of their own below
 
 
 def value_and_gradient(formula: Formula) -> tuple[Tensor, Tensor]:
@@ -397,25 +529,70 @@ def test_flatnce_is_logged_as_infonce_and_trained_as_flatnce() -> None:
     same(value, value_and_gradient(info)[0])
 
 
-def test_align_uniform_is_the_code_on_pairs_of_one_view() -> None:
-    """ssnl/align_uniform align_uniform/__init__.py and examples/stl10/main.py at 505907b.
+def test_dhel_without_the_energy_of_the_second_view_is_dcl_of_one_direction() -> None:
+    """``include_augs=False``. In both directions, DHEL is DCL plus s / tau."""
+    one, both = (PairLoss("dcl", TAU, "own_view", symmetric=symmetric) for symmetric in (False, True))
 
-    The code's pairs are those of one view, which no option of ``negatives`` gives; the loss is given them here.
+    def plus_s(z: Tensor) -> Tensor:
+        return 2 * both(*z) + normalize(z, dim=-1).prod(0).sum(1).mean() / TAU
+
+    for formula, code in ((lambda z: one(*z), dhel(both=False)), (plus_s, dhel(both=True))):
+        for found, expected in zip(value_and_gradient(formula), value_and_gradient(code), strict=True):
+            same(found, expected)
+
+
+class GlobalContrast:
+    """Optimization-AI/LibAUC libauc/losses/contrastive.py at 2005414: GCLoss_v1, which starts u with the first batches.
+
+    With ``rho``, zhqiu/contrastive-learning-iSogCLR unimodal_exps/losses.py at 4f28823: SogCLR_DRO_Loss, with
+    beta_u = 0.5 and eta_init = 0.3. The code's value, -s plus a weighted sum, has the right gradient only;
+    ``objective`` is what both papers minimise.
     """
 
-    def formula(z: Tensor) -> Tensor:
-        x, y = normalize(z, dim=-1)
-        spread = [torch.pdist(view).square().mul(-2).exp().mean().log() for view in (x, y)]
-        return (x - y).square().sum(1).mean() + torch.stack(spread).mean()
+    def __init__(self, gamma: float, rho: float | None = None) -> None:
+        self.gamma, self.rho = gamma, rho
+        self.u, self.m = torch.zeros(2, 12, dtype=torch.float64)
+        self.tau = torch.full_like(self.u, 0.125 if rho is not None else TAU)
+        self.objective = torch.zeros(())
 
-    def loss(z: Tensor) -> Tensor:
-        h = normalize(z, dim=-1)
-        own = torch.stack([off_diagonal(view @ view.T) for view in h])
-        values: Tensor = losses.AlignUniform(1, 2)(Contrast.dense((h * h.flip(0)).sum(-1), own), torch.tensor(TAU))
-        return values.mean()
+    def __call__(self, z: Tensor, ids: Tensor) -> Tensor:
+        tau, first, moved, slopes, values = self.tau[ids], self.u[ids].sum() == 0, [], [], []
 
-    for found, expected in zip(value_and_gradient(loss), value_and_gradient(formula), strict=True):
-        same(found, expected)
+        def side(a: Tensor, b: Tensor) -> Tensor:
+            cosines = torch.cat([off_diagonal(a @ b.T), off_diagonal(a @ a.T)], 1)
+            exponentials = (cosines / tau[:, None]).exp().detach()
+            g = exponentials.mean(1)
+            u = g if first else (1 - self.gamma) * self.u[ids] + self.gamma * g
+            weights, s = exponentials / u[:, None], (a * b).sum(1)
+            moved.append(u)
+            slopes.append(u.log() + (self.rho or 0) - (weights * cosines.detach() / tau[:, None]).mean(1))
+            values.append((tau * (u.log() + (self.rho or 0)) - s.detach()).mean())
+            return ((weights * cosines).mean(1) - s).mean()
+
+        value = two_sides(side, z)
+        self.objective, self.u[ids] = torch.stack(values).sum(), torch.stack(moved).mean(0)
+        if self.rho is not None:
+            self.m[ids] = 0.5 * self.m[ids] + 0.5 * torch.stack(slopes).mean(0).clamp(-3, 3)
+            self.tau[ids] = (tau - 0.3 * self.m[ids]).clamp(0.05, 1)
+        return value
+
+
+@pytest.mark.parametrize("rho", [None, 0.4, 3.5])  # the last one reaches both bounds of the code
+@pytest.mark.parametrize("gamma", [0.7, 1.0])
+def test_a_remembered_average_is_that_of_the_codes_step_after_step(rho: float | None, gamma: float) -> None:
+    code = GlobalContrast(gamma, rho)
+    loss = losses.SogCLR(12, gamma) if rho is None else losses.ISogCLR(12, gamma, tau=0.125, rho=rho, eta=0.3)
+    method = Contrastive(Siamese(nn.Identity(), MLP(D, 1, None, D)), InBatch(), Fixed(TAU), loss, "sum").double()
+    new, again = torch.arange(12).split(N), torch.randperm(12, generator=torch.Generator().manual_seed(0)).split(N)
+    for step, ids in enumerate([*new, *again, *new]):
+        z, tau = draw(2, N, D, seed=step).requires_grad_(), code.tau[ids].mean()
+        value, found = code(z, ids), method.objective({"z": z}, Batch([], ids, ids), 0.0, True)
+        same(*(torch.autograd.grad(x, z)[0] for x in (found.loss, value)))
+        same(found.loss.detach(), code.objective)
+        same(found.diagnostics["tau"], tau)
+        method.remember(found.kept)
+        same(loss.log_u[ids], code.u[ids].log())
+        same(loss.taus if isinstance(loss, losses.ISogCLR) else code.tau, code.tau)
 
 
 # ---- networks

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from ssl_bench.objective import tiles
 from ssl_bench.objective.bits import pack
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
+from ssl_bench.objective.similarity import Name
 from tests.objective.test_losses import draw
 from tests.objective.test_negatives import unit
 
@@ -99,26 +100,72 @@ def test_panels_equal_the_matrix(choice: str, shared: bool, ids: bool, per_ancho
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
 @pytest.mark.parametrize("per_anchor", [True, False], ids=["taus", "tau"])
 def test_a_second_temperature_in_the_same_pass(choice: str, shared: bool, per_anchor: bool) -> None:
-    """Its value is that of a separate pass; the gradient is that of the first temperature alone."""
-    x = leaves(shared, per_anchor)
-    second_tau = (10 * x.tau).requires_grad_()
-    once, other = (x.contrast(choice, True, False).log_odds(t) for t in (x.tau, second_tau))
-    expected = x.gradients(once.sum())
-    for tiled in (False, True):
-        first, second = x.contrast(choice, True, tiled).log_odds_at(x.tau, second_tau)
-        same(first, once)
-        same(second, other)
-        assert not second.requires_grad
-        for found, gradient in zip(x.gradients(first.sum()), expected, strict=True):
-            same(found, gradient)
+    """Values and gradients are those of separate passes, for both temperatures and where a loss uses only one."""
+    learned = leaves(shared, per_anchor)
+    fixed = learned._replace(tau=learned.tau.detach())
+    for tiled, used, x in itertools.product((False, True), ([0], [1], [0, 1]), (learned, fixed)):
+        together = x.contrast(choice, True, tiled).log_odds_at(x.tau, 10 * x.tau)
+        apart = [x.contrast(choice, True, False).log_odds(t) for t in (x.tau, 10 * x.tau)]
+        found, expected = (
+            [*us, *x.gradients(torch.stack([(1 - 3 * i) * us[i].sum() for i in used]).sum())]
+            for us in (together, apart)
+        )
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
+@pytest.mark.parametrize("trained_keys", [True, False], ids=["keys", "queue"])
+def test_a_sum_in_panels_is_that_of_the_matrix(choice: str, shared: bool, trained_keys: bool) -> None:
+    """With its gradients by anchors, keys, a number per anchor and one for all."""
+    x = leaves(shared, per_anchor=True, trained_keys=trained_keys)
+    bias, weight = torch.tensor(-1.5, dtype=torch.float64, requires_grad=True), draw(V, B, seed=5)
+
+    def found(tiled: bool) -> list[Tensor]:
+        contrast = x.contrast(choice, True, tiled)
+        value = contrast.sum(lambda s, tau, bias: (s / tau + bias).sigmoid(), x.tau, bias)
+        inputs = [t for t in (x.q, x.keys, x.tau, bias) if t.requires_grad]
+        return [value, *torch.autograd.grad((weight * value).sum(), inputs)]
+
+    for panels, whole in zip(found(True), found(False), strict=True):
+        same(panels, whole)
+
+
+MAPS: dict[Name, Callable[[Tensor], Tensor]] = {
+    "arctanh": lambda s: ((1 + s) / (1 - s)).log() / 2,
+    "student": lambda s: -(1 + (2 - 2 * s)).log(),
+}
+
+
+@pytest.mark.parametrize("similarity", MAPS)
+@pytest.mark.parametrize("choice", ["all", "few"])
+@pytest.mark.parametrize("tiled", [False, True])
+def test_a_similarity_takes_the_place_of_the_cosine(similarity: Name, choice: str, tiled: bool) -> None:
+    """In positives, log-odds at two temperatures and sums, with their gradients; ``cosine`` stays what it is."""
+    x = leaves(per_anchor=True)
+    cosine, neg = (x.q * x.p).sum(-1), x.q @ x.keys.T
+    given, bank = Embedded(x.q, x.p, x.q, IDS), Bank(x.keys, KEY_IDS)
+    contrast = CHOICES[choice](Contrast.of(given, bank, tiled, similarity))
+    same(contrast.cosine, cosine)
+    chosen, valid = (neg, IDS[:, None] != KEY_IDS) if choice == "all" else (neg.gather(-1, places(FEW).long()), None)
+    naive = Contrast.dense(MAPS[similarity](cosine), MAPS[similarity](chosen), valid)
+    found, expected = (
+        torch.stack([*c.log_odds_at(x.tau, 2 * x.tau), c.lse(3 * x.tau), c.sum(torch.square)])
+        for c in (contrast, naive)
+    )
+    same(found, expected)
+    for one, other in zip(*(x.gradients(y.square().sum()) for y in (found, expected)), strict=True):
+        same(one, other)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_lse_is_a_sum_over_the_negatives(choice: str) -> None:
-    """Both forms against a loop."""
+    """Both forms, and the sum of the exponentials, against a loop."""
     x = Leaves(*(t.detach() for t in leaves(shared=False, per_anchor=True)))
     for tiled in (False, True):
-        found = x.contrast(choice, True, tiled).lse(x.tau)
+        contrast = x.contrast(choice, True, tiled)
+        found, total = contrast.lse(x.tau), contrast.sum(lambda s, tau: (s / tau).exp(), x.tau)
         for v, b in itertools.product(range(V), range(B)):
             kept = [c for c in range(C) if KEY_IDS[c] != IDS[b]]
             if choice == "excluded":
@@ -128,6 +175,7 @@ def test_lse_is_a_sum_over_the_negatives(choice: str) -> None:
                 kept = places(FEW if choice == "few" else MANY)[v, b].tolist()
             terms = [math.exp(float(x.q[v, b] @ x.keys[v, c]) / float(x.tau[v, b])) for c in kept]
             assert float(found[v, b]) == pytest.approx(math.log(sum(terms)), rel=1e-12)
+            assert float(total[v, b]) == pytest.approx(sum(terms), rel=1e-12)
 
 
 TABLE = (256, 8)  # the penalties of a byte of booleans, for any number of candidates
@@ -158,7 +206,7 @@ def test_panels_never_store_the_matrix(choice: str, shared: bool) -> None:
         contrast = x.contrast(choice, True, tiled)
         with Largest() as largest:
             first, _ = contrast.log_odds_at(x.tau, 2 * x.tau)
-            x.gradients(first.sum())
+            x.gradients((first + contrast.sum(lambda s, tau: (s / tau).sigmoid(), x.tau)).sum())
         never = tiled or choice == "excluded"
         assert largest.elements <= bound < V * B * C if never else largest.elements >= V * B * C
 

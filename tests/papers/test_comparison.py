@@ -43,9 +43,9 @@ def test_differences_are_paired_and_corrected_for_their_number() -> None:
         p["differs"].append(test.pvalue)
         p["equals"].append(max(sides))
     rejected = {}
-    for name, each in p.items():  # Holm: all smaller p-values must pass, too
-        order = np.argsort(each)
-        passed = np.cumprod([each[i] <= 0.05 / (8 - rank) for rank, i in enumerate(order)])
+    for name, values_of in p.items():  # Holm: all smaller p-values must pass, too
+        order = np.argsort(values_of)
+        passed = np.cumprod([values_of[i] <= 0.05 / (8 - rank) for rank, i in enumerate(order)])
         rejected[name] = {int(i) for i, good in zip(order, passed, strict=True) if good}
     for i, each in enumerate(ran):
         words = [("better" if each.mean > 0 else "worse")] * (i in rejected["differs"])

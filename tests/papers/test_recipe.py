@@ -79,7 +79,7 @@ def test_a_recipe_names_each_class_with_its_settings() -> None:
     lines = describe(cell)
     assert lines[0] == (
         "  training    200 epochs, 256 images per step, precision auto, tf32 yes, compile no, reduction sum, "
-        "evaluate every 0"
+        "similarity cosine, evaluate every 0"
     )
     assert "  loss        EqCo (InfoNCE with the sum over the negatives weighted by alpha / K): alpha 4,096" in lines
     assert [line.split()[0] for line in lines[1:]] == [

@@ -4,7 +4,7 @@
 
 The mean is over the anchors of a view and their negatives, so the second term is one number for all of them. With
 ||a - b||^2 = 2 - 2 cos it is log mean_i[ exp(l_i) / K_i ] - 2 t, with l_i at the temperature 1 / (2 t). Wang and Isola
-(2020) take all pairs of images of one view; here the pairs are the anchors with their chosen negatives.
+(2020) take all pairs of images of one view, which is negatives=own_view.
 """
 
 import math

@@ -40,7 +40,7 @@ class DCLW(Loss):
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
         with torch.no_grad():
-            k = contrast.pos / self.sigma  # [V, B] logarithms: exp(s / sigma) over- or underflows at a small sigma
+            k = contrast.cosine / self.sigma  # [V, B] logarithms: exp(s / sigma) over- or underflows at a small sigma
             all_anchors = gather(k, dim=1)  # [V, N]
             mean = all_anchors.logsumexp(1, keepdim=True) - math.log(all_anchors.shape[1])
             w = 2 - (k - mean).exp()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
-from ssl_bench.objective.loss import Loss
+from ssl_bench.objective.loss import Loss, unnormalised
 
 
 class DecoupledNTXent(Loss):
@@ -33,7 +33,7 @@ class DecoupledNTXent(Loss):
 
     equation = "-s + weight log(exp(l) + exp(s / tau))"
     code = "google-research/simclr"
-    needs = frozenset({"negatives"})
+    needs = frozenset({"negatives", "cosine"})
 
     def __init__(self, weight: float = 0.1, form: Literal["paper", "official"] = "paper", scale: float = 1.0) -> None:
         super().__init__()
@@ -47,8 +47,6 @@ class DecoupledNTXent(Loss):
         total = torch.logaddexp(contrast.lse(tau), s / tau)  # [V, B]
         if self.form == "paper":
             return self.scale * (self.weight * total - s)
-        if contrast.raw is None:
-            raise ValueError("form=official divides by the width of raw, which this contrast does not have")
-        width = contrast.raw.shape[-1]
+        width = unnormalised(contrast).shape[-1]
         total = torch.logaddexp(total, 1 / tau)
         return self.scale * ((1 - s) / width + self.weight * (total - math.log(width)))

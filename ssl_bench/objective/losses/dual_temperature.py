@@ -36,4 +36,4 @@ class DualTemperature(Loss):
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
         u, second_u = contrast.log_odds_at(tau, self.ratio * tau)
-        return second_u.sigmoid() * unscaled_softplus(u)  # [V, B]
+        return second_u.detach().sigmoid() * unscaled_softplus(u)  # [V, B]

@@ -19,4 +19,4 @@ class MACLW(Loss):
     needs = frozenset({"negatives"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        return (2 - contrast.pos).detach() * unscaled_softplus(contrast.log_odds(tau))  # [V, B]
+        return (2 - contrast.cosine).detach() * unscaled_softplus(contrast.log_odds(tau))  # [V, B]

@@ -33,7 +33,7 @@ class ReLIC(Loss):
     """
 
     equation = "softplus(u) + weight KL(p_vw, p_ww)"
-    needs = frozenset({"negatives", "aligned", "dense"})
+    needs = frozenset({"negatives", "aligned", "dense", "cosine"})
 
     def __init__(self, weight: float = 1.0, detach_target: bool = False, own_view: bool = False) -> None:
         super().__init__()

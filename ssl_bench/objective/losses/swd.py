@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from ssl_bench.distributed import gather, rank
 from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
-from ssl_bench.objective.loss import Loss
+from ssl_bench.objective.loss import Loss, unnormalised
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.precision import products
 
@@ -56,9 +56,7 @@ class SWD(Loss):
         self.weight, self.prior, self.scale, self.draws = weight, prior, scale, StepGenerator("swd", seed)
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        h = contrast.raw  # [V, B, D]
-        if h is None:
-            raise ValueError("raw is not known: give Contrast.dense the anchors before normalisation")
+        h = unnormalised(contrast)  # [V, B, D]
         if self.prior == "hypersphere":
             h = normalize(h, dim=-1)
         alignment = (h - h.flip(0)).square().mean(-1) / 2
