@@ -29,7 +29,7 @@ import io
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -63,9 +63,7 @@ class Batch(NamedTuple):
 
 def make_batches(dtype: torch.dtype = torch.float64, images: int = IMAGES) -> list[Batch]:
     generator = torch.Generator().manual_seed(0)
-    centres, *noise = (
-        torch.randn(2, images, WIDTH, generator=generator, dtype=torch.float64) for _ in range(STEPS + 1)
-    )
+    centres, *noise = torch.randn(STEPS + 1, 2, images, WIDTH, generator=generator, dtype=torch.float64)
     orders = [torch.randperm(images, generator=generator) for _ in noise]
     views = [(centres[0, order] + 0.7 * x).to(dtype) for order, x in zip(orders, noise, strict=True)]
     return [Batch(z, ids, ids % 3, step) for step, (z, ids) in enumerate(zip(views, orders, strict=True))]
@@ -452,9 +450,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     rows, missing = make_rows(libraries)
     print(environment(LIBRARIES[1:]), end="\n\n")
-    print(
-        "| library | loss | 1 rank | 2 ranks | 4 ranks | bf16 | tau | resume | why |\n|---|---|---|---|---|---|---|---|---|"
-    )
+    columns = ["library", "loss", "1 rank", "2 ranks", "4 ranks", "bf16", "tau", "resume", "why"]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     parallel = {ranks: on_ranks(ranks, libraries) for ranks in (2, 4)}
     for i, row in enumerate(rows):
         one, *rest = one_process(row)
