@@ -172,6 +172,7 @@ def test_a_control_that_fails_leaves_a_claim_undecided_and_is_named_first(write:
         assert [each.verdict for each in invalid.findings][1] is ClaimVerdict.SHOWN
         assert invalid.verdict is ClaimVerdict.UNDECIDED and invalid.row()[3] == "failed"
         assert invalid.row()[2].startswith("control: SimCLR has learned: ")
+        assert invalid.row(brief=True)[2].endswith("] above 50")
         assert invalid.lines()[1].startswith("- control: SimCLR has learned: ")
 
 
@@ -384,6 +385,13 @@ def test_the_committed_page_is_made_from_the_committed_numbers() -> None:
     assert measured == set(folder.glob("*.json"))
     figures = {measurements.path_of(table).stem for table in commit_numbers.measured() if commit_numbers.drawn(table)}
     assert {path.stem for path in folder.glob("*.png")} == figures
+
+
+def test_a_claim_is_one_line_of_a_terminal_of_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = verdicts.formatted("rich", commit_numbers.judged()).splitlines()
+    assert [line.split()[0] for line in lines[1 : len(CLAIMS) + 2] if line] == [claim.name for claim in CLAIMS]
+    assert max(map(len, lines)) <= 100 and lines[len(CLAIMS) + 1] == ""
 
 
 def test_committed_numbers_are_those_of_the_cells_as_they_are_now() -> None:
