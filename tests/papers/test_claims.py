@@ -354,6 +354,19 @@ def test_a_figure_has_the_verdict_the_intervals_of_the_seeds_and_theory(write: A
     assert list(segment[:, 1]) == pytest.approx([62 - half, 62 + half])
 
 
+def test_a_claim_of_one_column_has_its_rows_beside_each_other(write: Any, tmp_path: Path) -> None:
+    claim = write(columns=[16])
+    for cell in claim.cells:
+        for seed, top1 in enumerate((0.50, 0.52, 0.54)):
+            _finished(tmp_path, cell, seed, top1 + (0.1 if cell.row == "DCL" else 0))
+    results = Results(tmp_path, claim.cells)
+    (axis,) = drawing.draw(list(drawing.panels(claim, fill(claim, claim.cells, results), results))).axes
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["SimCLR", "DCL"]
+    assert axis.get_xlabel().startswith("batch size: 16\nmean and 90% interval; a thin line for each seed")
+    lines = [list(np.asarray(line.get_ydata())) for line in axis.lines]
+    assert all(any(each == pytest.approx(seed) for each in lines) for seed in ([50, 60], [52, 62], [54, 64]))
+
+
 def test_a_claim_may_be_about_another_command(write: Any) -> None:
     bound = {"set": ["information=4"], "columns": [64, 128], "each": ["pairs={column}"], "metric": "information"}
     claim = write(command="mi", rows={"SimCLR": ["loss=infonce"], "DCL": ["loss=dcl"]}, **bound)
