@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.papers import verdicts
 from ssl_bench.papers.cell_runs import Results
-from ssl_bench.papers.cells import Table
+from ssl_bench.papers.cells import Table, is_accuracy
 from ssl_bench.papers.claims import ERROR, PaperClaim, half_width
 from ssl_bench.papers.fill import Filled, deviation, fill, mean
 from ssl_bench.papers.selection import Selection
@@ -63,6 +63,9 @@ def _panel(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> Non
     lines = {curve: THEORY | {"linestyle": DASHES[i % len(DASHES)]} for i, curve in enumerate(theory)}
     places = {column: float(i) for i, column in enumerate(table.columns())}  # of a table, which has no x axis
     x = {each.cell.column: places[each.cell.column] if each.cell.x is None else each.cell.x for each in filled}
+    if claim and len(x) == 1:
+        _rows(axis, claim, filled, title)
+        return
     for i, label in enumerate(dict.fromkeys(each.cell.label for each in filled)):
         points = [each for each in filled if each.cell.label == label]
         name = points[0].cell.row if claim else label  # the axis has the measure of a claim
@@ -90,9 +93,24 @@ def _panel(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> Non
     axis.set_xticks(list(x.values()), list(x))
     axis.minorticks_off()
     measures = {each.cell.measure for each in filled}
-    axis.set(xlabel=table.x, ylabel=measures.pop() if claim and measures != {""} else table.y)
+    numbers = {f"{each.cell.metric} (%)" if is_accuracy(each.cell.metric) else each.cell.metric for each in filled}
+    y = measures.pop() if claim and measures != {""} else table.y or ", ".join(sorted(numbers))
+    axis.set(xlabel=table.x or "column of the table", ylabel=y)
     axis.set_title(title, fontsize="medium")
     runs = max((len(each.values or each.measured) for each in filled), default=0)
     axis.legend(
         frameon=False, title=f"mean and {1 - 2 * ERROR:.0%} interval of {runs} seeds" if claim and runs > 1 else None
     )
+
+
+def _rows(axis: Any, claim: PaperClaim, filled: Sequence[Filled], title: str) -> None:
+    """Draw a claim with one column: its rows beside each other, and a thin line for each seed."""
+    numbers = [each.values or each.measured for each in filled]
+    for of_seed in zip(*numbers, strict=False):
+        axis.plot(of_seed, **THEORY | {"linewidth": 0.8})
+    for i, each in enumerate(numbers):
+        axis.errorbar([i], [mean(each)], [half_width(each)], color=COLOURS[i % len(COLOURS)], marker="o", capsize=5)
+    axis.set_xticks(range(len(filled)), [textwrap.fill(each.cell.label, 12) for each in filled])
+    lines = f"{claim.x}: {filled[0].cell.column}\nmean and {1 - 2 * ERROR:.0%} interval; a thin line for each seed"
+    axis.set(xlim=(-0.5, len(filled) - 0.5), xlabel=lines, ylabel=claim.y)
+    axis.set_title(title, fontsize="medium")

@@ -15,7 +15,7 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim, Tested, failed, verdict
 
 FORMS = ("rich", "md")  # for readers
-HEADINGS = ("the paper says", "verdict", "effect [interval]", "control", "n", "hours")
+HEADINGS = ("claim", "verdict", "effect [interval]", "control", "n", "hours")
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,19 @@ class Judged:
         equal = self.claim.kind == "equivalence" and self.verdict is ClaimVerdict.SHOWN
         return f"no difference larger than {margin:g}" if equal else self.verdict.value
 
-    def row(self) -> tuple[str, ...]:
-        """The entries of a printed row, by HEADINGS, with the finding that the verdict rests on."""
+    def row(self, brief: bool = False) -> tuple[str, ...]:
+        """The entries of a printed row, by HEADINGS, with the finding that the verdict rests on; in brief, numbers."""
         claim, bad = self.claim, failed(self.findings)
         asked = [each for each in self.findings if not each.criterion.control]
         rests = max((each for each in asked if each.verdict is verdict(asked)), key=lambda each: each.p)
         control = "none" if asked == self.findings else "failed" if bad else "passed" if self.was_run else "not run"
         ran = self.was_run and self.source == "project"
         hours = measurements.read(claim)["seconds"] / 3600 if ran else claim.minutes / 60
-        said = f"{claim.name}: {claim.says} ({claim.where})", self.words, _sentence([*bad, rests][0])
-        return *said, control, str(len(rests.numbers)), f"{hours:.1f}"
+        first = claim.name if brief else f"{claim.name}: {claim.says} ({claim.where})"
+        told = [*bad, rests][0]
+        numbers = f"{'control: ' * bool(bad)}{_mean(told)} {told.criterion.limit}" if told.numbers else ""
+        effect = numbers if brief else _sentence(told)
+        return first, self.words, effect, control, str(len(rests.numbers)), f"{hours:.1f}"
 
     def lines(self) -> list[str]:
         """The sentence of the paper, each finding with its numbers, the verdict, and why these seeds."""
@@ -96,15 +99,20 @@ def named(names: Sequence[str]) -> list[PaperClaim]:
     return [claim for paper in names or tables.papers() for claim in tables.claims(paper)]
 
 
+def _mean(finding: Tested) -> str:
+    """The mean with its interval; empty without runs."""
+    interval = f" [{finding.low:.3g}, {finding.high:.3g}]" * (finding.p < 1)
+    return f"{finding.mean:.3g}{interval}" if finding.numbers else ""
+
+
 def _sentence(finding: Tested) -> str:
     """A finding, such as ``control: accuracy: 93 [92, 94], must be above 90``."""
-    criterion, interval = finding.criterion, f" [{finding.low:.3g}, {finding.high:.3g}]" * (finding.p < 1)
-    numbers = f"{finding.mean:.3g}{interval}, " if finding.numbers else ""
-    return f"{'control: ' * criterion.control}{criterion.says}: {numbers}must be {criterion.limit}"
+    criterion, numbers = finding.criterion, _mean(finding)
+    return f"{'control: ' * criterion.control}{criterion.says}: {numbers and f'{numbers}, '}must be {criterion.limit}"
 
 
 def formatted(form: str, judged: Sequence[Judged]) -> str:
-    """Claims as text: ``rich`` for a terminal, ``md`` or ``json``."""
+    """Claims as text: ``rich`` for a terminal, in lines of numbers over what the papers say, ``md`` or ``json``."""
     if form == "json":
         return json.dumps([each.record() for each in judged], indent=2) + "\n"
     if form == "md":
@@ -113,8 +121,12 @@ def formatted(form: str, judged: Sequence[Judged]) -> str:
     from rich.console import Console
     from rich.table import Table as Columns
 
-    columns, file = Columns(*HEADINGS, box=None, pad_edge=False), io.StringIO()
+    columns, file = Columns(*HEADINGS, box=None, pad_edge=False, padding=(0, 1, 0, 0)), io.StringIO()
     for each in judged:
-        columns.add_row(*each.row())
-    Console(file=file, highlight=False, markup=False, emoji=False, width=Console().width).print(columns)
+        columns.add_row(*each.row(brief=True))
+    console = Console(file=file, highlight=False, markup=False, emoji=False, width=Console().width)
+    console.print(columns)
+    console.print("\nWhat the papers say; ssl-bench table CLAIM prints what was measured:")
+    for each in judged:
+        console.print(f"{each.claim.name}: {each.claim.says} ({each.claim.where})")
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())

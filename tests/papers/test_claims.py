@@ -172,6 +172,7 @@ def test_a_control_that_fails_leaves_a_claim_undecided_and_is_named_first(write:
         assert [each.verdict for each in invalid.findings][1] is ClaimVerdict.SHOWN
         assert invalid.verdict is ClaimVerdict.UNDECIDED and invalid.row()[3] == "failed"
         assert invalid.row()[2].startswith("control: SimCLR has learned: ")
+        assert invalid.row(brief=True)[2].endswith("] above 50")
         assert invalid.lines()[1].startswith("- control: SimCLR has learned: ")
 
 
@@ -353,6 +354,19 @@ def test_a_figure_has_the_verdict_the_intervals_of_the_seeds_and_theory(write: A
     assert list(segment[:, 1]) == pytest.approx([62 - half, 62 + half])
 
 
+def test_a_claim_of_one_column_has_its_rows_beside_each_other(write: Any, tmp_path: Path) -> None:
+    claim = write(columns=[16])
+    for cell in claim.cells:
+        for seed, top1 in enumerate((0.50, 0.52, 0.54)):
+            _finished(tmp_path, cell, seed, top1 + (0.1 if cell.row == "DCL" else 0))
+    results = Results(tmp_path, claim.cells)
+    (axis,) = drawing.draw(list(drawing.panels(claim, fill(claim, claim.cells, results), results))).axes
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["SimCLR", "DCL"]
+    assert axis.get_xlabel().startswith("batch size: 16\nmean and 90% interval; a thin line for each seed")
+    lines = [list(np.asarray(line.get_ydata())) for line in axis.lines]
+    assert all(any(each == pytest.approx(seed) for each in lines) for seed in ([50, 60], [52, 62], [54, 64]))
+
+
 def test_a_claim_may_be_about_another_command(write: Any) -> None:
     bound = {"set": ["information=4"], "columns": [64, 128], "each": ["pairs={column}"], "metric": "information"}
     claim = write(command="mi", rows={"SimCLR": ["loss=infonce"], "DCL": ["loss=dcl"]}, **bound)
@@ -384,6 +398,13 @@ def test_the_committed_page_is_made_from_the_committed_numbers() -> None:
     assert measured == set(folder.glob("*.json"))
     figures = {measurements.path_of(table).stem for table in commit_numbers.measured() if commit_numbers.drawn(table)}
     assert {path.stem for path in folder.glob("*.png")} == figures
+
+
+def test_a_claim_is_one_line_of_a_terminal_of_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = verdicts.formatted("rich", commit_numbers.judged()).splitlines()
+    assert [line.split()[0] for line in lines[1 : len(CLAIMS) + 2] if line] == [claim.name for claim in CLAIMS]
+    assert max(map(len, lines)) <= 100 and lines[len(CLAIMS) + 1] == ""
 
 
 def test_committed_numbers_are_those_of_the_cells_as_they_are_now() -> None:
