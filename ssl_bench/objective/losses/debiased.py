@@ -25,7 +25,7 @@ class Debiased(Loss):
 
     equation = "log(1 + max((exp(u) - K tau_plus) / (1 - tau_plus), K exp(-(1 + s) / tau)))"
     code = "chingyaoc/DCL"
-    needs = frozenset({"negatives"})
+    needs = frozenset({"negatives", "cosine"})
 
     def __init__(self, tau_plus: float = 0.1) -> None:
         super().__init__()

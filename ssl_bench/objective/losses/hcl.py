@@ -29,7 +29,7 @@ class HCL(Loss):
 
     equation = "as Debiased, with log K + u at tau / (1 + beta) - u at tau / beta in place of u"
     code = "joshr17/HCL"
-    needs = frozenset({"negatives"})
+    needs = frozenset({"negatives", "cosine"})
 
     def __init__(self, beta: float = 1.0, tau_plus: float = 0.1) -> None:
         super().__init__()
