@@ -111,7 +111,7 @@ class Parts:
                 if config[group] is not None:
                     chosen = f"{group}={self.choices.get(group)}"
                     raise ConfigError(f"{chosen}: framework={framework_name} has no {group}: leave {group} out")
-            if not isinstance(self._built("positives"), OtherView):
+            if find_target(config["positives"], "positives") is not OtherView:
                 chosen = f"positives={self.choices.get('positives')}"
                 raise ConfigError(f"{chosen}: framework={framework_name} has no positives: set positives=view")
             return framework

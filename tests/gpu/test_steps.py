@@ -102,6 +102,8 @@ OPTIONS = [
     ["augment=multicrop_cifar", "augment.small.size=12", "augment.small.count=2"],
     ["framework=moco_v2", "temperature=macl_a", "loss=macl"],
     ["cosines=tiled", "negatives=random_k", "negatives.k=3"],
+    ["positives=nearest", "positives.k=64"],
+    *([f"loss={loss}", "positives=label"] for loss in ("supcon", "sincere")),
 ]
 
 

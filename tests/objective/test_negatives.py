@@ -87,8 +87,8 @@ def test_gives_and_needs() -> None:
     every: list[Negatives] = [InBatch(), CrossView(), RandomK(1, "all", False, 0), RandomK(1, "cross", False, 0)]
     every += [Queue(3, 2, 0), NoNegatives()]
     assert [sorted(n.gives) for n in every] == [
-        ["negatives"],
-        ["aligned", "negatives"],
+        ["labelled", "negatives"],
+        ["aligned", "labelled", "negatives"],
         ["negatives"],
         ["aligned", "negatives"],
         ["aligned", "negatives"],

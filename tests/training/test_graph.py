@@ -62,6 +62,8 @@ OPTIONS = {
     "linear": ["temperature=linear", "temperature.slope=0.01", "optimizer=adamw"],
     "k of a queue": ["framework=moco_v2", "negatives.k=16"],
     "npid": ["framework=npid", "framework.noise=9"],
+    "nearest": ["positives=nearest", "positives.k=99"],
+    "labels": ["loss=sincere", "positives=label"],
 }
 
 
