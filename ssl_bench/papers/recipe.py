@@ -76,7 +76,7 @@ def _top(config: Mapping[str, Any]) -> list[str]:
 
 def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Each part's group, its name and a colon if the group has several, and its node."""
-    unsaid = ({}, None, ADDED["0.3.0"]["positives"])
+    unsaid: tuple[Any, ...] = ({}, None, ADDED["0.3.0"]["positives"])
     for group in (group for group in KINDS if config.get(group) not in unsaid):
         if "_target_" in config[group]:
             yield group, "", config[group]
