@@ -139,8 +139,9 @@ def steps(framework: str) -> list[Step64]:
         candidates = {"its own loss": [config]}
     else:
         pools = [config["negatives"], *(node("negatives", name) for name in ("in_batch", "cross_view", "own_view"))]
+        parts = [{"negatives": pool, "positives": node("positives", p)} for p in ("view", "label") for pool in pools]
         losses = {name: node("loss", name) for name in options("loss")}
-        candidates = {n: [config | {"loss": loss, "negatives": pool} for pool in pools] for n, loss in losses.items()}
+        candidates = {n: [config | part | {"loss": loss} for part in parts] for n, loss in losses.items()}
     return [step for name, configs in candidates.items() if (step := reference(name, configs)) is not None]
 
 

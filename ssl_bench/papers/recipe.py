@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ssl_bench.config.build import KINDS, build, find_target
-from ssl_bench.config.identity import OWN, VOLATILE, evaluators
+from ssl_bench.config.identity import ADDED, OWN, VOLATILE, evaluators
 from ssl_bench.papers.plan import PlannedRuns
 
 # Keys of a group that are seeds, follow from other keys, or say what is recorded beside the results.
@@ -24,6 +24,7 @@ LEFT_OUT = {
     "framework": {"seed", "sharded", "channels", "size", "mean", "std"},
     "loss": {"seed"},
     "negatives": {"seed", "dim"},
+    "positives": {"seed", "dim"},
     "temperature": {"epochs"},
     "evaluate": {"per_class", "bins"},
 }
@@ -75,7 +76,8 @@ def _top(config: Mapping[str, Any]) -> list[str]:
 
 def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Each part's group, its name and a colon if the group has several, and its node."""
-    for group in (group for group in KINDS if config.get(group)):
+    unsaid: tuple[Any, ...] = ({}, None, ADDED["0.3.0"]["positives"])
+    for group in (group for group in KINDS if config.get(group) not in unsaid):
         if "_target_" in config[group]:
             yield group, "", config[group]
         else:

@@ -113,7 +113,7 @@ class Parts:
                     raise ConfigError(f"{chosen}: framework={framework_name} has no {group}: leave {group} out")
             if (chosen := config["similarity"]) != "cosine":
                 raise ConfigError(f"similarity={chosen}: framework={framework_name} has none: leave similarity out")
-            if not isinstance(self._built("positives"), OtherView):
+            if find_target(config["positives"], "positives") is not OtherView:
                 chosen = f"positives={self.choices.get('positives')}"
                 raise ConfigError(f"{chosen}: framework={framework_name} has no positives: set positives=view")
             return framework

@@ -106,6 +106,8 @@ OPTIONS = [
     ["cosines=tiled", "negatives=random_k", "negatives.k=3"],
     ["cosines=tiled", "negatives=own_view", "loss=hcl", "temperature=learned"],
     ["cosines=tiled", "loss=siglip", "similarity=student"],
+    ["positives=nearest", "positives.k=64"],
+    *([f"loss={loss}", "positives=label"] for loss in ("supcon", "sincere")),
 ]
 
 

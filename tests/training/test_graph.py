@@ -63,6 +63,8 @@ OPTIONS = {
     "k of a queue": ["framework=moco_v2", "negatives.k=16"],
     "npid": ["framework=npid", "framework.noise=9"],
     "isogclr": ["loss=isogclr"],
+    "nearest": ["positives=nearest", "positives.k=99"],
+    "labels": ["loss=sincere", "positives=label"],
 }
 
 

@@ -30,7 +30,7 @@ Train = Callable[..., tuple[int, str]]
 
 @pytest.mark.parametrize(
     ("framework", "kind", "objective"),
-    [("simclr", Siamese, ["negatives", "temperature", "loss"]), ("exemplar", Exemplar, [])],
+    [("simclr", Siamese, ["negatives", "temperature", "loss", "positives"]), ("exemplar", Exemplar, [])],
 )
 def test_each_part_is_built_once(
     framework: str, kind: type, objective: list[str], monkeypatch: pytest.MonkeyPatch
@@ -84,6 +84,31 @@ def test_targets_are_the_network_and_its_baselines(baselines: list[str], names: 
     assert list(targets) == names
     expected = {"/": trained, "_init/": initial, "_raw/": None}
     assert all(target.network is expected[name] for name, target in targets.items())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["dataset=bits"], "positives=label needs one label for each image: dataset=bits has none: set positives=view"),
+        (
+            ["dataset=multi_digits", "dataset.digits=2"],
+            "positives=label needs one label for each image: dataset=multi_",
+        ),
+        (["framework=npid"], "positives=label: framework=npid has no positives: set positives=view"),
+        (
+            ["framework=moco_v2", "loss=supcon"],
+            "positives=label needs candidates of the batch: set negatives=in_batch or cross_view",
+        ),
+        (
+            ["loss=dcl"],
+            "positives=label needs a loss of several positives: set loss=supcon or sincere, or positives=vi",
+        ),
+    ],
+)
+def test_positives_by_labels_are_refused_where_they_cannot_be(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        _ = Parts(load(["positives=label", *overrides])).method
+    assert str(refusal.value).startswith(sentence)
 
 
 def test_validation_leaves_the_global_generator_unchanged() -> None:

@@ -20,6 +20,9 @@ class SupCon(Loss):
     needs = frozenset({"negatives", "labels", "dense", "cosine"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        cosines, same = contrast.neg[0], contrast.same_label  # [V, B, C], [B, C]
+        (cosines, valid), same = contrast.neg, contrast.same_label  # [V, B, C], [B, C]
         mean = (contrast.pos + (cosines * same).sum(-1)) / (1 + same.sum(-1))
-        return softplus(contrast.log_odds(tau)) + (contrast.pos - mean) / tau  # [V, B]
+        logits = cosines / (tau[..., None] if tau.ndim else tau)  # contrast.lse would compute the cosines again
+        if valid is not None:
+            logits = logits.masked_fill(~valid, float("-inf"))
+        return softplus(logits.logsumexp(-1) - contrast.pos / tau) + (contrast.pos - mean) / tau  # [V, B]
