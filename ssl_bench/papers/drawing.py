@@ -93,8 +93,8 @@ def _panel(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> Non
     axis.set_xticks(list(x.values()), list(x))
     axis.minorticks_off()
     measures = {each.cell.measure for each in filled}
-    metrics = {f"{each.cell.metric} (%)" if is_accuracy(each.cell.metric) else each.cell.metric for each in filled}
-    y = measures.pop() if claim and measures != {""} else table.y or ", ".join(sorted(metrics))
+    plain = {f"{each.cell.metric} (%)" if is_accuracy(each.cell.metric) else each.cell.metric for each in filled}
+    y = measures.pop() if claim and measures != {""} else table.y or ", ".join(sorted(plain))
     axis.set(xlabel=table.x or "column of the table", ylabel=y)
     axis.set_title(title, fontsize="medium")
     runs = max((len(each.values or each.measured) for each in filled), default=0)
