@@ -56,7 +56,8 @@ MOVED: dict[str, dict[str, str]] = {
 def upgraded(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run of an earlier version as one of this version that means the same."""
     added = {key: value for keys in ADDED.values() for key, value in keys.items() if "." not in key}
-    new = added | {key: _with_targets(value, _moved) for key, value in config.items()}
+    new = {key: _with_targets(value, _moved) for key, value in config.items()}
+    new |= {key: value for key, value in added.items() if key not in new}
     return new | ({"evaluate": {"watch": 0, **new["evaluate"]}} if isinstance(new.get("evaluate"), Mapping) else {})
 
 

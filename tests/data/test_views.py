@@ -253,7 +253,7 @@ def test_several_views_at_once_are_the_views_one_by_one() -> None:
         assert torch.equal(made, views.apply(images, views.parameters(numbers, 16, 16)))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_compiled_views_equal_eager_ones() -> None:
     """The compiled function has no graph break, and fewer kernels than a tenth of the eager operations."""

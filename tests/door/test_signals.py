@@ -180,7 +180,7 @@ def test_a_signal_while_the_ranks_start_prints_no_traceback() -> None:
     assert "interrupted by SIGINT; resume with the same command" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_terminal_that_goes_away_stops_and_saves_the_runs_of_a_grid() -> None:
     """The processes of a grid end a moment after the command itself, which has no state to save."""
     pid, descriptor = pty.fork()
@@ -201,7 +201,7 @@ def test_a_terminal_that_goes_away_stops_and_saves_the_runs_of_a_grid() -> None:
     ranks.wait_for(lambda: all(files.read_json(path)["state"] == "interrupted" for path in states), 30)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_grid_goes_on_without_readers() -> None:
     words = shlex.join([sys.executable, "-m", "ssl_bench", "train", *SMALL, "max_steps=3", *LOCAL_GRID])
     path = {"PYTHONPATH": str(Path(ranks.__file__).parents[1])}

@@ -29,6 +29,7 @@ def command(*arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_a_quick_check_goes_to_its_end(gpu: Callable[..., Any], tmp_path: Path) -> None:
     """Kernels do nothing on the fake GPU: what they find is wrong, and with such values not every training goes on."""
     names = [name for name in SECTIONS if REAL or name not in ("methods", "resume")]  # tested with values below

@@ -140,7 +140,7 @@ def test_a_value_that_is_refused_when_its_run_starts_fails_only_that_run(train: 
 # ---- several runs at a time, or several processes that want the same run
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_another_process_trains_waits_until_the_other_runs_are_done() -> None:
     common = [*SMALL, "max_steps=1"]
     held = run_dir(compose.load([*common, "seed=0"]))

@@ -45,6 +45,7 @@ def test_the_best_goes_on_as_an_ordinary_run_and_the_same_command_does_nothing_m
     assert json.loads(best.read_text())[0]["overrides"] == [f"optimizer.lr={rate}"]
 
 
+@pytest.mark.exhaustive
 def test_groups_choose_their_own_best_and_test_images_are_said_to_be_none_to_choose_by(train: Train) -> None:
     grouped = [*HALVING[:2], "hydra.sweeper.keep=0.1", "hydra.sweeper.group_by=loss", "loss=infonce,dcl"]
     grouped += [*SHORT, "evaluate=knn", "optimizer.lr=0.3,1e-7"]

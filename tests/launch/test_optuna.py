@@ -103,6 +103,7 @@ def test_equal_proposals_are_one_run_and_a_run_that_diverges_is_a_failed_trial(t
     assert "2 runs: 0 trained, 1 done before, 1 failed" in printed and "not finite" in printed
 
 
+@pytest.mark.exhaustive
 def test_each_group_has_its_trials_in_batches_of_the_width_of_the_launcher(train: Train) -> None:
     width = ["hydra/launcher=local", "hydra.launcher.n_jobs=2", "hydra.sweeper.n_trials=2"]
     groups = ["loss=infonce,dcl", "hydra.sweeper.group_by=loss", "optimizer.lr=range(0.1,0.5,0.1)"]

@@ -143,6 +143,7 @@ def test_runs_of_workers_have_the_bits_of_the_same_runs_one_by_one_and_leave_no_
         assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
+@pytest.mark.exhaustive
 def test_no_process_is_left_after_a_grid_that_is_killed(mark: str) -> None:
     with grid("epochs=4000", "seed=range(8)") as process:
         wait_for(lambda: len(training_processes(process.pid)) == 2)

@@ -98,7 +98,7 @@ def test_groups_on_ranks_train_as_on_one_process(ranks: int) -> None:
             assert values.keys() == alone[name].keys() and len(values) > 2
             for key, value in values.items():
                 expected = alone[name][key]
-                assert float((value - expected).norm()) <= 1e-12 * float(expected.norm()), f"{name} {key}"
+                assert float((value - expected).norm()) <= 1e-11 * float(expected.norm()) + 1e-15, f"{name} {key}"
 
 
 @pytest.mark.parametrize(

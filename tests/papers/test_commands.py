@@ -208,7 +208,7 @@ def test_a_signal_stops_the_whole_reproduction() -> None:
         assert "interrupted" in printed and "run " not in printed, printed
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_launcher_trains_several_cells_at_once(tiny: None, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["tiny/table1", "row=digits", "seed=0", "hydra/launcher=local"]
     assert reproduce.main(arguments) == 0

@@ -38,7 +38,7 @@ class SIGReg(Loss):
         InvalidValue: a value outside of its range.
     """
 
-    equation = "(1 - weight) ||h_v - mean of the views||^2 / D + weight mean_a T({a h})"
+    equation = "(1 - weight) (distance to the mean of the views)^2 / D + weight x Epps-Pulley statistic of projections"
     code = "rbalestr-lab/lejepa"
     needs = frozenset({"two_views"})
     uses_tau = False

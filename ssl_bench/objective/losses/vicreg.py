@@ -31,7 +31,7 @@ class VICReg(Loss):
         InvalidValue: a negative weight.
     """
 
-    equation = "invariance ||h_v - h_w||^2 / D + variance hinge(C) + 2 covariance sum_{i != j} C_ij^2 / D"
+    equation = "invariance (distance of the views)^2 / D + variance hinge(C) + 2 covariance sum_{i != j} C_ij^2 / D"
     code = "facebookresearch/vicreg"
     needs = frozenset({"two_views"})
     uses_tau = False
