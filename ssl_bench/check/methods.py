@@ -165,8 +165,8 @@ def reference(name: str, configs: list[dict[str, Any]]) -> Step64 | None:
 def smooth(method: Method) -> Method:
     """``method`` without kinks, at which rounding chooses a gradient: SiLU in place of ReLU, no floor in Debiased."""
     for module in list(method.modules()):
-        if hasattr(module, "tau_plus"):
-            module.tau_plus = 0.0
+        if "tau_plus" in vars(module):
+            vars(module)["tau_plus"] = 0.0
         for name, child in module.named_children():
             if isinstance(child, nn.ReLU):
                 setattr(module, name, nn.SiLU())
