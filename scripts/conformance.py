@@ -203,10 +203,10 @@ UNSAVED = "the memory bank is left out of the state_dict on purpose (pull reques
 NO_PLACE = "the state_dict has the memory, but not how far it is filled"
 OWN_STATISTICS = "mean and deviation of a coordinate are those of the rank's own images"
 SCALED = "the value is multiplied by the ranks, since gathered vectors have no gradient; the gradient is right"
-WITHOUT = "gathered vectors have no gradient: 1 / W of it; its maintainers train as in the row above (issue 894)"
+WITHOUT = "gathered vectors have no gradient: 1 / W of it; its maintainers train as in the row above (open_clip#894)"
 OWN_TEMPERATURES = "a rank changes the temperatures of its own images only"
 SURROGATE = "the value is another one; the gradient is the sum over both views, here halved"
-UNSAVED_AVERAGES = "no state_dict has the averages; its maintainers advise to pickle the loss (issue 64)"
+UNSAVED_AVERAGES = "no state_dict has the averages; its maintainers advise to pickle the loss (LibAUC#64)"
 
 
 class Row(NamedTuple):
@@ -405,7 +405,7 @@ def _on_rank(rank: int, ranks: int, folder: str, libraries: Sequence[str]) -> No
 
 
 def on_ranks(ranks: int, libraries: Sequence[str]) -> list[Found]:
-    """What each row has on some ranks."""
+    """Measure each row on some ranks."""
     with tempfile.TemporaryDirectory() as folder:
         mp.start_processes(_on_rank, (ranks, folder, libraries), nprocs=ranks, start_method="spawn")
         parts = [torch.load(f"{folder}/{rank}.pt") for rank in range(ranks)]

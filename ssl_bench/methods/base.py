@@ -169,7 +169,7 @@ class Framework(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class Kept:
-    """What negatives and a loss keep of a batch."""
+    """The part of a batch that negatives, positives and a loss keep."""
 
     e: Embedded
     fresh: dict[str, Tensor]
@@ -267,7 +267,7 @@ class Contrastive(Method):
 
 
 def given(of_framework: frozenset[str], negatives: Negatives, loss: Loss, positives: Positives) -> frozenset[str]:
-    """What the parts of a contrastive method give each other."""
+    """The requirements that the parts of a contrastive method meet for each other."""
     of_loss = {"tau"} if loss.uses_tau else set()
     of_loss |= {"several"} if "labels" in loss.needs else set()
     return (of_framework - positives.takes) | negatives.gives | positives.gives | of_loss
@@ -294,7 +294,7 @@ NEEDS: Mapping[str, tuple[str, str]] = {
 
 
 def needs_of_loss(loss: Loss) -> frozenset[str]:
-    """What a loss needs; without the temperature there is no s / tau in which a similarity could take s's place."""
+    """The needs of a loss; one that has no s / tau needs the cosine, as no similarity can take its place."""
     return loss.needs if loss.uses_tau else loss.needs | {"cosine"}
 
 
