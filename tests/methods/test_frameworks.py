@@ -98,7 +98,8 @@ def test_groups_on_ranks_train_as_on_one_process(ranks: int) -> None:
             assert values.keys() == alone[name].keys() and len(values) > 2
             for key, value in values.items():
                 expected = alone[name][key]
-                assert float((value - expected).norm()) <= 1e-11 * float(expected.norm()) + 1e-15, f"{name} {key}"
+                limit = 1e-9 if name == "simsiam" else 1e-12  # its head has four norms, each over two images
+                assert float((value - expected).norm()) <= limit * float(expected.norm()) + 1e-15, f"{name} {key}"
 
 
 @pytest.mark.parametrize(
