@@ -28,7 +28,7 @@ GPU_PANEL = 2**24
 # is 1e-35, less than rounding in float64. An exponential that underflows would cost a CPU ten times as much.
 PENALTY, LOWEST = -1e20, -80.0
 MARKED = 64  # rows that are marked at once on a CPU, which copies bytes as floats before it adds them
-PARTS = 8  # of a panel, which :func:`reduced` computes one by one: autograd keeps several tensors of each
+PARTS = 8  # of a panel, on which :func:`reduced` calls its function: autograd keeps several tensors of each
 ROWS = 32  # fewest anchors per panel if it reads all candidates: with a million of them, reading is what costs
 # Reading a chosen key costs about as much as this many cosines of a matrix product (float32, D = 128, CPU).
 READ = 36
@@ -141,9 +141,10 @@ class _Reduced(torch.autograd.Function):
         ctx.f, ctx.choice = f, choice
         ctx.save_for_backward(q, keys, *values)
         out = q.new_empty(len(q))
-        for rows in _panels(q, keys, choice, PARTS):
-            columns = (_column(value, rows) for value in values)
-            out[rows] = f(_cosines(q, keys, choice, rows), _left_out(choice, len(keys), rows), *columns)
+        for panel in _panels(q, keys, choice):
+            for rows, cosines in _parts(panel, _cosines(q, keys, choice, panel)):
+                columns = (_column(value, rows) for value in values)
+                out[rows] = f(cosines, _left_out(choice, len(keys), rows), *columns)
         return out
 
     @staticmethod
@@ -153,19 +154,22 @@ class _Reduced(torch.autograd.Function):
         by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[3] else None
         trained = ctx.needs_input_grad[4:]
         by_values = [torch.zeros_like(value) if each else None for value, each in zip(values, trained, strict=True)]
-        for rows in _panels(q, keys, ctx.choice, PARTS):
-            cosines = _cosines(q, keys, ctx.choice, rows).requires_grad_()
-            columns = [_column(x, rows).detach().requires_grad_(each) for x, each in zip(values, trained, strict=True)]
-            with torch.enable_grad():
-                out = ctx.f(cosines, _left_out(ctx.choice, len(keys), rows), *columns)
-            inputs = [cosines, *(column for column in columns if column.requires_grad)]
-            by_cosines, *by_columns = torch.autograd.grad(out, inputs, grads[0][rows])
-            _spread(by_cosines, q, keys, ctx.choice, rows, by_q, by_keys)
-            for by_value, found in zip((x for x in by_values if x is not None), by_columns, strict=True):
-                if by_value.ndim:
-                    by_value[rows] = found[:, 0]
-                else:
-                    by_value += found
+        for panel in _panels(q, keys, ctx.choice):
+            cosines = _cosines(q, keys, ctx.choice, panel)  # and, part by part, the gradient by them
+            for rows, part in _parts(panel, cosines):
+                leaf = part.detach().requires_grad_()
+                columns = [_column(x, rows).detach().requires_grad_(e) for x, e in zip(values, trained, strict=True)]
+                with torch.enable_grad():
+                    out = ctx.f(leaf, _left_out(ctx.choice, len(keys), rows), *columns)
+                inputs = [leaf, *(column for column in columns if column.requires_grad)]
+                by_part, *by_columns = torch.autograd.grad(out, inputs, grads[0][rows])
+                part.copy_(by_part)
+                for by_value, found in zip((x for x in by_values if x is not None), by_columns, strict=True):
+                    if by_value.ndim:
+                        by_value[rows] = found[:, 0]
+                    else:
+                        by_value += found
+            _spread(cosines, q, keys, ctx.choice, panel, by_q, by_keys)
         return None, None, by_q, by_keys, *by_values
 
 
@@ -174,16 +178,24 @@ def panel(q: Tensor) -> int:
     return GPU_PANEL if q.is_cuda else PANEL
 
 
-def _panels(q: Tensor, keys: Tensor, choice: Choice, parts: int = 1) -> Iterator[slice]:
-    """Rows of each panel, or of each of ``parts`` of a panel."""
+def _panels(q: Tensor, keys: Tensor, choice: Choice) -> Iterator[slice]:
+    """Rows of each panel."""
     width, fewest = len(keys), ROWS  # C numbers per anchor
     if choice.index is not None:
         fewest = 1
         if _reads(keys, choice.index):
             width = choice.index.shape[1] * q.shape[1]  # K x D numbers
-    height = max(fewest, panel(q) // max(1, width * parts))
+    height = max(fewest, panel(q) // max(1, width))
     for start in range(0, len(q), height):
         yield slice(start, min(len(q), start + height))
+
+
+def _parts(rows: slice, cosines: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows and cosines of each part of a panel."""
+    start = rows.start
+    for part in cosines.chunk(PARTS):
+        yield slice(start, start + len(part)), part
+        start += len(part)
 
 
 def _reads(keys: Tensor, index: Tensor) -> bool:
