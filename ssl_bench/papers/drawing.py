@@ -98,9 +98,8 @@ def _panel(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> Non
     axis.set(xlabel=table.x or "column of the table", ylabel=y)
     axis.set_title(title, fontsize="medium")
     runs = max((len(each.values or each.measured) for each in filled), default=0)
-    axis.legend(
-        frameon=False, title=f"mean and {1 - 2 * ERROR:.0%} interval of {runs} seeds" if claim and runs > 1 else None
-    )
+    heading = f"mean and {1 - 2 * ERROR:.0%} interval of {runs} seeds" if claim and runs > 1 else None
+    axis.legend(title=heading, edgecolor="none", framealpha=0.8)
 
 
 def _rows(axis: Any, claim: PaperClaim, filled: Sequence[Filled], title: str) -> None:
