@@ -44,7 +44,7 @@ def draw(drawn: Sequence[Panel]) -> Figure:
     """Draw panels side by side: hollow markers and dashes for the paper, filled ones with error bars for measurements.
 
     A cell without own runs has the number that is committed with the package, which the legend calls "project". A claim
-    has the interval of its seeds for an error bar, and theory as a line.
+    or comparison has the interval of its seeds for an error bar, a claim theory as a line.
     """
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -59,7 +59,8 @@ def draw(drawn: Sequence[Panel]) -> Figure:
 
 def _panel(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> None:
     claim = table if isinstance(table, PaperClaim) else None
-    bar, theory = (half_width, claim.theory) if claim else (deviation, {})
+    judged = claim is not None or bool(table.reference)
+    bar, theory = half_width if judged else deviation, claim.theory if claim else {}
     lines = {curve: THEORY | {"linestyle": DASHES[i % len(DASHES)]} for i, curve in enumerate(theory)}
     places = {column: float(i) for i, column in enumerate(table.columns())}  # of a table, which has no x axis
     x = {each.cell.column: places[each.cell.column] if each.cell.x is None else each.cell.x for each in filled}
@@ -98,7 +99,7 @@ def _panel(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> Non
     axis.set(xlabel=table.x or "column of the table", ylabel=y)
     axis.set_title(title, fontsize="medium")
     runs = max((len(each.values or each.measured) for each in filled), default=0)
-    heading = f"mean and {1 - 2 * ERROR:.0%} interval of {runs} seeds" if claim and runs > 1 else None
+    heading = f"mean and {1 - 2 * ERROR:.0%} interval of {runs} seeds" if judged and runs > 1 else None
     axis.legend(title=heading, edgecolor="none", framealpha=0.8)
 
 
