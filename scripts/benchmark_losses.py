@@ -30,18 +30,20 @@ from torch import Tensor
 from ssl_bench.objective import losses
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.loss import Loss
-from ssl_bench.objective.negatives import InBatch, Negatives, RandomK
+from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, RandomK
 
 Contender = Callable[[Tensor, Tensor], Tensor]  # unit vectors of two views, each [N, D] -> mean loss []
 OURS = "ssl_bench InfoNCE, tiled"
 WIDTH, TAU, SMALL = 128, 0.2, 64
+CLASSES = 100  # for losses with labels
 MATRICES, LIMIT = 6, 12.0  # 2N x 2N matrices that a storing loss holds at once; it is skipped if they exceed LIMIT GB
 
 
 def ours(z1: Tensor, z2: Tensor, loss: Loss, negatives: Negatives, tiled: bool = True) -> Tensor:
     q = torch.stack([z1, z2])  # [2, N, D]
-    e = Embedded(q=q, p=q.flip(0), raw=q, ids=torch.arange(len(z1), device=q.device))
-    contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled=tiled))
+    ids = torch.arange(len(z1), device=q.device)
+    e = Embedded(q=q, p=q.flip(0), raw=q, ids=ids, labels=ids % CLASSES if "labels" in loss.needs else None)
+    contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled=tiled and "dense" not in loss.needs))
     tau = loss.temperature(contrast, torch.tensor(TAU, device=q.device))
     value = loss(contrast, tau).mean()
     with torch.no_grad():
@@ -70,18 +72,21 @@ def storing() -> dict[str, Contender]:
     return {"ssl_bench InfoNCE, dense": dense, "plain cross-entropy": plain, **theirs}
 
 
+def fitting(loss: Loss) -> Negatives:
+    """The negatives of a loss: both views of the other images, unless it needs others or none."""
+    if "negatives" not in loss.needs:
+        return NoNegatives()
+    return OwnView() if "own_view" in loss.needs else CrossView() if "aligned" in loss.needs else InBatch()
+
+
 def variants(images: int) -> Mapping[str, Contender]:
-    """Our other losses with the same negatives, and InfoNCE with fewer negatives."""
+    """Our other losses with the same negatives, or those that they need, and InfoNCE with fewer negatives."""
     kinds = [getattr(losses, name) for name in losses.__all__ if name != "InfoNCE"]
-    others = [
-        kind(instances=images) if "instances" in signature(kind).parameters else kind()
-        for kind in kinds
-        if kind.needs - {"cosine"} == {"negatives"}
-    ]
+    others = [kind(instances=images) if "instances" in signature(kind).parameters else kind() for kind in kinds]
     most = 2 * images - 2  # that an anchor has
     counts = sorted({k for k in (1, 16, 256, 1024, most // 2, most * 3 // 4, most - 1) if k < most})
     fewer = [RandomK(k, views="all", shared=False, seed=0) for k in counts]
-    rows = {f"ssl_bench {type(loss).__name__}": partial(ours, loss=loss, negatives=InBatch()) for loss in others}
+    rows = {f"ssl_bench {type(loss).__name__}": partial(ours, loss=loss, negatives=fitting(loss)) for loss in others}
     return rows | {f"ssl_bench InfoNCE, K = {x.k}": partial(ours, loss=losses.InfoNCE(), negatives=x) for x in fewer}
 
 
