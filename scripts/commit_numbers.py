@@ -106,9 +106,11 @@ def decided() -> list[verdicts.Judged]:
 
 
 def readme(text: str) -> str:
-    """A README with the decided claims between its two marks."""
+    """A README with the decided claims between its two marks, a short line for each."""
     count = f"Committed runs decide {len(decided())} of {len(judged())} claims:"
-    return MARKS.sub(lambda marks: f"{marks[1]}\n{count}\n\n{verdicts.formatted('md', decided())}{marks[2]}", text)
+    rows = (f"| {each.claim.name}: {each.claim.says} | {' | '.join(each.row(brief=True)[1:3])} |" for each in decided())
+    table = "\n".join(["| claim | verdict | effect [interval], asked |", "| --- | --- | --- |", *rows])
+    return MARKS.sub(lambda marks: f"{marks[1]}\n{count}\n\n{table}\n{marks[2]}", text)
 
 
 def drawn(table: Table) -> bool:

@@ -15,7 +15,7 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim, Tested, failed, verdict
 
 FORMS = ("rich", "md")  # for readers
-HEADINGS = ("claim", "verdict", "effect [interval]", "control", "n", "hours")
+HEADINGS = ("claim", "verdict", "effect [interval], asked", "control", "n", "hours")
 
 
 @dataclass(frozen=True)

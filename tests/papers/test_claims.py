@@ -333,7 +333,8 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
     assert "| DCL | project | 61.00 ± 1.00 (3) | 61.00 ± 1.00 (3) |" in lines
     assert (tmp_path / "measured" / "mine_better.png").read_bytes().startswith(b"\x89PNG")
     marked = "Ours.\n<!-- decided claims -->\nold\n<!-- end -->\n"
-    assert row in commit_numbers.readme(marked).splitlines() and "old" not in commit_numbers.readme(marked)
+    brief = "| mine/better: DCL is better. | shown | 10 [10, 10] above 0 |"
+    assert brief in commit_numbers.readme(marked).splitlines() and "old" not in commit_numbers.readme(marked)
 
 
 def test_a_figure_has_the_verdict_the_intervals_of_the_seeds_and_theory(write: Any, tmp_path: Path) -> None:
