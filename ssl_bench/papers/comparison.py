@@ -86,14 +86,21 @@ def holm(p: Mapping[Cell, float], error: float = ERROR) -> set[Cell]:
     return rejected
 
 
-def lines(table: Table, results: Results) -> list[str]:
-    """Each comparison as a line, of the runs of a results folder, or of the committed ones if it has none."""
+def measured(table: Table, results: Results) -> tuple[list[Difference], str]:
+    """The differences that can be computed, of the runs of a results folder, or of the committed ones if it has none.
+
+    The second is " (project)" if they are of committed runs, else "".
+    """
     own = any(results.values(cell) for cell in table.cells)
     values = results.values if own else lambda cell: measurements.values(table, cell)
-    ran = [each for each in compare(table, values) if each.numbers]
+    return [each for each in compare(table, values) if each.numbers], "" if own else " (project)"
+
+
+def lines(table: Table, results: Results) -> list[str]:
+    """Each comparison as a line."""
+    ran, whose = measured(table, results)
     if not ran:
         return []
-    whose = "" if own else " (project)"
     head = f"Less {table.reference}, paired by seed{whose}: mean [95% interval], verdict after Holm over {len(ran)}:"
     return [head, ""] + [
         f"- {each.cell.label}, {each.cell.column}: {each.mean:+.2f} [{each.low:.2f}, {each.high:.2f}], n = "
