@@ -1,6 +1,6 @@
 """Compare the losses of other libraries, and those of this package, with naive loops in double precision.
 
-    python scripts/conformance.py                   # about 3 minutes on two cores
+    python scripts/conformance.py                   # about a minute on two cores
     python scripts/conformance.py --only ssl_bench
 
 The libraries are optional: one that is absent has a row "not installed". A separate environment with all of them:

@@ -1,0 +1,82 @@
+"""Tune the learning rate and the temperature of cells of a comparison, and print what to write into losses.yaml.
+
+    python scripts/tune_losses.py losses/batch row=DCL col=128
+    python scripts/tune_losses.py losses/negatives row=DCL temperature.tau=0.2    # the temperature of all negatives
+    python scripts/tune_losses.py losses/cifar10 devices=8                        # all cells of a table
+
+Each cell is a grid of rates and, if its loss has one, temperatures, cut by successive halving: all settings train for
+a part of the epochs, the better half to the end, by kNN of a tenth of the training images that is held out, with seed
+0. If the best rate is at an end of the list, the next one is added. No test image is seen. The same command goes on
+with a tuning that was interrupted, and trains nothing twice.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from typing import Any
+
+from ssl_bench.config.compositions import compositions
+from ssl_bench.objective import losses
+from ssl_bench.papers.cells import Cell, merge
+from ssl_bench.papers.selection import Selection
+
+RATES = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]  # for 256 images; at first those of START
+START = slice(4, 8)
+TEMPERATURES = "0.1,0.2,0.5"
+TUNED = ("optimizer.lr", "temperature.tau")
+PART = 4  # the part of the epochs after which the better half goes on is a quarter, at least one
+
+
+def tune(cell: Cell, selection: Selection) -> list[str]:
+    """Overrides of the best setting of a cell."""
+    fixed = [override for override in cell.overrides if override.split("=")[0] not in (*TUNED, "evaluate")]
+    composed = compositions([(cell.command, tuple(fixed))])[cell.command, tuple(fixed)]
+    if isinstance(composed, Exception):
+        raise composed
+    config = composed.config(0)
+    loss = getattr(losses, config["loss"]["_target_"].rpartition(".")[2])
+    temperatures = selection.setting("temperature.tau") or TEMPERATURES
+    first, last = START.start, START.stop
+    while True:
+        rates = [f"{rate:g}" for rate in RATES[first:last]]
+        space = [f"optimizer.lr={','.join(rates)}"] + [f"temperature.tau={temperatures}"] * loss.uses_tau
+        best = search(cell, fixed, space, config["epochs"], selection)
+        found = dict(override.split("=") for override in [*space, *best])  # a key with one value is not in the best
+        if found["optimizer.lr"] == rates[0] and first > 0:
+            first -= 1
+        elif found["optimizer.lr"] == rates[-1] and last < len(RATES):
+            last += 1
+        else:
+            return [f"{key}={value}" for key, value in found.items()]
+
+
+def search(cell: Cell, fixed: list[str], space: list[str], epochs: int, selection: Selection) -> list[str]:
+    """The best setting of a grid."""
+    place = f"{cell.row}_{cell.column}".replace(" ", "_")
+    folder = selection.outputs / "tuning" / place
+    parts = f"[{max(1, epochs // PART)},{epochs}]"
+    halving = ["hydra/sweeper=halving", f"hydra.sweeper.epochs={parts}", "hydra.sweeper.keep=0.5"]
+    given = [setting for setting in selection.settings if setting.split("=")[0] not in TUNED]
+    held_out = ["name=tuning", f"hydra.sweep.dir={folder}", "evaluate=knn_val", "evaluate.baselines=[]", "seed=0"]
+    overrides = merge(fixed, held_out, halving, space, given)
+    subprocess.run([sys.executable, "-m", "ssl_bench", "train", "-m", *overrides], check=True)
+    (best,) = json.loads((folder / "best.json").read_text())
+    return [*best["overrides"]]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="+", metavar="TABLE", help="and row=, col=, or key=value for all runs")
+    words = parser.parse_args(arguments).words
+    selection = Selection.read([w for w in words if "=" not in w], False, [w for w in words if "=" in w])
+    cells = [cell for table in selection.tables() for cell in selection.cells(table)]
+    tuned: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        tuned.setdefault(cell.row, {})[cell.column] = f"{{set: [{', '.join(tune(cell, selection))}]}}"
+    for row, columns in tuned.items():
+        print(f"{row}: {', '.join(f'{column}: {value}' for column, value in columns.items())}")
+
+
+if __name__ == "__main__":
+    main()
