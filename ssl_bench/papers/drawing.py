@@ -110,7 +110,8 @@ def _legend(axis: Any, title: str | None) -> None:
     inches = 0.25 + 0.15 * len(axis.get_xlabel().splitlines())
     below = offset_copy(axis.transAxes, fig=axis.figure, y=-inches, units="inches")
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below}
-    axis.legend(title=title, ncols=2, frameon=False, **place)
+    short = all(len(name) < 28 for name in axis.get_legend_handles_labels()[1])
+    axis.legend(title=title, ncols=2 if short else 1, frameon=False, **place)
 
 
 def _curves(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> None:
