@@ -72,10 +72,15 @@ def world() -> int:
     return dist.get_world_size() if active() else 1
 
 
+def _collective(name: str, former: str) -> Any:
+    """A collective of torch; versions that have the new name warn of the former one."""
+    return getattr(dist, name, None) or getattr(dist, former)
+
+
 def _gathered(x: Tensor, dim: int) -> Tensor:
     """The ranks' ``x`` along ``dim``, without gradient."""
     joined = x.new_empty(world() * len(x), *x.shape[1:])  # one buffer: a list of parts would cost NCCL a copy
-    dist.all_gather_into_tensor(joined, x.contiguous())
+    _collective("all_gather_single", "all_gather_into_tensor")(joined, x.contiguous())
     return joined if dim == 0 else torch.cat(joined.chunk(world()), dim)
 
 
@@ -90,7 +95,7 @@ class _Gather(torch.autograd.Function):
         # The losses of the other ranks depend on this rank's slice too.
         slices = grads[0] if ctx.dim == 0 else torch.cat(grads[0].chunk(world(), ctx.dim))
         grad = slices.new_empty(len(slices) // world(), *slices.shape[1:])
-        dist.reduce_scatter_tensor(grad, slices.contiguous())
+        _collective("reduce_scatter_single", "reduce_scatter_tensor")(grad, slices.contiguous())
         return grad, None
 
 
