@@ -43,7 +43,8 @@ def panels(table: Table, filled: Sequence[Filled], results: Results) -> Iterator
         rows = list(dict.fromkeys(each.cell.row for each in differences))
         shown = [each for each in filled if not rows or each.cell.row in (*rows, table.reference)]
         if len(rows) < MOST_CURVES:
-            yield Panel(partial(_curves, table=table, filled=shown, title=f"{table.name}\n{_wrapped(table.title)}"))
+            drawn = partial(_curves, table=table, filled=shown, title=f"{table.name}\n{_wrapped(table.title)}")
+            yield Panel(drawn, max(4.3, 3 + 0.2 * len({each.cell.label for each in shown})))  # with its legend
         if rows:
             title = f"{table.name}{whose}\n{_wrapped(table.title, 42)}"  # the names of the rows take room
             drawn = partial(_differences, table=table, differences=differences, rows=rows, title=title)
@@ -53,8 +54,8 @@ def panels(table: Table, filled: Sequence[Filled], results: Results) -> Iterator
     for measure in dict.fromkeys(each.cell.measure for each in filled):
         of_measure = [each for each in filled if each.cell.measure == measure]
         if len({(each.cell.metric, each.cell.request) for each in of_measure}) > 1:
-            drawn = _rows if len({each.cell.column for each in of_measure}) == 1 else _curves
-            yield Panel(partial(drawn, table=table, filled=of_measure, title=title))
+            look = _rows if len({each.cell.column for each in of_measure}) == 1 else _curves
+            yield Panel(partial(look, table=table, filled=of_measure, title=title))
     if table.beside:
         selection = Selection.of(table.beside)
         for other in selection.tables():
