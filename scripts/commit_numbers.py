@@ -22,7 +22,7 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim
 from ssl_bench.papers.drawing import draw, panels
-from ssl_bench.papers.fill import fill, spread
+from ssl_bench.papers.fill import Filled, fill, spread
 from ssl_bench.papers.formats import markdown
 from ssl_bench.papers.selection import Selection
 from ssl_bench.record import results as finished_run
@@ -128,7 +128,7 @@ def _section(table: Table) -> str:
         parts.append(f"![{table.title}]({measurements.path_of(table).stem}.png)")
     if not any(measurements.values(table, cell) for cell in table.cells):
         return "\n\n".join([*parts, measurements.errata(table)]) + "\n"
-    parts += [markdown(table, fill(table, table.cells, _none())).rstrip(), *_further(content["cells"])]
+    parts += [markdown(table, _known(table)).rstrip(), *_further(content["cells"])]
     parts += ["\n".join(compared)] if (compared := comparison.lines(table, _none())) else []
     hours = content["seconds"] / 3600
     time = f"{hours:.1f} hours" if hours >= 1 else f"{content['seconds'] / 60:.0f} minutes"
@@ -147,9 +147,16 @@ def _further(cells: list[dict[str, Any]]) -> list[str]:
     return ["\n".join(f"- {name}: {', '.join(numbers)}" for name, numbers in found.items())] if found else []
 
 
+def _known(table: Table) -> list[Filled]:
+    """The cells of the rows that have a number."""
+    filled = fill(table, table.cells, _none())
+    rows = {each.cell.row for each in filled if each.measured or each.cell.paper is not None}
+    return [each for each in filled if each.cell.row in rows]
+
+
 def draw_figure(table: Table, path: Path) -> None:
     """Draw the committed numbers of a table over those of the paper."""
-    filled = [each for each in fill(table, table.cells, _none()) if each.measured or each.cell.paper is not None]
+    filled = [each for each in _known(table) if each.measured or each.cell.paper is not None]
     figure = draw(list(panels(table, filled, _none())))
     files.write(path, lambda file: figure.savefig(file, format="png", dpi=110))
 

@@ -101,7 +101,7 @@ def lines(table: Table, results: Results) -> list[str]:
     ran, whose = measured(table, results)
     if not ran:
         return []
-    head = f"Less {table.reference}, paired by seed{whose}: mean [95% interval], verdict after Holm over {len(ran)}:"
+    head = f"Difference to {table.reference}, paired by seed{whose}: mean [95% interval], verdict after Holm over {len(ran)}:"
     return [head, ""] + [
         f"- {each.cell.label}, {each.cell.column}: {each.mean:+.2f} [{each.low:.2f}, {each.high:.2f}], n = "
         f"{len(each.numbers)}: {each.verdict}"
