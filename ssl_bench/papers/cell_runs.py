@@ -103,11 +103,14 @@ class Results:
     def reduced(self, table: Table, cell: Cell) -> list[Run]:
         """Runs of ``scale=reduced`` that agree with a cell in the settings that distinguish it within its table.
 
-        If they were made with several other settings, those with the most epochs.
+        If they were made with several other settings, those with the most epochs. None if another cell of the table
+        has the same settings, such as in a table over the learning rate.
         """
         families: dict[str, list[Run]] = {}
-        if cell.available and "scale" not in cell.settings:
-            for run in self._with({**table.axes(cell), "scale": "reduced"}):
+        axes = table.axes(cell)
+        others = [other for other in table.cells if other.available and other.request != cell.request]
+        if cell.available and "scale" not in cell.settings and all(table.axes(other) != axes for other in others):
+            for run in self._with({**axes, "scale": "reduced"}):
                 content = {k: v for k, v in run.config.items() if k not in ("paths", "tracking", "name")}
                 families.setdefault(json.dumps(_without_seeds(content), sort_keys=True), []).append(run)
         return max(families.values(), key=lambda f: (finite(f[0].config, "epochs") or 0, len(f)), default=[])

@@ -97,6 +97,12 @@ def test_reduced_and_smoke_runs_never_fill_a_cell(capsys: Output) -> None:
     assert "|  | reduced | 71.00 ± 1.41 (2)<sup>1</sup> |" in lines and "<sup>1</sup> trained for 20 epochs" in lines
 
 
+def test_a_reduced_run_that_fits_several_cells_is_shown_in_none(capsys: Output) -> None:
+    write_result(cell("losses/rate", "DCL", "0.1"), 0, {"knn/top1": 0.7}, "epochs=1", "scale=reduced")
+    assert table.main(["losses/rate", "row=DCL", "--format", "md"]) == 0
+    assert "reduced" not in capsys.readouterr().out
+
+
 def test_a_cell_says_what_its_mean_mixes_and_what_its_runs_warn_of(capsys: Output) -> None:
     for seed, threads in enumerate((1, 2)):
         write_result(cell(), seed, {"knn/top1": 0.84}, environment={"threads": threads, "torch": "2.6.0"})
