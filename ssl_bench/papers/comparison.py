@@ -101,8 +101,8 @@ def lines(table: Table, results: Results) -> list[str]:
     ran, whose = measured(table, results)
     if not ran:
         return []
-    head = f"Difference to {table.reference}, paired by seed{whose}: mean [95% interval], verdict after Holm over {len(ran)}:"
-    return [head, ""] + [
+    head = f"Difference to {table.reference}, paired by seed{whose}: mean [95% interval]"
+    return [f"{head}, verdict after Holm over {len(ran)}:", ""] + [
         f"- {each.cell.label}, {each.cell.column}: {each.mean:+.2f} [{each.low:.2f}, {each.high:.2f}], n = "
         f"{len(each.numbers)}: {each.verdict}"
         for each in ran
