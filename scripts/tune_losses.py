@@ -14,11 +14,13 @@ import argparse
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from ssl_bench.config.compositions import compositions
+from ssl_bench.errors import ConfigError
 from ssl_bench.objective import losses
-from ssl_bench.papers.cells import Cell, merge
+from ssl_bench.papers.cells import Cell, Table, merge
 from ssl_bench.papers.selection import Selection
 
 RATES = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]  # for 256 images; at first those of START
@@ -28,8 +30,9 @@ TUNED = ("optimizer.lr", "temperature.tau")
 PART = 4  # the part of the epochs after which the better half goes on is a quarter, at least one
 
 
-def tune(cell: Cell, selection: Selection) -> list[str]:
+def tune(table: Table, cell: Cell, selection: Selection) -> list[str]:
     """Overrides of the best setting of a cell."""
+    folder = selection.outputs / "tuning" / f"{table.name}_{cell.row}_{cell.column}".replace("/", "_").replace(" ", "_")
     fixed = [override for override in cell.overrides if override.split("=")[0] not in (*TUNED, "evaluate")]
     composed = compositions([(cell.command, tuple(fixed))])[cell.command, tuple(fixed)]
     if isinstance(composed, Exception):
@@ -41,7 +44,7 @@ def tune(cell: Cell, selection: Selection) -> list[str]:
     while True:
         rates = [f"{rate:g}" for rate in RATES[first:last]]
         space = [f"optimizer.lr={','.join(rates)}"] + [f"temperature.tau={temperatures}"] * loss.uses_tau
-        best = search(cell, fixed, space, config["epochs"], selection)
+        best = search(folder, fixed, space, config["epochs"], selection)
         found = dict(override.split("=") for override in [*space, *best])  # a key with one value is not in the best
         if found["optimizer.lr"] == rates[0] and first > 0:
             first -= 1
@@ -51,10 +54,8 @@ def tune(cell: Cell, selection: Selection) -> list[str]:
             return [f"{key}={value}" for key, value in found.items()]
 
 
-def search(cell: Cell, fixed: list[str], space: list[str], epochs: int, selection: Selection) -> list[str]:
-    """The best setting of a grid."""
-    place = f"{cell.row}_{cell.column}".replace(" ", "_")
-    folder = selection.outputs / "tuning" / place
+def search(folder: Path, fixed: list[str], space: list[str], epochs: int, selection: Selection) -> list[str]:
+    """The best setting of a grid, whose record is kept in a folder."""
     parts = f"[{max(1, epochs // PART)},{epochs}]"
     halving = ["hydra/sweeper=halving", f"hydra.sweeper.epochs={parts}", "hydra.sweeper.keep=0.5"]
     given = [setting for setting in selection.settings if setting.split("=")[0] not in TUNED]
@@ -70,10 +71,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("words", nargs="+", metavar="TABLE", help="and row=, col=, or key=value for all runs")
     words = parser.parse_args(arguments).words
     selection = Selection.read([w for w in words if "=" not in w], False, [w for w in words if "=" in w])
-    cells = [cell for table in selection.tables() for cell in selection.cells(table)]
     tuned: dict[str, dict[str, Any]] = {}
-    for cell in cells:
-        tuned.setdefault(cell.row, {})[cell.column] = f"{{set: [{', '.join(tune(cell, selection))}]}}"
+    try:
+        for table in selection.tables():
+            for cell in selection.cells(table):
+                best = ", ".join(tune(table, cell, selection))
+                tuned.setdefault(cell.row, {})[cell.column] = f"{{set: [{best}]}}"
+    except ConfigError as error:
+        parser.error(str(error))
+    except subprocess.CalledProcessError as error:  # which has said why
+        sys.exit(error.returncode)
     for row, columns in tuned.items():
         print(f"{row}: {', '.join(f'{column}: {value}' for column, value in columns.items())}")
 
