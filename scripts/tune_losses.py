@@ -73,9 +73,9 @@ def confirmed(folder: Path, fixed: list[str], selection: Selection) -> dict[str,
         seeds = folder / "seeds" / "_".join(setting.values())
         train(seeds, [*fixed, f"seed={','.join(map(str, SEEDS))}"], overrides, selection)
         values = [value for _, value in ended(seeds)]
-        mean = math.fsum(values) / len(SEEDS)
+        mean = math.fsum(values) / len(SEEDS) if len(values) == len(SEEDS) else -math.inf
         print(f"{' '.join(overrides)}: {METRIC} {mean:.4f}, mean of {len(values)} seeds", flush=True)
-        if len(values) == len(SEEDS) and mean > highest:
+        if mean > highest:
             best, highest = setting, mean
     if not best:
         sys.exit(f"{folder}: no setting has come to its end with every seed")

@@ -44,7 +44,6 @@ REMEDIES = {
     "labelled": "set negatives=in_batch or cross_view",
     "several": "set loss=supcon or sincere, or positives=view",
     "tau": "set temperature to a number",
-    "dense": "set cosines to auto or dense",
     "cosine": "leave similarity out",
 }
 
@@ -209,7 +208,7 @@ class PairLoss(nn.Module):
     def _check_needs(self, negatives: Negatives, positives: Positives) -> None:
         """Refuse parts of which one needs something that the others do not give."""
         of_views = frozenset({"both_views", "two_views"} if self.symmetric else {"both_views"})
-        gives = given(of_views, negatives, self.loss, positives) | (set() if self.cosines == "tiled" else {"dense"})
+        gives = given(of_views, negatives, self.loss, positives)
         gives |= {"cosine"} if self.similarity == "cosine" else set()
         needs_of = {part: part.needs for part in (negatives, self.temperature, positives)}
         for part, needs in ({self.loss: needs_of_loss(self.loss)} | needs_of).items():

@@ -208,7 +208,7 @@ class Contrastive(Method):
             raise MissingNeed("augment", "two_views")
         if views > 2 and "two_views" in loss.needs:
             raise MissingNeed("loss", "no_more_views")
-        gives = given(framework.gives, negatives, loss, positives) | (set() if tiled else {"dense"})
+        gives = given(framework.gives, negatives, loss, positives)
         gives |= {"cosine"} if similarity == "cosine" else set()
         parts: dict[str, Any] = {"negatives": negatives, "temperature": temperature, "positives": positives}
         for group, part in ({"loss": loss} | parts).items():
@@ -288,7 +288,6 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "labelled": ("candidates of the batch", "set negatives=in_batch or cross_view"),
     "several": ("a loss of several positives", "set loss=supcon or sincere, or positives=view"),
     "tau": ("a loss that depends on the temperature", "set temperature=fixed"),
-    "dense": ("all cosines at once", "set cosines to auto or dense"),
     "cosine": ("the cosine as similarity", "set similarity=cosine"),
 }
 

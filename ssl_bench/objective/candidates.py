@@ -31,12 +31,9 @@ class Candidates:
 
         Args:
             f: takes any dimensions before the last two.
-            values: [] or [V, B], all tensors of which ``f`` has a gradient.
+            values: [] or [V, B], all tensors of which ``f`` has a gradient; or vectors [V, B, D], in whose place ``f``
+                gets their cosines with the candidates.
         """
-        raise NotImplementedError
-
-    def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Cosines [V, B, C] with the anchors, or with ``anchors`` [V, B, D] in their place; which count, None: all."""
         raise NotImplementedError
 
     def detached_for(self, q: Tensor) -> "Candidates":
@@ -49,7 +46,7 @@ class Cosines(Candidates):
     """Candidates of which only the cosines with the anchors are known.
 
     Attributes:
-        neg: [V, B, C] with the anchors.
+        neg: [V, B, C] with the anchors; in place of vectors :meth:`reduce` takes their cosines [V, B, C].
         valid: bool, broadcasts to [V, B, C]; None: every candidate is a negative.
     """
 
@@ -68,12 +65,7 @@ class Cosines(Candidates):
 
     def reduce(self, f: tiles.Reduction, *values: Tensor) -> Tensor:
         left_out = None if self.valid is None else ~self.valid
-        return f(self.neg, left_out, *(value[..., None] if value.ndim else value for value in values))
-
-    def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        if anchors is not None:
-            raise ValueError("only the cosines with the original anchors are known, not those with other vectors")
-        return self.neg, self.valid
+        return f(self.neg, left_out, *(value[..., None] if value.ndim == 2 else value for value in values))
 
     def _lse(self, tau: Tensor) -> Tensor:
         logits = self.neg / (tau[..., None] if tau.ndim else tau)  # [V, B, C]
@@ -116,16 +108,21 @@ class Keyed(Candidates):
         """Whether the cosines of all anchors are never stored at once."""
         raise NotImplementedError
 
+    def cosines(self, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Cosines [V, B, C] with ``vectors`` [V, B, D], and which count, None: all."""
+        raise NotImplementedError
+
     def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         if not self.in_panels():
-            return Cosines(*self.cosines()).lse(tau, second_tau)
+            return Cosines(*self.cosines(self.q)).lse(tau, second_tau)
         first, second = self._by_view(tiles.lse, tau, second_tau)
         assert first is not None
         return first, second
 
     def reduce(self, f: tiles.Reduction, *values: Tensor) -> Tensor:
         if not self.in_panels():
-            return Cosines(*self.cosines()).reduce(f, *values)
+            known = (self.cosines(value)[0] if value.ndim == 3 else value for value in values)
+            return Cosines(*self.cosines(self.q)).reduce(f, *known)
         (found,) = self._by_view(lambda q, keys, choice, *each: [tiles.reduced(q, keys, choice, f, *each)], *values)
         assert found is not None
         return found
@@ -134,9 +131,9 @@ class Keyed(Candidates):
         return replace(self, q=q, keys=self.keys.detach())
 
     def _by_view(self, compute: Callable[..., Iterable[Tensor | None]], *values: Tensor | None) -> list[Tensor | None]:
-        """Results [V, B] of a function of tiles.py that returns [R] each, with the ``values`` [] or [V, B]."""
+        """Results [V, B] of a function of tiles.py that returns [R] each, with the ``values`` [] or [V, B (, D)]."""
         if self.keys.ndim == 2:  # the anchors of all views are rows of one matrix
-            flat = (value.flatten() if value is not None and value.ndim else value for value in values)
+            flat = (value.flatten(0, 1) if value is not None and value.ndim else value for value in values)
             rows = compute(self.q.flatten(0, 1), self.keys, self.choice(slice(None)), *flat)
             return [None if found is None else found.unflatten(0, self.q.shape[:2]) for found in rows]
         each = [
@@ -183,8 +180,8 @@ class Pool(Keyed):
         anchor_ids, key_ids = self.image_ids
         return tiles.Choice((anchor_ids if isinstance(view, int) else anchor_ids.repeat(len(self.q)), key_ids))
 
-    def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        neg = products(self.q if anchors is None else anchors, self.keys)  # [V, B, C]
+    def cosines(self, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
+        neg = products(vectors, self.keys)  # [V, B, C]
         if self.excluded is not None:
             return neg, ~unpack(self.excluded.bits, neg.shape[-1])
         return neg, None if self.image_ids is None else self.image_ids[0][:, None] != self.image_ids[1]  # [B, C]
@@ -207,8 +204,8 @@ class Picks(Keyed):
     def choice(self, view: int | slice) -> tiles.Choice:
         return tiles.Choice(index=self.index[view].flatten(0, -2))
 
-    def cosines(self, anchors: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        full = products(self.q if anchors is None else anchors, self.keys)  # [V, B, C]
+    def cosines(self, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
+        full = products(vectors, self.keys)  # [V, B, C]
         return full.gather(-1, self.index.long()), None
 
 

@@ -63,6 +63,25 @@ class Bank:
     labels: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Classes:
+    """Which candidates show another image of an anchor's class.
+
+    Attributes:
+        labels, ids: [B] class, -1 if it is not known, and image of each anchor.
+        key_labels, key_ids: [C] those of each candidate.
+    """
+
+    labels: Tensor
+    ids: Tensor
+    key_labels: Tensor
+    key_ids: Tensor
+
+    def same(self, labels: Tensor, ids: Tensor) -> Tensor:
+        """Booleans [..., C] for anchors with ``labels`` and ``ids`` [..., 1]."""
+        return (labels == self.key_labels) & (labels >= 0) & (ids != self.key_ids)
+
+
 class Contrast:
     """Similarities, not divided by the temperature, of anchors with their positives and their negatives.
 
@@ -92,11 +111,11 @@ class Contrast:
         mirror: Tensor | None = None,
         similarity: Callable[[Tensor], Tensor] | None = None,
         ids: Tensor | None = None,
-        same_label: Tensor | None = None,
+        classes: Classes | Tensor | None = None,
     ) -> None:
         self.cosine, self.candidates, self.raw, self.ids = pos, candidates, raw, ids
         self.pos, self._similarity = pos if similarity is None else similarity(pos), similarity
-        self._q, self._p, self._mirror, self._same_label = q, p, mirror, same_label
+        self._q, self._p, self._mirror, self._classes = q, p, mirror, classes
         self._last_lse: tuple[Tensor, Tensor] | None = None  # the last temperature and lse at it
 
     @classmethod
@@ -126,7 +145,7 @@ class Contrast:
         """
         if pos.ndim != 2 or neg.ndim != 3 or neg.shape[:2] != pos.shape:
             raise ValueError(f"pos must be [V, B] and neg [V, B, C], got {tuple(pos.shape)} and {tuple(neg.shape)}")
-        return cls(pos, Cosines(neg, valid), raw, mirror=mirror, ids=ids, same_label=same_label)
+        return cls(pos, Cosines(neg, valid), raw, mirror=mirror, ids=ids, classes=same_label)
 
     @classmethod
     def of(cls, e: Embedded, bank: Bank | None, tiled: bool | None = None, similarity: Name = "cosine") -> "Contrast":
@@ -144,12 +163,11 @@ class Contrast:
         pos = (e.q * e.p).sum(-1)  # [V, B]
         image_ids = None if bank is None or bank.ids is None else (e.ids, bank.ids)
         candidates = None if bank is None else Pool(e.q, bank.keys, image_ids, tiled=tiled)
-        same_label = None
-        if e.labels is not None and bank is not None and bank.labels is not None:
-            labels, ids = e.labels[:, None], e.ids[:, None]
-            same_label = (labels == bank.labels) & (labels >= 0) & (ids != bank.ids)  # [B, C]
+        classes = None
+        if e.labels is not None and bank is not None and bank.labels is not None and bank.ids is not None:
+            classes = Classes(e.labels, e.ids, bank.labels, bank.ids)
         mapped = SIMILARITIES[similarity]
-        return cls(pos, candidates, e.raw, e.q, e.p, similarity=mapped, ids=e.ids, same_label=same_label)
+        return cls(pos, candidates, e.raw, e.q, e.p, similarity=mapped, ids=e.ids, classes=classes)
 
     def pick(self, index: Tensor) -> "Contrast":
         """The same contrast with the candidates ``index`` [V, B, K] as the only negatives of each anchor."""
@@ -183,8 +201,39 @@ class Contrast:
             phi: an elementwise function, finite everywhere, of similarities [..., C] and of values [] or [..., 1].
             values: [] or [V, B], all tensors of which phi has a gradient: it must not take them from elsewhere.
         """
-        f = functools.partial(_sum, phi, self._similarity)
-        return self._negatives().reduce(f, *map(self._cast, values))
+        return self.reduce(functools.partial(_sum, phi), *values)
+
+    def reduce(self, f: Callable[..., Tensor], *values: Tensor) -> Tensor:
+        """``f`` of the similarities of each anchor with all candidates, [V, B], as :meth:`sum` without a matrix.
+
+        Args:
+            f: maps similarities [..., C], booleans that broadcast to them, true where a candidate is no negative of the
+                anchor (None: nowhere), and values [] or [..., 1] to [...].
+            values: [] or [V, B], all tensors of which ``f`` has a gradient, or :attr:`mirror`, in whose place ``f``
+                gets cosines [..., C].
+        """
+        if (similarity := self._similarity) is None:
+            return self._negatives().reduce(f, *map(self._cast, values))
+        return self._negatives().reduce(lambda s, *rest: f(similarity(s), *rest), *map(self._cast, values))
+
+    def reduce_by_class(self, f: Callable[..., Tensor], *values: Tensor) -> Tensor:
+        """:meth:`reduce` of an ``f`` that knows the positives beside ``pos``.
+
+        Args:
+            f: takes after the first two arguments booleans that broadcast to [..., C], true where a candidate shows
+                another image of the anchor's class.
+
+        Raises:
+            ValueError: the classes are not known.
+        """
+        if (known := self._classes) is None:
+            raise ValueError("the classes are not known: set positives=label, or give same_label to Contrast.dense")
+        if isinstance(known, Tensor):
+            return self.reduce(lambda s, left_out, *rest: f(s, left_out, known, *rest), *values)
+        own = (each.expand_as(self.pos) for each in (known.labels, known.ids))
+        return self.reduce(
+            lambda s, left_out, labels, ids, *rest: f(s, left_out, known.same(labels, ids), *rest), *own, *values
+        )
 
     def log_odds(self, tau: Tensor) -> Tensor:
         """u = lse(tau) - pos / tau, [V, B]; sigmoid(u) is DCL's NPC multiplier q_B and MACL's W_i."""
@@ -211,33 +260,16 @@ class Contrast:
         return count.to(self.pos.dtype) if isinstance(count, Tensor) else torch.full_like(self.pos[:1], count)
 
     @property
-    def neg(self) -> tuple[Tensor, Tensor | None]:
-        """[V, B, C] cosines with the candidates and where they count, for losses that declare the need ``dense``."""
-        return self._negatives().cosines()
-
-    @property
     def mirror(self) -> Tensor:
-        """[V, B, C] cosines of the positives with the same candidates, for losses that declare the need ``dense``.
+        """A value of :meth:`reduce` that stands for the cosines of the positives with the same candidates.
 
         Raises:
             ValueError: the contrast was made from cosines without them.
         """
-        if self._mirror is not None:
-            return self._mirror
-        if self._p is None:
+        known = self._p if self._mirror is None else self._mirror
+        if known is None:
             raise ValueError("mirror is not known: give Contrast.dense the positives' cosines with the candidates")
-        return self._negatives().cosines(self._p)[0]
-
-    @property
-    def same_label(self) -> Tensor:
-        """Which candidates [B, C] show another image of the anchor's class: positives beside ``pos``.
-
-        Raises:
-            ValueError: the classes are not known.
-        """
-        if self._same_label is None:
-            raise ValueError("same_label is not known: set positives=label, or give it to Contrast.dense")
-        return self._same_label
+        return known
 
     def with_leaf_anchors(self) -> tuple[Tensor, "Contrast"] | None:
         """The anchors [V, B, D] as leaves of a new graph and the contrast of them, all else constant.
@@ -249,8 +281,8 @@ class Contrast:
         q, p = self._q.detach().requires_grad_(), self._p.detach()
         candidates = None if self.candidates is None else self.candidates.detached_for(q)
         raw = None if self.raw is None else self.raw.detach()
-        mapped, ids, same_label = self._similarity, self.ids, self._same_label
-        return q, Contrast((q * p).sum(-1), candidates, raw, q, p, similarity=mapped, ids=ids, same_label=same_label)
+        mapped, ids, classes = self._similarity, self.ids, self._classes
+        return q, Contrast((q * p).sum(-1), candidates, raw, q, p, similarity=mapped, ids=ids, classes=classes)
 
     def _with(self, candidates: Candidates) -> "Contrast":
         """The same contrast with other candidates."""
@@ -260,10 +292,9 @@ class Contrast:
 
     def _lse(self, *taus: Tensor) -> Sequence[Any]:
         """[V, B] at each of one or two temperatures."""
-        negatives, cast = self._negatives(), [self._cast(tau) for tau in taus]
         if self._similarity is None:
-            return negatives.lse(*cast)
-        return [negatives.reduce(functools.partial(_logsumexp, self._similarity), tau) for tau in cast]
+            return self._negatives().lse(*map(self._cast, taus))
+        return [self.reduce(_logsumexp, tau) for tau in taus]
 
     def _negatives(self) -> Candidates:
         if self.candidates is None:
@@ -276,21 +307,15 @@ class Contrast:
         return self.candidates
 
     def _cast(self, value: Tensor) -> Tensor:
-        return value.to(self.pos.dtype)
+        return value.to(self.pos.dtype) if value.is_floating_point() else value
 
 
-def _logsumexp(similarity: Callable[[Tensor], Tensor], cosines: Tensor, left_out: Tensor | None, tau: Tensor) -> Tensor:
-    logits = similarity(cosines) / tau
+def _logsumexp(similarities: Tensor, left_out: Tensor | None, tau: Tensor) -> Tensor:
+    logits = similarities / tau
     return (logits if left_out is None else logits.masked_fill(left_out, float("-inf"))).logsumexp(-1)
 
 
-def _sum(
-    phi: Callable[..., Tensor],
-    similarity: Callable[[Tensor], Tensor] | None,
-    cosines: Tensor,
-    left_out: Tensor | None,
-    *values: Tensor,
-) -> Tensor:
-    terms = phi(cosines if similarity is None else similarity(cosines), *values)
+def _sum(phi: Callable[..., Tensor], similarities: Tensor, left_out: Tensor | None, *values: Tensor) -> Tensor:
+    terms = phi(similarities, *values)
     # A product: to fill where random bits are set takes a CPU three times as long.
     return (terms if left_out is None else terms * ~left_out).sum(-1)

@@ -23,9 +23,9 @@ class Loss(nn.Module, ABC):
         needs: requirements on the negatives and the framework; a combination that lacks one is refused before anything
             runs. ``negatives``: at least one per anchor. ``aligned``: an anchor's candidates are of the view of its
             positive. ``own_view``: they are of the anchor's view. ``two_views``: the anchors of two views, of one
-            network, are each other's positives. ``labels``: which candidates are of the anchor's class. ``dense``: the
-            matrix of cosines itself. ``cosine``: no other similarity, since the loss is no function of s / tau and
-            s_k / tau alone, which one without ``uses_tau`` never is.
+            network, are each other's positives. ``labels``: which candidates are of the anchor's class. ``cosine``: no
+            other similarity, since the loss is no function of s / tau and s_k / tau alone, which one without
+            ``uses_tau`` never is.
         uses_tau: whether the loss depends on the option ``temperature``.
         equation, gradient: value and gradient per anchor in the letters of ``losses/__init__.py``, for its table.
         code: a public repository with the loss, with which ``tests/objective/test_official.py`` compares it.

@@ -81,7 +81,8 @@ def reduced(q: Tensor, keys: Tensor, choice: Choice, f: Reduction, *values: Tens
         choice: of the candidates.
         f: maps cosines [r, C], booleans of that shape, true where they do not count (None: nowhere), and the values of
             these anchors, [] or [r, 1], to [r]. With an ``index``, K stands for C.
-        values: [] or [R], all tensors of which ``f`` has a gradient.
+        values: [] or [R], all tensors of which ``f`` has a gradient; or vectors [R, D], in whose place ``f`` gets their
+            cosines [r, C] with the same candidates.
     """
     return _Reduced.apply(f, choice, q, keys, *values)  # type: ignore[no-any-return]
 
@@ -143,7 +144,7 @@ class _Reduced(torch.autograd.Function):
         out = q.new_empty(len(q))
         for panel in _panels(q, keys, choice):
             for rows, cosines in _parts(panel, _cosines(q, keys, choice, panel)):
-                columns = (_column(value, rows) for value in values)
+                columns = (_of_rows(value, keys, choice, rows) for value in values)
                 out[rows] = f(cosines, _left_out(choice, len(keys), rows), *columns)
         return out
 
@@ -152,20 +153,31 @@ class _Reduced(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, keys, *values = ctx.saved_tensors
         by_q, by_keys = torch.empty_like(q), torch.zeros_like(keys) if ctx.needs_input_grad[3] else None
-        trained = ctx.needs_input_grad[4:]
-        by_values = [torch.zeros_like(value) if each else None for value, each in zip(values, trained, strict=True)]
+        needed = [
+            trained or (value.ndim == 2 and by_keys is not None)  # the cosines of vectors have a gradient by the keys
+            for trained, value in zip(ctx.needs_input_grad[4:], values, strict=True)
+        ]
+        by_values = [torch.zeros_like(value) if each else None for value, each in zip(values, needed, strict=True)]
         for panel in _panels(q, keys, ctx.choice):
             cosines = _cosines(q, keys, ctx.choice, panel)  # and, part by part, the gradient by them
             for rows, part in _parts(panel, cosines):
                 leaf = part.detach().requires_grad_()
-                columns = [_column(x, rows).detach().requires_grad_(e) for x, e in zip(values, trained, strict=True)]
+                columns = [
+                    _of_rows(x, keys, ctx.choice, rows).detach().requires_grad_(each)
+                    for x, each in zip(values, needed, strict=True)
+                ]
                 with torch.enable_grad():
                     out = ctx.f(leaf, _left_out(ctx.choice, len(keys), rows), *columns)
                 inputs = [leaf, *(column for column in columns if column.requires_grad)]
-                by_part, *by_columns = torch.autograd.grad(out, inputs, grads[0][rows])
+                by_part, *by_columns = torch.autograd.grad(out, inputs, grads[0][rows], materialize_grads=True)
                 part.copy_(by_part)
-                for by_value, found in zip((x for x in by_values if x is not None), by_columns, strict=True):
-                    if by_value.ndim:
+                for value, by_value in zip(values, by_values, strict=True):
+                    if by_value is None:
+                        continue
+                    found = by_columns.pop(0)
+                    if value.ndim == 2:
+                        _spread(found, value, keys, ctx.choice, rows, by_value, by_keys)
+                    elif value.ndim:
                         by_value[rows] = found[:, 0]
                     else:
                         by_value += found
@@ -205,6 +217,11 @@ def _reads(keys: Tensor, index: Tensor) -> bool:
 
 def _column(value: Tensor, rows: slice) -> Tensor:
     return value[rows, None] if value.ndim else value
+
+
+def _of_rows(value: Tensor, keys: Tensor, choice: Choice, rows: slice) -> Tensor:
+    """A value of :func:`reduced` for some anchors: [] or [r, 1], or the cosines [r, C] of vectors."""
+    return _cosines(value, keys, choice, rows) if value.ndim == 2 else _column(value, rows)
 
 
 def _cosines(q: Tensor, keys: Tensor, choice: Choice, rows: slice) -> Tensor:

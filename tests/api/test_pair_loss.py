@@ -273,7 +273,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"loss": "relic", "negatives": "in_batch"},
         "ReLIC needs candidates aligned across views: set negatives=cross_view, or leave negatives out",
     ),
-    ({"loss": "relic", "cosines": "tiled"}, "ReLIC needs all cosines at once: set cosines to auto or dense"),
     (
         {"loss": "swd", "symmetric": False},
         "SWD needs two views of one network that are each other's positives: set symmetric=true",

@@ -107,7 +107,8 @@ OPTIONS = [
     ["cosines=tiled", "negatives=own_view", "loss=hcl", "temperature=learned"],
     ["cosines=tiled", "loss=siglip", "similarity=student"],
     ["positives=nearest", "positives.k=64"],
-    *([f"loss={loss}", "positives=label"] for loss in ("supcon", "sincere")),
+    ["cosines=tiled", "negatives=cross_view", "loss=relic"],
+    *(["cosines=tiled", f"loss={loss}", "positives=label"] for loss in ("supcon", "sincere")),
 ]
 
 

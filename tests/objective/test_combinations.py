@@ -108,7 +108,7 @@ def rule_of(group: str, name: str) -> Rule:
     node = option(group, name)
     part = build(node, group, **({"instances": 100} if has_argument(node, group, "instances") else {}))
     gives = getattr(part, "gives", frozenset()) | ({"tau"} if getattr(part, "uses_tau", False) else set())
-    return Rule(part.needs - {"dense", "cosine"}, gives)
+    return Rule(part.needs - {"cosine"}, gives)
 
 
 def missing_need(rules: dict[str, Rule]) -> str | None:

@@ -9,6 +9,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench.distributed import rank, world
 from ssl_bench.errors import InvalidValue
+from ssl_bench.objective.candidates import Keyed
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import MemoryBank
@@ -62,7 +63,8 @@ def negatives_of(bank: MemoryBank, ids: Tensor, tiled: bool = False) -> list[lis
     q = torch.arange(IMAGES, dtype=torch.float64).expand(VIEWS, len(ids), -1)
     e = Embedded(q, q, q, ids)
     contrast = bank.select(Contrast.of(e, bank.bank(e), tiled))
-    cosines, valid = contrast.neg
+    assert isinstance(contrast.candidates, Keyed)
+    cosines, valid = contrast.candidates.cosines(q)
     valid = torch.ones_like(cosines, dtype=torch.bool) if valid is None else valid.expand(cosines.shape)
     lse = cosines.masked_fill(~valid, -torch.inf).logsumexp(-1)
     torch.testing.assert_close(contrast.lse(torch.tensor(1.0)), lse, rtol=1e-12, atol=1e-12)

@@ -20,6 +20,7 @@ from torch.nn.functional import normalize
 from ssl_bench.errors import InvalidValue
 from ssl_bench.objective import bits
 from ssl_bench.objective.bits import unpack
+from ssl_bench.objective.candidates import Keyed
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
@@ -38,7 +39,8 @@ def numbered(images: int, views: int = 2) -> Embedded:
 def keys_of(negatives: Negatives, e: Embedded, tiled: bool | None = None) -> list[list[list[int]]]:
     """[V][B] numbers of the keys that the anchor is contrasted with."""
     contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled))
-    cosines, valid = contrast.neg
+    assert isinstance(contrast.candidates, Keyed)
+    cosines, valid = contrast.candidates.cosines(e.q)
     valid = torch.ones_like(cosines, dtype=torch.bool) if valid is None else valid.expand(cosines.shape)
     # The sum that a loss uses is over the listed keys.
     lse = cosines.masked_fill(~valid, -torch.inf).logsumexp(-1)

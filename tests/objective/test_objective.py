@@ -44,12 +44,14 @@ def test_a_contrast_refuses_unknown_quantities() -> None:
             contrast.pick(index)
 
 
-def test_the_mirror_has_the_cosines_of_the_positives_with_the_candidates() -> None:
+@pytest.mark.parametrize("tiled", [False, True])
+def test_the_mirror_stands_for_the_cosines_of_the_positives_with_the_candidates(tiled: bool) -> None:
     e = Embedded(unit(2, 3, 4), unit(2, 3, 4, seed=1), draw(2, 3, 4), torch.arange(3))
     keys, index = unit(2, 5, 4, seed=2), torch.tensor([[[0, 2], [1, 4], [3, 3]]] * 2)
-    contrast = Contrast.of(e, Bank(keys, None))
-    torch.testing.assert_close(contrast.mirror, torch.einsum("vbd,vcd->vbc", e.p, keys))
-    torch.testing.assert_close(contrast.pick(index).mirror, contrast.mirror.gather(-1, index))
+    contrast, cosines = Contrast.of(e, Bank(keys, None), tiled), torch.einsum("vbd,vcd->vbc", e.p, keys)
+    torch.testing.assert_close(contrast.sum(lambda s, mirror: mirror, contrast.mirror), cosines.sum(-1))
+    chosen = contrast.pick(index)
+    torch.testing.assert_close(chosen.sum(lambda s, mirror: mirror, chosen.mirror), cosines.gather(-1, index).sum(-1))
 
 
 # ---- the contrastive method
@@ -113,7 +115,6 @@ def test_all_diagnostics_are_computed_on_request_only() -> None:
             "temperature",
             "needs a loss that depends on the temperature: set temperature=fixed",
         ),
-        (lambda: (Linear(), CrossView(), Fixed(0.1), ReLIC(), "mean", True), "loss", "needs all cosines at once"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(make: Callable[[], Any], group: str, message: str) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.losses import SINCERE, InfoNCE, SupCon
@@ -41,5 +42,14 @@ def test_classes_of_one_image_and_unknown_ones_give_nt_xent() -> None:
 def test_the_positives_of_a_class_are_its_other_images_in_the_views_of_the_candidates() -> None:
     e = replace(embedded(), labels=torch.tensor([1, -1, 1, -1]))
     alike = [[0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
-    assert Contrast.of(e, CrossView().bank(e)).same_label.int().tolist() == alike
-    assert Contrast.of(e, InBatch().bank(e)).same_label.int().tolist() == [row * 2 for row in alike]
+    found: list[Tensor] = []
+
+    def note(cosines: Tensor, left_out: Tensor | None, same: Tensor) -> Tensor:
+        found.append(same)
+        return cosines.sum(-1)
+
+    for pool, expected in ((CrossView(), alike), (InBatch(), [row * 2 for row in alike])):
+        for tiled in (False, True):
+            found.clear()
+            Contrast.of(e, pool.bank(e), tiled).reduce_by_class(note)
+            assert torch.cat([same.flatten(0, -2) for same in found]).int().tolist() == expected * 2  # for each view

@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_leaves
 from ssl_bench.objective import tiles
 from ssl_bench.objective.bits import pack
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
+from ssl_bench.objective.loss import Loss
+from ssl_bench.objective.losses import SINCERE, ReLIC, SupCon
 from ssl_bench.objective.similarity import Name
 from tests.objective.test_losses import draw
 from tests.objective.test_negatives import unit
@@ -118,15 +120,31 @@ def test_a_second_temperature_in_the_same_pass(choice: str, shared: bool, per_an
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
 @pytest.mark.parametrize("trained_keys", [True, False], ids=["keys", "queue"])
 def test_a_sum_in_panels_is_that_of_the_matrix(choice: str, shared: bool, trained_keys: bool) -> None:
-    """With its gradients by anchors, keys, a number per anchor and one for all."""
+    """With its gradients by anchors, positives, keys, a number per anchor and one for all."""
     x = leaves(shared, per_anchor=True, trained_keys=trained_keys)
     bias, weight = torch.tensor(-1.5, dtype=torch.float64, requires_grad=True), draw(V, B, seed=5)
 
     def found(tiled: bool) -> list[Tensor]:
         contrast = x.contrast(choice, True, tiled)
-        value = contrast.sum(lambda s, tau, bias: (s / tau + bias).sigmoid(), x.tau, bias)
-        inputs = [t for t in (x.q, x.keys, x.tau, bias) if t.requires_grad]
+        phi = lambda s, tau, bias, mirror: (s / tau + bias).sigmoid() * mirror.square()  # noqa: E731
+        value = contrast.sum(phi, x.tau, bias, contrast.mirror)
+        inputs = [t for t in (x.q, x.p, x.keys, x.tau, bias) if t.requires_grad]
         return [value, *torch.autograd.grad((weight * value).sum(), inputs)]
+
+    for panels, whole in zip(found(True), found(False), strict=True):
+        same(panels, whole)
+
+
+@pytest.mark.parametrize("loss", [ReLIC(2.0), ReLIC(2.0, detach_target=True, own_view=True), SupCon(), SINCERE()])
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
+@pytest.mark.parametrize("per_anchor", [True, False], ids=["taus", "tau"])
+def test_losses_of_whole_rows_are_the_same_in_panels(loss: Loss, shared: bool, per_anchor: bool) -> None:
+    x = leaves(shared, per_anchor)
+    given, bank = Embedded(x.q, x.p, x.q, IDS, labels=IDS % 4), Bank(x.keys, KEY_IDS, labels=KEY_IDS % 4)
+
+    def found(tiled: bool) -> list[Tensor]:
+        value = loss(Contrast.of(given, bank, tiled), x.tau)
+        return [value, *x.gradients((draw(V, B, seed=5) * value).sum())]
 
     for panels, whole in zip(found(True), found(False), strict=True):
         same(panels, whole)

@@ -33,7 +33,7 @@ class ReLIC(Loss):
     """
 
     equation = "softplus(u) + weight KL(p_vw, p_ww)"
-    needs = frozenset({"negatives", "aligned", "dense", "cosine"})
+    needs = frozenset({"negatives", "aligned", "cosine"})
 
     def __init__(self, weight: float = 1.0, detach_target: bool = False, own_view: bool = False) -> None:
         super().__init__()
@@ -41,21 +41,22 @@ class ReLIC(Loss):
         self.weight, self.detach_target, self.own_view = weight, detach_target, own_view
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        neg, valid = contrast.neg  # [V, B, C]
-        absent = None if valid is None else ~valid
-        log_p = _log_softmax(contrast.pos, neg, absent, tau)  # [V, B, 1 + C]
-        log_q = _log_softmax(torch.ones_like(contrast.pos), contrast.mirror, absent, tau)
+        return contrast.reduce(self._loss, contrast.mirror, contrast.pos, tau)
+
+    def _loss(self, cosines: Tensor, left_out: Tensor | None, mirror: Tensor, pos: Tensor, tau: Tensor) -> Tensor:
+        """[...] for the cosines [..., C] of an anchor and of its positive; ``pos`` is [..., 1], ``tau`` too or []."""
+        log_p = _log_softmax(pos, cosines, left_out, tau)  # [..., 1 + C]
+        log_q = _log_softmax(torch.ones_like(pos), mirror, left_out, tau)
         target = log_q.detach() if self.detach_target else log_q
-        ratio = (log_p - target).masked_fill(log_p.isneginf(), 0)  # inf - inf, where a candidate is absent
-        divergence = (log_p.exp() * ratio).sum(-1)
-        loss = softplus(contrast.log_odds(tau)) + self.weight * divergence  # [V, B]
+        ratio = (log_p - target).masked_fill(log_p.isneginf(), 0)  # inf - inf, where a candidate is left out
+        u = log_p[..., 1:].logsumexp(-1) - log_p[..., 0]
+        loss = softplus(u) + self.weight * (log_p.exp() * ratio).sum(-1)
         return loss - log_q[..., 0] if self.own_view else loss
 
 
-def _log_softmax(first: Tensor, others: Tensor, absent: Tensor | None, tau: Tensor) -> Tensor:
-    """[V, B, 1 + C] for the logits ``first`` [V, B] and ``others`` [V, B, C]; ``absent`` ones have probability 0."""
-    t = tau[..., None] if tau.ndim else tau
-    others = others / t
-    if absent is not None:  # scaled first: inf / tau has a NaN gradient where tau is learned
-        others = others.masked_fill(absent, float("-inf"))
-    return torch.cat([first[..., None] / t, others], -1).log_softmax(-1)
+def _log_softmax(first: Tensor, others: Tensor, left_out: Tensor | None, tau: Tensor) -> Tensor:
+    """[..., 1 + C] of the cosines ``first`` [..., 1] and ``others`` [..., C]; what is left out has probability 0."""
+    others = others / tau
+    if left_out is not None:  # scaled first: inf / tau has a NaN gradient where tau is learned
+        others = others.masked_fill(left_out, float("-inf"))
+    return torch.cat([first / tau, others], -1).log_softmax(-1)

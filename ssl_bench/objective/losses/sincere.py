@@ -17,12 +17,16 @@ class SINCERE(Loss):
 
     equation = "mean_p softplus(log sum_n exp(s_n / tau) - s_p / tau)"
     code = "tufts-ml/SupContrast"
-    needs = frozenset({"negatives", "labels", "dense", "cosine"})
+    needs = frozenset({"negatives", "labels", "cosine"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        (cosines, valid), same = contrast.neg, contrast.same_label  # [V, B, C], [B, C]
-        logits = cosines / (tau[..., None] if tau.ndim else tau)
-        left_out = same if valid is None else same | ~valid
-        others = logits.masked_fill(left_out, float("-inf")).logsumexp(-1)  # [V, B]
-        each = softplus(others[..., None] - logits) * same  # [V, B, C]
-        return (softplus(others - contrast.pos / tau) + each.sum(-1)) / (1 + same.sum(-1))
+        return contrast.reduce_by_class(_loss, contrast.pos, tau)
+
+
+def _loss(cosines: Tensor, left_out: Tensor | None, same: Tensor, pos: Tensor, tau: Tensor) -> Tensor:
+    """[...] for the cosines [..., C] of an anchor; ``pos`` and ``tau`` are [..., 1] or []."""
+    logits = cosines / tau
+    other_class = same if left_out is None else same | left_out
+    others = logits.masked_fill(other_class, float("-inf")).logsumexp(-1, keepdim=True)
+    each = softplus(others - logits) * same
+    return (softplus(others - pos / tau)[..., 0] + each.sum(-1)) / (1 + same.sum(-1))

@@ -17,12 +17,17 @@ class SupCon(Loss):
 
     equation = "softplus(u) + (s - mean_p s_p) / tau"
     code = "HobbitLong/SupContrast"
-    needs = frozenset({"negatives", "labels", "dense", "cosine"})
+    needs = frozenset({"negatives", "labels", "cosine"})
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        (cosines, valid), same = contrast.neg, contrast.same_label  # [V, B, C], [B, C]
-        mean = (contrast.pos + (cosines * same).sum(-1)) / (1 + same.sum(-1))
-        logits = cosines / (tau[..., None] if tau.ndim else tau)  # contrast.lse would compute the cosines again
-        if valid is not None:
-            logits = logits.masked_fill(~valid, float("-inf"))
-        return softplus(logits.logsumexp(-1) - contrast.pos / tau) + (contrast.pos - mean) / tau  # [V, B]
+        return contrast.reduce_by_class(_loss, contrast.pos, tau)
+
+
+def _loss(cosines: Tensor, left_out: Tensor | None, same: Tensor, pos: Tensor, tau: Tensor) -> Tensor:
+    """[...] for the cosines [..., C] of an anchor; ``pos`` and ``tau`` are [..., 1] or []."""
+    mean = (pos[..., 0] + (cosines * same).sum(-1)) / (1 + same.sum(-1))
+    logits = cosines / tau
+    if left_out is not None:
+        logits = logits.masked_fill(left_out, float("-inf"))
+    rest = (pos - mean[..., None]) / tau
+    return softplus(logits.logsumexp(-1) - (pos / tau)[..., 0]) + rest[..., 0]
