@@ -204,7 +204,7 @@ class Contrast:
         return self.reduce(functools.partial(_sum, phi), *values)
 
     def reduce(self, f: Callable[..., Tensor], *values: Tensor) -> Tensor:
-        """``f`` of the similarities of each anchor with all candidates, [V, B], as :meth:`sum` without a matrix.
+        """Apply ``f`` to the similarities of each anchor with all candidates: [V, B]. Many are never stored at once.
 
         Args:
             f: maps similarities [..., C], booleans that broadcast to them, true where a candidate is no negative of the
@@ -217,7 +217,7 @@ class Contrast:
         return self._negatives().reduce(lambda s, *rest: f(similarity(s), *rest), *map(self._cast, values))
 
     def reduce_by_class(self, f: Callable[..., Tensor], *values: Tensor) -> Tensor:
-        """:meth:`reduce` of an ``f`` that knows the positives beside ``pos``.
+        """Do as :meth:`reduce`, and tell ``f`` which candidates are positives beside ``pos``.
 
         Args:
             f: takes after the first two arguments booleans that broadcast to [..., C], true where a candidate shows

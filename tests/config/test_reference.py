@@ -1,4 +1,4 @@
-"""What ``--help`` says of every key."""
+"""``--help`` describes every key."""
 
 import re
 

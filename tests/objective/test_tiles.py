@@ -138,8 +138,13 @@ def test_a_sum_in_panels_is_that_of_the_matrix(choice: str, shared: bool, traine
 @pytest.mark.parametrize("loss", [ReLIC(2.0), ReLIC(2.0, detach_target=True, own_view=True), SupCon(), SINCERE()])
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_view"])
 @pytest.mark.parametrize("per_anchor", [True, False], ids=["taus", "tau"])
-def test_losses_of_whole_rows_are_the_same_in_panels(loss: Loss, shared: bool, per_anchor: bool) -> None:
+@pytest.mark.parametrize("trained_positives", [True, False], ids=["positives", "nearest"])
+def test_losses_of_whole_rows_are_the_same_in_panels(
+    loss: Loss, shared: bool, per_anchor: bool, trained_positives: bool
+) -> None:
+    """Keys have a gradient through the cosines of positives that have none themselves, such as the nearest keys."""
     x = leaves(shared, per_anchor)
+    x = x if trained_positives else x._replace(p=x.p.detach())
     given, bank = Embedded(x.q, x.p, x.q, IDS, labels=IDS % 4), Bank(x.keys, KEY_IDS, labels=KEY_IDS % 4)
 
     def found(tiled: bool) -> list[Tensor]:

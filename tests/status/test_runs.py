@@ -131,7 +131,7 @@ def test_whatever_changes_is_read_again(uncached: Uncached, read: list[str]) -> 
     done, partial, failed = by_state["done"], by_state["partial"], by_state["failed"]
 
     def changed(*paths: str) -> dict[str, dict[str, Any]]:
-        """What is shown now; only the files of these were read for it."""
+        """Return what is shown now, and check that only the files of these paths were read for it."""
         read.clear()
         now = shown()
         assert {*read} <= {*paths} and now == uncached()

@@ -90,7 +90,7 @@ ORDERS = [
 
 
 def test_order(status: Status) -> None:
-    """What has no value comes last."""
+    """Runs without a value come last."""
     make_runs()
     for key in ("knn/top1", "-seed"):
         assert names(status, "--sort", key)[-1] == "loss=eqco note=x=2,y"
