@@ -1,7 +1,8 @@
 """Checkpoint files: the whole state of a run in one file, replaced atomically, with the previous one kept.
 
 ``last.pt`` holds everything that the next step depends on: a run that was killed and started again under the same
-conditions ends with the same bits as one that was not. ``previous.pt`` is used if ``last.pt`` cannot be read.
+conditions ends with the same bits as one that was not. A training goes on from ``previous.pt`` if ``last.pt`` cannot
+be read (:func:`load`); whatever reads a run takes ``last.pt`` or nothing (:func:`final`).
 """
 
 import io
@@ -16,6 +17,7 @@ import torch
 
 from ssl_bench import files
 from ssl_bench.errors import RunError
+from ssl_bench.record import results
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,35 @@ def load(folder: Path, run_id: str) -> dict[str, Any] | None:
     if refused:
         raise RunError(f"{'; '.join(refused)}: remove {folder} to start again")
     return None
+
+
+def final(run: Path) -> dict[str, Any]:
+    """The last state of the run in the directory ``run``, for all that read a run and do not train it.
+
+    An earlier state never takes its place, and of a run with results it is the state that they were measured on.
+
+    Raises:
+        RunError: there is no such state; the sentence says what trains the run again.
+    """
+    path, run_id, found = run / "checkpoints" / "last.pt", run.resolve().name, results.read(run)
+    found = found if found and found["run_id"] == run_id else None  # those of another run are no results of this one
+    again = f"remove {run / results.NAME}, and start its training again" if found else "start its training again"
+    if not os.path.lexists(path):
+        raise RunError(
+            f"{run} has results, but no {path.name}: {again}" if found else f"{run} has no checkpoint: {again}"
+        )
+    try:
+        state = read(path)
+    except ValueError as error:
+        raise RunError(f"{path} {error}: {again}") from error
+    if state["run_id"] != run_id:
+        raise RunError(f"{path} belongs to run {state['run_id']}, not to {run_id}: remove it, and {again}")
+    step, measured = state.get("step"), (found or {}).get("facts", {}).get("steps", state.get("step"))
+    if step != measured:
+        further = type(step) is type(measured) is int and step > measured
+        remedy = "start its training again, which goes on" if further else again
+        raise RunError(f"{path} is of step {step}, and the results of the run are of step {measured}: {remedy}")
+    return state
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from ssl_bench.methods.base import Contrastive, Method, MissingNeed
 from ssl_bench.networks.weights import freeze, load_weights, read_weights
 from ssl_bench.objective.positives import OtherView
 from ssl_bench.precision import Precision
-from ssl_bench.record import checkpoint
+from ssl_bench.record import checkpoint, results
 from ssl_bench.seeding import seed_everything
 
 OBJECTIVE = ("negatives", "temperature", "loss")
@@ -303,6 +303,8 @@ class LoadedRun:
 def read_config(folder: Path) -> dict[str, Any]:
     """Configuration of the run in ``folder``, checked as that of a new run; one that nothing tracks.
 
+    Its ``epochs`` are those of the run's results, if it has some: it may have been asked for more since.
+
     Raises:
         ConfigError: there is no run, its configuration is damaged, or a plugin of it cannot be used.
     """
@@ -315,6 +317,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
     plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
     config = upgraded(config) | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
+    if (found := results.read(folder)) is not None:
+        config["epochs"] = found["config"].get("epochs", config.get("epochs"))
     try:
         schema.check(config)
     except ConfigError as error:
@@ -331,11 +335,9 @@ def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> Load
 
     Raises:
         ConfigError: the configuration cannot be built.
-        RunError: there is no checkpoint, or none that can be read.
+        RunError: there is no checkpoint, or it cannot be read, or it is not the one of the run's results.
     """
-    state = checkpoint.load(folder / "checkpoints", folder.resolve().name)
-    if state is None:
-        raise RunError(f"{folder} has no checkpoint yet: start its training")
+    state = checkpoint.final(folder)
     precision = Precision.of(config["precision"], device.type == "cuda")
     seed_everything(config["seed"])  # the weights at initialisation are drawn again
     init = config.get("init")
@@ -343,5 +345,9 @@ def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> Load
     parts = Parts(config | {"init": None} if gone else config)
     method = parts.method.to(precision.weights)
     initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] and not gone else None
-    method.load_state_dict(state["method"])
+    try:
+        method.load_state_dict(state["method"])
+    except (AttributeError, LookupError, RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RunError(f"the checkpoint of {folder} does not fit its config.yaml ({reason})") from error
     return LoadedRun(folder, parts, precision, initial, state["run_id"], state["step"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -13,9 +14,12 @@ import pytest
 import torch
 import yaml
 
+from ssl_bench import load
+from ssl_bench.errors import RunError
 from ssl_bench.record import evaluations
 from ssl_bench.status.scan import Scan
 from tests.conftest import SMALL, only_run
+from tests.door.door import refuses
 from tests.ranks import Command, wait_for
 
 Train = Callable[..., tuple[int, str]]
@@ -147,6 +151,29 @@ def test_the_same_training_is_found_under_another_name_and_an_earlier_identity(t
     assert code == 0 and f"already done: {former}" in printed and "62.5%" in printed
     assert train("max_steps=3", "evaluate=knn", "evaluate.baselines=[]", "evaluate.knn.k=3", "name=new")[0] == 0
     assert results(only_run())["metrics"].items() > content["metrics"].items() and only_run() == former
+
+
+def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
+    assert train("epochs=2", "checkpoint.every=1", *KNN)[0] == 0
+    run = only_run()
+    first, trained, last = results(), weights(run), run / "checkpoints/last.pt"
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    last.write_bytes(content)
+    again = f"remove {run}/results.json, and start its training again"
+    damaged = f"{last} cannot be read (it is cut short, damaged or no checkpoint): {again}"
+    with pytest.raises(RunError, match=re.escape(damaged)):
+        load(run)
+    refuses(f"export {run}", damaged, capfd, 1)
+    (run / "results.json").unlink()
+    assert train("epochs=2", "checkpoint.every=1", *KNN)[0] == 0
+    assert equal(weights(run), trained) and results()["metrics"] == first["metrics"]
+    torch.save(torch.load(last, weights_only=True) | {"step": 21}, last)  # as an older copy of the file
+    with pytest.raises(RunError, match=f"{last} is of step 21, and the results of the run are of step 42: {again}"):
+        load(run)
+    last.unlink()
+    with pytest.raises(RunError, match=f"{run} has results, but no last.pt: {again}"):
+        load(run)
 
 
 def test_a_halted_run_goes_on_as_an_undisturbed_one(train: Train) -> None:
