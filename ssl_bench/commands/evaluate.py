@@ -107,7 +107,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
 def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The configuration of a run with the overrides of its evaluation, which one process carries out."""
     from ssl_bench import files
-    from ssl_bench.config import compose, schema
+    from ssl_bench.config import compose, found, schema
     from ssl_bench.training.parts import read_config
 
     config = read_config(folder)
@@ -120,4 +120,4 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     changed = compose.evaluated_again(config, overrides)
     changed |= {"devices": 1, "graph": False, "halt_at": None, "tracking": stored.get("tracking", config["tracking"])}
     schema.check(config | changed)
-    return config | changed
+    return found.find_prepared(config | changed, training=False)

@@ -14,6 +14,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from ssl_bench.config.compose import Composer
+from ssl_bench.config.found import find_prepared
 from ssl_bench.errors import ConfigError, require, unwritable
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import State
@@ -94,7 +95,7 @@ class GridSweeper(Sweeper):
         for run in dict.fromkeys(map(tuple, runs)):
             if run in self.numbers:
                 continue
-            config = self.composer.load(run, self.primary)
+            config = find_prepared(self.composer.load(run, self.primary))
             self.check_run(config)
             folder, number = folders.find(config), len(self.numbers)
             if results.answers(folder, config):

@@ -98,17 +98,17 @@ def find_target(node: Any, key: str) -> Any:
     if not isinstance(path, str) or path.partition(".")[0] not in packages:
         raise ConfigError(f"{key}._target_={path}: {where}; {plugins.CONSENT}")
     try:
-        found = _find(path)
+        found = located(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{key}._target_={path}: there is no such class ({error}): {where}") from error
     made = typing.get_type_hints(found).get("return") if inspect.isfunction(found) else found
-    kinds = tuple(_find(f"ssl_bench.{name}") for name in declared)
+    kinds = tuple(located(f"ssl_bench.{name}") for name in declared)
     if not inspect.isclass(made) or not issubclass(made, kinds) or inspect.isabstract(found):
         raise ConfigError(f"{key}._target_={path} is no {wanted} that can be made: {where}")
     return found
 
 
-def _find(path: str) -> Any:
+def located(path: str) -> Any:
     """Import the object that a dotted path names."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)

@@ -19,6 +19,8 @@ from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 
 SEED = 907_340_511  # stands for the seed until one is chosen
+# What is found on the disk and may change at any time: plugins, the user's own images, weights to start from.
+FOUND = ('"plugins": {', '"content": "', '"init": {')
 
 Request = tuple[str, tuple[str, ...]]  # the command's configuration, such as "train", and overrides without the seed
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -54,11 +56,10 @@ def compositions(requests: Iterable[Request], progress: Progress = lambda each, 
     known = (files.read_json(path) if texts else None) or {}
     new = [request for request, text in texts.items() if text not in known]
     made = {request: _compose(request) for request in progress(new, len(new))}
-    # The version of a plugin, which is part of the configuration, may change at any time.
     kept = {
         texts[request]: each.text
         for request, each in made.items()
-        if isinstance(each, Composition) and '"plugins": {' not in each.text
+        if isinstance(each, Composition) and not any(hashed in each.text for hashed in FOUND)
     }
     with contextlib.suppress(OSError):  # the home directory may be read-only
         if kept:

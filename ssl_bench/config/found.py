@@ -1,6 +1,7 @@
-"""Look on the disk for what a configuration takes from there: the user's own images, and weights to start from.
+"""Look on the disk for what a configuration takes from there: images, and weights to start from.
 
-They are written into the configuration before anything is interpolated, so that they become part of the run's identity.
+They are written into the configuration, so that they become part of the run's identity: the user's own images and the
+weights before anything is interpolated, prepared images only into that of a run, and not into that of a table's cell.
 """
 
 import hashlib
@@ -14,9 +15,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ssl_bench import files
-from ssl_bench.config.build import find_target, open_dataset
-from ssl_bench.config.identity import evaluators
-from ssl_bench.errors import InvalidValue
+from ssl_bench.config.build import find_target, located, open_dataset
+from ssl_bench.config.identity import SOURCE, evaluators, is_own
+from ssl_bench.errors import ConfigError, InvalidValue
 
 AUTO = "auto"  # the option of evaluate without the evaluators that need labels, where there are none
 
@@ -24,10 +25,10 @@ AUTO = "auto"  # the option of evaluate without the evaluators that need labels,
 def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
     """Write what is found in the user's own images into ``cfg``, and their folder's name into ``choices``.
 
-    A dataset has such images if it has the key ``content``; one with a value is that of a run, which is not changed.
+    A dataset with a value of ``content`` is that of a run, which is not changed.
     """
     node: Any = OmegaConf.to_container(cfg.dataset, resolve=True) if cfg.get("dataset") else {}
-    if not isinstance(node, dict) or "content" not in node:
+    if not isinstance(node, dict) or not is_own(node):
         return
     if node["content"] is None:
         dataset = open_dataset(node, cfg.paths.data)
@@ -35,6 +36,28 @@ def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
         _say(dataset.summary())
     place = Path(str(node.get("root") or node.get("path"))).name
     choices["dataset"] = f"{choices['dataset'].partition(':')[0]}:{place}"
+
+
+def find_prepared(config: dict[str, Any], training: bool = True) -> dict[str, Any]:
+    """A resolved configuration with the hash of prepared images, if they are there: of those that it trains on unless
+    that is over, and of those of ``evaluate.on``.
+    """
+    evaluate, data = config.get("evaluate"), config["paths"].get("data")
+    found = {"dataset": _prepared(config["dataset"], data)} if training and "dataset" in config else {}
+    if isinstance(evaluate, dict) and isinstance(on := evaluate.get("on"), dict):
+        name = {"dataset": on.get("dataset")}
+        found["evaluate"] = {**evaluate, "on": name | _prepared({k: v for k, v in on.items() if k != "dataset"}, data)}
+    return {**config, **found}
+
+
+def _prepared(node: Any, data: str) -> Any:
+    """A dataset's node with what is found in its prepared images; they may still be missing."""
+    if not isinstance(node, dict) or is_own(node) or node.get("content", "") is not None:
+        return node
+    try:
+        return node | open_dataset(node, data).found()
+    except ConfigError:  # a run that needs them is refused later, one that is finished does not
+        return node
 
 
 def leave_out(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
@@ -61,19 +84,34 @@ def _say(sentence: str) -> None:
 def find_weights(cfg: DictConfig) -> None:
     """Replace ``init``, the directory of a run or a file of weights, by its path and what identifies its weights."""
     given, remedy = cfg.get("init"), "the directory of a finished run, outputs/<name>/<run_id>, or a file of weights"
-    if given is None or (isinstance(given, DictConfig) and given.keys() == {"path", "weights"}):  # that of a run
+    if given is None:
         return
-    path = Path(str(given)).absolute()
+    resolved = isinstance(given, DictConfig) and given.keys() == {"path", "weights"}
+    path = Path(str(given.path if resolved else given)).absolute()
     if path.is_dir():
         results = files.read_json(path / "results.json")
         if not isinstance(results, dict) or "epochs" not in results.get("config", {}):
             raise InvalidValue("init", given, remedy)
-        weights = f"{results['run_id']} after {results['config']['epochs']} epochs"
+        weights = f"{results['run_id']} after {results['config']['epochs']} epochs{SOURCE}{_of_run(path)}"
     else:
         try:
             with files.open_regular(path) as file:
                 weights = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
         except OSError as error:
             raise InvalidValue("init", given, f"{remedy}: {error.strerror}") from error
+    if resolved and given.weights != weights:
+        raise InvalidValue("init.weights", given.weights, f"nothing, but init to {path}: what it holds is found")
     with open_dict(cfg):
         cfg.init = {"path": str(path), "weights": weights}
+
+
+def _of_run(folder: Path) -> str:
+    """The hash of the weights that a run has ended with."""
+    last = folder / "checkpoints" / "last.pt"
+    return _of_checkpoint(folder, last.stat().st_mtime_ns if last.exists() else 0)
+
+
+@cache  # the runs of a grid begin with the same weights
+def _of_checkpoint(folder: Path, changed: int) -> str:
+    _, found = located("ssl_bench.record.checkpoint.backbone")(folder)  # the record is no part of a configuration
+    return str(found)

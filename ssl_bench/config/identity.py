@@ -2,6 +2,10 @@
 
 What a run is evaluated with is no part of it: :func:`evaluation_id` is the identity of one evaluator and its settings.
 Numbers count by their value: 1, 1.0 and 1e0 are one, and so are 0 and -0.0.
+
+A run depends on its configuration and on what was found on the disk: prepared images, and the sources of plugins. The
+configuration alone is the :func:`recipe_id`: cells of tables ask for it on machines without the images, and runs of
+earlier versions have nothing else. :func:`on_disk` is the rest.
 """
 
 import hashlib
@@ -15,8 +19,10 @@ from typing import Any
 VOLATILE = {"name", "choices", "devices", "threads", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
 VOLATILE |= {"checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate", "halt_at"}
 RUN_ID_DIGITS = 10
-VOLATILE_IN = {"dataset": {"workers", "train_images"}, "framework": {"sharded"}, "init": {"path"}}  # keys of a group
-OWN = {"root", "path", "skip_broken", "hashes", "dataset"}  # and of a dataset whose images have the hash ``content``
+# Keys of a group.
+VOLATILE_IN = {"dataset": {"workers", "train_images", "hashes"}, "framework": {"sharded"}, "init": {"path"}}
+OWN = {"root", "path", "skip_broken", "dataset"}  # and of the user's own images, which have the hash ``content``
+SOURCE = " #"  # between the version of a plugin and the hash of its source
 # Classes on which the length of the training has no influence; any other one may depend on it.
 STEADY = {"temperature": {"Fixed", "Learned", "MACLa", "MACLb"}, "optimizer": {"SGD", "Adam", "AdamW", "LARS"}}
 # Keys of evaluators that say where their data is.
@@ -74,6 +80,33 @@ def run_id(config: Mapping[str, Any]) -> str:
     return _digits(canonical(config))
 
 
+def recipe_id(config: Mapping[str, Any]) -> str:
+    """The run_id of a configuration without what :func:`on_disk` has."""
+    node, plugins = config.get("dataset"), config.get("plugins")
+    if isinstance(node, Mapping) and not is_own(node):
+        config = {**config, "dataset": _without(node, {"content"})}
+    if isinstance(plugins, Mapping):
+        config = {**config, "plugins": {name: str(each).partition(SOURCE)[0] for name, each in plugins.items()}}
+    return run_id(config)
+
+
+def on_disk(config: Mapping[str, Any]) -> dict[str, str]:
+    """Hashes, by what they are of, of what a run depends on beside its recipe, as far as they are known."""
+    node, plugins = config.get("dataset"), config.get("plugins")
+    found = {}
+    if isinstance(node, Mapping) and not is_own(node) and node.get("content"):
+        found["images"] = str(node["content"])
+    for name, version in plugins.items() if isinstance(plugins, Mapping) else ():
+        if source := str(version).partition(SOURCE)[2]:
+            found[name] = source
+    return found
+
+
+def agree(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two results of :func:`on_disk` do not contradict each other."""
+    return all(one[name] == other[name] for name in one.keys() & other.keys())
+
+
 def canonical(config: Mapping[str, Any]) -> str:
     """The configuration without its volatile keys as JSON, the same text for equal configurations.
 
@@ -94,15 +127,22 @@ def canonical(config: Mapping[str, Any]) -> str:
 
 def _of_dataset(node: Any) -> Any:
     """A dataset without what its images do not depend on: the place of the user's own images, which have a hash."""
-    own = isinstance(node, Mapping) and "content" in node
-    return _without(node, VOLATILE_IN["dataset"] | (OWN if own else set()))
+    if not isinstance(node, Mapping):
+        return node
+    unknown = {"content"} if node.get("content") is None else set()
+    return _without(node, VOLATILE_IN["dataset"] | unknown | (OWN if is_own(node) else set()))
+
+
+def is_own(node: Mapping[str, Any]) -> bool:
+    """Whether a dataset is in a folder that the configuration names, and not in the folder of all datasets."""
+    return "root" in node or "path" in node
 
 
 def evaluation_id(name: str, evaluator: Mapping[str, Any]) -> str:
     """Ten hexadecimal digits for an evaluator with its settings; ``name`` is its key below ``evaluate``."""
     content = _without(evaluator, VOLATILE_OF.get(name, set()))
-    if "on" in content:
-        content["on"] = _of_dataset(content["on"])
+    if isinstance(on := content.get("on"), Mapping):
+        content["on"] = _of_dataset(on if is_own(on) else _without(on, {"content"}))
     return _digits(text([name, content]))
 
 

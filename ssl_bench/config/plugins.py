@@ -3,15 +3,22 @@
 A configuration lists its plugins (``plugins: [my_losses]``), and the user must have allowed them, by the environment
 variable ``SSL_BENCH_PLUGINS=my_losses,others`` or by installing a package with an entry point ``ssl_bench.plugins`` for
 them. So a configuration alone never runs code of another package.
+
+The resolved configuration has the version of each and a hash of its source, ``{"my_losses": "1.0 #0123456789"}``: what
+has changed in the code is another run, whether its author has counted the version up or not.
 """
 
+import hashlib
 import importlib
 import importlib.metadata
 import os
 from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from ssl_bench.config.identity import SOURCE
 from ssl_bench.errors import ConfigError, InvalidValue
 
 VARIABLE, GROUP = "SSL_BENCH_PLUGINS", "ssl_bench.plugins"
@@ -29,19 +36,20 @@ def _installed() -> frozenset[str]:
 
 
 def versions(names: Any) -> dict[str, str]:
-    """The versions of the plugins that a configuration lists, which are part of the identity of its runs.
+    """The versions and sources of the plugins that a configuration lists, which are part of the identity of its runs.
 
     Args:
-        names: a list of packages, or what this function returned for one: then the versions must be the same.
+        names: a list of packages, or what this function returned for one: then they must be the same. A run of an
+            earlier version of ssl_bench has no hash of the source.
 
     Raises:
-        ConfigError: a plugin is not allowed, cannot be imported, has no version or another one.
+        ConfigError: a plugin is not allowed, cannot be imported, has no version, or another one or another source.
     """
     if not isinstance(names, list | Mapping) or not all(isinstance(name, str) for name in names):
         raise InvalidValue("plugins", names, "a list of packages, such as [my_losses]")
     found = {name: _version(name) for name in names}
     for name, version in found.items() if isinstance(names, Mapping) else ():
-        if names[name] != version:
+        if names[name] not in (version, version.partition(SOURCE)[0]):
             raise ConfigError(f"plugins: the run was made with {name} {names[name]}: install it in place of {version}")
     return found
 
@@ -59,7 +67,20 @@ def _version(name: str) -> str:
         version = importlib.metadata.version(distribution)
     if version is None:
         raise ConfigError(f"plugins=[{name}]: the package has no version: set {name}.__version__")
-    return str(version)
+    return f"{version}{SOURCE}{_source(module)}"
+
+
+@cache  # a process imports a package once
+def _source(module: ModuleType) -> str:
+    """Ten hexadecimal digits for the files of a package, or of a module of one file, without compiled Python."""
+    roots = [Path(place) for place in getattr(module, "__path__", ())] or [Path(str(module.__file__))]
+    content = hashlib.sha256()
+    for root in roots:
+        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            if path.is_file() and path.suffix != ".pyc" and path.name[0] != ".":
+                name = path.relative_to(root).as_posix().encode(errors="surrogateescape")
+                content.update(name + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return content.hexdigest()[:10]
 
 
 def check_listed(node: Any, listed: Iterable[str], key: str = "") -> None:

@@ -10,6 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench import files
+from ssl_bench.data.content import content_of
 from ssl_bench.errors import ConfigError, require
 
 ImageBatch = Tensor | list[Tensor]  # uint8 [n, C, H, W], or n images [C, h, w] if their sizes differ
@@ -117,6 +119,8 @@ class Dataset(ABC):
         train_images: images in one epoch of pre-training, for cost estimates without the files.
         epochs: default length of a training.
         knn_k: default number of neighbours of the kNN evaluator.
+        content: hash of the files that hold the images, which are compared when they are opened; None: any.
+        hashes: the hash is one of all bytes, not of a part of them.
 
     Attributes:
         one_label: whether a label is the number of one class, and not the count of each.
@@ -138,6 +142,8 @@ class Dataset(ABC):
         train_images: int | None = None,
         epochs: int | None = None,
         knn_k: int | None = None,
+        content: str | None = None,
+        hashes: bool = False,
     ) -> None:
         for name, value, least in (("size", size, 1), ("channels", channels, 1), ("num_classes", num_classes, 0)):
             require(value >= least, name, value, f"{least} or more")
@@ -146,6 +152,7 @@ class Dataset(ABC):
         require(len(mean) <= channels, "mean", mean, f"at most {channels} numbers, one per channel from the first on")
         require(len(std) == len(mean), "std", std, f"as many numbers as mean has ({len(mean)})")
         self.root, self.size, self.channels, self.num_classes = Path(root), size, channels, num_classes
+        self.content, self.hashes = content, hashes
         self.eval_view: dict[str, int] = {}  # further arguments of EvalView, for images of many sizes
 
     @abstractmethod
@@ -156,6 +163,42 @@ class Dataset(ABC):
             ConfigError: a file is missing; the message names the command that makes it.
         """
         raise NotImplementedError
+
+    def files(self) -> Sequence[Path]:
+        """The files that hold the images, all below ``root``; none if the package makes the images.
+
+        Raises:
+            ConfigError: they cannot be listed.
+        """
+        return ()
+
+    def found(self) -> dict[str, Any]:
+        """Find what the configuration takes from the images: arguments of the constructor with their values.
+
+        Raises:
+            ConfigError: there are no images, or they cannot be read.
+        """
+        count = self.check()
+        return {"content": self._content, "train_images": count}
+
+    @cached_property
+    def _content(self) -> str:
+        try:
+            return content_of(self.files(), self.root, self.hashes)
+        except OSError as error:
+            raise ConfigError(f"dataset: {error.filename} cannot be read ({error.strerror})") from error
+
+    def compare(self) -> None:
+        """Refuse files that are not those of the run, when they are opened.
+
+        Raises:
+            ConfigError: they have another content, or cannot be read.
+        """
+        if self.content is not None and self._content != self.content:
+            raise ConfigError(
+                f"dataset: the images in {self.root} are not those of this run any more ({self._content}, not "
+                f"{self.content}): set paths.data to the folder that has them"
+            )
 
     def pretrain(self) -> Source:
         """Open the images to pre-train on."""
@@ -209,6 +252,12 @@ class ArrayDataset(Dataset):
         """Names of all splits, those of pre-training first."""
         return list(dict.fromkeys([*self.pretrain_splits, "train", "test"]))
 
+    def files(self) -> list[Path]:
+        return [path for split in self.splits for path in self._paths(split)]
+
+    def _paths(self, split: str) -> list[Path]:
+        return [self.folder / f"{split}_{kind}.npy" for kind in ("images", "labels")]
+
     def check(self) -> int:
         counts = {split: len(self.arrays(split)[0]) for split in self.splits}
         return sum(counts[split] for split in self.pretrain_splits)
@@ -228,13 +277,14 @@ class ArrayDataset(Dataset):
             MissingData: a file is missing.
             ConfigError: a file is damaged or empty, or does not fit the dataset or the other file.
         """
-        paths = [self.folder / f"{split}_{kind}.npy" for kind in ("images", "labels")]
+        paths = self._paths(split)
         remake = f"`{shlex.join(['ssl-bench', 'prepare', f'dataset={self.name}', f'paths.data={self.root}'])}`"
         for path in paths:
             if not os.path.lexists(path):
                 remedy = f"get it with {remake}, or set SSL_BENCH_DATA or paths.data to the folder that has it"
                 raise MissingData(f"dataset={self.name}: {path} is missing; {remedy}")
         images, labels = (self._mapped(path, remake) for path in paths)
+        self.compare()
         height, width, channels = images.shape[1:] if images.ndim == 4 else (0, 0, 0)
         for path, array, fits, needed in (
             (paths[0], images, images.dtype == np.uint8 and images.ndim == 4, "uint8 [N, height, width, channels]"),

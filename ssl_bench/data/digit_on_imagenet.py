@@ -9,6 +9,7 @@ N images of a split  n images of a batch  M digits to choose from  S side of the
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -88,6 +89,9 @@ class DigitOnImageNet(FolderDataset):
         self.digits, self.combine, self.seed = digits, combine, seed
         self.mnist = mnist(self.root)
         self.eval_view = {}  # evaluation uses the whole squares
+
+    def files(self) -> list[Path]:
+        return [*super().files(), *self.mnist.files()]
 
     def check(self) -> int:
         self.mnist.check()

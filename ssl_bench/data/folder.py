@@ -112,7 +112,16 @@ class FolderDataset(Dataset):
         self._key = f"dataset.folder={folder}"
         self._opened: dict[str, Photos] = {}
 
+    def files(self) -> list[Path]:
+        """The packed files, or the photos of all classes in their order."""
+        if self.packed:
+            paths = [self.packed_path(name) for name in self.split_folders]
+            return [path.with_name(path.name + end) for path in paths for end in (".jpegs", ".npz")]
+        folders = [self.folder / split / name for split in self.split_folders.values() for name in self.classes()]
+        return [folder / name for folder in folders for name in images(folder)]
+
     def check(self) -> int:
+        self.compare()
         if self.packed:
             self.photos("test")
             return len(self.photos("train"))
@@ -127,6 +136,7 @@ class FolderDataset(Dataset):
     def photos(self, name: str) -> Photos:
         """Open the photos of the ``train`` or ``test`` split, once."""
         if name not in self._opened:
+            self.compare()
             self._opened[name] = self._open_packed(name) if self.packed else self.source(name)
         return self._opened[name]
 

@@ -140,7 +140,11 @@ class MultiDigits(Dataset):
         self.sizes, self.sized = sizes or (DIGIT,) * digits, sizes is not None
         self.mnist = mnist(self.root)
 
+    def files(self) -> list[Path]:
+        return self.mnist.files()
+
     def check(self) -> int:
+        self.compare()
         return self.mnist.check()
 
     def pretrain(self) -> Canvases:
@@ -181,5 +185,6 @@ class MultiDigits(Dataset):
 
     def _open(self, split: str) -> tuple[Tensor, Tensor]:
         """Open MNIST's ``train`` or ``test`` split: uint8 [M, 28, 28] and int64 [M]."""
+        self.compare()
         images, classes = labelled(self.mnist, split)
         return images[:, 0], classes

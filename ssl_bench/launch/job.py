@@ -15,6 +15,7 @@ import yaml
 
 from ssl_bench import files
 from ssl_bench.config import compose
+from ssl_bench.config.found import find_prepared
 from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch import grid
@@ -93,7 +94,7 @@ class Job:
         if self.in_grid and under_agent():
             raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
         self.check(config)
-        return config
+        return find_prepared(config)
 
     def _carried_out(self, config: dict[str, Any], folder: Path, wait: bool) -> Outcome:
         """Skip a finished run; otherwise validate it, wait for a slot and for the lock, and train."""

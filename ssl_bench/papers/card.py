@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from ssl_bench.config.identity import is_own
 from ssl_bench.papers.recipe import describe
 from ssl_bench.record.summary import targets
 
@@ -68,7 +69,7 @@ def card(
 def _data(config: Mapping[str, Any]) -> str:
     """The images that the network was trained on: a data set by its name, own images by their folder and hash."""
     name, dataset = config["choices"]["dataset"], config["dataset"]
-    if "content" not in dataset:
+    if not is_own(dataset):
         return str(name)
     return f"{name.partition(':')[2]} ({dataset['train_images']} images, content {dataset['content']})"
 

@@ -14,7 +14,7 @@ import yaml
 
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
-from ssl_bench.config.identity import run_id
+from ssl_bench.config.identity import recipe_id
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.record import evaluations, results
 from ssl_bench.record.results import is_number
@@ -61,6 +61,25 @@ def _chosen(wanted: Metric, recorded: Recorded) -> float | None:
     return chosen[-1] if chosen else None
 
 
+def by_recipe(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs by the recipe of their training."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.training, []).append(run)
+    return found
+
+
+def trained(runs: Mapping[str, list[Run]], config: Mapping[str, Any]) -> list[Run]:
+    """Those of the runs, by recipe, that have the recipe of a configuration and as many images as it says.
+
+    A part of a data set under its name is none of a paper's runs; in a smoke test it is all that there is.
+    """
+    found = runs.get(recipe_id(config), [])
+    if config.get("scale") == "smoke" or "dataset" not in config:
+        return found
+    return [run for run in found if run.config["dataset"].get("train_images") == config["dataset"].get("train_images")]
+
+
 class Results:
     """The finished runs of a results folder, found by the cells that they fill.
 
@@ -72,9 +91,7 @@ class Results:
     def __init__(self, outputs: Path, cells: Iterable[Cell], progress: Progress = lambda each, count: each) -> None:
         self._runs = [run for run in finished(outputs) if run.config.get("scale") != "smoke"]
         self._seeds = sorted({run.seed for run in self._runs if run.seed is not None})
-        self._trained: dict[str, list[Run]] = {}
-        for run in self._runs:
-            self._trained.setdefault(run.training, []).append(run)
+        self._trained = by_recipe(self._runs)
         self._agreeing: dict[tuple[str, str], set[str]] = {}
         possible = [cell for cell in cells if cell.available and self._with(_lasting(cell))]
         self._compositions = compositions([cell.request for cell in possible], progress)
@@ -90,7 +107,7 @@ class Results:
             return found
         for seed in self._seeds:
             config = composed.config(seed)
-            same = self._trained.get(run_id(config), [])
+            same = trained(self._trained, config)
             runs = [replace(run, metrics=_metrics(run, config)) for run in same]
             found += [run for run in runs if value(run, cell.metric) is not None][:1] or runs[:1]
         return found

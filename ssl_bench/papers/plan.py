@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.config.compositions import Composition, Progress, compositions
-from ssl_bench.config.identity import VOLATILE, run_id
+from ssl_bench.config.identity import VOLATILE
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.papers import cost, smoke
+from ssl_bench.papers.cell_runs import by_recipe, trained
 from ssl_bench.papers.cells import Cell, merge
 from ssl_bench.papers.selection import Selection
 from ssl_bench.record.results import answers
@@ -145,13 +146,11 @@ def plan(request: Request, progress: Progress = lambda each, count: each) -> lis
             if each.composition:
                 each.overrides = merge(each.overrides, smoke.overrides(each.config, request.smoke_data))
         _compose(planned.values(), request, progress)
-    folders: dict[str, list[Path]] = {}
-    for run in finished(request.outputs):
-        folders.setdefault(run.training, []).append(run.folder)
+    runs = by_recipe(finished(request.outputs))
     for each in planned.values():
         configs = {seed: each.composition.config(seed) for seed in each.seeds} if each.composition else {}
         for seed, config in configs.items():
-            if any(answers(folder, config) for folder in folders.get(run_id(config), ())):
+            if any(answers(run.folder, config) for run in trained(runs, config)):
                 each.done.append(seed)
     return list(planned.values())
 

@@ -18,7 +18,8 @@ from ssl_bench.config.identity import text
 from ssl_bench.record.results import is_number
 
 FOLDER = ".baselines"
-READ = ("dataset", "augment", "seed", "tf32", "plugins")  # groups and keys that an evaluation of a baseline depends on
+# Groups and keys that an evaluation of a baseline depends on.
+READ = ("dataset", "augment", "backbone", "head", "seed", "tf32", "plugins")
 
 
 def digest(network: nn.Module | None) -> str:

@@ -5,6 +5,7 @@ conditions ends with the same bits as one that was not. A training goes on from 
 be read (:func:`load`); whatever reads a run takes ``last.pt`` or nothing (:func:`final`).
 """
 
+import hashlib
 import io
 import logging
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.errors import RunError
@@ -88,6 +90,21 @@ def final(run: Path) -> dict[str, Any]:
         remedy = "start its training again, which goes on" if further else again
         raise RunError(f"{path} is of step {step}, and the results of the run are of step {measured}: {remedy}")
     return state
+
+
+def backbone(run: Path) -> tuple[dict[str, Tensor], str]:
+    """The backbone of the last state of a run, and ten hexadecimal digits for its names, shapes and bytes.
+
+    Raises:
+        RunError: as :func:`final`.
+    """
+    parts = ((name.partition("encoder.backbone."), value) for name, value in final(run)["method"].items())
+    weights = {name: value for (_, found, name), value in parts if found}
+    content = hashlib.sha256()
+    for name, value in sorted(weights.items()):
+        content.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        content.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return weights, content.hexdigest()[:10]
 
 
 def read(path: Path) -> dict[str, Any]:

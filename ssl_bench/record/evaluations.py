@@ -5,6 +5,7 @@ An entry is a mapping, as JSON has it:
     evaluator   name below ``evaluate``
     id          identity of the evaluator and its settings (:func:`ssl_bench.config.identity.evaluation_id`)
     settings    the evaluator's node of the configuration
+    images      hash of the prepared images of ``evaluate.on``; null: those of the training, or not known
     network     "" the trained one, "_init" at initialisation, "_raw" none: pixels
     epochs      length of the training
     metrics     numbers by name, which begins with the evaluator's: knn/top1, knn_init/top1
@@ -13,7 +14,7 @@ An entry is a mapping, as JSON has it:
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ssl_bench.config.identity import evaluation_id, evaluators
+from ssl_bench.config.identity import evaluation_id, evaluators, on_disk
 
 Entry = Mapping[str, Any]
 NETWORKS = ("", "_init", "_raw")
@@ -31,6 +32,7 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
             "evaluator": name,
             "id": evaluation_id(name, {**settings, **on}),
             "settings": {**settings, **on},
+            "images": on_disk({"dataset": node.get("on")}).get("images"),
             "network": network,
             "epochs": config.get("epochs"),
         }
@@ -62,14 +64,15 @@ def adopted(results: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) ->
 
 def missing(known: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
     """Entries without metrics for what a configuration asks for and the ``known`` entries do not have."""
-    keys = set(map(_key, known))
-    return [entry for entry in asked(config) if _key(entry) not in keys]
+    entries = list(known)
+    return [entry for entry in asked(config) if not any(_same(each, entry) for each in entries)]
 
 
 def of(known: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]:
     """The metrics that a configuration asks for, by their plain names, as far as they are ``known``."""
-    wanted = set(map(_key, asked(config)))
-    return {name: value for entry in known if _key(entry) in wanted for name, value in entry["metrics"].items()}
+    wanted = asked(config)
+    found = [entry for entry in known if any(_same(entry, each) for each in wanted)]
+    return {name: value for entry in found for name, value in entry["metrics"].items()}
 
 
 def filled(entry: Entry, metrics: Mapping[str, float]) -> Entry:
@@ -97,8 +100,12 @@ def named(name: str, entry: Entry, found: Iterable[Entry]) -> str:
     return f"{start}[{_difference(entry['settings'], first['settings'])}]{name.removeprefix(start)}"
 
 
-def _key(entry: Entry) -> tuple[Any, ...]:
-    return entry["id"], entry["network"], entry["epochs"]
+def _same(one: Entry, other: Entry) -> bool:
+    """Whether two entries are of the same evaluation; images that are not known are taken as the same."""
+    known = one.get("images"), other.get("images")
+    return all(one[key] == other[key] for key in ("id", "network", "epochs")) and (
+        None in known or known[0] == known[1]
+    )
 
 
 def _difference(settings: Mapping[str, Any], plain: Mapping[str, Any]) -> str:

@@ -1,18 +1,21 @@
 """The directory of a run: ``<paths.outputs>/<name>/<run_id>``, or where the same training stands already.
 
-The same training can stand under another name, or under the identity that it had in an earlier version.
+The same training can stand under another name, or under the identity that it had in an earlier version. That did not
+know the images of prepared datasets, nor the sources of plugins: its runs are taken as made with those of today.
 """
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.config.identity import run_dir, run_id, upgraded
+from ssl_bench.config.identity import agree, on_disk, recipe_id, run_dir, upgraded
 
-INDEX = ".identities.json"  # {directory: [time of change of its configuration, identity]}
+INDEX = ".identities.json"  # {directory: [time of change of its configuration, recipe_id, what was found on the disk]}
 
 
 def find(config: Mapping[str, Any]) -> Path:
@@ -20,8 +23,21 @@ def find(config: Mapping[str, Any]) -> Path:
     own = run_dir(config)
     if _has_run(own):
         return own
-    outputs = Path(config["paths"]["outputs"])
-    return next((folder for folder, identity in _identities(outputs) if identity == own.name), own)
+    outputs, recipe, needed = Path(config["paths"]["outputs"]), recipe_id(config), on_disk(config)
+    found = [(folder, known) for folder, each, known in _identities(outputs) if each == recipe and agree(known, needed)]
+    if not found:
+        return own
+    folder, known = max(found, key=lambda pair: len(pair[1]))  # the first of those of which most is known
+    if unknown := sorted(needed.keys() - known.keys()):
+        _say(f"{folder} has no hash of its {' and '.join(unknown)}: they are taken as those of today")
+    return folder
+
+
+@cache
+def _say(sentence: str) -> None:
+    """Print a sentence once in this process, on rank 0."""
+    if os.environ.get("RANK", "0") == "0":
+        print(sentence, file=sys.stderr, flush=True)
 
 
 def named(word: str, outputs: Path) -> Path:
@@ -31,8 +47,8 @@ def named(word: str, outputs: Path) -> Path:
     return next((each for each in found if each.name == word), folder)
 
 
-def _identities(outputs: Path) -> Iterator[tuple[Path, str]]:
-    """The directories of runs with the identities of their configurations, finished runs first."""
+def _identities(outputs: Path) -> Iterator[tuple[Path, str, dict[str, str]]]:
+    """The directories of runs, each with the recipe of its configuration and :func:`on_disk`; finished runs first."""
     content = files.read_json(outputs / INDEX)
     known: dict[str, Any] = content if isinstance(content, dict) else {}
     found = dict[str, list[Any]]()
@@ -40,12 +56,13 @@ def _identities(outputs: Path) -> Iterator[tuple[Path, str]]:
         path = str(folder.relative_to(outputs))
         changed = max(_changed(folder / name) for name in ("results.json", "config.yaml"))
         entry = known.get(path)
-        found[path] = entry if isinstance(entry, list) and entry[:1] == [changed] else [changed, _identity(folder)]
+        fits = isinstance(entry, list) and len(entry) == 3 and entry[0] == changed and isinstance(entry[2], dict)
+        found[path] = entry if fits else [changed, *_identity(folder)]  # type: ignore[assignment]
     if found != known:
         with contextlib.suppress(OSError):  # it only saves time
             files.write_json(outputs / INDEX, found)
-    pairs = [(outputs / path, identity) for path, (_, identity) in found.items()]
-    yield from sorted(pairs, key=lambda pair: (not (pair[0] / "results.json").exists(), pair[0]))
+    each = [(outputs / path, recipe, known) for path, (_, recipe, known) in found.items()]
+    yield from sorted(each, key=lambda run: (not (run[0] / "results.json").exists(), run[0]))
 
 
 def _folders(folder: Path) -> Iterator[Path]:
@@ -75,10 +92,10 @@ def _changed(path: Path) -> int:
         return 0
 
 
-def _identity(folder: Path) -> str:
-    """The identity of the training in a directory; empty if its configuration cannot be read."""
+def _identity(folder: Path) -> tuple[str, dict[str, str]]:
+    """The recipe of the training in a directory and its :func:`on_disk`; empty if its configuration cannot be read."""
     results: Any = files.read_json(folder / "results.json")
     config = results.get("config") if isinstance(results, dict) else None
     if not isinstance(config, dict):
         config = files.read_yaml(folder / "config.yaml")
-    return run_id(upgraded(config)) if isinstance(config, dict) else ""
+    return (recipe_id(upgraded(config)), on_disk(config)) if isinstance(config, dict) else ("", {})

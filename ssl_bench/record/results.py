@@ -15,7 +15,7 @@ LARGEST = 2**63  # of whole numbers: larger ones have no place in a float or a d
 
 # What the bits of a result depend on beside its configuration, by the names of its ``environment``.
 CONDITIONS = {"device": "processors", "instructions": "instructions", "threads": "numbers of threads"}
-CONDITIONS |= {"ranks": "numbers of ranks", "torch": "versions of torch"}
+CONDITIONS |= {"ranks": "numbers of ranks", "torch": "versions of torch", "images": "images"}
 OF_CPUS = ("instructions", "threads")
 
 

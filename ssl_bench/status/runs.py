@@ -69,7 +69,7 @@ class Run:
         seed: None: it has none.
         command: the command that trains it, if it was recorded.
         failure: why it failed, in one line; None: it has not failed.
-        training: identity of the training, which is the run_id unless an earlier version has named the directory.
+        training: recipe of the training, as :func:`ssl_bench.config.identity.recipe_id` names it.
         run_id, metrics, seconds: of ``results.json``; ``seconds`` is the time that the whole run took. The run_id is
             empty if there are no whole results.
         environment: what of that of ``results.json`` the bits of a result depend on.
@@ -245,7 +245,7 @@ class Runs:
             "seed": seed if type(seed) is int else None,
             "command": _read_command(start + COMMAND),
             "failure": one_line(failure.get("reason")) if isinstance(failure, dict) else None,
-            "training": identity.run_id(identity.upgraded(config)),
+            "training": identity.recipe_id(identity.upgraded(config)),
             "run_id": results["run_id"] if done else "",
             "metrics": results["metrics"] if done else {},
             "seconds": finite(results, "seconds") if done and not longer else None,

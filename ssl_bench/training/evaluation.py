@@ -108,7 +108,7 @@ class Evaluation:
             weights = baselines.digest(network) if asked and suffix and rank() == 0 else ""
             left = []
             for entry in asked:
-                path = baselines.place(self.config, entry["id"], weights, formats)
+                path = baselines.place(self.config, f"{entry['id']} {entry['images']}", weights, formats)
                 shared = baselines.read(path) if suffix and rank() == 0 else None
                 if broadcast(shared is not None):  # rank 0 decides for all
                     found.append({**entry, "metrics": shared})
@@ -136,7 +136,12 @@ class Evaluation:
             "config": self.config,
             "metrics": evaluations.flat(found, self.config["epochs"]),
             "evaluations": list(found),
-            "environment": environment(self.state.device) | memory | {"precision": self.precision.name},
+            "environment": environment(self.state.device)
+            | memory
+            | {
+                "precision": self.precision.name,
+                "images": self.config["dataset"].get("content"),
+            },
             "facts": facts,
             "seconds": round(self.state.seconds(), 3),
         }

@@ -1,8 +1,10 @@
 """The parts of a run, each built once from its configuration, and the refusal of parts that do not fit together."""
 
 import copy
+import hashlib
 import itertools
 import json
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import evaluators, upgraded
+from ssl_bench.config.identity import SOURCE, evaluators, upgraded
 from ssl_bench.data.arrays import ArrayDataset, Dataset, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
@@ -31,6 +33,7 @@ from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint, results
 from ssl_bench.seeding import seed_everything
 
+log = logging.getLogger("ssl_bench")
 OBJECTIVE = ("negatives", "temperature", "loss")
 MOST_VIEWS = 64  # of one kind
 Networks = Mapping[str, nn.Module | None]
@@ -139,8 +142,7 @@ class Parts:
         require(type(node.get("freeze", False)) is bool, "backbone.freeze", node.get("freeze"), "true or false")
         backbone: nn.Module = build({k: v for k, v in node.items() if k != "freeze"}, "backbone")
         if init:
-            path = Path(init["path"])
-            load_weights(backbone, _weights_of(path) if path.is_dir() else read_weights(path), init["path"])
+            load_weights(backbone, _initial_weights(init), init["path"])
         if node.get("freeze"):
             freeze(backbone)
         return backbone
@@ -262,17 +264,36 @@ class Parts:
         check_evaluators(self.evaluators, self.targets({"": method.encoder}, torch.device("cpu"), precision))
 
 
-def _weights_of(folder: Path) -> dict[str, Tensor]:
-    """The backbone of the run in ``folder``.
+class InitialWeights(ConfigError):
+    """The weights that a run began with are not there any more."""
+
+
+def _initial_weights(init: Mapping[str, str]) -> dict[str, Tensor]:
+    """The weights that a run begins with.
 
     Raises:
-        RunError: there is no checkpoint, or none that can be read.
+        InitialWeights: they are gone, or are not those that ``init.weights`` says.
+        ConfigError: the file holds no weights.
     """
-    state = checkpoint.load(folder / "checkpoints", folder.resolve().name)
-    if state is None:
-        raise RunError(f"init={folder}: this run has no checkpoint: train it again, or set init to another one")
-    parts = ((name.partition("encoder.backbone."), value) for name, value in state["method"].items())
-    return {name: value for (_, found, name), value in parts if found}
+    path, known = Path(init["path"]), init["weights"]
+    try:
+        if path.is_dir():
+            (weights, found), known = checkpoint.backbone(path), known.partition(SOURCE)[2]
+        else:
+            with files.open_regular(path) as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+            weights = read_weights(path) if found == known else {}
+    except OSError as error:
+        raise InitialWeights(
+            f"init={path}: {error.strerror}: bring back the weights that this run began with"
+        ) from error
+    except RunError as error:
+        raise InitialWeights(f"init={path}: {error}") from error
+    if known not in ("", found):  # a run of an earlier version has no hash of another run's weights
+        raise InitialWeights(
+            f"init={path}: its weights are not those that this run began with any more: bring them back"
+        )
+    return weights
 
 
 @cache
@@ -340,11 +361,14 @@ def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> Load
     state = checkpoint.final(folder)
     precision = Precision.of(config["precision"], device.type == "cuda")
     seed_everything(config["seed"])  # the weights at initialisation are drawn again
-    init = config.get("init")
-    gone = init is not None and not Path(init["path"]).exists()  # the checkpoint has all weights
-    parts = Parts(config | {"init": None} if gone else config)
-    method = parts.method.to(precision.weights)
-    initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] and not gone else None
+    try:
+        parts, begun = Parts(config), True
+        method = parts.method.to(precision.weights)
+    except InitialWeights as error:  # the checkpoint has all weights of the end
+        log.warning("%s; the network at initialisation is left out", error)
+        parts, begun = Parts(config | {"init": None}), False
+        method = parts.method.to(precision.weights)
+    initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] and begun else None
     try:
         method.load_state_dict(state["method"])
     except (AttributeError, LookupError, RuntimeError, TypeError) as error:

@@ -51,8 +51,9 @@ def test_the_loss_of_a_plugin_trains(train: Callable[..., tuple[int, str]]) -> N
     assert code == 0, printed
     run = only_run()
     config = yaml.safe_load((run / "config.yaml").read_text())
-    assert config["plugins"] == {"my_losses": "1.0"} and config["loss"]["_target_"] == "my_losses.Scaled"
-    assert json.loads((run / "results.json").read_text())["config"]["plugins"] == {"my_losses": "1.0"}
+    assert re.fullmatch(r"1\.0 #[0-9a-f]{10}", config["plugins"]["my_losses"])
+    assert config["loss"]["_target_"] == "my_losses.Scaled"
+    assert json.loads((run / "results.json").read_text())["config"]["plugins"] == config["plugins"]
     # With factor 1 the loss is DCL's, so that the first steps are equal.
     found = losses(run)
     assert train("loss=dcl", "max_steps=2", "paths.outputs=dcl")[0] == 0
@@ -100,9 +101,28 @@ def test_a_plugin_that_cannot_be_used_is_refused(
     refuses(COMMAND, says, capfd)
 
 
+@pytest.mark.usefixtures("allowed")
+def test_a_plugin_whose_source_changed_trains_another_run(
+    package: Path, train: Callable[..., tuple[int, str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["max_steps=1", "--config-dir", "my_losses/conf", "plugins=[my_losses]", "loss=scaled", "loss.factor=1.0"]
+    assert train(*words)[0] == 0 and "already done" in train(*words)[1]
+    first = only_run()
+    (package / "__init__.py").write_text((package / "__init__.py").read_text().replace("* contrast", "* 2 * contrast"))
+    del sys.modules["my_losses"]  # as in the next process
+    refuses(f"evaluate {first} evaluate=geometry", "the run was made with my_losses 1.0 # in place of 1.0 #", capfd)
+    code, text = train(*words)
+    assert code == 0 and "already done" not in text
+    (second,) = set(first.parent.iterdir()) - {first}
+    assert losses(second) == pytest.approx([2 * losses(first)[0]], rel=1e-5)
+
+
 @pytest.mark.usefixtures("allowed", "package")
 def test_a_configuration_on_disk_needs_the_version_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert plugins.versions(["my_losses"]) == plugins.versions({"my_losses": "1.0"}) == {"my_losses": "1.0"}
+    (found,) = plugins.versions(["my_losses"]).values()
+    # A run of an earlier version has no hash of the source.
+    assert plugins.versions({"my_losses": "1.0"}) == plugins.versions({"my_losses": found}) == {"my_losses": found}
+    assert found.partition(" #")[0] == "1.0"
     with pytest.raises(plugins.ConfigError, match=r"made with my_losses 0\.9: install it in place of 1\.0"):
         plugins.versions({"my_losses": "0.9"})
 
@@ -118,7 +138,8 @@ def test_an_installed_package_is_allowed_by_its_entry_point(monkeypatch: pytest.
     monkeypatch.syspath_prepend(Path.cwd())
     plugins._installed.cache_clear()
     try:
-        assert plugins.allowed() == {"my_losses"} and plugins.versions(["my_losses"]) == {"my_losses": "2.0"}
+        assert plugins.allowed() == {"my_losses"}
+        assert plugins.versions(["my_losses"])["my_losses"].startswith("2.0 #")
     finally:
         monkeypatch.undo()
         plugins._installed.cache_clear()

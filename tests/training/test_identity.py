@@ -1,0 +1,227 @@
+"""Whatever a result depends on is in its identity: what lies on the disk under one name may be another thing later."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from ssl_bench.config.compose import load
+from ssl_bench.config.found import find_prepared
+from ssl_bench.config.identity import on_disk, recipe_id, run_id
+from ssl_bench.data.content import content_of
+from ssl_bench.errors import ConfigError
+from ssl_bench.papers.cell_runs import by_recipe, trained
+from ssl_bench.status.runs import finished
+from ssl_bench.training.parts import load_run, read_config
+from tests.conftest import SMALL, only_run
+from tests.door.door import enter, refuses
+
+Train = Callable[..., tuple[int, str]]
+ARRAYS = [
+    "dataset=mnist",
+    "backbone=resnet_digits",
+    "batch_size.size=16",
+    "max_steps=1",
+    "augment=none",
+    "paths.data=data",
+    "evaluate.watch=0",
+]
+PHOTOS = ["dataset=imagenet", "dataset.num_classes=2", "dataset.size=16", "dataset.resize=16", "dataset.workers=1"]
+PHOTOS += ["backbone=resnet_digits", "augment=none", "paths.data=data"]
+
+
+def write_arrays(count: int = 40, name: str = "mnist", seed: int = 0) -> None:
+    drawn = np.random.default_rng(seed)
+    Path("data", name).mkdir(parents=True, exist_ok=True)
+    for split in ("train", "test"):
+        np.save(f"data/{name}/{split}_images.npy", drawn.integers(0, 256, (count, 28, 28, 1), np.uint8))
+        np.save(f"data/{name}/{split}_labels.npy", np.arange(count) % 10)
+
+
+def change_pixel() -> None:
+    images = np.load("data/mnist/test_images.npy")
+    images[-1, 3, 4, 0] ^= 1
+    np.save("data/mnist/test_images.npy", images)
+
+
+def change_label() -> None:
+    labels = np.load("data/mnist/train_labels.npy")
+    labels[7] = 3
+    np.save("data/mnist/train_labels.npy", labels)
+
+
+def write_photos(classes: str = "ab", color: int = 9) -> None:
+    for split in ("train", "val"):
+        for name in classes:
+            for number in range(3):
+                path = Path(f"data/imagenet/{split}/{name}/{number}.JPEG")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (20, 20), (color, number, ord(name))).save(path)
+
+
+def one_more_photo() -> None:
+    Path("data/imagenet/train/a/9.JPEG").write_bytes(Path("data/imagenet/train/a/0.JPEG").read_bytes())
+
+
+CHANGES: list[Any] = [
+    # what is written, the overrides, what changes
+    pytest.param(write_arrays, ARRAYS, lambda: write_arrays(50), id="more images"),
+    pytest.param(write_arrays, ARRAYS, change_pixel, id="a pixel of the test images"),
+    pytest.param(write_arrays, ARRAYS, change_label, id="a label"),
+    pytest.param(write_arrays, ["dataset=randbit_mnist", "paths.data=data"], change_pixel, id="with bits"),
+    pytest.param(write_arrays, ["dataset=multi_digits", "paths.data=data"], change_pixel, id="digits on a canvas"),
+    pytest.param(write_photos, PHOTOS, one_more_photo, id="one more photo"),
+    pytest.param(write_photos, PHOTOS, lambda: write_photos(color=8), id="other photos of the same names"),
+]
+
+
+def identity(overrides: list[str]) -> tuple[str, str]:
+    """The recipe and the run_id of what a command would train."""
+    config = find_prepared(load(overrides))
+    assert on_disk(config)
+    return recipe_id(config), run_id(config)
+
+
+@pytest.mark.parametrize(("write", "overrides", "change"), CHANGES)
+def test_what_lies_on_the_disk_is_in_the_identity(
+    write: Callable[[], None], overrides: list[str], change: Callable[[], None]
+) -> None:
+    write()
+    recipe, first = identity(overrides)
+    assert identity(overrides) == (recipe, first) != (recipe, recipe)
+    change()
+    other_recipe, second = identity(overrides)
+    assert other_recipe == recipe and second != first
+
+
+def test_changed_arrays_are_another_run(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
+    write_arrays(40)
+    evaluated = [*ARRAYS, "evaluate=knn", "evaluate.knn.k=3"]
+    assert train(*evaluated)[0] == 0
+    first = only_run()
+    content = json.loads((first / "results.json").read_text())
+    assert content["config"]["dataset"]["train_images"] == content["facts"]["train_images"] == 40
+    assert content["environment"]["images"] == content["config"]["dataset"]["content"]
+    assert "already done" in train(*evaluated)[1]
+    write_arrays(60, seed=1)
+    code, text = train(*evaluated)
+    assert code == 0 and "already done" not in text
+    (second,) = set(Path("outputs/default").iterdir()) - {first}
+    assert json.loads((second / "results.json").read_text())["config"]["dataset"]["train_images"] == 60
+    # The first run is evaluated on its own images or not at all.
+    says = "the images in data are not those of this run any more set paths.data"
+    refuses(f"evaluate {first} evaluate=geometry", says, capfd)
+    # A cell asks for as many images as the data set has, and by the recipe alone: its machine may have none of them.
+    cell, runs = load([*SMALL, *evaluated]), by_recipe(finished(Path("outputs")))
+    assert cell["dataset"]["train_images"] == 60000 and trained(runs, cell) == []
+    counted = {**cell, "dataset": {**cell["dataset"], "train_images": 60}}
+    assert [run.folder.name for run in trained(runs, counted)] == [second.name]
+
+
+def test_a_run_of_an_earlier_version_is_found_and_its_images_are_taken_as_those_of_today(train: Train) -> None:
+    write_arrays(40)
+    assert train(*ARRAYS)[0] == 0
+    run = only_run()
+    # As version 0.2 wrote it: the recipe names the directory, and nothing says which images there were.
+    former = yaml.safe_load((run / "config.yaml").read_text())
+    former["dataset"] = {k: v for k, v in former["dataset"].items() if k not in ("content", "hashes")}
+    results = json.loads((run / "results.json").read_text())
+    name = recipe_id(former)
+    assert run_id(former) == name != run.name
+    for file, content in (("config.yaml", former), ("results.json", results | {"config": former, "run_id": name})):
+        (run / file).write_text(json.dumps(content))
+    run.rename(run.with_name(name))
+    code, text = train(*ARRAYS)
+    assert code == 0 and "already done" in text and f"{name} has no hash of its images" in text
+    write_arrays(60)  # that is what "taken as those of today" means
+    assert "already done" in train(*ARRAYS)[1]
+    assert only_run().name == name
+
+
+def test_a_finished_run_is_done_where_its_images_are_not(train: Train) -> None:
+    write_arrays(40)
+    assert train(*ARRAYS)[0] == 0
+    Path("data").rename("elsewhere")
+    assert "already done" in train(*ARRAYS)[1]
+
+
+def test_the_hash_covers_names_sizes_both_ends_and_a_stride(tmp_path: Path) -> None:
+    large, small = tmp_path / "large", tmp_path / "small"
+    content = bytearray(3_000_000)
+    small.write_bytes(b"abc")
+
+    def found(whole: bool = False) -> str:
+        large.write_bytes(content)
+        return content_of([large, small], tmp_path, whole)
+
+    seen, whole = {found()}, {found(True)}
+    for place in (0, len(content) - 1):
+        content[place] ^= 1
+        seen.add(found())
+        whole.add(found(True))
+    content.append(0)
+    seen.add(found())
+    small.write_bytes(b"abd")
+    seen.add(found())
+    assert len(seen) == 5 and len(whole) == 3
+    changed = 0
+    for place in range(1000, len(content), 50_000):
+        content[place] ^= 1
+        changed += found() not in seen
+        seen.add(found())
+        before = len(whole)
+        whole.add(found(True))
+        assert len(whole) == before + 1
+    assert changed > 30  # of 60: most of a file of 3 MB is read
+    assert content_of([small, large], tmp_path, True) not in whole
+
+
+# ---- weights to start from
+
+
+def test_the_identity_of_init_is_the_weights_that_are_loaded(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
+    growing = ["optimizer.schedule=constant", "dataset.size=12", "evaluate.watch=0"]
+    assert train(*growing, "epochs=1")[0] == 0
+    first = only_run()
+    second = [*growing, "epochs=1", f"init={first}", "paths.outputs=second", "evaluate.baselines=[init]"]
+    assert train(*second)[0] == 0
+    former = only_run(Path("second"))
+    assert "already done" in train(*second)[1]
+    assert train(*growing, "epochs=2")[0] == 0  # the first run has gone on, under its own name
+    code, text = train(*second)
+    assert code == 0 and "already done" not in text and len(list(Path("second/default").iterdir())) == 2
+    # The former run is not evaluated against weights that it did not begin with.
+    says = f"init={first.absolute()} its weights are not those that this run began with bring them back"
+    refuses(f"evaluate {former} evaluate=geometry", says, capfd)
+    loaded = load_run(former, read_config(former), torch.device("cpu"))
+    assert loaded.initial is None and loaded.step > 0
+
+
+def test_a_file_of_weights_that_was_replaced_is_another_start(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
+    assert train("max_steps=1")[0] == 0
+    code = enter(f"export {only_run()} --out exported", capfd).code
+    assert code == 0
+    weights = next(Path("exported").glob("*.pt*"), None) or next(Path("exported").glob("*.safetensors"))
+    command = ["max_steps=1", f"init={weights}", "paths.outputs=second", "evaluate.baselines=[init]"]
+    assert train(*command)[0] == 0
+    run = only_run(Path("second"))
+    from safetensors.torch import load_file, save_file
+
+    changed = {name: value + 1 if value.is_floating_point() else value for name, value in load_file(weights).items()}
+    save_file(changed, weights)
+    refuses(f"evaluate {run} evaluate=geometry", f"init={weights.absolute()} its weights are not those", capfd)
+    code, text = train(*command)
+    assert code == 0 and "already done" not in text
+
+
+def test_the_hash_of_init_is_found_and_not_set(capfd: pytest.CaptureFixture[str]) -> None:
+    torch.save({}, "weights.pt")
+    refuses("train 'init={path: weights.pt, weights: mine}'", "init.weights=mine set init to weights.pt", capfd)
+    with pytest.raises(ConfigError, match=r"init\.weights=mine"):
+        load(["init={path: weights.pt, weights: mine}"])
