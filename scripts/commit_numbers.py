@@ -107,7 +107,9 @@ def decided() -> list[verdicts.Judged]:
 
 def readme(text: str) -> str:
     """A README with the decided claims between its two marks, a short line for each."""
-    count = f"Committed runs decide {len(decided())} of {len(judged())} claims:"
+    of_papers = sum(not each.claim.ours for each in decided())
+    count = f"Committed runs decide {len(decided())} of {len(judged())} claims, {of_papers} of them "
+    count += "sentences of the papers:"
     rows = (f"| {each.claim.name}: {each.claim.says} | {' | '.join(each.row(brief=True)[1:3])} |" for each in decided())
     table = "\n".join(["| claim | verdict | effect [interval], asked |", "| --- | --- | --- |", *rows])
     return MARKS.sub(lambda marks: f"{marks[1]}\n{count}\n\n{table}\n{marks[2]}", text)

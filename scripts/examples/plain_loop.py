@@ -19,7 +19,7 @@ labels, train = torch.tensor(digits.target), 1347
 backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU())
 network = nn.Sequential(backbone, nn.Linear(128, 64))
 make_views = ssl_bench.views("digits", size=8, scale=(0.6, 1.0))
-loss = ssl_bench.PairLoss("dcl", temperature=0.2)  # any of the 13; loss.state_dict() has its state, if it has one
+loss = ssl_bench.PairLoss("dcl", temperature=0.2)  # any of the losses; loss.state_dict() has its state, if it has one
 optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
 
 

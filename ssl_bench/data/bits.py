@@ -1,6 +1,6 @@
 """RandBit: k bits that both views of an image always share, as k extra channels; and images that are only bits.
 
-Chen, Luo and Li, Intriguing Properties of Contrastive Losses (arXiv 2011.02803), section 4.4 and appendices B.1, B.2.
+Chen, Luo and Li, Intriguing Properties of Contrastive Losses (arXiv 2011.02803), sections 4.1 and 4.4, appendix B.
 Each image has one fixed random integer u in [0, 2^k); channel j is bit j of u, 0 or 1 over all pixels. Augmentation
 leaves these channels unchanged, so views share at least k bits (minus the loss by collisions). Evaluation has them too.
 

@@ -1,9 +1,10 @@
 """DigitOnImageNet: photos with a digit on each, an easy feature of both views that competes with a hard feature.
 
-Chen, Luo and Li, Intriguing Properties of Contrastive Losses (arXiv 2011.02803), section 4.2, as in the notebook
-digits_on_tf_flowers of google-research/simclr: the photo is resized to a square without keeping its proportions, and
-one MNIST digit is painted over it in nine places, before any augmentation. The paper's text has a sum of both, the
-notebook the brighter pixel. Each image keeps its digit, as in the text; the notebook draws a new one in each pass.
+Chen, Luo and Li, Intriguing Properties of Contrastive Losses (arXiv 2011.02803), sections 4.1 and 4.2, as in the
+notebook digits_on_tf_flowers of google-research/simclr: the photo is resized to a square without keeping its
+proportions, and one MNIST digit is painted over it in nine places, before any augmentation. The paper's text has a sum
+of both, the notebook the brighter pixel. Each image keeps its digit, as in the text; the notebook draws a new one in
+each pass.
 
 N images of a split  n images of a batch  M digits to choose from  S side of the square
 """

@@ -73,7 +73,7 @@ class Loss(nn.Module, ABC):
     def information(self, contrast: Contrast, tau: Tensor) -> Tensor:
         """Contribution of each anchor to the lower bound on the mutual information of the views, in nats: [V, B].
 
-        log(1 + K) - InfoNCE (CPC, van den Oord et al. 2018; EqCo, Zhu et al. 2020, section 3.1). ``contrast`` and
+        log(1 + K) - InfoNCE (CPC, van den Oord et al. 2018; EqCo, Zhu et al. 2020, section 2.1). ``contrast`` and
         ``tau`` are those of :meth:`forward`.
         """
         return torch.log1p(contrast.count) - softplus(contrast.log_odds(tau))

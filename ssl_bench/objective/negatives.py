@@ -165,7 +165,7 @@ def _chosen(
 
 
 class Queue(Negatives):
-    """Queue of the last K keys, first in first out (MoCo, section 3.1); random unit vectors at the start.
+    """Queue of the last K keys, first in first out (MoCo, section 3.2); random unit vectors at the start.
 
     If K is smaller than a batch, K random keys of the batch before (EqCo's experiments).
 

@@ -103,11 +103,12 @@ class Tested:
 
 @dataclass(frozen=True)
 class PaperClaim(Table):
-    """A sentence of a paper, with the table of runs that can show it.
+    """A sentence of a paper, or of ours, with the table of runs that can show it.
 
     Attributes:
-        says: the claim in words.
-        where: its place in the paper.
+        says: the claim in words, with "Ours: " before a sentence that is no paper's.
+        ours: whether it is no paper's.
+        where: its place in the paper, or the place that it is about.
         kind: of KINDS.
         seeds_because: why these seeds, and so many.
         criteria: the controls, and then what the claim asks.
@@ -117,6 +118,7 @@ class PaperClaim(Table):
     """
 
     says: str
+    ours: bool
     where: str
     kind: str
     seeds_because: str

@@ -26,7 +26,7 @@ TABLE_KEYS = {
     *("rows", "columns", "each", "x", "y", "best", "compare"),
 }
 CLAIM_NEEDS = ("claim", "where", "kind", "seeds", "seeds_because", "criteria", "minutes")
-CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "controls", "beside", "theory"}
+CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "by", "controls", "beside", "theory"}
 LIMITS = {"above", "below", "within"}
 ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
 COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
@@ -113,6 +113,8 @@ def _claim(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Pape
         if not node.get(key):
             raise ConfigError(f"{name}: a claim needs {key}")
     one_of(f"{name}.kind", node["kind"], KINDS)
+    one_of(f"{name}.by", node.get("by", "paper"), ("paper", "ours"))
+    ours = node.get("by") == "ours"
     reduced = ["scale=reduced"] if node.get("command", "train") == "train" else []
     as_table = {key: value for key, value in node.items() if key in TABLE_KEYS}
     table = _table(name, paper, as_table | {"set": [flat(node.get("set")), reduced]})
@@ -128,7 +130,8 @@ def _claim(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Pape
         raise ConfigError(f"{name}: kind=equivalence: set within in each of its criteria")
     return PaperClaim(
         **{field.name: getattr(table, field.name) for field in fields(Table)},
-        says=_line(node["claim"]),
+        says="Ours: " * ours + _line(node["claim"]),
+        ours=ours,
         where=str(node["where"]),
         kind=node["kind"],
         seeds_because=_line(node["seeds_because"]),

@@ -58,7 +58,7 @@ class Judged:
         return first, self.words, effect, control, str(len(rests.numbers)), f"{hours:.1f}"
 
     def lines(self) -> list[str]:
-        """The sentence of the paper, each finding with its numbers, the verdict, and why these seeds."""
+        """The sentence, each finding with its numbers, the verdict, and why these seeds."""
         made = f", commit {measurements.read(self.claim)['commit']}" if self.source == "project" else ""
         level = [f"({100 - 200 * each.error:.3g}%, n = {len(each.numbers)})" for each in self.findings]
         return [
@@ -76,7 +76,7 @@ class Judged:
             | {"interval": [None if math.isnan(end) else end for end in (each.low, each.high)]}
             for each in self.findings
         ]
-        told = {key: getattr(self.claim, key) for key in ("says", "where", "kind", "seeds_because", "minutes")}
+        told = {key: getattr(self.claim, key) for key in ("says", "ours", "where", "kind", "seeds_because", "minutes")}
         return {"claim": self.claim.name, **told, "verdict": self.words, "runs": self.source, "criteria": criteria}
 
 
@@ -126,7 +126,7 @@ def formatted(form: str, judged: Sequence[Judged]) -> str:
         columns.add_row(*each.row(brief=True))
     console = Console(file=file, highlight=False, markup=False, emoji=False, width=Console().width)
     console.print(columns)
-    console.print("\nWhat the papers say; ssl-bench table CLAIM prints what was measured:")
+    console.print("\nThe claims; ssl-bench table CLAIM prints what was measured:")
     for each in judged:
         console.print(f"{each.claim.name}: {each.claim.says} ({each.claim.where})")
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())

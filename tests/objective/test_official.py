@@ -317,10 +317,10 @@ def siglip(z: Tensor) -> Tensor:
 
 
 def spectral(z: Tensor) -> Tensor:
-    """jhaochenz96/spectral_contrastive_learning models/spectral.py at ee431bd, with mu = 0.1."""
+    """jhaochenz96/spectral_contrastive_learning models/spectral.py at ee431bd, with mu = 0.1: eq. 6 divided by mu."""
     assert float(z.detach().norm(dim=-1).min()) > 0.1**0.5  # shorter vectors would stay as they are
     a, b = normalize(z, dim=-1) * 0.1**0.5
-    return -2 * (a * b).sum(1).mean() + off_diagonal(a @ b.T).square().mean()
+    return (-2 * (a * b).sum(1).mean() + off_diagonal(a @ b.T).square().mean()) / 0.1
 
 
 def kcl(kernel: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -500,7 +500,7 @@ CODES: dict[str, Code] = {
         for prior in ("normal", "hypercube", "hypersphere")
     },
     "siglip": Code(siglip, losses.SigLIP(-2.0), CrossView(), "mean"),
-    "spectral": Code(spectral, losses.Spectral(0.1), CrossView(), "mean"),
+    "spectral": Code(spectral, losses.Spectral(0.1), CrossView(), "mean", value=10, gradient=10),
     "supcon": Code(supcon, losses.SupCon(), InBatch(), "mean", positives=SameLabel()),
     "sincere": Code(sincere, losses.SINCERE(), InBatch(), "mean", positives=SameLabel()),
     "nnclr": Code(nnclr, losses.InfoNCE(), InBatch(), "mean", positives=nearest()),

@@ -5,6 +5,7 @@ The last test trains one seed of each decided claim again.
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -395,6 +396,8 @@ def test_the_committed_page_is_made_from_the_committed_numbers() -> None:
     assert (folder / "README.md").read_text() == commit_numbers.page()
     readme = Path(__file__).parents[2] / "README.md"
     assert readme.read_text() == commit_numbers.readme(readme.read_text())
+    of_papers = sum(not each.claim.ours for each in commit_numbers.decided())
+    assert f"{of_papers} of them sentences of the papers:" in readme.read_text()
     measured = {measurements.path_of(table) for table in commit_numbers.measured()}
     assert measured == set(folder.glob("*.json"))
     figures = {measurements.path_of(table).stem for table in commit_numbers.measured() if commit_numbers.drawn(table)}
@@ -416,6 +419,16 @@ def test_committed_numbers_are_those_of_the_cells_as_they_are_now() -> None:
             for seed in cell.seeds:
                 if identity := committed.get((cell.label, cell.column, seed)):
                     assert identity == cell_run_id(cell, seed), (each.name, cell.label, cell.column)
+
+
+def test_a_sentence_of_ours_is_marked_wherever_it_is_printed(write: Any) -> None:
+    assert [claim.name for claim in CLAIMS if claim.ours] == ["less/snr_given_weights"]
+    assert write().says == "DCL is better." and not write().ours
+    found = judged(write(by="ours"))
+    assert found.record()["ours"] and "Ours: DCL is better." in found.row()[0] + found.lines()[0]
+    assert all("Ours: DCL is better." in verdicts.formatted(form, [found]) for form in ("rich", "md", "json"))
+    with pytest.raises(ConfigError, match=re.escape("by=theirs: set mine/better.by to one of paper, ours")):
+        write(by="theirs")
 
 
 def test_claims_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,10 @@ def test_settings_that_the_papers_or_their_codes_state() -> None:
     assert all("reduction=sum" in c.overrides for c in cells("eqco/fig2b"))
     small = [c for name, t in TABLES.items() if name.startswith("dcl/") for c in t.cells if "knn" in c.metric]
     assert {len(c.seeds) for c in small} == {5}
+    imagenet = [c for n, t in TABLES.items() if "dcl/" in n for c in t.cells if "augment=simclr" in c.overrides]
+    (sgd,) = [cell for cell in imagenet if "optimizer=lars" not in cell.overrides]
+    assert sgd == cells("dcl/table3", "ImageNet-1K")[2] and sgd.paper == 66.9  # 1: "SGD optimizer within 200 epochs"
+    assert {"optimizer=sgd", "optimizer.lr=0.0375", "epochs=200", "batch_size=b256"} <= {*sgd.overrides}
 
 
 def test_every_option_that_a_cell_names_exists() -> None:
@@ -201,7 +206,13 @@ def test_measured_numbers_of_eqco_table_9_agree_with_the_paper() -> None:
 
 
 def test_the_readme_counts_the_cells() -> None:
-    text = " ".join((Path(tables.__file__).parent / "README.md").read_text().split())
+    folder = Path(tables.__file__).parent
+    text, main = (" ".join((place / "README.md").read_text().split()) for place in (folder, folder.parents[1]))
     every = [cell for table in TABLES.values() for cell in table.cells]
-    with_number = sum(cell.paper is not None for cell in every)
-    assert f"have {len(TABLES)} tables and figures with {len(every):,} cells, {with_number} of them with" in text
+    of = Counter(cell.provenance for cell in every if cell.paper is not None)
+    assert f"have {len(TABLES)} tables and figures with {len(every):,} cells. {of.total()} have a number" in text
+    assert (
+        f"{of['text']} from the paper's text, {of['derived']} derived from it, {of['code']} from public code and "
+        f"{of['recollection']} from memory" in text
+    )
+    assert f"are {len(TABLES)} tables and figures with {len(every):,} cells" in main

@@ -43,6 +43,6 @@ class EqCo(Loss):
     def information(self, contrast: Contrast, tau: Tensor) -> Tensor:
         """log(1 + alpha) - L, [V, B]: the largest possible bound is log(1 + alpha) instead of log(1 + K).
 
-        EqCo (Zhu et al. 2020), section 3.1; ``contrast`` and ``tau`` are those of :meth:`Loss.forward`.
+        EqCo (Zhu et al. 2020), section 2.1; ``contrast`` and ``tau`` are those of :meth:`Loss.forward`.
         """
         return math.log1p(self.alpha) - self(contrast, tau)

@@ -2,7 +2,8 @@
 
     L = -2 mu s + mean_k (mu s_k)^2
 
-for vectors of the length sqrt(mu). HaoChen et al. 2021 eq. 6; its code (jhaochenz96/spectral_contrastive_learning)
+for vectors of the length sqrt(mu). HaoChen et al. 2021 eq. 6, without the code's 1 / mu: the authors' code
+(jhaochenz96/spectral_contrastive_learning) divides all of it by mu, so that a rate r there is r / mu here under SGD. It
 shortens longer vectors to that length and leaves shorter ones as they are, where all of ours have it.
 """
 
