@@ -57,13 +57,15 @@ def printable(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """``value`` as it is written on the command line: ``null``, ``true``, ``[1,2]``."""
+    """``value`` as it is written on the command line: ``null``, ``true``, ``[1,2]``; of an array its shape."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{','.join(map(shown, value))}]"
+    if getattr(value, "shape", ()):
+        return f"{type(value).__name__} {list(value.shape)}"  # type: ignore[attr-defined]
     return str(value)
 
 

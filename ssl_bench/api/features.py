@@ -1,6 +1,8 @@
 """Evaluation of frozen features: nearest neighbours, a linear probe, alignment and uniformity.
 
-On several ranks every rank passes the same tensors and gets the same result.
+Features and labels are tensors on one device, arrays of numpy or lists of numbers. The computation is in float32 also
+inside ``torch.autocast`` and of features in half precision, or in float64 where that is said. On several ranks every
+rank passes the same features and gets the same result.
 
 Shapes: N training images; Q queries; D width; C classes; B images with two views.
 """
@@ -11,19 +13,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from ssl_bench.api import options as conf
+from ssl_bench.api.arguments import integers, require_one_device, tensor
 from ssl_bench.errors import require
 from ssl_bench.evaluate.geometry import pair_statistics
-from ssl_bench.evaluate.knn import knn_predict
+from ssl_bench.evaluate.knn import knn_predict, require_finite
 from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.target import SplitName, Target
+from ssl_bench.networks.encoder import full_precision
 
 
 def knn(
-    features: Tensor,
-    labels: Tensor,
-    queries: Tensor,
+    features: Any,
+    labels: Any,
+    queries: Any,
     k: int = 200,
-    temperature: float = 0.07,
+    temperature: float = 0.1,
     num_classes: int | None = None,
 ) -> Tensor:
     """Rank the classes of each query by its k nearest neighbours, as :func:`ssl_bench.evaluate.knn.knn_predict` does.
@@ -31,44 +36,45 @@ def knn(
         top1 = (ssl_bench.knn(features, labels, queries)[:, 0] == query_labels).float().mean()
 
     A neighbour at cosine s votes for its class with exp(s / temperature) (Wu et al. 2018, arXiv 1805.01978, section
-    3.4). Memory does not grow with Q N.
+    3.4, where it is 0.07). Memory does not grow with Q N. Cosines are float32.
 
     Args:
-        features: [N, D], of any length.
-        labels: [N] integers from 0 to C - 1.
-        queries: [Q, D], of any length.
+        features: [N, D], of any length, finite; zeros have cosine 0 with everything.
+        labels: [N] integers from 0 to C - 1, of two classes or more.
+        queries: [Q, D], likewise.
         k: number of neighbours, from 1 to N.
         temperature: of the votes, positive.
         num_classes: C; None: the largest label plus one.
 
     Returns:
-        [Q, C] classes, the best first.
+        [Q, C] classes, the best first, on the device of the features.
 
     Raises:
-        ValueError: k, temperature or a label out of range.
+        InvalidValue: shapes, devices or numbers that do not fit.
     """
-    _check(features, labels, queries)
-    classes = int(labels.max()) + 1 if num_classes is None else num_classes
-    return knn_predict(queries, features, labels, k=k, temperature=temperature, num_classes=classes)
+    bank, classes, asked, count = _read(num_classes, features=features, labels=labels, queries=queries)
+    return knn_predict(asked, bank, classes, **conf.checked(knn, k=k, temperature=temperature), num_classes=count)
 
 
 def linear_probe(
-    features: Tensor,
-    labels: Tensor,
-    queries: Tensor,
-    query_labels: Tensor,
+    features: Any,
+    labels: Any,
+    queries: Any,
+    query_labels: Any,
     *,
+    num_classes: int | None = None,
     seed: int = 0,
     **options: Any,
 ) -> dict[str, float]:
     """Fit linear classifiers on frozen features and test the one that a held-out tenth chooses.
 
     The protocol is that of :class:`ssl_bench.evaluate.linear.LinearProbe`: standardised features, SGD with momentum and
-    cosine decay for several learning rates at once. Nothing is chosen on the queries.
+    cosine decay for several learning rates at once. Nothing is chosen on the queries. In float64 if the features are.
 
     Args:
-        features: [N, D] floating point; labels: [N] integers from 0 to C - 1.
-        queries: [Q, D]; query_labels: [Q].
+        features: [N, D], finite; labels: [N] integers from 0 to C - 1, of two classes or more.
+        queries: [Q, D]; query_labels: [Q] from 0 to C - 1.
+        num_classes: C; None: the largest of ``labels`` plus one.
         seed: of the held-out tenth and of the order of the images.
         options: ``lrs``, ``epochs``, ``batch_size``, ``momentum``, ``weight_decay`` (one or several) and ``per_class``
             of LinearProbe.
@@ -78,52 +84,84 @@ def linear_probe(
         the ``lr`` that it chose.
 
     Raises:
-        InvalidValue: an argument out of range.
+        ConfigError: shapes, devices or numbers that do not fit, or an unknown option.
     """
-    _check(features, labels, queries)
-    probe = LinearProbe(**options)
-    return {name: float(value) for name, value in probe.run(_Features(features, labels, queries, query_labels, seed))}
+    given = {"features": features, "labels": labels, "queries": queries, "query_labels": query_labels}
+    x, y, test_x, count, test_y = _read(num_classes, **given)
+    kind = torch.promote_types(x.dtype, test_x.dtype)
+    x, test_x = (full_precision(features.to(kind)) for features in (x, test_x))
+    node = {"_target_": f"{LinearProbe.__module__}.{LinearProbe.__name__}"}
+    known = sorted({*conf.arguments(node, "evaluate")} - {"features"})
+    conf.check_known(options, known, "linear_probe")
+    probe: LinearProbe = conf.make(node, "evaluate", options)
+    target = _Features(x, y, test_x, test_y, count, conf.checked(linear_probe, seed=seed)["seed"])
+    with torch.autocast(x.device.type, enabled=False):
+        return {name: float(value) for name, value in probe.run(target)}
 
 
-def alignment_uniformity(z1: Tensor, z2: Tensor, gamma: float = 2.0, t: float = 2.0) -> tuple[float, float]:
+def alignment_uniformity(z1: Any, z2: Any, gamma: float = 2.0, t: float = 2.0) -> tuple[float, float]:
     """Alignment and uniformity of the unit vectors of two views (Wang & Isola 2020, arXiv 2005.10242).
 
     Args:
-        z1, z2: [B, D], of any length, two views of B >= 2 images.
+        z1, z2: [B, D], of any length, finite, two views of B >= 2 images.
         gamma: power of the distance of positives, positive (alpha in the paper).
-        t: of the Gaussian kernel, positive.
+        t: of the Gaussian kernel, in (0, 100].
 
     Returns:
         E |f - g|^gamma over the positives, in [0, 2^gamma]; and log E exp(-t |f - f'|^2) over the pairs of distinct
         images, in [-4 t, 0], the mean of the two views. Lower is better for both. In float64.
 
     Raises:
-        InvalidValue: shapes that differ, or gamma or t that are not positive.
+        InvalidValue: shapes that differ, or gamma or t out of range.
     """
-    shapes = [list(z1.shape), list(z2.shape)]
-    fits = z1.ndim == 2 and len(z1) >= 2 and z1.shape == z2.shape
+    views = {name: tensor(name, z) for name, z in {"z1": z1, "z2": z2}.items()}
+    shapes = [list(z.shape) for z in views.values()]
+    fits = len(shapes[0]) == 2 and shapes[0][0] >= 2 and shapes[0][1] >= 1 and shapes[0] == shapes[1]
     require(fits, "views", shapes, "two tensors of one shape [B, D] with B of 2 or more")
-    require(gamma > 0, "gamma", gamma, "a positive number")
-    require(t > 0, "t", t, "a positive number")
-    f, g = (normalize(z.double(), dim=1) for z in (z1, z2))
-    alignment = float((f - g).norm(dim=1).pow(gamma).mean())
-    no_labels = torch.empty(0, dtype=torch.int64, device=z1.device)
-    each = [dict(pair_statistics(z, no_labels, 0, t))["uniformity"] for z in (f, g)]
+    require_one_device(**views)
+    require_finite(**views)
+    number = conf.checked(alignment_uniformity, gamma=gamma, t=t)
+    require(number["gamma"] > 0, "gamma", gamma, "a positive number")
+    require(0 < number["t"] <= 100, "t", t, "a positive number up to 100")
+    f, g = (normalize(z.double(), dim=1, eps=1e-100) for z in views.values())
+    alignment = float((f - g).norm(dim=1).pow(number["gamma"]).mean())
+    no_labels = torch.empty(0, dtype=torch.int64, device=f.device)
+    each = [dict(pair_statistics(z, no_labels, 0, number["t"]))["uniformity"] for z in (f, g)]
     return alignment, sum(value for value in each if isinstance(value, float)) / 2
 
 
-def _check(features: Tensor, labels: Tensor, queries: Tensor) -> None:
-    shapes = [list(x.shape) for x in (features, labels, queries)]
-    fits = features.ndim == queries.ndim == 2 and features.shape[1] == queries.shape[1]
-    fits = fits and list(labels.shape) == shapes[0][:1] and not labels.is_floating_point()
-    require(fits, "features, labels, queries", shapes, "shapes [N, D], [N] and [Q, D]")
+def _read(num_classes: int | None, **given: Any) -> list[Any]:
+    """Check what is given: features [N, D], labels [N], queries [Q, D], C and, if there are any, query_labels [Q]."""
+    read = {name: tensor(name, value) for name, value in given.items()}
+    shapes, names = [list(x.shape) for x in read.values()], ", ".join(read)
+    fits = [len(shape) for shape in shapes] == [2, 1, 2, 1][: len(shapes)]
+    fits = fits and shapes[0][:1] == shapes[1] and shapes[0][1] == shapes[2][1] and shapes[2][:1] == shapes[-1][:1]
+    fits = fits and all(size >= 1 for shape in shapes for size in shape)
+    wanted = "[N, D], [N] and [Q, D]" if len(read) == 3 else "[N, D], [N], [Q, D] and [Q]"
+    require(fits, names, shapes, f"shapes {wanted}")
+    of_torch = [x for name, x in read.items() if given[name] is x]
+    if of_torch:  # arrays of numpy and lists go where the tensors are
+        read = {name: x if given[name] is x else x.to(of_torch[0].device) for name, x in read.items()}
+    require_one_device(**read)
+    require_finite(features=read["features"], queries=read["queries"])
+    of_classes = {name: integers(name, x, len(x)) for name, x in read.items() if name.endswith("labels")}
+    ends = {name: [*map(int, x.aminmax())] for name, x in of_classes.items()}
+    least, most = ends["labels"]
+    require(least < most, "labels", f"{most} for all images", "those of two classes or more")
+    count = conf.checked(knn, num_classes=num_classes)["num_classes"]
+    count = most + 1 if count is None else count
+    require(count >= 2, "num_classes", num_classes, "2 or more")
+    for name, (least, most) in ends.items():
+        remedy = f"classes from 0 to {count - 1}: leave out images without one (-1), or set num_classes"
+        require(least >= 0 and most < count, name, f"{least} to {most}", remedy)
+    return [read["features"], of_classes["labels"], read["queries"], count, *[*of_classes.values()][1:]]
 
 
 class _Features(Target):
     """Features that are known already, as the target of an evaluator."""
 
-    def __init__(self, features: Tensor, labels: Tensor, queries: Tensor, query_labels: Tensor, seed: int) -> None:
-        self.num_classes, self.seed, self.device = int(labels.max()) + 1, seed, features.device
+    def __init__(self, features: Tensor, labels: Tensor, queries: Tensor, query_labels: Tensor, count: int, seed: int):
+        self.num_classes, self.seed, self.device = count, seed, features.device
         self._known = {"train": ({"backbone": features}, labels), "test": ({"backbone": queries}, query_labels)}
 
     def features(self, name: SplitName) -> dict[str, Tensor]:

@@ -1,11 +1,12 @@
 """Options of conf/ with their defaults, read without Hydra, and the objects that they describe."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.config.build import build, find_target, near, one_of
+from ssl_bench.config.build import build, converted, find_target, near, one_of
 from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError, InvalidValue, require
 
@@ -55,9 +56,8 @@ def make(part: Node, group: str, given: Mapping[str, Any] = {}) -> Any:
     Raises:
         ConfigError: an argument is missing or has a value that the object refuses; the group is not in the sentence.
     """
-    lists = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
     try:
-        return build(part | lists, group)
+        return build(part | {name: _plain(value) for name, value in given.items()}, group)
     except InvalidValue as refusal:
         raise InvalidValue(refusal.key.removeprefix(f"{group}."), refusal.value, refusal.remedy) from refusal
     except ConfigError as error:
@@ -68,3 +68,14 @@ def chosen_from(key: str, value: Any, kind: type) -> None:
     """Raise InvalidValue unless ``value`` is a name or an object of ``kind``."""
     remedy = f"a name ({', '.join(names(key))}) or a {kind.__name__}"
     require(isinstance(value, str | kind), key, value, remedy)
+
+
+def checked(function: Callable[..., Any], **given: Any) -> dict[str, Any]:
+    """The given arguments of a function in their annotated types; InvalidValue for one that is of another type."""
+    hints = typing.get_type_hints(function)
+    return {name: converted(_plain(value), hints[name], name) for name, value in given.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A list for a tuple or an array, and Python's number for one of numpy or torch."""
+    return value.tolist() if hasattr(value, "tolist") else list(value) if isinstance(value, tuple) else value

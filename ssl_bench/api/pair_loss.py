@@ -9,8 +9,9 @@ Shapes: V pairs of views, each an anchor view and the view of its positive; B im
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ssl_bench.api import options as conf
+from ssl_bench.api.arguments import integers
 from ssl_bench.config.build import find_target, one_of
 from ssl_bench.distributed import active, alone, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
@@ -113,6 +115,7 @@ class PairLoss(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        conf.checked(PairLoss.__init__, symmetric=symmetric, gather=gather, seed=seed)
         one_of("reduction", reduction, ("mean", "sum", "none"))
         one_of("cosines", cosines, ("auto", "dense", "tiled"))
         one_of("similarity", similarity, list(SIMILARITIES))
@@ -144,18 +147,20 @@ class PairLoss(nn.Module):
         self,
         z1: Tensor | Sequence[Tensor],
         z2: Tensor | None = None,
-        ids: Tensor | None = None,
+        ids: Any = None,
         progress: Progress | None = None,
         return_stats: bool = False,
-        labels: Tensor | None = None,
+        labels: Any = None,
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of a batch.
 
         Args:
-            z1, z2: two views [B, D] of the same images, of any length. Or ``z1`` is a list of two or more views: those
-                after the second are further positives of the first two and are no anchors themselves.
+            z1, z2: two views [B, D] of the same images, of any length; zeros have no gradient. Or ``z1`` is a list of
+                two or more views: those after the second are further positives of the first two and are no anchors
+                themselves.
             ids: [B] integers, the number of each image: two rows with one number are never negatives of each other.
-                None: all images of all ranks are different. A memory bank, sogclr and isogclr need them.
+                None: all images of all ranks are different. A memory bank, sogclr and isogclr need them. A tensor on
+                any device, an array of numpy or a list, as ``labels`` are.
             progress: share of the training that is done, in [0, 1], for a scheduled temperature.
             return_stats: also return the diagnostics of :mod:`ssl_bench.objective.diagnostics` as scalars, over the
                 anchors of all ranks, which must all ask for them: ``npc/mean`` (the multiplier of InfoNCE's gradient),
@@ -172,15 +177,14 @@ class PairLoss(nn.Module):
         """
         if isinstance(z1, Tensor) and z2 is None:
             raise InvalidValue("z2", None, "the other view of the images, or give both views as a list")
-        views: list[Any] = [*z1] if z2 is None else [z1, z2]
-        self._check_views(views, ids)
-        self._check_labels(labels, len(views[0]))
-        with torch.autocast(views[0].device.type, enabled=False), self._ranks():
-            images = len(views[0])
+        views: list[Any] = [z1, z2] if z2 is not None else [*z1] if isinstance(z1, Iterable) else [z1]
+        self._check_views(views)
+        images, device = len(views[0]), views[0].device
+        labels = self._read_labels(labels, images, device)
+        with torch.autocast(device.type, enabled=False), self._ranks():
+            ids = self._read_ids(ids, images, device)
             if world() > 1:
-                _check_equal(images, views[0].device)
-            if ids is None:
-                ids = torch.arange(images, device=views[0].device) + rank() * images
+                _check_equal(images, device)
             e = replace(self._embedded(full_precision(torch.stack(views)), ids), labels=labels)
             negatives, positives = self._sized(e.q)
             self._check_count(negatives.count(images * world()), images)
@@ -215,33 +219,46 @@ class PairLoss(nn.Module):
             for need in sorted(needs - gives, key=list(NEEDS).index):
                 raise ConfigError(f"{type(part).__name__} needs {NEEDS[need][0]}: {REMEDIES[need]}")
 
-    def _check_views(self, views: list[Any], ids: Tensor | None) -> None:
+    def _check_views(self, views: list[Any]) -> None:
         shapes = [list(view.shape) if isinstance(view, Tensor) else [type(view).__name__] for view in views]
-        fits = len(views) >= 2 and all(len(shape) == 2 and shape == shapes[0] for shape in shapes)
+        fits = len(views) >= 2 and all(len(shape) == 2 and shape == shapes[0] and shape[1] for shape in shapes)
         require(fits, "views", shapes, "two or more torch tensors of one shape [B, D]")
+        kinds = [f"{view.dtype} on {view.device}" for view in views]
+        fits = all(view.is_floating_point() and view.device == views[0].device for view in views)
+        require(fits, "views", kinds, "floating-point tensors on one device")
         if len(views) > 2 and "two_views" in self.loss.needs:
             raise ConfigError(
                 f"{type(self.loss).__name__} needs {NEEDS['no_more_views'][0]}: {REMEDIES['no_more_views']}"
             )
-        if ids is not None:
-            fits = list(ids.shape) == shapes[0][:1] and not ids.is_floating_point()
-            require(fits, "ids", f"{ids.dtype} {list(ids.shape)}", f"integers [{shapes[0][0]}], one for each image")
-        elif self.loss.instances or isinstance(self.negatives, MemoryBank) or "instances" in self._nodes["negatives"]:
-            raise InvalidValue(
-                "ids", None, "the numbers of the images, from 0 to instances - 1: something is kept for each"
-            )
 
-    def _check_labels(self, labels: Tensor | None, images: int) -> None:
+    def _read_ids(self, ids: Any, images: int, device: torch.device) -> Tensor:
+        """The numbers of the images on their device; those of images of which something is kept must be in range."""
+        bank = self.negatives.memory if isinstance(self.negatives, MemoryBank) else None
+        instances = self.loss.instances or (bank.instances if bank else self._nodes["negatives"].get("instances"))
+        last = "instances - 1" if instances is None else instances - 1
+        remedy = f"the numbers of the images, from 0 to {last}: something is kept for each"
+        if ids is None:
+            require(instances is None, "ids", None, remedy)
+            return torch.arange(images, device=device) + rank() * images
+        ids = integers("ids", ids, images)
+        seen = (self._first_call or ids.device.type == "cpu") and not torch.compiler.is_compiling()
+        if instances is not None and images and seen:  # to look at them makes the host wait for a GPU
+            least, most = map(int, ids.aminmax())
+            require(least >= 0 and most < instances, "ids", f"{least} to {most}", remedy)
+        return ids.to(device)
+
+    def _read_labels(self, labels: Any, images: int, device: torch.device) -> Tensor | None:
         if not self._labelled or labels is None:
             remedy = "the class of each image, -1 if it is not known" if self._labelled else "null, or positives=label"
             require(self._labelled == (labels is not None), "labels", None if labels is None else "given", remedy)
-        else:
-            fits = list(labels.shape) == [images] and not labels.is_floating_point()
-            require(fits, "labels", f"{labels.dtype} {list(labels.shape)}", f"integers [{images}], one for each image")
+            return None
+        return integers("labels", labels, images).to(device)
 
     def _check_count(self, count: int, images: int) -> None:
-        if count < 1 and "negatives" in self.loss.needs:
-            raise InvalidValue("batch size", images, "2 or more: the other images are the negatives")
+        if "negatives" in self.loss.needs:
+            require(count >= 1, "batch size", images, "2 or more: the other images are the negatives")
+        elif "two_views" in self.loss.needs:
+            require(images * world() >= 2, "batch size", images, "2 or more: the loss compares the images of a batch")
 
     def _check_ids(self, negatives: Negatives, ids: Tensor) -> None:
         """Refuse one number for all images, in the first call: to look at it makes the host wait for a GPU."""
@@ -263,7 +280,7 @@ class PairLoss(nn.Module):
             remedy = f"the share of the training that is done, from 0 to 1: {kind.__name__} depends on it"
             require(kind in WITHOUT_PROGRESS, "progress", progress, remedy)
             return 0.0
-        valid = isinstance(progress, Tensor) or 0 <= progress <= 1
+        valid = isinstance(progress, Tensor) or (isinstance(progress, Real) and 0 <= progress <= 1)
         require(valid, "progress", progress, "a number from 0 to 1")
         return progress
 
@@ -282,14 +299,19 @@ class PairLoss(nn.Module):
         return Embedded(q, p, raw, ids, q if own else None)
 
     def _sized(self, vectors: Tensor) -> tuple[Negatives, Positives]:
-        """Negatives and positives, made for width and type of the first vectors [..., D] if they were not yet."""
+        """Negatives and positives, made for the width of the first vectors [..., D] if they were not yet.
+
+        What they keep has the type and the device of the vectors, also after a ``half()`` of a module around this one.
+        """
         width = next((stored.shape[1] for stored in self.buffers() if stored.ndim == 2), vectors.shape[-1])
         remedy = f"vectors of width {width}, which the stored keys have"
         require(width == vectors.shape[-1], "views", f"[B, {vectors.shape[-1]}]", remedy)
         for group, node in self._nodes.items():
-            if getattr(self, group) is None:
-                made = conf.make(node, group, {"dim": vectors.shape[-1]})
-                setattr(self, group, made.to(vectors.device, vectors.dtype).train(self.training))
+            part, wanted = getattr(self, group), (vectors.device, vectors.dtype)
+            if part is None or any(x.is_floating_point() and (x.device, x.dtype) != wanted for x in part.buffers()):
+                with torch.inference_mode(False):  # it is written to later, outside of this mode
+                    part = conf.make(node, group, {"dim": vectors.shape[-1]}) if part is None else part
+                    setattr(self, group, part.to(*wanted).train(self.training))
         assert self.negatives is not None and self.positives is not None
         return self.negatives, self.positives
 

@@ -26,8 +26,9 @@ def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] |
         table = ssl_bench.runs("outputs", where={"loss": ["dcl", "infonce"], "state": "done"})
         table.groupby(["loss", "batch_size"])["knn/top1"].agg(["mean", "std", "count"])
 
-    A column for each setting that varies, ``seed``, one for each metric (of an unfinished run the best accuracies so
-    far, in [0, 1]), ``state``, ``seconds`` and ``path``. What a run does not have is None, or NaN among numbers.
+    A column for each group (``loss``, ``dataset``, ...) and each other setting that varies, ``seed``, one for each
+    metric (of an unfinished run the best accuracies so far, in [0, 1]), ``state``, ``seconds``, ``path`` and
+    ``run_id``. What a run does not have is None, or NaN among numbers.
 
     Args:
         outputs: the results folder.
@@ -45,7 +46,11 @@ def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] |
     entries, _ = Scan(Path(outputs)).update(time.time())
     conditions = [f"{key}={','.join(map(as_text, _listed(value)))}" for key, value in (where or {}).items()]
     shown = select(list(zip(entries, labels(entries), strict=True)), conditions, None)
-    return _table(keys.rows([entry for entry, _ in shown]))
+    chosen = [entry for entry, _ in shown]
+    groups = {group for entry in chosen if entry.run for group in entry.run.shared.groups}
+    common = {name: value for name, value in keys.compare(chosen, []).common.items() if name in groups}
+    ids = [{"run_id": entry.run.folder.name if entry.run else None} for entry in chosen]
+    return _table([common | row | own for row, own in zip(keys.rows(chosen), ids, strict=True)])
 
 
 def _listed(value: Any) -> list[Any]:

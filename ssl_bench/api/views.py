@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.api import options as conf
+from ssl_bench.api.arguments import tensor
 from ssl_bench.data.views import Views
 from ssl_bench.errors import require
 
@@ -28,7 +29,7 @@ def views(augment: str, size: int, *, count: int = 2, **options: Any) -> "BatchV
     Raises:
         ConfigError: an unknown augment or option, or a value out of range.
     """
-    require(count >= 1, "count", count, "1 or more")
+    require(conf.checked(views, count=count)["count"] >= 1, "count", count, "1 or more")
     node = conf.node("augment", augment)
     nodes = [node | {"count": count}] if "_target_" in node else list(node.values())
     makers: list[Views] = []
@@ -45,16 +46,19 @@ class BatchViews:
     def __init__(self, makers: Sequence[Views]) -> None:
         self.makers = makers
 
-    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> list[Tensor]:
+    def __call__(self, images: Any, generator: torch.Generator | None = None) -> list[Tensor]:
         """Draw the views of a batch; for given parameters their values are those of torchvision.
 
         Args:
-            images: uint8 [B, C, H, W], C 1 or 3, on any device, which computes them.
+            images: uint8 [B, C, H, W], C 1 or 3, on any device, which computes them; or an array of numpy.
             generator: of the random parameters; None: torch's global one, which ``torch.manual_seed`` sets.
 
         Returns:
             float32 [B, C, size, size] for each view.
         """
-        valid = images.dtype == torch.uint8 and images.ndim == 4
-        require(valid, "images", f"{images.dtype} {list(images.shape)}", "uint8 [B, C, H, W]")
-        return [make(images, torch.default_generator if generator is None else generator) for make in self.makers]
+        x = tensor("images", images)
+        valid = x.dtype == torch.uint8 and x.ndim == 4 and x.shape[1] in (1, 3) and x.numel() > 0
+        require(valid, "images", f"{x.dtype} {list(x.shape)}", "uint8 [B, C, H, W] with C of 1 or 3")
+        drawn = torch.default_generator if generator is None else generator
+        require(isinstance(drawn, torch.Generator), "generator", drawn, "a torch.Generator, or null")
+        return [make(x, drawn) for make in self.makers]

@@ -23,6 +23,7 @@ from ssl_bench.distributed import rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import of_all_ranks, top_accuracies
 from ssl_bench.evaluate.target import Evaluator, Target
+from ssl_bench.networks.encoder import full_precision
 from ssl_bench.precision import products
 from ssl_bench.seeding import stream
 from ssl_bench.signals import stop_if_asked
@@ -30,6 +31,7 @@ from ssl_bench.signals import stop_if_asked
 log = logging.getLogger("ssl_bench")
 GROUP = 16  # G
 LOW_HALF = 0xFFFFFFFF
+SHORTEST = 1e-18  # length of a feature; the squares of shorter ones are below the smallest float32
 # n, m. The cosines of a block on a CPU have 26 MB: glibc keeps freed memory of less than 32 MB for the next block.
 BLOCKS = {"cpu": (128, 51200), "cuda": (2048, 32768)}
 
@@ -48,10 +50,11 @@ def knn_predict(
 
     Neighbours are the nearest in cosine similarity s, and each votes for its class with weight exp(s / temperature).
     Among equal cosines the lower bank index is nearer; among equal scores the lower class is first. Cosines are
-    float32; votes are summed in float64 in a fixed order. Extra memory does not grow with Q * N.
+    float32, also inside ``torch.autocast``; votes are summed in float64 in a fixed order. Extra memory does not grow
+    with Q * N.
 
     Args:
-        queries, bank: features [Q, D] and [N, D], of any norm; bank_labels: [N] in [0, num_classes).
+        queries, bank: finite features [Q, D] and [N, D], of any norm; bank_labels: [N] in [0, num_classes).
         k: neighbours, in [1, N]; temperature: above 0.
         blocks: the largest n and m; the result does not depend on them.
 
@@ -59,9 +62,10 @@ def knn_predict(
         [Q, num_classes] classes, best first.
 
     Raises:
-        ValueError: k, temperature or a label is out of range.
+        ValueError: k, temperature or a label is out of range, or a feature is not finite.
     """
     check_votes(bank_labels, k, temperature, num_classes)
+    require_finite(queries=queries, bank=bank)
     return rank_classes(nearest(queries, bank, k, blocks), bank_labels, k, temperature, num_classes)
 
 
@@ -71,7 +75,7 @@ def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | Non
     A key holds a cosine and an index: :func:`rank_classes` reads it.
 
     Args:
-        queries: [Q, D], of any length. A row with NaN or infinity counts as zeros.
+        queries: [Q, D], finite, of any length from SHORTEST on, or zeros.
         bank: [N, D], likewise, on the same device.
         k: 1 to N.
         blocks: queries and bank entries whose cosines are computed at once; None: those for the device.
@@ -84,9 +88,9 @@ def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | Non
         count = min(bank_block, len(bank) - start)
         entries = torch.empty(-(-count // GROUP) * GROUP, bank.shape[1], device=bank.device)  # [m, D], whole groups
         entries[:count], entries[count:] = bank[start : start + count], 0
-        entries.div_(entries.norm(dim=1, keepdim=True).clamp_min(1e-12)).nan_to_num_(0)
+        entries.div_(entries.norm(dim=1, keepdim=True).clamp_min(SHORTEST))
         for some_queries, some_best in zip(queries.split(query_block), best.split(query_block), strict=True):
-            cosines = _products(entries, F.normalize(some_queries.float(), dim=1).nan_to_num(0))  # [m, n]
+            cosines = _products(entries, F.normalize(some_queries.float(), dim=1, eps=SHORTEST))  # [m, n]
             cosines[count:] = -torch.inf  # the padding
             keys = torch.cat([some_best, _nearest_of_block(cosines, k, start)], dim=1)
             some_best.copy_(keys.topk(k, dim=1, sorted=False).values)
@@ -112,7 +116,8 @@ def _products(entries: Tensor, queries: Tensor) -> Tensor:
     """
     if entries.device.type == "cpu" and torch.backends.mkldnn.is_available() and len(queries):
         pixels = entries.view(16, 1, -1, entries.shape[1]).permute(0, 3, 1, 2)  # [16, D, 1, m / 16], channels last
-        cosines = F.conv2d(pixels, queries[:, :, None, None])  # [16, n, 1, m / 16], channels last too
+        with torch.autocast("cpu", enabled=False):
+            cosines = F.conv2d(pixels, queries[:, :, None, None])  # [16, n, 1, m / 16], channels last too
         return cosines[:, :, 0].mT.reshape(len(entries), len(queries))  # no copy
     return products(entries, queries)
 
@@ -170,6 +175,19 @@ def leave_one_out(features: Tensor, labels: Tensor, *, k: int, temperature: floa
     own[:, -1] |= ~own.any(1)  # k + 1 copies of an image can stand before it
     ranking = rank_classes(keys[~own].reshape(-1, k), labels, k, temperature, num_classes)
     return (ranking[:, 0] == labels).double().mean().item()
+
+
+def require_finite(**features: Tensor) -> None:
+    """Refuse features [N, D] with rows that are not finite, or whose squares float32 has no numbers for.
+
+    Raises:
+        InvalidValue: with the name of the features and the number of such rows.
+    """
+    for name, x in features.items():
+        largest = torch.cat([full_precision(rows).abs().amax(1) for rows in x.split(4096)])
+        fits = (largest == 0) | ((largest >= 1e-15) & (largest <= 1e15))  # not so for NaN
+        bad, remedy = len(x) - int(fits.sum()), "finite numbers, in each row the largest from 1e-15 to 1e15 or all 0"
+        require(not bad, name, f"NaN, infinite, too large or too small in {bad} of {len(x)} rows", remedy)
 
 
 def check_votes(bank_labels: Tensor, k: int, temperature: float, num_classes: int) -> None:

@@ -75,7 +75,7 @@ def fit_linear(
     row_decays = torch.tensor(decays, dtype=dtype, device=device).repeat_interleave(num_classes)[:, None]  # [L * C, 1]
     steps, step = epochs * math.ceil(len(fitted) / batch_size), 0
     for _ in range(epochs):
-        order = fitted[torch.randperm(len(fitted), generator=generator).to(device)]
+        order = fitted[torch.randperm(len(fitted), generator=generator, device="cpu").to(device)]
         for batch in order.split(batch_size):
             stop_if_asked()
             images = features.index_select(0, batch).sub_(mean).mul_(scale)  # [B, D]; twice as fast as features[batch]
@@ -96,11 +96,14 @@ def fit_linear(
 
 
 def accuracy(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> list[float]:
-    """Accuracy on N images of each of the L classifiers with weight [L, C, D] and bias [L, C]."""
+    """Accuracy on N images of each of the L classifiers with weight [L, C, D] and bias [L, C].
+
+    Logits that are not finite, of a classifier that has diverged, are no hit.
+    """
     hits = torch.zeros(len(bias), dtype=torch.int64, device=labels.device)
     for x, y in zip(features.split(4096), labels.split(4096), strict=True):
         logits = torch.addmm(bias.flatten(), x, weight.flatten(0, 1).T).view(len(x), *bias.shape)
-        hits += (logits.argmax(2) == y[:, None]).sum(0)
+        hits += ((logits.argmax(2) == y[:, None]) & logits.isfinite().all(2)).sum(0)
     return (hits.double() / len(labels)).tolist()
 
 
@@ -159,7 +162,7 @@ class LinearProbe(Evaluator):
         features = target.features("train")[space]
         grid = list(itertools.product(self.lrs, self.decays))
         generator = torch.Generator().manual_seed(target.seed)
-        order = torch.randperm(len(labels), generator=generator).to(labels.device)
+        order = torch.randperm(len(labels), generator=generator, device="cpu").to(labels.device)
         held_out, fitted = order.tensor_split([math.ceil(len(labels) / 10)])
         weight, bias = fit_linear(
             features,
@@ -176,6 +179,7 @@ class LinearProbe(Evaluator):
         held_out_top1 = accuracy(features[held_out], labels[held_out], weight, bias)
         best = held_out_top1.index(max(held_out_top1))
         logits = torch.addmm(bias[best], target.features("test")[space], weight[best].T)
+        require(bool(logits.isfinite().all()), "lrs", self.lrs, "lower ones: all classifiers have diverged")
         ranking = logits.topk(min(5, target.num_classes), dim=1).indices
         yield from top_accuracies(ranking, test_labels, target.num_classes, self.per_class)
         yield "val_top1", held_out_top1[best]

@@ -133,6 +133,8 @@ class LinearOnImages(Evaluator):
         self.check(target)
         for name, (weight, bias, norm) in self._fit(target).items():
             logits = F.linear(norm(self._test_features(target, name)), weight, bias)
+            finite = bool(logits.isfinite().all())
+            require(finite, "lr", self.lr, "a lower one: the classifier's outputs are not finite")
             prefix = "" if self.layers is None else f"{name}_"
             ranking = logits.topk(min(5, target.num_classes), dim=1).indices
             for metric, value in top_accuracies(ranking, target.labels("test"), target.num_classes, self.per_class):

@@ -216,7 +216,7 @@ class Target:
         ``make_views`` gets the rows of a batch in ``ids`` and its images, which threads read in advance.
 
         Raises:
-            RunError: an output is not finite.
+            RunError: an output is not finite, or its length is not.
         """
         count = len(ids)
         ends = [count * r // world() for r in range(world() + 1)]  # shard sizes differ by at most one
@@ -235,7 +235,7 @@ class Target:
                 shard[name][start : start + len(output)] = output
         joined = {name: self._join(padded, ends) for name, padded in shard.items()}
         for name, output in joined.items():
-            if not output.isfinite().all():
+            if not output.norm(dim=1).isfinite().all():
                 raise RunError(f"outputs of the network ({name}) are not finite: a smaller optimizer.lr may help")
         return joined
 

@@ -3,10 +3,12 @@
 Shapes: B images; F width of the backbone; D width of the projection.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import threshold
 
 from ssl_bench.networks.narrow import replace_narrow
 
@@ -34,16 +36,19 @@ class Encoder(nn.Module):
 
 
 def unit(x: Tensor) -> Tensor:
-    """x / |x| for vectors [..., D], as ``torch.nn.functional.normalize``, in half as many operations."""
+    """x / |x| for vectors [..., D], as ``torch.nn.functional.normalize``, in half as many operations.
+
+    A vector whose squares underflow counts as zero, and zero has no gradient: torch's is divided by 1e-12, which is
+    infinite in half precision.
+    """
     return _Unit.apply(x)  # type: ignore[no-any-return]
 
 
 class _Unit(torch.autograd.Function):
-    """Without the branches of torch's backward pass for vectors of length 0, whose gradient is the same without."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(1e-12)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        length = threshold(length, torch.finfo(x.dtype).tiny ** 0.5, math.inf)  # so that both passes give 0
         y = x / length
         ctx.save_for_backward(y, length)
         return y

@@ -46,7 +46,7 @@ class Memory(nn.Module):
     def _start(self, dim: int, seed: int) -> Tensor:
         side = math.sqrt(3 / dim)
         generator = StepGenerator("memory", seed).generator(torch.device("cpu"))
-        return torch.empty(self.instances, dim).uniform_(-side, side, generator=generator)
+        return torch.empty(self.instances, dim, device="cpu").uniform_(-side, side, generator=generator)
 
     def _keep(self, vectors: Tensor) -> None:
         self.register_buffer("vectors", vectors)

@@ -186,7 +186,7 @@ class Queue(Negatives):
         super().__init__()
         require(k >= 1, "k", k, "1 or more")
         self.k, self.draws = k, StepGenerator("queue", seed)
-        start = torch.randn(k, dim, generator=self.draws.generator(torch.device("cpu"), -1))
+        start = torch.randn(k, dim, generator=self.draws.generator(torch.device("cpu"), -1), device="cpu")
         self.register_buffer("keys", nn.functional.normalize(start, dim=1))
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
 

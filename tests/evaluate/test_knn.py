@@ -79,14 +79,23 @@ def test_predictions_equal_those_of_scikit_learn(temperature: float) -> None:
     assert torch.equal(ranking, reference(queries, bank, labels, 50, temperature, CLASSES))
 
 
-def test_features_that_are_not_finite_count_as_zeros() -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e20, 1e-20])
+@pytest.mark.parametrize("where", ["queries", "bank"])
+def test_features_that_float32_cannot_normalise_are_refused(value: float, where: str) -> None:
+    queries, bank, labels = exact(100, 0).double(), exact(1000, 1), labels_of(1000, 2)
+    {"queries": queries, "bank": bank}[where][7, :] = value
+    with pytest.raises(InvalidValue, match=f"^{where}=NaN, infinite, too large or too small in 1 of 1.*: set {where}"):
+        knn_predict(queries, bank, labels, k=200, temperature=0.1, num_classes=CLASSES)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_autocast_and_the_length_of_features_change_nothing(kind: torch.dtype) -> None:
     queries, bank, labels = exact(100, 0), exact(1000, 1), labels_of(1000, 2)
-    rankings = []
-    for value in (0, math.nan, math.inf):
-        queries[7, :], bank[77, :] = value, value
-        rankings.append(knn_predict(queries, bank, labels, k=200, temperature=0.1, num_classes=CLASSES))
-    assert torch.equal(rankings[0], rankings[1])
-    assert torch.equal(rankings[0], rankings[2])
+    settings: dict[str, Any] = {"k": 20, "temperature": 0.1, "num_classes": CLASSES}
+    expected = reference(queries, bank, labels, 20, 0.1, CLASSES)
+    with torch.autocast("cpu", kind):
+        assert torch.equal(knn_predict(queries * 2.0**-45, bank * 2.0**45, labels, **settings), expected)
+        assert torch.equal(knn_predict(queries.to(kind), bank.to(kind), labels, **settings), expected)
 
 
 class Largest(TorchDispatchMode):

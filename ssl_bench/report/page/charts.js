@@ -33,7 +33,9 @@ function drawNow(node) {
   watcher.unobserve(node);
   const { traces, layout, onclick } = make();
   if (printing) Object.assign(layout, { width: node.className === "plot" ? 335 : 690, height: 230 });
-  window.Plotly.newPlot(node, traces, layout, { displaylogo: false, responsive: !printing, modeBarButtonsToRemove: ["lasso2d", "select2d"] });
+  // Nothing leaves the page: plotly 7 has a button that uploads a plot to its makers, unless it is turned off.
+  const local = { showSendToCloud: false, plotlyServerURL: "" };
+  window.Plotly.newPlot(node, traces, layout, { ...local, displaylogo: false, responsive: !printing, modeBarButtonsToRemove: ["lasso2d", "select2d"] });
   if (onclick) node.on("plotly_click", onclick);
   document.body.dataset.drawn ??= String(Math.round(performance.now())); // for measurements
 }
