@@ -9,7 +9,7 @@ from ssl_bench.errors import InvalidValue, require
 
 
 def tensor(name: str, value: Any) -> Tensor:
-    """``value`` as a tensor of real numbers: one of torch as it is, anything else as numpy reads it.
+    """``value`` as a tensor of real numbers without gradient: one of torch as it is, anything else as numpy reads it.
 
     Raises:
         InvalidValue: a sparse or complex tensor, or what numpy does not read as numbers.
@@ -25,7 +25,7 @@ def tensor(name: str, value: Any) -> Tensor:
             raise InvalidValue(name, type(value).__name__, remedy) from error
     fits = value.layout == torch.strided and not value.is_complex()
     require(fits, name, f"{value.layout} {value.dtype}", "a dense tensor of real numbers")
-    return value
+    return value.detach()
 
 
 def integers(name: str, value: Any, count: int) -> Tensor:

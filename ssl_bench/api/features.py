@@ -139,9 +139,9 @@ def _read(num_classes: int | None, **given: Any) -> list[Any]:
     fits = fits and all(size >= 1 for shape in shapes for size in shape)
     wanted = "[N, D], [N] and [Q, D]" if len(read) == 3 else "[N, D], [N], [Q, D] and [Q]"
     require(fits, names, shapes, f"shapes {wanted}")
-    of_torch = [x for name, x in read.items() if given[name] is x]
+    of_torch = [name for name in read if isinstance(given[name], Tensor)]
     if of_torch:  # arrays of numpy and lists go where the tensors are
-        read = {name: x if given[name] is x else x.to(of_torch[0].device) for name, x in read.items()}
+        read |= {name: x.to(read[of_torch[0]].device) for name, x in read.items() if name not in of_torch}
     require_one_device(**read)
     require_finite(features=read["features"], queries=read["queries"])
     of_classes = {name: integers(name, x, len(x)) for name, x in read.items() if name.endswith("labels")}

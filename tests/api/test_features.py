@@ -1,14 +1,18 @@
 """kNN, linear probe, alignment and uniformity on tensors."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_bench.api.features import alignment_uniformity, knn, linear_probe
-from ssl_bench.errors import InvalidValue
+from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.linear import accuracy, fit_linear
 from tests.api.cases import vectors
 
@@ -52,3 +56,150 @@ def test_alignment_and_uniformity_are_their_formulas() -> None:
             alignment_uniformity(z1, z2, **bad)
     with pytest.raises(InvalidValue, match=r"views=\[\[6,5\],\[5,5\]\]: set views to two tensors of one shape"):
         alignment_uniformity(z1, z2[:5])
+
+
+def measure(features: Any, labels: Any, queries: Any, query_labels: Any) -> tuple[Any, ...]:
+    """What all functions say."""
+    ranking = knn(features, labels, queries, k=5)
+    return (
+        ranking.tolist(),
+        linear_probe(features, labels, queries, query_labels, epochs=2),
+        alignment_uniformity(queries, queries[::-1] if isinstance(queries, list | np.ndarray) else queries.flip(0)),
+    )
+
+
+EXPECTED = measure(FEATURES, LABELS, QUERIES, QUERY_LABELS)
+
+
+def test_knn_is_that_of_the_command() -> None:
+    assert torch.equal(knn(FEATURES, LABELS, QUERIES, 5), knn(FEATURES, LABELS, QUERIES, 5, KNN().temperature[0]))
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_autocast_changes_nothing(kind: torch.dtype, mode: Callable[[], Any]) -> None:
+    """With and without gradients, of features in memory of any order, and of those in half precision."""
+    strided = QUERIES.repeat_interleave(2, 1)[:, ::2].requires_grad_()
+    given = FEATURES.T.contiguous().T, LABELS, strided, QUERY_LABELS
+    half = FEATURES.to(kind), LABELS, QUERIES.to(kind), QUERY_LABELS
+    rounded = measure(half[0].float(), LABELS, half[2].float(), QUERY_LABELS)
+    with mode(), torch.autocast("cpu", kind):
+        assert measure(*given) == EXPECTED
+        assert measure(*half) == rounded
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda x: x.numpy(),
+        lambda x: x.tolist(),
+        lambda x: x.numpy().astype(x.numpy().dtype.newbyteorder(">")),  # as files of other machines have it
+        lambda x: np.broadcast_to(x.numpy(), x.shape),  # cannot be written
+        lambda x: x if x.is_floating_point() else x.int(),
+        lambda x: x if x.is_floating_point() else x.numpy().astype(np.uint16),
+        lambda x: x.double() if x.shape == (90, 6) else x,  # features of one type, queries of another one
+    ],
+)
+def test_arrays_and_lists_are_as_good_as_tensors(kind: Callable[[Tensor], Any]) -> None:
+    neighbours, probe, (alignment, uniformity) = measure(*map(kind, (FEATURES, LABELS, QUERIES, QUERY_LABELS)))
+    assert neighbours == EXPECTED[0] and probe == EXPECTED[1]
+    assert (alignment, uniformity) == pytest.approx(EXPECTED[2], rel=1e-6)
+
+
+def changed(x: Tensor, value: float) -> Tensor:
+    x = x.clone()
+    x[3] = value
+    return x
+
+
+GIVEN = {"features": FEATURES, "labels": LABELS, "queries": QUERIES, "query_labels": QUERY_LABELS}
+NOT_FINITE = "NaN, infinite, too large or too small in 1 of"
+NO_NUMBERS = "set {} to a torch tensor, an array of numpy or a list of numbers"
+OF_BOTH: list[tuple[dict[str, Any], str]] = [
+    ({"features": LABELS, "labels": FEATURES}, "=[[90],[90,6],[30,6]"),
+    ({"labels": QUERIES, "queries": LABELS}, "=[[90,6],[30,6],[90]"),
+    ({"features": FEATURES[:0], "labels": LABELS[:0]}, "=[[0,6],[0],[30,6]"),
+    ({"queries": QUERIES[:0], "query_labels": LABELS[:0]}, "=[[90,6],[90],[0,6]"),
+    ({"labels": LABELS[:, None]}, "=[[90,6],[90,1],[30,6]"),
+    ({"queries": QUERIES.to("meta")}, "=[cpu,cpu,meta"),
+    ({"features": changed(FEATURES, math.nan)}, f"features={NOT_FINITE} 90 rows: set features to finite numbers"),
+    ({"features": changed(FEATURES, math.inf).numpy()}, f"features={NOT_FINITE} 90 rows: set features to finite"),
+    ({"queries": changed(QUERIES, -math.inf)}, f"queries={NOT_FINITE} 30 rows: set queries to finite numbers"),
+    ({"features": FEATURES.to(torch.complex64)}, "features=torch.strided torch.complex64: set features to a dense"),
+    ({"queries": QUERIES.to_sparse()}, "queries=torch.sparse_coo torch.float32: set queries to a dense tensor"),
+    ({"queries": None}, f"queries=NoneType: {NO_NUMBERS.format('queries')}"),
+    ({"labels": ["cat", "dog"] * 45}, f"labels=list: {NO_NUMBERS.format('labels')}"),
+    ({"features": [[1.0], [1.0, 2.0]]}, f"features=list: {NO_NUMBERS.format('features')}"),
+    ({"labels": LABELS.float()}, "labels=torch.float32 [90]: set labels to integers [90], one for each image"),
+    ({"labels": LABELS - 1}, "labels=-1 to 1: set labels to classes from 0 to 1: leave out images without one (-1)"),
+    ({"labels": LABELS * 0}, "labels=0 for all images: set labels to those of two classes or more"),
+    ({"num_classes": 2}, "labels=0 to 2: set labels to classes from 0 to 1: leave out images without one (-1), or"),
+    ({"num_classes": 0}, "num_classes=0: set num_classes to 2 or more"),
+]
+OF_PROBE: list[tuple[dict[str, Any], str]] = [
+    ({"query_labels": QUERY_LABELS + 1}, "query_labels=1 to 3: set query_labels to classes from 0 to 2"),
+    ({"query_labels": QUERY_LABELS - 1}, "query_labels=-1 to 1: set query_labels to classes from 0 to 2"),
+    ({"query_labels": QUERY_LABELS.double()}, "query_labels=torch.float64 [30]: set query_labels to integers [30]"),
+    ({"query_labels": QUERY_LABELS[:7]}, "=[[90,6],[90],[30,6],[7]]: set features, labels, queries, query_labels to"),
+    ({"lr": 0.1}, "lr: linear_probe has no such option (did you mean lrs?); there are batch_size, epochs, lrs"),
+    ({"epochs": 1.5}, "epochs=1.5: set epochs to an integer"),
+    ({"seed": "a"}, "seed=a: set seed to an integer"),
+    ({"lrs": [1e3], "weight_decay": 1.0}, "lrs=[1000.0]: set lrs to lower ones: all classifiers have diverged"),
+]
+OF_KNN: list[tuple[dict[str, Any], str]] = [
+    ({"k": 91}, "k=91: set k to a number from 1 to 90, the number of labelled training images"),
+    ({"k": 1.5}, "k=1.5: set k to an integer"),
+    ({"temperature": "low"}, "temperature=low: set temperature to a number"),
+    ({"temperature": 0}, "temperature=0.0: set temperature to a positive number"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), OF_BOTH + OF_PROBE)
+def test_what_cannot_be_fitted_is_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        linear_probe(**(GIVEN | change))
+    assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize(("change", "sentence"), OF_BOTH + OF_KNN)
+def test_what_has_no_neighbours_is_refused(change: dict[str, Any], sentence: str) -> None:
+    given = {"k": 5} | GIVEN | change
+    with pytest.raises(InvalidValue) as refusal:
+        knn(**{name: value for name, value in given.items() if name != "query_labels"})
+    assert sentence in str(refusal.value)
+
+
+def test_classes_without_an_image_in_the_bank_are_told() -> None:
+    """Every query of such a class is wrong, and only if it is said that the class exists."""
+    found = linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS + 3, num_classes=6, epochs=2)
+    assert found["top1"] == 0
+
+
+def test_numbers_of_numpy_and_another_default_device() -> None:
+    """Who trains on a GPU sets it as the default device: random orders are drawn on the CPU all the same."""
+    torch.set_default_device("meta")
+    try:
+        found = linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS, epochs=np.int64(2), seed=np.int32(0))
+    finally:
+        torch.set_default_device(None)
+    assert found == EXPECTED[1]
+    assert knn(FEATURES, LABELS, QUERIES, np.int64(5), np.float32(0.1)).tolist() == EXPECTED[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"z2": None}, "z2=NoneType: set z2 to a torch tensor"),
+        (
+            {"z1": changed(QUERIES, math.nan)},
+            "z1=NaN, infinite, too large or too small in 1 of 30 rows: set z1 to finite",
+        ),
+        ({"z2": QUERIES.to("meta")}, "z1, z2=[cpu,meta]: set z1, z2 to tensors on one device"),
+        ({"gamma": "a"}, "gamma=a: set gamma to a number"),
+        ({"t": 1e6}, "t=1000000.0: set t to a positive number up to 100"),
+    ],
+)
+def test_what_has_no_uniformity_is_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidValue) as refusal:
+        alignment_uniformity(**({"z1": QUERIES, "z2": QUERIES} | change))
+    assert str(refusal.value).startswith(sentence)

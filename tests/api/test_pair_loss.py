@@ -1,10 +1,12 @@
 """PairLoss against the formulas of the losses as naive loops, and against the objects that it is made of."""
 
 import copy
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -177,6 +179,47 @@ def test_the_seed_decides_the_draws() -> None:
     assert first == again != other
 
 
+@pytest.mark.parametrize(
+    "given", [{"negatives": "queue"}, {"negatives": "memory_bank", "instances": 9}, {"positives": {"name": "nearest"}}]
+)
+@pytest.mark.parametrize("kinds", [*itertools.permutations([torch.float16, torch.float32, torch.float64], 2)])
+def test_what_is_kept_takes_the_type_of_the_vectors(given: dict[str, Any], kinds: tuple[torch.dtype, ...]) -> None:
+    """After vectors of another type, and after a cast of the network that the loss is a part of."""
+    given = {**given, "k": 8} if "negatives" in given else {"positives": {"name": "nearest", "k": 8}}
+    values = []
+    for first, second in (kinds, (torch.float64,) * 2):
+        loss = PairLoss("dcl", 0.5, **given)
+        loss(*vectors().to(first), ids=IDS)
+        loss.to(second)
+        loss(*vectors(seed=1).float(), ids=IDS)
+        values.append(loss(*vectors(seed=2).to(second), ids=IDS))
+    same(values[0], values[1], 5e-3)  # float16 rounded the keys
+
+
+def test_a_first_call_in_inference_mode() -> None:
+    """As a check of the validation before a training is: what is made there is trained with later."""
+    values = []
+    for mode in (torch.inference_mode, torch.no_grad):
+        loss = PairLoss("dcl", TAU, "queue", k=9)
+        with mode():
+            loss(*vectors())
+        z = vectors(seed=1).requires_grad_()
+        loss(*z).backward()  # type: ignore[union-attr]
+        values.append(torch.cat([z.grad.flatten(), loss(*vectors()).detach()[None]]))  # type: ignore[union-attr]
+    assert torch.equal(*values)
+
+
+def test_numbers_of_images_and_classes_are_tensors_arrays_or_lists() -> None:
+    kinds: list[Callable[[Tensor], Any]] = [Tensor.tolist, Tensor.numpy, Tensor.int, Tensor.short]
+    for name, more in (("dcl", {}), ("supcon", {}), ("sogclr", {"instances": 9})):
+        loss = PairLoss(name, TAU, **more)
+        expected = loss.eval()(*vectors(), ids=IDS + 2, **labels(name))
+        for kind in kinds:
+            given = {key: kind(value) for key, value in labels(name).items()}
+            assert torch.equal(loss(*vectors(), ids=kind(IDS + 2), **given), expected)
+            PairLoss(name, TAU, **more)(*vectors(), ids=kind(IDS + 2), **given)  # and may be kept
+
+
 # ---- number formats and temperatures
 
 
@@ -191,6 +234,24 @@ def test_half_precision_ends_at_the_loss(name: str, half: torch.dtype) -> None:
     assert torch.equal(value, reference(*z.detach().float(), ids=IDS, **labels(name)))
     value.backward()
     assert z.grad is not None and z.grad.dtype == half and z.grad.isfinite().all() and z.grad.any()
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_zero_vector_has_no_gradient_and_spoils_no_other(name: str, kind: torch.dtype) -> None:
+    """As in double precision, in which the losses of lengths have a gradient for it."""
+    grads = []
+    for each in (kind, torch.float64):
+        z = vectors().to(kind)
+        z[0, 2], z[1, 3] = 0, z[1, 3] * 1e-4
+        z = z.to(each).requires_grad_()
+        loss = PairLoss(name, 0.5, **LOSSES[name])(*z, ids=IDS, **labels(name))
+        loss.backward()  # type: ignore[union-attr]
+        assert z.grad is not None and (name in {*OF_LENGTHS, "swd"} or not z.grad[0, 2].any())
+        grads.append(z.grad.double())
+    tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-3}[kind]
+    largest = grads[1].abs().amax(2, keepdim=True)  # of each vector
+    assert ((grads[0] - grads[1]).abs() <= tolerance * largest + 1e-5).all()
 
 
 def test_a_temperature_by_name_mapping_and_number() -> None:
@@ -289,6 +350,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "SameLabel needs a loss of several positives: set loss=supcon or sincere, or positives=view",
     ),
     ({"loss": "dcl", "positives": 3}, "positives=3: set positives to a mapping with name and arguments"),
+    ({"loss": torch.ones(2, 3), "temperature": torch.ones(2, 3)}, "loss=Tensor [2, 3]: set loss to a name (align_"),
+    ({"loss": "dcl", "symmetric": "no"}, "symmetric=no: set symmetric to true or false or null"),
+    ({"loss": "dcl", "gather": "no"}, "gather=no: set gather to true or false"),
+    ({"loss": "dcl", "seed": "a"}, "seed=a: set seed to an integer"),
     ({"loss": "dcl", "reduction": "max"}, "reduction=max: set reduction to one of mean, sum, none"),
 ]
 
@@ -315,6 +380,37 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"loss": "supcon"}, {}, "labels=null: set labels to the class of each image, -1 if it is not known"),
     ({"loss": "supcon"}, {"labels": torch.arange(4)}, "labels=torch.int64 [4]: set labels to integers [6], one for"),
     ({}, {"labels": torch.arange(6)}, "labels=given: set labels to null, or positives=label"),
+    ({}, {"z1": torch.ones(6, 0), "z2": torch.ones(6, 0)}, "views=[[6,0],[6,0]]: set views to two or more torch"),
+    ({}, {"z1": None, "z2": None}, "views=[[NoneType]]: set views to two or more torch tensors of one shape [B, D]"),
+    (
+        {},
+        {"z1": np.ones((6, 5))},
+        "views=[[ndarray],[6,5]]: set views to two or more torch tensors",
+    ),
+    (
+        {},
+        {"z1": torch.ones(6, 5).long()},
+        "views=[torch.int64 on cpu,torch.float64 on cpu]: set views to float",
+    ),
+    (
+        {},
+        {"z1": torch.ones(6, 5).to(torch.complex64)},
+        "views=[torch.complex64 on cpu,torch.float64 on cpu]: set",
+    ),
+    ({}, {"z1": torch.ones(6, 5, device="meta")}, "views=[torch.float32 on meta,torch.float64 on cpu]: set views to"),
+    *(
+        ({"loss": name}, {"z1": torch.ones(1, 5), "z2": torch.ones(1, 5)}, "batch size=1: set batch size to 2 or more")
+        for name in ("vicreg", "barlow_twins", "swd", "sigreg")
+    ),
+    ({}, {"ids": IDS > 2}, "ids=torch.bool [6]: set ids to integers [6], one for each image"),
+    ({}, {"ids": "abcdef"}, "ids=str: set ids to a torch tensor, an array of numpy or a list of numbers"),
+    ({"loss": "supcon"}, {"labels": LABELS / 2}, "labels=torch.float32 [6]: set labels to integers [6], one for each"),
+    *(
+        ({"instances": 9, **given}, {"ids": IDS + first}, f"ids={first} to {first + 5}: set ids to the numbers of the")
+        for given in ({"loss": "sogclr"}, {"loss": "isogclr"}, {"negatives": "memory_bank"})
+        for first in (-1, 4)
+    ),
+    ({"temperature": "cosine"}, {"progress": "half"}, "progress=half: set progress to a number from 0 to 1"),
     ({"loss": "swd"}, {"z1": [*vectors(3)], "z2": None}, "SWD needs two views of an image and no more: give two views"),
 ]
 

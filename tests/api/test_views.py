@@ -44,6 +44,7 @@ def test_options_count_and_the_global_generator() -> None:
         ({"augment": "simclr", "size": 8, "blurr": 1.0}, "blurr: augment=simclr has no such option (did you mean blur"),
         ({"augment": "simclr", "size": 0}, "size=0: set size to 1 to 10000 pixels"),
         ({"augment": "simclr", "size": 8, "flip": 2.0}, "flip=2.0: set flip to a probability in [0, 1]"),
+        ({"augment": "simclr", "size": 8, "count": 2.5}, "count=2.5: set count to an integer"),
         ({"augment": "simclr", "size": 8, "count": 0}, "count=0: set count to 1 or more"),
     ],
 )
@@ -53,7 +54,28 @@ def test_what_cannot_work_is_refused(given: dict[str, Any], sentence: str) -> No
     assert str(refusal.value).startswith(sentence)
 
 
-def test_images_are_bytes() -> None:
+@pytest.mark.parametrize(
+    ("images", "found"),
+    [
+        (IMAGES / 255, "torch.float32 [6, 3, 40, 40]"),
+        (IMAGES.movedim(1, 3), "torch.uint8 [6, 40, 40, 3]"),
+        (IMAGES[:0].numpy(), "torch.uint8 [0, 3, 40, 40]"),
+        (IMAGES[0], "torch.uint8 [3, 40, 40]"),
+    ],
+)
+def test_images_are_bytes(images: Any, found: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        views("simclr", size=8)(IMAGES / 255)
-    assert str(refusal.value) == "images=torch.float32 [6, 3, 40, 40]: set images to uint8 [B, C, H, W]"
+        views("simclr", size=8)(images)
+    assert str(refusal.value) == f"images={found}: set images to uint8 [B, C, H, W] with C of 1 or 3"
+
+
+def test_images_of_numpy_in_any_order_and_a_generator() -> None:
+    make = views("simclr", size=8)
+    expected = make(IMAGES, torch.Generator().manual_seed(1))
+    last = IMAGES.movedim(1, 3).contiguous()
+    for images in (IMAGES.numpy(), last.movedim(3, 1), last.numpy().transpose(0, 3, 1, 2)):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = make(images, torch.Generator().manual_seed(1))
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+    with pytest.raises(ConfigError, match=r"generator=7: set generator to a torch\.Generator"):
+        make(IMAGES, 7)  # type: ignore[arg-type]
