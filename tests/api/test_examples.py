@@ -87,6 +87,7 @@ def test_results_are_read(example: Callable[..., list[str]], train: Callable[...
     pytest.importorskip("pandas")
     for loss in ("dcl", "infonce"):
         assert train(f"loss={loss}", "max_steps=2", "evaluate=[knn]")[0] == 0
-    lines = example("read_results")
+        lines = example("read_results")  # also of one run, in which nothing varies
+        assert lines[2].split()[0] == "dcl"
     assert [line.split()[0] for line in lines[2:4]] == ["dcl", "infonce"] and lines[2].split()[2:] == ["NaN", "1"]
     assert lines[-2].split()[1] == "2" and re.fullmatch(r"parameters: [\d,]+", lines[-1])

@@ -180,12 +180,16 @@ def test_the_seed_decides_the_draws() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"negatives": "queue"}, {"negatives": "memory_bank", "instances": 9}, {"positives": {"name": "nearest"}}]
+    "given",
+    [
+        {"negatives": "queue", "k": 8},
+        {"negatives": "memory_bank", "instances": 9, "k": 8},
+        {"positives": {"name": "nearest", "k": 8}},
+    ],
 )
 @pytest.mark.parametrize("kinds", [*itertools.permutations([torch.float16, torch.float32, torch.float64], 2)])
 def test_what_is_kept_takes_the_type_of_the_vectors(given: dict[str, Any], kinds: tuple[torch.dtype, ...]) -> None:
     """After vectors of another type, and after a cast of the network that the loss is a part of."""
-    given = {**given, "k": 8} if "negatives" in given else {"positives": {"name": "nearest", "k": 8}}
     values = []
     for first, second in (kinds, (torch.float64,) * 2):
         loss = PairLoss("dcl", 0.5, **given)
@@ -237,7 +241,7 @@ def test_half_precision_ends_at_the_loss(name: str, half: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "swd"])  # whose draws depend on the format
 def test_a_zero_vector_has_no_gradient_and_spoils_no_other(name: str, kind: torch.dtype) -> None:
     """As in double precision, in which the losses of lengths have a gradient for it."""
     grads = []
@@ -247,7 +251,7 @@ def test_a_zero_vector_has_no_gradient_and_spoils_no_other(name: str, kind: torc
         z = z.to(each).requires_grad_()
         loss = PairLoss(name, 0.5, **LOSSES[name])(*z, ids=IDS, **labels(name))
         loss.backward()  # type: ignore[union-attr]
-        assert z.grad is not None and (name in {*OF_LENGTHS, "swd"} or not z.grad[0, 2].any())
+        assert z.grad is not None and (name in OF_LENGTHS or not z.grad[0, 2].any())
         grads.append(z.grad.double())
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-3}[kind]
     largest = grads[1].abs().amax(2, keepdim=True)  # of each vector

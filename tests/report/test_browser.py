@@ -107,6 +107,14 @@ def test_filters_sorts_groups_and_compares(page: Page) -> None:
     assert page.locator("#curves .legend li").count() == 2
 
 
+def test_nothing_of_a_plot_is_uploaded(page: Page) -> None:
+    runs.grid()
+    open_report(page)
+    page.locator("#plots .js-plotly-plot").first.hover()
+    buttons = page.locator("#plots .modebar-btn").evaluate_all("all => all.map((each) => each.dataset.title)")
+    assert "Download plot as a PNG" in buttons and not [title for title in buttons if "hare" in title]
+
+
 def test_a_link_with_state_opens_the_same_view(page: Page) -> None:
     runs.grid()
     open_report(page, "#where=loss=dcl&sort=-knn/top1&theme=dark&run=grid/0000000000&smooth=0.5")

@@ -34,6 +34,14 @@ def test_hostile_texts_are_data_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert run["pictures"][0]["name"] == "'<img src=x>.png"
 
 
+def test_no_button_of_a_plot_uploads_it() -> None:
+    """Plotly 7 has one unless every plot refuses it; test_browser.py looks at the buttons themselves."""
+    charts = (html.SOURCE / "charts.js").read_text()
+    calls = re.findall(r"Plotly\.(?:newPlot|react)\(.*", "".join(p.read_text() for p in html.SOURCE.glob("*.js")))
+    assert len(calls) == 1 and "...local," in calls[0]
+    assert 'local = { showSendToCloud: false, plotlyServerURL: "" };' in charts
+
+
 def test_a_page_names_no_other_host_and_allows_no_network() -> None:
     text = html.render({"outputs": "o", "runs": [], "curves": []})
     own = re.sub(r'<script type="text/plain"[^>]*>[^<]*</script>', "", text)
