@@ -86,6 +86,16 @@ def test_a_rate_that_diverges_does_not_change_the_others() -> None:
     torch.testing.assert_close(weight[0], fit(x, y, [0.1], weight_decay=1e10)[0][0], rtol=1e-9, atol=0)
 
 
+def test_a_classifier_that_has_diverged_is_never_the_result() -> None:
+    """Its logits are NaN, of which the largest is the first: here the class of three images in four."""
+    splits = blobs(400, 1.0, 0), blobs(200, 1.0, 1)
+    train, test = (Images(split.parts, torch.where(split.labels == 3, 3, 0)) for split in splits)
+    metrics = dict(LinearProbe(lrs=[1e3, 0.1], weight_decay=1.0, epochs=50).run(raw(train, test)))
+    assert metrics["lr"] == 0.1
+    with pytest.raises(InvalidValue, match=r"lrs=\[1000.0\]: set lrs to lower ones: all classifiers have diverged"):
+        dict(LinearProbe(lrs=[1e3], weight_decay=1.0, epochs=50).run(raw(train, test)))
+
+
 def test_a_constant_dimension_is_ignored() -> None:
     x, y = data()
     constant = torch.full((len(x), 1), 7.0, dtype=x.dtype)

@@ -162,3 +162,16 @@ def test_lighting_leaves_gray_images_as_they_are() -> None:
 def test_windows_that_do_not_fit_the_layers_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=r"set windows to null, or \[size,stride\] for each of layers"):
         LinearOnImages(SIDE, **SETTINGS | wrong)
+
+
+@pytest.mark.parametrize("cause", ["rate", "maps"])
+def test_a_classifier_without_finite_outputs_has_no_accuracy(cause: str) -> None:
+    """At a rate that diverges, or on maps of a layer that overflow though the features behind it are finite."""
+    target = make_target()
+    if cause == "maps":
+        assert isinstance(target.network, TwoStages)
+        target.network.first.register_forward_hook(lambda *_: _[2] * float("inf"))
+        target.network.second.register_forward_pre_hook(lambda _, inputs: (inputs[0].nan_to_num(0, 0, 0),))
+    probe = LinearOnImages(SIDE, **(SETTINGS | ({"lr": 1e38} if cause == "rate" else {})))
+    with pytest.raises(InvalidValue, match=r"^lr=.*: set lr to a lower one: the classifier's outputs are not finite"):
+        dict(probe.run(target))

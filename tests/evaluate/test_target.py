@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.arrays import Images
-from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.projections import Projections
 from ssl_bench.evaluate.run import check_evaluators, run_evaluators
@@ -117,3 +117,13 @@ def test_refusals_name_the_evaluator() -> None:
     unlabelled = make_target(None, split(11), Images([split(1).parts[0]], torch.tensor([-1])))
     with pytest.raises(ConfigError, match=r"^evaluate\.knn: test labels are -1 to -1, not in \[0, 6\): set dataset to"):
         check_evaluators({"knn": KNN(k=5)}, [("/", unlabelled)])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 1e25])
+def test_features_without_a_finite_length_are_not_evaluated(value: float) -> None:
+    """The square of the last one is infinite in float32."""
+    network = Net()
+    with torch.no_grad():
+        network.head.bias[1] = value
+    with pytest.raises(RunError, match=r"outputs of the network \(projection\) are not finite"):
+        dict(KNN(k=3).run(make_target(network, split(20), split(10))))
