@@ -179,11 +179,13 @@ def test_numbers_of_numpy_and_another_default_device() -> None:
     """Who trains on a GPU sets it as the default device: random orders are drawn on the CPU all the same."""
     torch.set_default_device("meta")
     try:
-        found = linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS, epochs=np.int64(2), seed=np.int32(0))
+        numbers: dict[str, Any] = {"epochs": np.int64(2), "seed": np.int32(0)}
+        found = linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS, **numbers)
     finally:
         torch.set_default_device(None)
     assert found == EXPECTED[1]
-    assert knn(FEATURES, LABELS, QUERIES, np.int64(5), np.float32(0.1)).tolist() == EXPECTED[0]
+    numbers = {"k": np.int64(5), "temperature": np.float32(0.1)}
+    assert knn(FEATURES, LABELS, QUERIES, **numbers).tolist() == EXPECTED[0]
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,8 @@ def test_a_first_call_in_inference_mode() -> None:
 
 def test_numbers_of_images_and_classes_are_tensors_arrays_or_lists() -> None:
     kinds: list[Callable[[Tensor], Any]] = [Tensor.tolist, Tensor.numpy, Tensor.int, Tensor.short]
-    for name, more in (("dcl", {}), ("supcon", {}), ("sogclr", {"instances": 9})):
+    cases: list[tuple[str, dict[str, Any]]] = [("dcl", {}), ("supcon", {}), ("sogclr", {"instances": 9})]
+    for name, more in cases:
         loss = PairLoss(name, TAU, **more)
         expected = loss.eval()(*vectors(), ids=IDS + 2, **labels(name))
         for kind in kinds:
