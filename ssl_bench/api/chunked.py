@@ -47,8 +47,8 @@ def chunked(
         InvalidValue: ``chunk`` does not divide the batch, the loss is no number, or there is nothing to train.
     """
     views = list(views)
-    kinds = [type(view).__name__ for view in views]
-    require(len(views) > 0 and {*kinds} == {"Tensor"}, "views", kinds, "torch tensors [B, ...]")
+    fits = len(views) > 0 and all(isinstance(view, Tensor) and view.ndim > 0 for view in views)
+    require(fits, "views", [type(view).__name__ for view in views], "torch tensors [B, ...]")
     require(torch.is_grad_enabled(), "gradients", "disabled", "enabled: leave no_grad or inference_mode")
     images, chunk = len(views[0]), conf.checked(chunked, chunk=chunk)["chunk"]
     valid = chunk >= 1 and images % chunk == 0 and all(len(view) == images for view in views)

@@ -221,7 +221,7 @@ class PairLoss(nn.Module):
 
     def _check_views(self, views: list[Any]) -> None:
         shapes = [list(view.shape) if isinstance(view, Tensor) else [type(view).__name__] for view in views]
-        fits = len(views) >= 2 and all(len(shape) == 2 and shape == shapes[0] and shape[1] for shape in shapes)
+        fits = len(views) >= 2 and all(len(shape) == 2 and shape == shapes[0] and all(shape) for shape in shapes)
         require(fits, "views", shapes, "two or more torch tensors of one shape [B, D]")
         kinds = [f"{view.dtype} on {view.device}" for view in views]
         fits = all(view.is_floating_point() and view.device == views[0].device for view in views)
@@ -242,7 +242,7 @@ class PairLoss(nn.Module):
             return torch.arange(images, device=device) + rank() * images
         ids = integers("ids", ids, images)
         seen = (self._first_call or ids.device.type == "cpu") and not torch.compiler.is_compiling()
-        if instances is not None and images and seen:  # to look at them makes the host wait for a GPU
+        if instances is not None and seen:  # to look at them makes the host wait for a GPU
             least, most = map(int, ids.aminmax())
             require(least >= 0 and most < instances, "ids", f"{least} to {most}", remedy)
         return ids.to(device)

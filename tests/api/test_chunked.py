@@ -103,9 +103,9 @@ def test_chunks_under_autocast() -> None:
     ],
 )
 def test_what_cannot_be_trained_is_refused(given: dict[str, Any], sentence: str) -> None:
-    arguments: dict[str, Any] = {"encoder": network(), "loss": PairLoss("dcl"), "views": [*vectors()], "chunk": 2} | given
+    arguments: dict[str, Any] = {"encoder": network(), "loss": PairLoss("dcl"), "views": [*vectors()], "chunk": 2}
     with pytest.raises(InvalidValue) as refusal:
-        chunked(**arguments)
+        chunked(**(arguments | given))
     assert str(refusal.value).startswith(sentence)
 
 

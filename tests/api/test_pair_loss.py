@@ -386,6 +386,11 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"loss": "supcon"}, {"labels": torch.arange(4)}, "labels=torch.int64 [4]: set labels to integers [6], one for"),
     ({}, {"labels": torch.arange(6)}, "labels=given: set labels to null, or positives=label"),
     ({}, {"z1": torch.ones(6, 0), "z2": torch.ones(6, 0)}, "views=[[6,0],[6,0]]: set views to two or more torch"),
+    (
+        {"loss": "byol"},
+        {"z1": torch.ones(0, 5), "z2": torch.ones(0, 5)},
+        "views=[[0,5],[0,5]]: set views to two",
+    ),
     ({}, {"z1": None, "z2": None}, "views=[[NoneType]]: set views to two or more torch tensors of one shape [B, D]"),
     (
         {},
