@@ -208,6 +208,10 @@ class Dataset(ABC):
         """Open the labelled ``train`` or ``test`` split, for evaluation."""
         raise NotImplementedError
 
+    def class_names(self) -> list[str]:
+        """List the names of the classes in the order of their labels; empty if they are not known."""
+        return []
+
     def probes(self) -> "dict[str, Probe]":
         """The classification tasks that a network is evaluated on, by the name in the metrics.
 

@@ -1,6 +1,8 @@
 """Photos in a folder per class, ``<root>/<folder>/{train,val}/<class>/*.JPEG``, as ImageNet is commonly unpacked."""
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -12,11 +14,14 @@ from torch import Tensor
 
 from ssl_bench.data.arrays import Dataset, Source
 from ssl_bench.data.packed import Packed
-from ssl_bench.data.photos import Photos
+from ssl_bench.data.photos import FORMATS, Photos, endings
+from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import open_regular, read_bytes
 
-ENDINGS = (".jpeg", ".jpg", ".png", ".webp", ".gif")
+log = logging.getLogger("ssl_bench")
+JUNK = {"__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information", "lost+found", "__pycache__"}
+JUNK |= {"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r"}
 LAYOUT = (
     "ImageNet is ILSVRC2012_img_train.tar, which holds one tar per class, each to be unpacked as train/<class>/*.JPEG, "
     "and ILSVRC2012_img_val.tar, whose images are to be sorted into val/<class>/"
@@ -42,7 +47,10 @@ class Folder(Files):
 
     def __init__(self, folder: Path, classes: Sequence[str], workers: int | None) -> None:
         self.folder, self.classes = folder, classes
-        files = [images(folder / name) for name in classes]
+        listed = [_listed(folder / name) for name in classes]
+        files = [names for names, _ in listed]
+        if left := sum((others for _, others in listed), Counter[str]()):
+            log.warning("%s: left out, no image of %s: %s", folder, ", ".join(FORMATS), counted(left))
         labels = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(each) for each in files]))
         self._files = [file for each in files for file in each]
         super().__init__(labels, workers)
@@ -57,8 +65,13 @@ def images(folder: Path) -> list[str]:
     Raises:
         ConfigError: the folder cannot be read.
     """
+    return _listed(folder)[0]
+
+
+def _listed(folder: Path) -> tuple[list[str], Counter[str]]:
+    """The names of a folder's images, sorted, and how many other files it has of each ending."""
     try:
-        return _images(folder.absolute(), folder.stat().st_mtime_ns)
+        return _scanned(folder.absolute(), folder.stat().st_mtime_ns)
     except OSError as error:
         raise _unreadable(folder, error) from error
 
@@ -68,9 +81,30 @@ def _unreadable(folder: Path, error: OSError) -> ConfigError:
 
 
 @cache  # a run asks more than once, and listing ImageNet takes seconds
-def _images(folder: Path, changed: int) -> list[str]:
+def _scanned(folder: Path, changed: int) -> tuple[list[str], Counter[str]]:
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.name.lower().endswith(ENDINGS))
+        names = sorted(entry.name for entry in entries if is_visible(entry.name))
+    return [name for name in names if is_image(name)], Counter(ending(name) for name in names if not is_image(name))
+
+
+def is_visible(name: str) -> bool:
+    """Whether a file or folder counts: it is not hidden, and not one that a system leaves in every folder."""
+    return not name.startswith(".") and name.lower() not in JUNK
+
+
+def is_image(name: str) -> bool:
+    """Whether a visible file is taken for an image, by its ending."""
+    return name.lower().endswith(endings())
+
+
+def ending(name: str) -> str:
+    """The ending of a file's name in lower case, for messages."""
+    return Path(name).suffix.lower() or "without an ending"
+
+
+def counted(left: Counter[str]) -> str:
+    """How many files there are of each ending, the most first: ``12 .heic, 3 .txt``."""
+    return ", ".join(f"{count} {name}" for name, count in left.most_common())
 
 
 class FolderDataset(Dataset):
@@ -159,6 +193,9 @@ class FolderDataset(Dataset):
         classes = self.class_file.stem if self.class_file else "all"
         return self.folder / "packed" / f"{classes}_{self.resize}" / self.split_folders[name]
 
+    def class_names(self) -> list[str]:
+        return [] if self.packed else self.classes()
+
     def classes(self, folder: Path | None = None) -> list[str]:
         """List the classes of both splits, sorted.
 
@@ -176,7 +213,7 @@ class FolderDataset(Dataset):
                 )
             try:
                 with os.scandir(path) as entries:
-                    present[path] = {entry.name for entry in entries if entry.is_dir()}
+                    present[path] = {entry.name for entry in entries if entry.is_dir() and is_visible(entry.name)}
             except OSError as error:
                 raise _unreadable(path, error) from error
             if kept is not None:
@@ -199,7 +236,7 @@ class FolderDataset(Dataset):
             )
         for path in (path / name for path in present for name in classes):
             if not images(path):
-                raise ConfigError(f"{self._key}: {path} has no images ({', '.join(ENDINGS)})")
+                raise ConfigError(f"{self._key}: {path} has no images ({', '.join(FORMATS)})")
         return classes
 
     def _kept_classes(self) -> set[str] | None:
@@ -211,9 +248,3 @@ class FolderDataset(Dataset):
             reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
             remedy = "set dataset.classes to a file with one class per line"
             raise ConfigError(f"dataset.classes: {self.class_file} cannot be read ({reason}): {remedy}") from error
-
-
-def few(names: Sequence[str]) -> str:
-    """Join the first three names, with the number of the others."""
-    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + rest

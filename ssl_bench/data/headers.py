@@ -1,8 +1,8 @@
 """A quick look at every image of a dataset before anything is trained: which are broken, and a hash of them all.
 
 Of each image the header is read, and the mark at the end of the file that a copy which was cut short does not have. An
-image of a format without such a mark is decoded. What was found is kept in the user's cache folder, under the names,
-sizes and times of the files, so that a grid looks once.
+image of a format without such a mark, and grey of more than 8 bits, is decoded. What was found is kept in the user's
+cache folder, under the names, sizes and times of the files, so that a grid looks once.
 """
 
 import contextlib
@@ -17,34 +17,45 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ssl_bench import files
-from ssl_bench.data.photos import opened
+from ssl_bench.data.photos import OutOfRange, grey_shares, is_deep, opened, to_rgb
 from ssl_bench.hardware import available_cores
 
 EDGE = 4096  # bytes at the start and at the end of an image that its mark depends on
 END = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
+MOST_PIXELS = 512  # of a JPEG for each byte: a bit for 8 x 8 of them
+VERSION = 2  # of what a look finds
 FEW = 2000  # images that are looked at within a second or so: no progress bar
 
 _LOOKS: dict[Path, dict[str, Any]] = {}  # of this process
 
-Look = tuple[int, str, str]  # size in bytes, mark of the content, what is wrong or ""
+Look = tuple[int, str, str, float | None]  # bytes, mark of the content, what is wrong or "", see brightest
 
 
 def look(file: BinaryIO, whole: bool) -> Look:
     """Look at one image. Its mark is the CRC-32 of both of its ends, or with ``whole`` the SHA-256 of all bytes."""
     size = file.seek(0, SEEK_END)
     start, end = _at(file, 0), _at(file, max(0, size - EDGE))
-    mark = f"{zlib.crc32(start + end):08x}"
+    mark, brightest = f"{zlib.crc32(start + end):08x}", None
     if whole:
         file.seek(0)
         mark = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BytesIO is one, too
     try:
         file.seek(0)
         with opened(file) as image:
-            if image.format not in END or END[image.format] not in end:
+            form, pixels = image.format, image.width * image.height
+            if is_deep(image):
+                brightest = float(grey_shares(image).max())
+            elif form not in END or END[form] not in end:
+                to_rgb(image)
+            elif pixels > MOST_PIXELS * size:
+                if END[form] == END["JPEG"]:  # which would be decoded as grey
+                    raise ValueError("cut short")
                 image.load()
+    except OutOfRange as error:
+        return size, mark, str(error), None
     except (OSError, ValueError) as error:
-        return size, mark, "empty" if not size else "no image" if "cannot identify" in str(error) else "damaged"
-    return size, mark, ""
+        return size, mark, "empty" if not size else "no image" if "cannot identify" in str(error) else "damaged", None
+    return size, mark, "", brightest
 
 
 def _at(file: BinaryIO, place: int) -> bytes:
@@ -69,34 +80,47 @@ def look_at_all(
         stamp: plain values that change whenever an image may have changed.
 
     Returns:
-        ``content``, ten digits for the names, labels, sizes and marks of the images that are not broken, and
-        ``broken``, what is wrong with the others by name.
+        ``content``, ten digits for the names, labels, sizes and marks of the images that are not broken; ``broken``,
+        what is wrong with the others by name; and ``brightest``, the highest value of the images of more than 8 bits,
+        as a share of the range of its type, None without such images.
     """
-    place = _cache(json.dumps([names, labels, whole, stamp]))
-    if isinstance(known := _LOOKS.get(place) or files.read_json(place), dict):
-        return known
+    place = _cache(json.dumps([VERSION, names, labels, whole, stamp]))
+    if _is_found(known := _LOOKS.get(place) or files.read_json(place)):
+        return known  # type: ignore[no-any-return]
 
-    def one(i: int) -> Look:
+    def one(i: int) -> Look | str:
         try:
             with open_image(i) as file:
                 return look(file, whole)
         except OSError as error:
-            return 0, "", error.strerror or str(error)
+            return error.strerror or str(error)
 
     with ThreadPoolExecutor(4 * available_cores()) as pool:  # more than cores: a network disk answers slowly
         looks = list(_shown(pool.map(one, range(len(names))), len(names)))
     content, broken = hashlib.sha256(), dict[str, str]()
-    for name, label, (size, mark, wrong) in zip(names, labels, looks, strict=True):
+    for name, label, seen in zip(names, labels, looks, strict=True):
+        size, mark, wrong, _ = seen if isinstance(seen, tuple) else (0, "", seen, None)
         if wrong:
             broken[name] = wrong
         else:
             content.update(f"{name}\0{label}\0{size}\0{mark}\n".encode(errors="surrogateescape"))
-    found = {"content": content.hexdigest()[:10], "broken": broken}
+    deep = [seen[3] for seen in looks if isinstance(seen, tuple) and seen[3] is not None]
+    found = {"content": content.hexdigest()[:10], "broken": broken, "brightest": max(deep, default=None)}
     _LOOKS[place] = found
-    with contextlib.suppress(OSError):  # the home directory may be read-only
-        place.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(place, found)
+    if all(isinstance(seen, tuple) for seen in looks):  # a file that could not be opened may be there the next time
+        with contextlib.suppress(OSError):  # the home directory may be read-only
+            place.parent.mkdir(parents=True, exist_ok=True)
+            files.write_json(place, found)
     return found
+
+
+def _is_found(value: Any) -> bool:
+    """Whether a value, as of a file that may be damaged, is what :func:`look_at_all` returns."""
+    if not isinstance(value, dict) or not isinstance(value.get("content"), str):
+        return False
+    broken, brightest = value.get("broken"), value.get("brightest", "")
+    texts = isinstance(broken, dict) and all(isinstance(wrong, str) for wrong in broken.values())
+    return texts and (brightest is None or isinstance(brightest, float))
 
 
 def _cache(text: str) -> Path:
@@ -105,7 +129,7 @@ def _cache(text: str) -> Path:
     return Path(folder, "ssl_bench", name) if os.path.isabs(folder) else Path(os.devnull)  # a user without a home
 
 
-def _shown(looks: Iterable[Look], count: int) -> Iterable[Look]:
+def _shown(looks: Iterable[Look | str], count: int) -> Iterable[Look | str]:
     from rich.console import Console
     from rich.progress import track
 

@@ -1,7 +1,9 @@
 """A dataset of Hugging Face on disk, ``dataset=hf``: what ``save_to_disk`` of the package ``datasets`` has written, or
 a folder of parquet files. Its classes and splits are found as those of a folder of images."""
 
-from collections.abc import Sequence
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from io import BytesIO
 from pathlib import Path
@@ -11,10 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssl_bench.data.own import TESTS, Listing, OwnImages
+from ssl_bench.data.folder import is_visible
+from ssl_bench.data.own import Listing, OwnImages
 from ssl_bench.data.photos import Photos
+from ssl_bench.data.splits import few, find_splits, in_order, split_name
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import open_regular
+
+IMAGES = ("image", "img", "images", "picture", "photo", "jpg", "jpeg", "png", "webp")  # columns, if none has images
+LABELS = ("label", "labels", "cls", "class", "target", "fine_label")  # columns, if none has classes
+Value = int | str | None  # of a label
 
 
 class StoredImages(Photos):
@@ -46,8 +54,11 @@ class StoredImages(Photos):
 
 
 def stored_bytes(rows: Any, column: str, split: str, row: int) -> bytes:
-    """The encoded image of a row. Raises OSError if it has none."""
-    value = rows[split][row][column]
+    """The encoded image of a row. Raises OSError if it has none, or if it cannot be read."""
+    try:
+        value = rows[split][row][column]
+    except Exception as error:  # pyarrow raises many kinds of errors
+        raise OSError(0, f"the row cannot be read: {_reason(error)}") from error
     if value and value["bytes"] is None and value["path"]:
         with open_regular(value["path"]) as file:
             return file.read()
@@ -62,7 +73,8 @@ class HuggingFace(OwnImages):
     Args:
         path: the folder.
         image: the column of the images; None: the only one with images.
-        label: the column of the labels; None: the only one with classes, or one named label; no column: no classes.
+        label: the column of the labels, whose values are the classes: whole numbers, text, or true and false; None: the
+            only one with classes, or one of the names in ``LABELS``; no column: no classes.
     """
 
     key = "path"
@@ -77,43 +89,78 @@ class HuggingFace(OwnImages):
         return self.path.absolute()
 
     @cached_property
-    def _opened(self) -> tuple[dict[str, Any], str, dict[str, list[int]]]:
-        """The splits with an undecoded image column only, the name of that column, and the labels of the splits."""
-        splits = _splits_on_disk(self.place)
-        from datasets import Image
+    def _opened(self) -> tuple[dict[str, Any], str, dict[str, list[Value]], list[str]]:
+        """The splits with an undecoded image column only, the name of that column, the labels of the splits, notes."""
+        splits, notes = _splits_on_disk(self.place)
+        with _one_sentence(self.place):
+            from datasets import Image
 
-        features = next(iter(splits.values())).features
-        kinds = {name: type(feature).__name__ for name, feature in features.items()}
-        images = [name for name, kind in kinds.items() if kind == "Image"] or [
-            n for n in ("image", "img") if n in kinds
-        ]
-        labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
-        labels = labels or [name for name in ("label", "labels") if name in kinds]
-        image = self.image or (images[0] if len(images) == 1 else "")
-        require(image in kinds, "dataset.image", self.image, f"the column of the images, one of {', '.join(kinds)}")
-        label = self.label or (labels[0] if len(labels) == 1 else None)
-        known = label in kinds if self.label else len(labels) < 2
-        require(known, "dataset.label", self.label, f"the column of the labels, one of {', '.join(labels or kinds)}")
-        rows = {n: split.select_columns([image]).cast_column(image, Image(decode=False)) for n, split in splits.items()}
-        return rows, image, {name: _labels(split, label) for name, split in splits.items()}
+            features = next(iter(splits.values())).features
+            readable = [name for name, feature in features.items() if _holds_images(feature)]
+            images = [name for name in readable if type(features[name]).__name__ == "Image"]
+            images = images or [name for name in readable if name.lower() in IMAGES]
+            image = self.image or (images[0] if len(images) == 1 else "")
+            of_images = f"the column of the images, one of {', '.join(readable) or 'none: no column can have any'}"
+            require(image in readable, "dataset.image", self.image, of_images)
+            label = self.label or self._find_label(features)
+            others = [name for name in features if name != image]
+            known = label is None or label in others
+            require(known, "dataset.label", self.label, f"the column of the labels, one of {', '.join(others)}")
+            if label is None and others:
+                notes = [*notes, f"dataset.label can be one of {few(others)}"]
+            if len({str(split.features.get(label)) for split in splits.values()}) > 1:
+                raise ConfigError(f"dataset.label={label}: this column has another type or other classes in each split")
+            self._names = list(getattr(features.get(label), "names", None) or [])
+            rows = {
+                n: split.select_columns([image]).cast_column(image, Image(decode=False)) for n, split in splits.items()
+            }
+            return rows, image, {n: _labels(split, label) for n, split in splits.items()}, notes
+
+    def _find_label(self, features: Any) -> str | None:
+        """The column of the labels, None without one. Raises InvalidValue if there are several."""
+        found = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
+        found = found or [name for name in features if name.lower() in LABELS]
+        require(len(found) < 2, "dataset.label", None, f"the column of the labels, one of {', '.join(found)}")
+        return found[0] if found else None
 
     def listing(self) -> Listing:
-        _, _, labels = self._opened
-        train = "train" if "train" in labels else next(iter(labels))
-        labelled = min(labels[train], default=-1) >= 0
+        _, _, labels, notes = self._opened
+        rename = "save the one to train on as train, and the other one as test"
+        try:
+            splits = find_splits(labels, rename)
+            if splits is None and "train" not in labels and len(labels) > 1:
+                raise ConfigError(f"which of the splits {few(list(labels))} is to be trained on is not clear: {rename}")
+        except ConfigError as error:
+            raise ConfigError(f"dataset.path={self.path}: {error}") from error
+        train, tests = splits or ("train" if "train" in labels else next(iter(labels)), [])
+        without = sum(value is None for value in labels[train])
+        if 0 < without < len(labels[train]):
+            raise ConfigError(
+                f"dataset.path={self.path}: {without} of {len(labels[train])} rows of {train} have no label: remove "
+                "them, or set dataset.label to another column"
+            )
         # A test split whose labels are secret is none here.
-        fitting = [name for name in TESTS if name in labels and (min(labels[name], default=-1) >= 0) == labelled]
-        test = next((name for name in fitting if name != train), None)
+        test = next((name for name in tests if labels[name] and (None in labels[name]) == bool(without)), None)
         used = [train, test] if test else [train]
+        values = sorted({value for value in labels[train] if value is not None})  # type: ignore[type-var]
+        classes = in_order(str(value) for value in values) if values and isinstance(values[0], str) else values
+        if unknown := [value for value in labels[test or train] if value is not None and value not in classes]:
+            raise ConfigError(
+                f"dataset.path={self.path}: {test} has the class {unknown[0]}, which {train} does not have: remove its "
+                "rows, or set dataset.label to another column"
+            )
         names = [f"{split}/{i}" for split in used for i in range(len(labels[split]))]
-        every = [value for split in used for value in labels[split]]
-        if not names:
+        if not labels[train]:
             raise ConfigError(f"dataset.path={self.path}: it has no rows")
+        number = {value: i for i, value in enumerate(classes)} | {None: -1}
         is_test = [name.startswith(f"{test}/") for name in names] if test else None
-        return Listing(names, every if labelled else [-1] * len(every), is_test, max(every) + 1 if labelled else 0)
+        unused = [f"not used: {len(labels[name])} in {name}" for name in labels if name not in used]
+        every = [number[value] for split in used for value in labels[split]]
+        known = dict(enumerate(self._names))
+        return Listing(names, every, is_test, [str(known.get(v, v)) for v in classes], [*notes, *unused], test or "")  # type: ignore[arg-type]
 
     def open_image(self, listing: Listing, i: int) -> BinaryIO:
-        rows, column, _ = self._opened
+        rows, column, *_ = self._opened
         split, _, row = listing.names[i].partition("/")
         return BytesIO(stored_bytes(rows, column, split, int(row)))
 
@@ -122,44 +169,98 @@ class HuggingFace(OwnImages):
         return [[str(path.relative_to(self.place)), path.stat().st_size, path.stat().st_mtime_ns] for path in found]
 
     def photos(self, listing: Listing, ids: Sequence[int]) -> Photos:
-        rows, column, _ = self._opened
+        rows, column, *_ = self._opened
         pairs = [(name.partition("/")[0], int(name.partition("/")[2])) for name in (listing.names[i] for i in ids)]
         return StoredImages(rows, column, pairs, torch.tensor([listing.labels[i] for i in ids]), self.workers)
 
 
-def _labels(split: Any, column: str | None) -> list[int]:
-    if column is None:
-        return [-1] * len(split)
-    values = split[column]
-    if not all(isinstance(value, int) for value in values):
-        raise ConfigError(f"dataset.label={column}: this column has other values than whole numbers: set another one")
-    return list(values)
+def _holds_images(feature: Any) -> bool:
+    """Whether a column may have images: encoded, or their paths."""
+    kind = type(feature).__name__
+    return kind == "Image" or (
+        kind == "Value" and feature.dtype in ("binary", "large_binary", "string", "large_string")
+    )
+
+
+def _labels(split: Any, column: str | None) -> list[Value]:
+    """The class of each row, None for a row without one."""
+    return [None] * len(split) if column is None else [_label(value, column) for value in split[column]]
+
+
+def _label(value: Any, column: str) -> Value:
+    if value is None or value in (-1, "") or value != value:  # NaN
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, int | str):
+        return value
+    raise ConfigError(
+        f"dataset.label={column}: {str(value)[:40]} is no class: set dataset.label to a column of whole numbers or text"
+    )
+
+
+def _reason(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+@contextlib.contextmanager
+def _one_sentence(folder: Path) -> Iterator[None]:
+    """Refuse a folder in which the package ``datasets`` fails; it and pyarrow raise many kinds of errors."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        reason = _reason(error)
+        raise ConfigError(f"dataset.path={folder}: no dataset of Hugging Face can be read there ({reason})") from error
 
 
 @cache
-def _splits_on_disk(folder: Path) -> dict[str, Any]:
-    """The splits of a dataset by name, memory-mapped.
+def _splits_on_disk(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The splits of a dataset by name, memory-mapped, and what the user has to know.
 
     Raises:
-        ConfigError: the package ``datasets`` is missing, or the folder is no dataset.
+        ConfigError: the package ``datasets`` is missing, or the folder is no dataset, or has several.
     """
     try:
         import datasets
     except ImportError as error:
         raise ConfigError('dataset=hf needs the package datasets: pip install "ssl-bench[hf]"') from error
     require(folder.is_dir(), "dataset.path", str(folder), "a folder: there is none of that name")
-    parquet = sorted(folder.rglob("*.parquet"))
-    try:
-        if parquet:  # train-00000-of-00001.parquet, or train/0000.parquet
-            data: dict[str, list[str]] = {}
-            for path in parquet:
-                words = [*path.name.replace(".", "-").split("-"), path.parent.name]
-                split = next((name for name in ("train", *TESTS) if name in words), "train")
-                data.setdefault(split, []).append(str(path))
+    with _one_sentence(folder):
+        found = sorted(path.relative_to(folder) for path in folder.rglob("*.parquet"))
+        parquet = [path for path in found if all(map(is_visible, path.parts))]
+        notes = [f"a copy of the parquet files is in {datasets.config.HF_DATASETS_CACHE}"] if parquet else []
+        if parquet:
+            data = {name: [str(folder / path) for path in paths] for name, paths in _parquet_splits(parquet).items()}
             opened = datasets.load_dataset("parquet", data_files=data)
         else:
             opened = datasets.load_from_disk(str(folder))
-    except (FileNotFoundError, ValueError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"dataset.path={folder}: no dataset of Hugging Face can be read there ({reason})") from error
-    return dict(opened) if isinstance(opened, dict) else {"train": opened}
+        return dict(opened) if isinstance(opened, dict) else {"train": opened}, notes
+
+
+def _parquet_splits(paths: Sequence[Path]) -> dict[str, list[Path]]:
+    """Paths by their split, which the name of the file or of a folder has: train-0-of-2.parquet, test/0.parquet.
+
+    Raises:
+        ConfigError: the names differ in more than the split and the numbers of files: these are several datasets.
+    """
+    splits: dict[str, list[Path]] = {}
+    datasets: dict[str, Path] = {}
+    for path in paths:
+        *folders, name = ([word for word in re.split(r"[\W_]+", part) if word] for part in path.with_suffix("").parts)
+        holder = next((words for words in (name, *reversed(folders)) if any(map(split_name, words))), [])
+        split = next(filter(split_name, holder), "")
+        # 00000-of-00002 are numbers of files, and so is what has a digit behind the split, as a hash.
+        start = name.index(split) if holder is name else 0
+        number = re.compile(r".*\d|of$" if holder is name else r"\d+$|of$")
+        rest = [word for i, word in enumerate(name) if i < start or not number.match(word)]
+        key = " ".join(word for words in (*folders, rest) for word in words if word is not split)
+        splits.setdefault(split or "train", []).append(path)
+        datasets.setdefault(key, path)
+    if len(datasets) > 1:
+        raise ConfigError(
+            f"dataset.path: {few(list(map(str, datasets.values())))} are parquet files of {len(datasets)} datasets: set "
+            "dataset.path to a folder with the files of one, named as train-0.parquet, train-1.parquet, test-0.parquet"
+        )
+    return splits

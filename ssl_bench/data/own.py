@@ -1,7 +1,7 @@
 """Images of the user's own, whose classes and splits are found, not set; and a folder of such images.
 
-``dataset=folder`` reads every image below a folder. Its classes are the names of the folders that the images are in;
-its test split is a folder beside ``train``, or a share of the images that is held out.
+``dataset=folder`` reads every image below a folder. Classes and a test split are found by :mod:`ssl_bench.data.layout`;
+without a test split a share of the images is held out.
 
 What is found is written into the configuration (:func:`ssl_bench.config.found.find_images`), and its hash is part of
 the run's identity: names and sizes of the images and a checksum of the first and last 4 KiB of each. Neither times nor
@@ -9,10 +9,9 @@ the place of the folder count, so a copy is the same dataset.
 """
 
 import hashlib
-import os
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -21,15 +20,16 @@ import torch
 from torch import Tensor
 
 from ssl_bench.data.arrays import Dataset
-from ssl_bench.data.folder import Files, few
+from ssl_bench.data.folder import Files, counted
 from ssl_bench.data.headers import look_at_all
-from ssl_bench.data.photos import Photos
-from ssl_bench.errors import ConfigError, InvalidValue, require
+from ssl_bench.data.layout import Tree, arrange, walk
+from ssl_bench.data.photos import FORMATS, Photos
+from ssl_bench.data.splits import few
+from ssl_bench.errors import ConfigError, InvalidValue, printable, require
 from ssl_bench.files import open_regular
 
-ENDINGS = (".jpeg", ".jpg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-TESTS = ("test", "val", "valid", "validation")  # names of a test split beside "train", the first that fits
 MOST_NEIGHBOURS = 200
+DARKEST = 0.25  # highest value of all images of more than 8 bits that have their whole range; 14 of 16 bits do not
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,17 @@ class Listing:
         names: of each image, without the place of the dataset.
         labels: of each image, -1 without classes.
         test: whether each image is of the test split; None if the dataset has none.
-        classes: number of classes.
+        classes: name of each class.
+        notes: what is not used, and other words for the user.
+        test_name: of the test split.
     """
 
     names: list[str]
     labels: list[int]
     test: list[bool] | None
-    classes: int
+    classes: list[str]
+    notes: list[str] = field(default_factory=list)
+    test_name: str = ""
 
 
 class OwnImages(Dataset):
@@ -106,6 +110,10 @@ class OwnImages(Dataset):
     def stamp(self, listing: Listing) -> list[Any]:
         """Plain values that change whenever an image may have changed."""
 
+    def same(self, listing: Listing) -> list[int]:
+        """The first image of the listing that is the same file as each one."""
+        return list(range(len(listing.names)))
+
     @abstractmethod
     def photos(self, listing: Listing, ids: Sequence[int]) -> Photos:
         """The images ``ids`` of the listing as a split."""
@@ -116,7 +124,7 @@ class OwnImages(Dataset):
         Raises:
             ConfigError: there are no images, or too many broken ones.
         """
-        count, classes = self.check(), self._listing.classes
+        count, classes = self.check(), len(self._listing.classes)
         require(self.given_classes in (None, classes), "dataset.num_classes", self.given_classes, f"{classes} or null")
         neighbours = max(1, min(MOST_NEIGHBOURS, count // 50))
         return {
@@ -129,12 +137,16 @@ class OwnImages(Dataset):
 
     def summary(self) -> str:
         """Say in a sentence what was found."""
-        (train, test), broken = self._splits, self._look["broken"]
-        kind = f"{self._listing.classes} classes" if self._listing.classes else "no classes"
-        held_out = "" if self._listing.test else f" (held out: dataset.test_share={self.test_share:g})"
+        (train, test), broken, listing = self._splits, self._look["broken"], self._listing
+        kind = f"{len(listing.classes)} classes ({few(listing.classes)})" if listing.classes else "no classes"
+        held_out = f" ({listing.test_name})" if listing.test else f" (held out: dataset.test_share={self.test_share:g})"
         names = [f"{name} ({wrong})" for name, wrong in broken.items()]
-        left_out = f"; {len(broken)} broken left out: {few(names)}" if broken else ""
-        return f"{self.place}: {kind}, {len(train)} images to train on, {len(test)} to test{held_out}{left_out}"
+        notes = [*listing.notes, *([f"{len(broken)} broken left out: {few(names)}"] if broken else [])]
+        found = f"{self.place}: {kind}, {len(train)} images to train on, {len(test)} to test{held_out}"
+        return printable("; ".join([found, *notes]))
+
+    def class_names(self) -> list[str]:
+        return self._listing.classes
 
     @cached_property
     def _listing(self) -> Listing:
@@ -155,9 +167,15 @@ class OwnImages(Dataset):
         if len(broken) > self.skip_broken * count:
             share = max(0.001, -(-1000 * len(broken) // count) / 1000)
             names = few([f"{name} ({wrong})" for name, wrong in broken.items()])
+            remedy = f", or set dataset.skip_broken to {share:g} to leave them out" if share < 1 else ""
             raise ConfigError(
                 f"dataset.skip_broken={self.skip_broken:g}: {len(broken)} of {count} images in {self.place} are "
-                f"broken, {names}: replace or remove them, or set dataset.skip_broken to {share:g} to leave them out"
+                f"broken, {names}: replace or remove them{remedy}"
+            )
+        if (brightest := found["brightest"]) is not None and brightest < DARKEST:
+            raise ConfigError(
+                f"dataset.{self.key}={self.place}: the images of more than 8 bits would be almost black: their highest "
+                f"value is {brightest:.2g} of the range of their type: save them with the whole range, or with 8 bits"
             )
         if self.content not in (None, found["content"]):
             raise ConfigError(
@@ -169,8 +187,11 @@ class OwnImages(Dataset):
     @cached_property
     def _splits(self) -> tuple[list[int], list[int]]:
         """The images to train and to test on, without broken ones."""
-        listing, broken = self._listing, self._look["broken"]
+        listing, broken, same = self._listing, self._look["broken"], self.same(self._listing)
         kept = [i for i, name in enumerate(listing.names) if name not in broken]
+        if lost := {*range(len(listing.classes))}.difference(listing.labels[i] for i in kept):
+            names = few([listing.classes[label] for label in sorted(lost)])
+            raise ConfigError(f"dataset.{self.key}={self.place}: all images of {names} are broken: replace them")
         if listing.test is not None:
             test = {i for i in kept if listing.test[i]}
         else:
@@ -179,10 +200,18 @@ class OwnImages(Dataset):
                 members.setdefault(listing.labels[i], []).append(i)
             for each in members.values():
                 count = max(round(self.test_share * len(each)), int(len(each) > 1))
-                test.update(sorted(each, key=lambda i: self._lot(listing.names[i]))[:count])
+                drawn = {same[i] for i in sorted(each, key=lambda i: self._lot(listing.names[same[i]]))[:count]}
+                test.update(i for i in each if same[i] in drawn)  # links to one file go together
         train = [i for i in kept if i not in test]
         if not train or not test:
             raise ConfigError(f"{self.place} has {len(train)} images to train on and {len(test)} to test: add some")
+        first = {same[i]: i for i in reversed(train)}
+        if both := [i for i in sorted(test) if same[i] in first]:
+            pair = f"{listing.names[both[0]]} is {listing.names[first[same[both[0]]]]}"
+            raise ConfigError(
+                f"dataset.{self.key}={self.place}: {len(both)} of {len(test)} images to test are also trained on, as "
+                f"links to the same files ({pair}): remove the links"
+            )
         return train, sorted(test)
 
     def _lot(self, name: str) -> str:
@@ -224,8 +253,9 @@ class OwnFolder(OwnImages):
 
     Args:
         root: the folder.
-        classes: ``folders``: an image's class is the folder, below ``root`` or below a split, that it is in; ``none``:
-            there are none; ``auto``: ``folders`` if there are two or more of them, and no image beside them.
+        classes: ``folders``: an image's class is the highest folder, below ``root`` or below a split, that it is in,
+            not counting folders that stand alone; ``none``: there are none; ``auto``: ``folders`` if there are two or
+            more of them, and no image beside them.
     """
 
     key = "root"
@@ -239,68 +269,42 @@ class OwnFolder(OwnImages):
     def place(self) -> Path:
         return self.root.absolute()
 
-    def listing(self) -> Listing:
+    @cached_property
+    def _tree(self) -> Tree:
         require(self.place.is_dir(), "dataset.root", str(self.root), "a folder of images: there is none of that name")
         try:
-            names = sorted(_images(self.place))
+            return walk(self.place)
         except OSError as error:
             raise ConfigError(f"dataset.root={self.root}: {error.filename}: {error.strerror}") from error
-        if not names:
-            raise ConfigError(f"dataset.root={self.root}: there is no image in it ({', '.join(ENDINGS)})")
-        parts = [name.split("/") for name in names]
-        tops = {part[0] for part in parts if len(part) > 1}
-        alone = tops == {"train"} and all(len(part) > 1 for part in parts)  # a train folder and nothing else
-        tests = [name for name in TESTS if name in tops] if "train" in tops else []
 
-        def classes_of(split: str) -> list[str]:
-            return self._classes([part[1:] for part in parts if part[0] == split])
+    def listing(self) -> Listing:
+        left = counted(self._tree.all_left())
+        if not self._tree.images:
+            found = f": it has {left}" if left else ""
+            raise ConfigError(f"dataset.root={self.root}: there is no image in it ({', '.join(FORMATS)}){found}")
+        try:
+            layout = arrange(self._tree, self.classes)
+        except InvalidValue:
+            raise
+        except ConfigError as error:
+            raise ConfigError(f"dataset.root={self.root}: {error}") from error
+        loops = [f"{len(self._tree.loops)} links to a folder above them left out: {few(self._tree.loops)}"]
+        notes = [*layout.notes, *([f"{left} left out"] if left else []), *(loops if self._tree.loops else [])]
+        return Listing(layout.names, layout.labels, layout.test, layout.classes, notes, layout.test_name)
 
-        classes = classes_of("train") if tests or alone else self._classes(parts)
-        # A test folder without the classes, as of a competition, is no test split here.
-        test = next((name for name in tests if classes_of(name) == classes), None)
-        if tests and test is None:
-            raise ConfigError(
-                f"dataset.root={self.root}: train and {tests[0]} must have the same classes, and those of train are "
-                f"{few(classes) or 'none'}: rename the folders of one, or set dataset.classes to none"
-            )
-        kept = [part for part in parts if test is None or part[0] in ("train", test)]
-        label, at = {name: i for i, name in enumerate(classes)}, int(bool(test or alone))
-        labels = [label[part[at]] if classes else -1 for part in kept]
-        is_test = [part[0] == test for part in kept] if test else None
-        return Listing(["/".join(part) for part in kept], labels, is_test, len(classes))
-
-    def _classes(self, parts: Sequence[Sequence[str]]) -> list[str]:
-        """The names of the classes of images whose paths, in parts, are given; sorted."""
-        names = sorted({part[0] for part in parts if len(part) > 1})
-        beside = any(len(part) == 1 for part in parts)
-        if self.classes == "folders" and (beside or len(names) < 2):
-            remedy = "auto or none: it takes two folders or more, and no image beside them"
-            raise InvalidValue("dataset.classes", self.classes, remedy)
-        return names if self.classes != "none" and len(names) > 1 and not beside else []
+    def same(self, listing: Listing) -> list[int]:
+        first: dict[Any, int] = {}
+        found = (self._tree.images[name] for name in listing.names)
+        ids = [(each.st_dev, each.st_ino) if each and each.st_ino else i for i, each in enumerate(found)]
+        return [first.setdefault(file, i) for i, file in enumerate(ids)]
 
     def open_image(self, listing: Listing, i: int) -> BinaryIO:
         return open_regular(self.place / listing.names[i])
 
     def stamp(self, listing: Listing) -> list[Any]:
-        found = [(self.place / name).stat() for name in listing.names]
-        return [[each.st_size, each.st_mtime_ns] for each in found]
+        found = (self._tree.images[name] for name in listing.names)
+        return [each and [each.st_size, each.st_mtime_ns] for each in found]
 
     def photos(self, listing: Listing, ids: Sequence[int]) -> Photos:
         names, labels = [listing.names[i] for i in ids], torch.tensor([listing.labels[i] for i in ids])
         return ImageFiles(self.place, names, labels, self.workers)
-
-
-def _images(folder: Path) -> Iterator[str]:
-    """Paths of the images below a folder, relative to it. A link to a folder that is being searched is left out."""
-    seen = set[str]()
-    for path, inside, names in os.walk(folder, onerror=_raise, followlinks=True):
-        seen.add(os.path.realpath(path))
-        visible = [n for n in inside if n[0] != "." and n not in ("__MACOSX", "@eaDir")]
-        inside[:] = [n for n in visible if os.path.realpath(os.path.join(path, n)) not in seen]
-        below = os.path.relpath(path, folder)
-        start = "" if below == "." else f"{below}/"
-        yield from (f"{start}{n}" for n in names if n[0] != "." and n.lower().endswith(ENDINGS))
-
-
-def _raise(error: OSError) -> None:
-    raise error

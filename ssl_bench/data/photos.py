@@ -25,12 +25,14 @@ from ssl_bench.files import open_regular
 from ssl_bench.hardware import available_cores
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL.Image import Image
 
 log = logging.getLogger("ssl_bench")
 T = TypeVar("T")
 MAX_DAMAGED = 0.001  # largest share of damaged images in a split
-FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF")  # Pillow would start another program for some others
+# Formats of Pillow that are read; for some others it would start another program.
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM")
 JPEG = [0xFF, 0xD8, 0xFF]  # its first bytes
 RGB = 3  # torchvision.io.ImageReadMode.RGB
 
@@ -117,10 +119,11 @@ class Photos(Source):
 
 
 def decode(data: Tensor, upright: bool = False) -> Tensor:
-    """Decode JPEG, PNG, GIF, WebP, BMP or TIFF, detected from the content: uint8 [k] -> uint8 [3, h, w].
+    """Decode an image of one of ``FORMATS``, detected from the content: uint8 [k] -> uint8 [3, h, w].
 
     As in torchvision's ImageFolder, grey becomes three equal channels, CMYK is converted, an alpha channel is dropped
     and EXIF's orientation is ignored unless the image is to be ``upright``. Of a moving picture the first frame counts.
+    Grey of more than 8 bits is scaled by the range of its type (:func:`grey_shares`).
 
     Raises:
         RuntimeError, OSError, ValueError: the data is damaged, or no picture.
@@ -145,14 +148,70 @@ def _native() -> Callable[[Tensor, int, bool], Tensor] | None:
 
 def _pillow(data: Tensor, upright: bool) -> Tensor:
     import numpy as np
-    from PIL import ImageOps
 
-    with opened(BytesIO(data.numpy().tobytes())) as opened_image:
-        image = ImageOps.exif_transpose(opened_image) if upright else opened_image
-        if image.mode.startswith("I"):  # PNG of 16 bits
-            grey = torch.from_numpy(np.array(image).astype(np.int32) >> 8).byte()
-            return grey.expand(3, -1, -1).contiguous()
-        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+    with opened(BytesIO(data.numpy().tobytes())) as image:
+        return torch.from_numpy(np.array(to_rgb(image, upright))).permute(2, 0, 1)
+
+
+def is_deep(image: "Image") -> bool:
+    """Whether an image is grey of more than 8 bits, as integers or floats."""
+    return image.mode[0] in "IF"
+
+
+def to_rgb(image: "Image", upright: bool = False) -> "Image":
+    """Convert an open image to RGB of 8 bits; ``upright``: turn it as EXIF's orientation says.
+
+    Raises:
+        OutOfRange: values that the range of their type does not have.
+        OSError, ValueError: the image is damaged, or Pillow does not convert it.
+    """
+    import numpy as np
+    from PIL import Image, ImageOps
+
+    if is_deep(image):
+        grey = Image.fromarray((256 * grey_shares(image)).clip(max=255).astype(np.uint8))
+        grey.getexif()[0x0112] = image.getexif().get(0x0112, 1)  # the orientation
+        image = grey
+    return (ImageOps.exif_transpose(image) if upright else image).convert("RGB")
+
+
+class OutOfRange(ValueError):
+    """Values of an image that the range of its type does not have."""
+
+
+def grey_shares(image: "Image") -> "np.ndarray":
+    """Values of a grey image of more than 8 bits as shares of the range of their type: float64 [h, w] in [0, 1].
+
+    The range is that of the file's type, not of the image's values, so that images keep their relative brightness:
+    0 .. 2**bits - 1, without the negative half of a signed type, and 0 .. 1 of floats.
+
+    Raises:
+        OutOfRange: negative values, NaN, or floats above 1.
+    """
+    import numpy as np
+
+    tags = getattr(image, "tag_v2", {})  # of a TIFF; the other formats have 16 bits, or Pillow scales to them
+    values, bits = np.array(image), tags.get(258, (16,))[0]
+    if image.mode != "F":
+        signed = tags.get(339, (1,))[0] == 2
+        values = values.view(np.uint32) if bits == 32 and not signed else values
+        values = values.astype(np.int64)
+        top, scale = 2 ** (bits - signed) - 1, 2.0 ** (bits - signed)
+    else:
+        top, scale = 1, 1.0
+    low, high = values.min(), values.max()
+    if not (low >= 0 and high <= top):  # nor with NaN
+        raise OutOfRange(f"values from {low:g} to {high:g}, not from 0 to {top}")
+    return (top - values if tags.get(262) == 0 else values) / scale  # 0: white is zero
+
+
+@cache
+def endings() -> tuple[str, ...]:
+    """The endings of files of ``FORMATS`` that the installed Pillow reads, in lower case."""
+    from PIL import Image
+
+    known = (*FORMATS, "MPO")  # JPEGs in one file, of which the first counts
+    return tuple(ending for ending, name in Image.registered_extensions().items() if name in known)
 
 
 @contextlib.contextmanager
@@ -163,13 +222,18 @@ def opened(file: BinaryIO) -> "Iterator[Image]":
         OSError, ValueError: it is damaged, of another format, or has more pixels than Pillow's limit; also inside of
             the ``with`` block.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
+    Image.init()
     try:
-        with Image.open(file, formats=FORMATS) as image:
+        with Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
             image.info.pop("transparency", None)  # Pillow would warn that it is lost
             yield image
-    except (Image.DecompressionBombError, SyntaxError, EOFError) as error:
+    except UnidentifiedImageError as error:  # its message has the object in memory, not the file
+        raise UnidentifiedImageError("cannot identify image file") from error
+    except (OSError, ValueError, MemoryError):
+        raise
+    except Exception as error:  # plugins of Pillow raise many kinds of errors
         raise ValueError(str(error)) from error
 
 
@@ -181,7 +245,7 @@ def read_photo(path: Path) -> "Image":
     """
     try:
         with open_regular(path) as file, opened(file) as image:
-            return image.convert("RGB")
+            return to_rgb(image)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no photo that can be read"
         raise RunError(f"{path}: {reason}") from error

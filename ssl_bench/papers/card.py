@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from ssl_bench.config.identity import is_own
+from ssl_bench.errors import printable
 from ssl_bench.papers.recipe import describe
 from ssl_bench.record.summary import targets
 
@@ -58,7 +59,7 @@ def card(
         _block("text", describe(config)),
     ]
     if results and results["metrics"]:
-        parts += ["## Results", _table(results["metrics"], targets(config))]
+        parts += ["## Results", _table(results["metrics"], targets(config)), *_classes(results)]
     if results:
         facts = {**facts, "seconds": results["seconds"], **results["environment"]}
     parts += ["## How it was made", *([_block("bash", [_public(command)])] if command else [])]
@@ -102,6 +103,17 @@ def _table(metrics: Mapping[str, float], targets: Mapping[str, str]) -> str:
         values = [metrics.get(name.replace("/", f"{suffix}/", 1)) for suffix in columns]
         rows.append([f"`{name}`", *(_number(name, value) for value in values)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _classes(results: Mapping[str, Any]) -> list[str]:
+    """The names of the classes by their numbers, of each dataset that they are known of."""
+    lines = []
+    for key, names in results.items():
+        group, _, dataset = key.partition("/")
+        if group == "classes":
+            numbered = ", ".join(f"{i} {printable(name)}" for i, name in enumerate(names))
+            lines.append(f"Classes{f' of {dataset}' if dataset else ''}, by their numbers: {numbered}.")
+    return lines
 
 
 def _number(name: str, value: float | None) -> str:

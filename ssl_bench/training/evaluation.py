@@ -73,7 +73,8 @@ class Evaluation:
         entries = [*known, *found]
         content = self._results(run_id, entries, facts)
         if trained is not None:
-            content |= {key: trained[key] for key in ("environment", "seconds") if key in trained}
+            kept = [key for key in trained if key in ("environment", "seconds") or key.partition("/")[0] == "classes"]
+            content = {**content, **{key: trained[key] for key in kept}, **self._classes()}
             content["config"] = {**trained["config"], "evaluate": self.config["evaluate"]}
         target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
         rows, warmup = files.read_json_lines(tracker.path), self.parts.recipe.warmup_epochs
@@ -144,4 +145,10 @@ class Evaluation:
             },
             "facts": facts,
             "seconds": round(self.state.seconds(), 3),
+            **self._classes(),
         }
+
+    def _classes(self) -> dict[str, list[str]]:
+        """The names of the classes that metrics have by number: ``classes``, of another dataset ``classes/<name>``."""
+        names = self.parts.evaluated.class_names()
+        return {"/".join(filter(None, ("classes", self.parts.on))): names} if names else {}

@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path) -
         (
             "empty",
             [],
-            f"dataset.root={tmp_path}/empty: there is no image in it (.jpeg, .jpg, .png, .webp, .gif, .bmp, ",
+            f"dataset.root={tmp_path}/empty: there is no image in it (JPEG, PNG, GIF, WEBP, ",
         ),
         ("odd", [], "train and val must have the same classes, and those of train are a, b: rename the folders of one"),
         ("flat", ["dataset.classes=folders"], "dataset.classes=folders: set dataset.classes to auto or none: it takes"),
