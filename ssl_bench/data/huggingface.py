@@ -259,8 +259,9 @@ def _parquet_splits(paths: Sequence[Path]) -> dict[str, list[Path]]:
         splits.setdefault(split or "train", []).append(path)
         datasets.setdefault(key, path)
     if len(datasets) > 1:
+        several = few([str(path) for path in datasets.values()])
         raise ConfigError(
-            f"dataset.path: {few(list(map(str, datasets.values())))} are parquet files of {len(datasets)} datasets: set "
-            "dataset.path to a folder with the files of one, named as train-0.parquet, train-1.parquet, test-0.parquet"
+            f"{several} are parquet files of {len(datasets)} datasets: set dataset.path to a folder with the files of "
+            "one, named as train-0.parquet, train-1.parquet, test-0.parquet"
         )
     return splits

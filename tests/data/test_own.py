@@ -1,6 +1,7 @@
-"""Images of the user's own: layouts, formats, broken files, identity, and a Hugging Face dataset on disk."""
+"""Images of the user's own: layouts, formats, broken files and identity."""
 
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from PIL import Image
 from ssl_bench.config import found
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
+from ssl_bench.data import headers
+from ssl_bench.data.photos import endings as photo_endings
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
 from tests.conftest import only_run
@@ -168,6 +171,97 @@ def test_every_kind_of_image_becomes_upright_rgb(tmp_path: Path) -> None:
     assert len(images) == 12
 
 
+def tiff(values: np.ndarray, bits: int, kind: int, white: int = 1) -> bytes:
+    """A grey TIFF of one strip; values of 12 bits are packed. ``kind``: 1 unsigned, 2 signed, 3 float."""
+    height, width = values.shape
+    data = values.astype({1: f"<u{bits // 8}", 2: f"<i{bits // 8}", 3: "<f4"}[kind]).tobytes() if bits != 12 else b""
+    for a, b in values.reshape(-1, 2) if bits == 12 else ():
+        data += bytes([a >> 4, (a & 15) << 4 | b >> 8, b & 255])
+    tags = {
+        256: width,
+        257: height,
+        258: bits,
+        259: 1,
+        262: white,
+        273: 8,
+        277: 1,
+        278: height,
+        279: len(data),
+        339: kind,
+    }
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + struct.pack("<H", len(tags)) + entries + b"\0" * 4
+
+
+RAMP = np.arange(256).reshape(16, 16)  # of grey
+
+
+@pytest.mark.parametrize(
+    ("values", "bits", "kind", "white"),
+    [
+        (RAMP * 16 + 3, 12, 1, 1),
+        (RAMP * 256 + 200, 16, 1, 1),
+        (65535 - RAMP * 257, 16, 1, 0),
+        (RAMP * 128 + 5, 16, 2, 1),
+        (RAMP * 2**24 + 77, 32, 1, 1),
+        (RAMP * 2**23, 32, 2, 1),
+        (RAMP / 255, 32, 3, 1),
+        (1 - RAMP / 255, 32, 3, 0),
+    ],
+)
+def test_grey_of_more_than_8_bits_has_the_range_of_its_type(
+    values: np.ndarray, bits: int, kind: int, white: int, tmp_path: Path
+) -> None:
+    root = photos(tmp_path / "photos", "", count=1)
+    (root / "deep.tif").write_bytes(tiff(values, bits, kind, white))
+    made = dataset(root)
+    (source,) = (each for split in ("train", "test") if (each := made.split(split)).name(0).endswith("deep.tif"))
+    grey = source.take(torch.tensor([0]))[0].int()
+    assert (grey - torch.from_numpy(RAMP)).abs().max() <= (kind == 3 and white == 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "bits", "kind", "sentence"),
+    [
+        (RAMP - 1, 16, 2, r"deep\.tif \(values from -1 to 254, not from 0 to 32767\): replace"),
+        (RAMP / 100, 32, 3, r"deep\.tif \(values from 0 to 2\.55, not from 0 to 1\): replace"),
+        (RAMP / 255 - 0.5, 32, 3, r"values from -0\.5 to 0\.5, not from 0 to 1"),
+        (np.where(RAMP == 9, np.nan, 0.5), 32, 3, r"values from nan to nan, not from 0 to 1"),
+        (
+            RAMP * 16,
+            16,
+            1,
+            r"photos: the images of more than 8 bits would be almost black: their highest value is 0\.062",
+        ),
+        (
+            RAMP * 256,
+            32,
+            2,
+            r"would be almost black: their highest value is 3e-05 of the range of their type: save them",
+        ),
+    ],
+)
+def test_grey_that_does_not_fill_the_range_of_its_type_is_refused(
+    values: np.ndarray, bits: int, kind: int, sentence: str, tmp_path: Path
+) -> None:
+    root = photos(tmp_path / "photos", "")
+    (root / "deep.tif").write_bytes(tiff(values, bits, kind))
+    with pytest.raises(ConfigError, match=sentence):
+        own(root)
+
+
+@pytest.mark.parametrize(("form", "ending"), [("JPEG2000", "jp2"), ("PPM", "ppm"), ("JPEG", "jfif"), ("AVIF", "avif")])
+def test_other_formats_are_decoded(form: str, ending: str, tmp_path: Path) -> None:
+    if f".{ending}" not in photo_endings():
+        pytest.skip(f"this Pillow reads no {form}")
+    root = tmp_path / "photos"
+    root.mkdir()
+    for i in range(2):
+        picture(0).save(root / f"{i}.{ending}", form)
+    (image,) = dataset(root).split("train").take(torch.tensor([0]))
+    assert (image.permute(1, 2, 0).int() - torch.from_numpy(np.array(picture(0))).int()).abs().float().mean() < 8
+
+
 # Broken files
 
 
@@ -194,6 +288,56 @@ def test_broken_files_are_named_before_anything_is_trained(train: Callable[..., 
     for name in ("a/0", "a/1", "b/0"):
         (root / f"{name}.jpg").unlink()
     assert run_id(own(root)) == run_id(without)
+
+
+def test_a_file_that_cannot_be_opened_is_a_broken_image(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "a", "b")
+    (root / "a" / "gone.png").symlink_to("nowhere.png")
+    (root / "a" / "round.png").symlink_to("round.png")
+    with pytest.raises(ConfigError) as refusal:
+        own(root)
+    assert "2 of 22 images" in str(refusal.value) and "a/gone.png (No such file or directory), " in str(refusal.value)
+    config = own(root, "dataset.skip_broken=0.1")
+    assert config["dataset"]["train_images"] == 18
+    (root / "nowhere.png").symlink_to(root / "a" / "0.jpg")
+    (root / "a" / "gone.png").unlink()
+    (root / "a" / "gone.png").symlink_to(root / "b" / "0.jpg")  # which is there the next time
+    assert "1 of" in str(pytest.raises(ConfigError, own, root).value)
+
+
+def test_a_class_of_broken_images_only_is_refused_and_no_share_that_is(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "a", "b")
+    for path in (root / "b").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"photos: all images of b are broken: replace them$"):
+        own(root, "dataset.skip_broken=0.5")
+    for path in (root / "a").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"20 of 20 images in .* are broken, .*: replace or remove them$"):
+        own(root, "dataset.skip_broken=0.5")
+
+
+@pytest.mark.parametrize("kept", [None, 40])
+def test_a_header_that_claims_more_than_the_file_holds_is_damage(kept: int | None, tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "")
+    data = (root / "0.jpg").read_bytes()
+    size, scan = data.index(b"\xff\xc0") + 5, data.index(b"\xff\xda")
+    data = data[:size] + struct.pack(">HH", 10_000, 10_000) + data[size + 4 :]
+    (root / "0.jpg").write_bytes(data if kept is None else data[: scan + kept] + b"\xff\xd9")
+    with pytest.raises(ConfigError, match=r"1 of 10 images in .* are broken, 0\.jpg \(damaged\)"):
+        own(root)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"content": 3, "broken": {}}', '{"content": "a", "broken": ["b"]}', "{"]
+)
+def test_a_damaged_file_of_the_cache_is_made_again(content: str, tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", "")
+    first = own(root)["dataset"]["content"]
+    headers._LOOKS.clear()
+    (file,) = (tmp_path / "cache" / "ssl_bench").glob("images-*.json")
+    file.write_text(content)
+    assert own(root)["dataset"]["content"] == first and '"brightest": null' in file.read_text()
 
 
 # Identity
@@ -288,47 +432,3 @@ def test_one_trains_on_one_dataset_and_evaluates_on_another(train: Callable[...,
     assert {"knn/second/top1", "geometry/uniformity"} <= metrics.keys() and "knn/top1" not in metrics
     with pytest.raises(ConfigError, match=r"^evaluate\.on=mnist: set evaluate\.on to a dataset of images with 3 chann"):
         _ = Parts(load([*words, "evaluate.on=mnist"])).evaluated
-
-
-# Hugging Face
-
-
-def stored(folder: Path) -> dict[str, str]:
-    """The same labelled images as a saved dataset and as parquet files."""
-    datasets = pytest.importorskip("datasets")
-    kinds = datasets.Features({"picture": datasets.Image(), "kind": datasets.ClassLabel(names=["a", "b"])})
-    root = photos(folder / "files", "a", "b")
-    paths = sorted(str(path) for path in root.rglob("*.jpg"))
-    rows = {"picture": paths, "kind": [int("/b/" in path) for path in paths]}
-    split = datasets.Dataset.from_dict(rows, features=kinds).train_test_split(0.25, seed=0)
-    split.save_to_disk(str(folder / "saved"))
-    (folder / "parquet").mkdir()
-    for name, each in split.items():
-        each.to_parquet(str(folder / "parquet" / f"{name}-00000-of-00001.parquet"))
-    return {"saved": f"dataset.path={folder / 'saved'}", "parquet": f"dataset.path={folder / 'parquet'}"}
-
-
-@pytest.mark.filterwarnings("ignore")  # of datasets and pyarrow
-def test_a_dataset_of_hugging_face_is_read_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hf", raising=False)
-    paths = stored(tmp_path)
-    configs = {kind: load(["dataset=hf", path, *SIZE]) for kind, path in paths.items()}
-    assert run_id(configs["saved"]) == run_id(configs["parquet"])
-    made = Parts(configs["saved"]).dataset
-    train, test = made.split("train"), made.split("test")
-    assert (made.num_classes, len(train), len(test)) == (2, 15, 5)
-    files = {(tmp_path / "files" / f"{'ab'[label]}").as_posix() for label in train.labels.tolist()}
-    assert len(files) == 2 and train.take(torch.tensor([0]))[0].shape == (3, 20, 30)
-    assert load(["dataset=hf", paths["saved"], *SIZE, "dataset.label=kind"])["choices"]["dataset"] == "hf:saved"
-    with pytest.raises(
-        ConfigError, match=r"dataset\.label=hue: set dataset\.label to the column of the labels, one of k"
-    ):
-        load(["dataset=hf", paths["saved"], "dataset.label=hue"])
-    with pytest.raises(ConfigError, match=r"no dataset of Hugging Face can be read there"):
-        load(["dataset=hf", f"dataset.path={tmp_path / 'files'}"])
-
-
-def test_without_the_package_datasets_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(ConfigError, match=r'^dataset=hf needs the package datasets: pip install "ssl-bench\[hf\]"$'):
-        load(["dataset=hf", f"dataset.path={tmp_path}"])
