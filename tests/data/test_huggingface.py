@@ -8,6 +8,7 @@ import torch
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
+from ssl_bench.data.huggingface import _parquet_splits
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
 from tests.data.test_own import SIZE, cache, photos
@@ -54,3 +55,154 @@ def test_without_the_package_datasets_it_says_what_to_install(tmp_path: Path, mo
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(ConfigError, match=r'^dataset=hf needs the package datasets: pip install "ssl-bench\[hf\]"$'):
         load(["dataset=hf", f"dataset.path={tmp_path}"])
+
+
+# Labels
+
+
+def saved(
+    labels: dict[str, list[Any]], feature: Any = None, column: str = "label", image: str = "image", **columns: Any
+) -> list[str]:
+    """Save splits with these labels; return the words of a command that reads them."""
+    datasets = pytest.importorskip("datasets")
+    root, splits = photos(Path("files"), "", count=12), {}
+    for split, values in labels.items():
+        paths = [str(root / f"{i % 12}.jpg") for i in range(len(values))]
+        features = {image: datasets.Image(), column: feature} if feature else None
+        rows = {image: paths, column: values, **{name: [value] * len(values) for name, value in columns.items()}}
+        made = datasets.Dataset.from_dict(rows, features=features and datasets.Features(features))
+        splits[split] = made.cast_column(image, datasets.Image())
+    datasets.DatasetDict(splits).save_to_disk(folder := f"saved_{column}")
+    return ["dataset=hf", f"dataset.path={folder}", *SIZE]
+
+
+def listed(words: list[str]) -> Any:
+    return Parts(load(words)).dataset._listing
+
+
+@pytest.mark.parametrize(
+    ("values", "classes", "labels"),
+    [
+        ([70000, 3, 9], ["3", "9", "70000"], [2, 0, 1]),
+        (["dog", "cat", "bird"], ["bird", "cat", "dog"], [2, 1, 0]),
+        (["10", "2", "1"], ["1", "2", "10"], [2, 1, 0]),
+        ([2.0, 0.0, 1.0], ["0", "1", "2"], [2, 0, 1]),
+        ([True, False, True], ["False", "True"], [1, 0, 1]),
+        ([None, None, None], [], [-1, -1, -1]),
+        ([-1, -1, -1], [], [-1, -1, -1]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # of datasets and pyarrow
+def test_labels_of_any_type_are_classes_in_both_splits(
+    values: list[Any], classes: list[str], labels: list[int]
+) -> None:
+    found = listed(saved({"training": values * 2, "testing": values[::-1], "extra": values}))
+    assert (found.classes, found.labels) == (classes, [*labels * 2, *labels[::-1]])
+    assert found.test == [False] * 6 + [True] * 3 and found.notes == ["not used: 3 in extra"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_names_of_classes_are_kept_and_those_without_images_are_left_out() -> None:
+    datasets = pytest.importorskip("datasets")
+    words = saved({"train": [3, 1, 1, 3], "val": [1, 3]}, datasets.ClassLabel(names=["a", "b", "c", "d"]))
+    assert (listed(words).classes, listed(words).labels) == (["b", "d"], [1, 0, 0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("labels", "columns", "sentence"),
+    [
+        ({"train": [0, 1, 0, 1], "test": [0, 2]}, {}, "test has the class 2, which train does not have: remove its"),
+        ({"train": [0, 1, None, 1]}, {}, "1 of 4 rows of train have no label: remove them, or set dataset.label to"),
+        ({"train": [0.5, 1.0]}, {}, "dataset.label=label: 0.5 is no class: set dataset.label to a column of whole"),
+        ({"train": [[0], [1]]}, {}, "dataset.label=label: [0] is no class: set dataset.label to a column of whole"),
+        ({"train": [0, 1]}, {"cls": 1}, "dataset.label=null: set dataset.label to the column of the labels, one of la"),
+        ({"one": [0, 1], "two": [0, 1]}, {}, "which of the splits one, two is to be trained on is not clear: save the"),
+        ({"train_a": [0, 1], "test_a": [0]}, {}, "test_a, train_a look like splits, and it is not clear which one is"),
+        ({"test": [0, 1], "validation": [0]}, {}, "test, validation look like splits, and it is not clear which one"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_labels_and_splits_that_are_not_clear_are_refused(
+    labels: dict[str, list[Any]], columns: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load(saved(labels, **columns))
+    assert sentence in str(refusal.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_columns_are_found_by_the_names_of_webdataset_and_others_are_said(capfd: pytest.CaptureFixture[str]) -> None:
+    assert listed(saved({"train": [0, 1] * 4}, column="cls", image="jpg")).classes == ["0", "1"]
+    load(saved({"train": [0, 1] * 4}, column="species"))
+    assert (
+        "no classes, 7 images" in (text := capfd.readouterr().err) and "dataset.label can be one of species\n" in text
+    )
+
+
+# Folders
+
+
+@pytest.mark.parametrize(
+    ("files", "splits"),
+    [
+        (
+            ["train-00000-of-00002-ab12", "train-00001-of-00002-ab12", "test-00000-of-00001-cd34"],
+            {"train": 2, "test": 1},
+        ),
+        (["data/Training_0", "data/Testing_0"], {"Training": 1, "Testing": 1}),
+        (["train/0000", "train/0001", "validation/0000"], {"train": 2, "validation": 1}),
+        (["0000", "0001"], {"train": 2}),
+        (["default/train/0", "default/val/0"], {"train": 1, "val": 1}),
+        (["config-a/train-0", "config-b/train-0"], None),
+        (["cifar10-train", "cifar100-train"], None),
+        (["2022/train-0", "2023/train-0", "2023/test-0"], None),
+        (["train_0", "more"], None),
+    ],
+)
+def test_parquet_files_are_sorted_by_split_and_those_of_several_datasets_refused(
+    files: list[str], splits: dict[str, int] | None
+) -> None:
+    paths = [Path(f"{file}.parquet") for file in files]
+    if splits is not None:
+        assert {name: len(found) for name, found in _parquet_splits(paths).items()} == splits
+    else:
+        with pytest.raises(
+            ConfigError, match=r"^\S+\.parquet, \S+\.parquet are parquet files of 2 datasets: set datas"
+        ):
+            _parquet_splits(paths)
+
+
+def spoil(folder: Path, kind: str) -> None:
+    """Damage a saved dataset, or put another thing in its place."""
+    datasets = pytest.importorskip("datasets")
+    if kind in ("null", "[]", "{}", "{"):
+        for path in folder.rglob("state.json"):
+            path.write_text(kind)
+    elif kind == "info":
+        for path in folder.rglob("dataset_info.json"):
+            path.write_text('{"features": [1, 2]}')
+    elif kind == "arrow":
+        for path in folder.rglob("*.arrow"):
+            path.write_bytes(path.read_bytes()[:300])
+    elif kind == "parquet":
+        (folder / "a.parquet").write_text("no parquet")
+    else:
+        values: dict[str, Any] = {"numbers": [1, 2], "lists": [[1, 2], [3, 4]], "dicts": [{"a": 1}, {"a": 2}]}
+        datasets.Dataset.from_dict({"image": values[kind], "label": [0, 1]}).save_to_disk(str(folder))
+
+
+KINDS = ["null", "[]", "{}", "{", "info", "arrow", "parquet", "numbers", "lists", "dicts"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_damaged_or_mistaken_folder_is_refused_in_a_sentence(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    words = saved({"train": [0, 1, 0, 1]})
+    if kind in ("numbers", "lists", "dicts"):
+        words[1] = "dataset.path=other"
+    spoil(Path(words[1].partition("=")[2]), kind)
+    with pytest.raises(ConfigError) as refusal:
+        load(words)
+    assert str(refusal.value).startswith(
+        ("dataset.path=", "dataset.image=null: set dataset.image to the column of the")
+    )
