@@ -96,7 +96,8 @@ def finished(folder: Path) -> None:
     (folder / "command.txt").write_text(words + "\n")
     metrics = {"knn/top1": 0.5, "knn_init/top1": 0.25, "knn_raw/top1": 0.125, "linear/lr": 0.003, "linear/top1": 0.75}
     record = {"run_id": folder.name, "config": {}, "metrics": metrics, "seconds": 61.5, "name": "default"}
-    (folder / "results.json").write_text(json.dumps(record | {"environment": {"torch": "2.15.0", "cuda": None}}))
+    record |= {"environment": {"torch": "2.15.0", "cuda": None}, "classes": ["2", "11"], "classes/other": ["a\n"]}
+    (folder / "results.json").write_text(json.dumps(record))
 
 
 def test_a_card_says_what_the_weights_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,6 +123,7 @@ def test_a_card_says_what_the_weights_are(tmp_path: Path, capsys: pytest.Capture
         "| `linear/lr` | 0.003 |  |  |",
         "| `linear/top1` | 75.0% |  |  |",
     ]
+    assert "\nClasses, by their numbers: 0 2, 1 11.\n\nClasses of other, by their numbers: 0 a\\n.\n" in text
     assert pieces(card, "bash") == ["ssl-bench train dataset=cifar10 loss=dcl"]
     facts = dict(line[2:].split(": ", 1) for line in text.split("## How it was made")[1].splitlines() if "- " in line)
     assert facts["run_id"] == "run" and facts["optimiser step"] == "1" and facts["seconds"] == "61.5"

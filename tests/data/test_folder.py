@@ -117,6 +117,20 @@ def test_imagenet100_selects_its_classes(tmp_path: Path) -> None:
     assert made.photos("test").name(0).endswith(f"val/{min(names)}/{min(names)}_0000.JPEG")
 
 
+def test_hidden_files_are_no_images_and_others_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = imagenet(tmp_path)
+    (root / "train" / "n01" / "._n01_0000.JPEG").write_bytes(b"resource fork")
+    (root / "train" / "__MACOSX").mkdir()
+    (root / "train" / "n02" / "a.heic").touch()
+    (root / "train" / "n03" / "b.HEIC").touch()
+    (root / "val" / "n01" / "1.jfif").write_bytes(jpeg(0, 20, 30))
+    made = dataset(tmp_path)
+    assert made.check() == len(made.photos("train")) == 24 and len(made.photos("test")) == 10
+    formats = "JPEG, PNG, GIF, WEBP, BMP, TIFF, AVIF, JPEG2000, PPM"
+    assert caplog.messages == [f"{root}/train: left out, no image of {formats}: 2 .heic"]
+    assert made.class_names() == CLASSES
+
+
 # Refusals
 
 
@@ -181,7 +195,8 @@ def test_the_next_image_of_the_class_replaces_a_damaged_image(tmp_path: Path, ca
             assert torch.equal(taken[0], taken[1])
             assert torch.equal(taken[2], taken[3])  # after the last image comes the first
     assert sorted(images.damaged) == [10, 2499] and "truncated" in images.damaged[2499]
-    assert len(caplog.records) == 2 and any(f"{folder}/0010.JPEG is damaged" in text for text in caplog.messages)
+    assert len(caplog.records) == 2 and not any(" object at 0x" in text for text in caplog.messages)
+    assert any(f"{folder}/0010.JPEG is damaged" in text for text in caplog.messages)
     (folder / "0500.JPEG").write_bytes(b"")
     with pytest.raises(RunError, match=r"3 damaged images so far, more than 0\.1% of 2500 \(.*0500\.JPEG\): replace"):
         images.take(torch.tensor([500]))
