@@ -177,6 +177,8 @@ class HuggingFace(OwnImages):
 def _holds_images(feature: Any) -> bool:
     """Whether a column may have images: encoded, or their paths."""
     kind = type(feature).__name__
+    if isinstance(feature, dict):  # as pandas has written an image
+        return feature.keys() == {"bytes", "path"}
     return kind == "Image" or (
         kind == "Value" and feature.dtype in ("binary", "large_binary", "string", "large_string")
     )

@@ -198,8 +198,8 @@ def _refuse_inner_splits(inside: Mapping[Parts, list[str]]) -> None:
     """Refuse splits inside of classes or other folders."""
     for folder, names in inside.items():
         if has_splits(names):
+            inner = few(["/".join((*folder, name)) for name in names])
             raise ConfigError(
-                f"{few(['/'.join((*folder, name)) for name in names])}: splits are found beside each other, each with "
-                "its classes: move them, such as to train/<class>, or set dataset.classes to folders or none if they "
-                "are no splits"
+                f"{inner} look like splits inside of another folder: set dataset.root to {'/'.join(folder)} in it, move "
+                "them to train/<class> and test/<class>, or set dataset.classes to folders or none if they are no splits"
             )

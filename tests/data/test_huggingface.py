@@ -133,6 +133,10 @@ def test_labels_and_splits_that_are_not_clear_are_refused(
 @pytest.mark.filterwarnings("ignore")
 def test_columns_are_found_by_the_names_of_webdataset_and_others_are_said(capfd: pytest.CaptureFixture[str]) -> None:
     assert listed(saved({"train": [0, 1] * 4}, column="cls", image="jpg")).classes == ["0", "1"]
+    datasets, content = pytest.importorskip("datasets"), Path("files/0.jpg").read_bytes()
+    images = [{"bytes": content, "path": None}] * 4
+    datasets.Dataset.from_dict({"image": images, "target": [0, 1] * 2}).save_to_disk("structs")
+    assert listed(["dataset=hf", "dataset.path=structs"]).classes == ["0", "1"]
     load(saved({"train": [0, 1] * 4}, column="species"))
     assert (
         "no classes, 7 images" in (text := capfd.readouterr().err) and "dataset.label can be one of species\n" in text

@@ -87,7 +87,7 @@ def test_names_of_classes_with_the_words_of_splits_are_classes() -> None:
 
 def test_splits_inside_of_classes_are_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"photos: cat/test, cat/train: splits are found beside each other, each with"
+        ConfigError, match=r"photos: cat/test, cat/train look like splits inside of another folder: set"
     ):
         listing(*(f"{name}/{split}/*.jpg" for name in ("cat", "dog") for split in ("train", "test")))
     assert listing(classes="folders").classes == ["cat", "dog"]
