@@ -104,6 +104,9 @@ class DigitOnImageNet(FolderDataset):
     def split(self, name: str) -> Marked:
         return self._marked(name, name, None)[0]
 
+    def class_names(self) -> list[str]:
+        return []  # two probes with different classes
+
     def probes(self) -> dict[str, Probe]:
         train, test = self._marked("train", "train", None), self._marked("test", "test", None)
         return {"object": Probe(train[0], test[0], self.num_classes), "digit": Probe(train[1], test[1], 10)}

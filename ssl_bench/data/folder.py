@@ -194,7 +194,8 @@ class FolderDataset(Dataset):
         return self.folder / "packed" / f"{classes}_{self.resize}" / self.split_folders[name]
 
     def class_names(self) -> list[str]:
-        return [] if self.packed else self.classes()
+        photos = self.photos("train")
+        return list(photos.classes) if isinstance(photos, Folder) else []
 
     def classes(self, folder: Path | None = None) -> list[str]:
         """List the classes of both splits, sorted.

@@ -53,7 +53,7 @@ def _walk(tree: Tree, folder: str, below: str, above: set[str]) -> None:
         visible = sorted((entry for entry in entries if is_visible(entry.name)), key=lambda entry: entry.name)
     for entry in visible:
         name = f"{below}/{entry.name}" if below else entry.name
-        if os.path.isdir(entry.path):
+        if _is_folder(entry):
             inner = {*above, (real := os.path.realpath(entry.path))}
             if entry.is_symlink():
                 inner |= {str(parent) for parent in Path(real).parents}
@@ -68,6 +68,13 @@ def _walk(tree: Tree, folder: str, below: str, above: set[str]) -> None:
                 tree.images[name] = None
         else:
             left[ending(entry.name)] += 1
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 @dataclass(frozen=True)
@@ -200,6 +207,6 @@ def _refuse_inner_splits(inside: Mapping[Parts, list[str]]) -> None:
         if has_splits(names):
             inner = few(["/".join((*folder, name)) for name in names])
             raise ConfigError(
-                f"{inner} look like splits inside of another folder: set dataset.root to {'/'.join(folder)} in it, move "
-                "them to train/<class> and test/<class>, or set dataset.classes to folders or none if they are no splits"
+                f"{inner} look like splits inside of a folder: set dataset.root to {'/'.join(folder)} in it, move "
+                "them to train/<class> and test/<class>, or set dataset.classes to folders or none if they are none"
             )

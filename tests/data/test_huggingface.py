@@ -77,7 +77,8 @@ def saved(
 
 
 def listed(words: list[str]) -> Any:
-    return Parts(load(words)).dataset._listing
+    made: Any = Parts(load(words)).dataset
+    return made._listing
 
 
 @pytest.mark.parametrize(

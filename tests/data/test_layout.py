@@ -86,9 +86,7 @@ def test_names_of_classes_with_the_words_of_splits_are_classes() -> None:
 
 
 def test_splits_inside_of_classes_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"photos: cat/test, cat/train look like splits inside of another folder: set"
-    ):
+    with pytest.raises(ConfigError, match=r"photos: cat/test, cat/train look like splits inside of a folder: set"):
         listing(*(f"{name}/{split}/*.jpg" for name in ("cat", "dog") for split in ("train", "test")))
     assert listing(classes="folders").classes == ["cat", "dog"]
 
@@ -133,7 +131,21 @@ JUNK = [
 
 
 def test_every_format_that_pillow_reads_counts_by_its_ending_and_junk_does_not() -> None:
-    endings = ("jpg", "JPEG", "jfif", "jpe", "png", "webp", "gif", "bmp", "tif", "TIFF", "jp2", "pgm", "ppm")
+    endings: tuple[str, ...] = (
+        "jpg",
+        "JPEG",
+        "jfif",
+        "jpe",
+        "png",
+        "webp",
+        "gif",
+        "bmp",
+        "tif",
+        "TIFF",
+        "jp2",
+        "pgm",
+        "ppm",
+    )
     endings += ("avif",) * (".avif" in Image.registered_extensions())
     found = listing(*(f"a/1.{ending}" for ending in endings), "b/1.jpg", *JUNK)
     assert len(found.names) == len(endings) + 1 and found.notes == []
