@@ -79,24 +79,26 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
 
     Raises:
         ConfigError: there is no run, or an override that does not concern the evaluation or does not fit.
-        RunError: its training has not ended, or another process is at work on it.
+        RunError: its training has not ended, or its last checkpoint cannot be used.
     """
     from ssl_bench.launch import ranks
     from ssl_bench.launch.lock import locked
-    from ssl_bench.record.results import answers, read
+    from ssl_bench.launch.outcome import Outcome, State
+    from ssl_bench.record.results import answers, finished
     from ssl_bench.record.summary import print_run
     from ssl_bench.training.parts import Parts
 
-    config = configuration(folder, overrides)
-    if not answers(folder, config):
-        results = read(folder)
-        if results is None or results["config"]["epochs"] != config["epochs"]:
+    config, run = configuration(folder, overrides), folder
+    if run.name != run.resolve().name:  # such as "." or a link: the name is the run_id
+        run = run.resolve()
+    if not answers(run, config):
+        if not finished(run):
             raise RunError(f"{folder} is not trained to its end: start its training again")
         Parts(config).validate(1)
-        with locked(folder, False) as owner:
-            if owner is not None:
-                raise RunError(f"{folder} is being trained by {owner}")
-            outcome = ranks.launch(config, folder.resolve().name, folder)
+        with locked(run, True):
+            outcome = Outcome(State.DONE_BEFORE)
+            if not answers(run, config):  # another process has not evaluated it meanwhile
+                outcome = ranks.launch(config, run.name, run, None)
         if not outcome.finished:
             print(f"ssl-bench: {outcome.reason}", file=sys.stderr)
             return outcome.code

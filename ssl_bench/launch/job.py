@@ -11,12 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ssl_bench import files
 from ssl_bench.config import compose
 from ssl_bench.config.found import find_prepared
-from ssl_bench.errors import ConfigError, unwritable
+from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch import grid
 from ssl_bench.launch.lock import locked, remove_locks
@@ -25,7 +23,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.slots import slot
 from ssl_bench.record import folders
 from ssl_bench.record.metrics import show_agent
-from ssl_bench.record.results import answers, set_damaged_aside
+from ssl_bench.record.results import answers
 from ssl_bench.record.summary import one_line, print_run
 from ssl_bench.record.wandb import under_agent
 
@@ -111,7 +109,8 @@ class Job:
             config = config | {"threads": self._threads(config, folder, local)}
         from ssl_bench.launch import ranks
 
-        start = partial(ranks.launch, config, folder.name, folder, self.work, self.torchrun, self.separate)
+        run = config, folder.name, folder, self.command
+        start = partial(ranks.launch, *run, self.work, self.torchrun, self.separate)
         if not first:
             return start()
         if answers(folder, config):
@@ -122,7 +121,10 @@ class Job:
             if answers(folder, config):  # while this process waited
                 return self._concluded(Outcome(State.DONE_BEFORE), config, folder)
             with self._slot(config):
-                self._begin(config, folder)
+                if folders.fresh(folder):  # else it does so once it is known to go on
+                    folders.begin(folder, config, self.command)
+                if not self.quiet:
+                    print(f"run {folder.name} in {folder}", flush=True)
                 return self._concluded(start(), config, folder)
 
     def _slot(self, config: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
@@ -149,21 +151,8 @@ class Job:
         shared = self.separate or local > 1
         return max(1, available_cores() // self.concurrent // local) if shared else THREADS
 
-    def _begin(self, config: dict[str, Any], folder: Path) -> None:
-        """Write the run's command and configuration."""
-        files.remove_temporary(folder)
-        try:
-            set_damaged_aside(folder)
-            (folder / "failed.json").unlink(missing_ok=True)
-            files.write_text(folder / "command.txt", self.command + "\n")
-            files.write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-        except OSError as error:
-            raise unwritable(error) from error
-        if not self.quiet:
-            print(f"run {folder.name} in {folder}", flush=True)
-
     def _concluded(self, outcome: Outcome, config: dict[str, Any], folder: Path) -> Outcome:
-        """Show the results of a finished run; keep the reason of a failed one."""
+        """Show the results of a finished run; keep the reason of a failed one, unless it stands as it did before."""
         if outcome.state is State.DONE_BEFORE:  # perhaps in a process that was killed after it wrote the results
             remove_locks(folder)
             files.remove_temporary(folder)
@@ -174,9 +163,9 @@ class Job:
         elif outcome.finished:
             print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")
             print_run(folder, config)
-        if outcome.state is State.FAILED:
-            if outcome.detail:
-                print(outcome.detail, file=sys.stderr, flush=True)
+        if outcome.state is State.FAILED and outcome.detail:
+            print(outcome.detail, file=sys.stderr, flush=True)
+        if outcome.state is State.FAILED and folders.begun(folder, config):
             with contextlib.suppress(OSError):  # a full disk may be the reason, which is reported anyway
                 failure = {"reason": outcome.reason, "detail": outcome.detail}
                 files.write_json(folder / "failed.json", failure)

@@ -34,6 +34,7 @@ def launch(
     config: dict[str, Any],
     run_id: str,
     folder: Path,
+    command: str | None,
     work: Callable[[dict[str, Any]], dict[str, float]] | None = None,
     torchrun: bool = False,
     separate: bool = False,
@@ -41,6 +42,7 @@ def launch(
     """Carry out a validated run and wait for it.
 
     Args:
+        command: as for :func:`ssl_bench.training.engine.train`.
         work: computes the metrics in this process, without training; None: pre-train and evaluate on ``devices``.
         torchrun: this process is one of the ranks already.
         separate: use a process of its own even for one device, and print nothing, because other runs share this
@@ -50,12 +52,12 @@ def launch(
         return compute(work, config, run_id, folder)
     if torchrun:
         die_with(os.getppid())
-        return join(config, run_id, folder)
+        return join(config, run_id, folder, command)
     if config["devices"] == 1 and not separate:
-        return _train(config, run_id, folder, local_device(0))
+        return _train(config, run_id, folder, command, local_device(0))
     if config["devices"] == 1:
-        return carry_out(_alone, {"the process of the run": (config, run_id, folder)})
-    return _start(config, run_id, folder, separate)
+        return carry_out(_alone, {"the process of the run": (config, run_id, folder, command)})
+    return _start(config, run_id, folder, command, separate)
 
 
 def compute(
@@ -74,7 +76,12 @@ def compute(
 
 
 def join(
-    config: dict[str, Any], run_id: str, folder: Path, quiet: bool = False, meeting: Path | str | None = None
+    config: dict[str, Any],
+    run_id: str,
+    folder: Path,
+    command: str | None,
+    quiet: bool = False,
+    meeting: Path | str | None = None,
 ) -> Outcome:
     """Carry out a run as the rank that ``RANK`` and ``WORLD_SIZE`` name. Rank 0 tells the others if it is done already.
 
@@ -86,7 +93,7 @@ def join(
     outcome = None
     try:
         done = broadcast(rank() == 0 and results.answers(folder, config))
-        outcome = Outcome(State.DONE_BEFORE) if done else _train(config, run_id, folder, device, quiet)
+        outcome = Outcome(State.DONE_BEFORE) if done else _train(config, run_id, folder, command, device, quiet)
     finally:
         _leave(outcome)
     if meeting is None and rank() > 0 and outcome.state is State.FAILED and LOST not in outcome.reason:
@@ -111,17 +118,19 @@ def _end_at_once(code: int) -> None:
     os._exit(code)
 
 
-def _alone(config: dict[str, Any], run_id: str, folder: Path) -> Outcome:
+def _alone(config: dict[str, Any], run_id: str, folder: Path, command: str | None) -> Outcome:
     """Train on one device in a process of its own, beside other runs."""
     torch.set_num_threads(available_cores())
-    return _train(config, run_id, folder, local_device(0), quiet=True)
+    return _train(config, run_id, folder, command, local_device(0), quiet=True)
 
 
-def _train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
+def _train(
+    config: dict[str, Any], run_id: str, folder: Path, command: str | None, device: torch.device, quiet: bool = False
+) -> Outcome:
     """Train on this rank."""
     if config["threads"]:
         torch.set_num_threads(config["threads"])
-    outcome = _outcome(lambda: train(config, run_id, folder, device), folder, device, quiet)
+    outcome = _outcome(lambda: train(config, run_id, folder, device, command), folder, device, quiet)
     if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
         release_memory(device)
     return outcome
@@ -187,7 +196,7 @@ def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
 # ---- ranks that are started here
 
 
-def _start(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> Outcome:
+def _start(config: dict[str, Any], run_id: str, folder: Path, command: str | None, quiet: bool) -> Outcome:
     """Start the ranks of this machine and wait for them."""
     team = nodes()
     beside = team.share(config["devices"])
@@ -197,7 +206,7 @@ def _start(config: dict[str, Any], run_id: str, folder: Path, quiet: bool) -> Ou
         for local in range(beside):
             place = {"RANK": team.index * beside + local, "WORLD_SIZE": config["devices"]}
             place |= {"LOCAL_RANK": local, "LOCAL_WORLD_SIZE": beside}
-            calls[f"rank {place['RANK']}"] = place, config, run_id, folder, quiet, meeting
+            calls[f"rank {place['RANK']}"] = place, config, run_id, folder, command, quiet, meeting
         return carry_out(_rank, calls)
 
 

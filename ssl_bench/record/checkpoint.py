@@ -75,9 +75,7 @@ def final(run: Path) -> dict[str, Any]:
     found = found if found and found["run_id"] == run_id else None  # those of another run are no results of this one
     again = f"remove {run / results.NAME}, and start its training again" if found else "start its training again"
     if not os.path.lexists(path):
-        raise RunError(
-            f"{run} has results, but no {path.name}: {again}" if found else f"{run} has no checkpoint: {again}"
-        )
+        raise RunError(f"{run} has no checkpoints/last.pt: {again}")
     try:
         state = read(path)
     except ValueError as error:

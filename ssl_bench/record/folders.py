@@ -1,4 +1,4 @@
-"""The directory of a run: ``<paths.outputs>/<name>/<run_id>``, or where the same training stands already.
+"""The directory of a run: ``<paths.outputs>/<name>/<run_id>``, or where the same training stands already; its start.
 
 The same training can stand under another name, or under the identity that it had in an earlier version. That did not
 know the images of prepared datasets, nor the sources of plugins: its runs are taken as made with those of today.
@@ -14,6 +14,8 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.config.identity import agree, on_disk, recipe_id, run_dir, upgraded
+from ssl_bench.errors import unwritable
+from ssl_bench.record.results import finished, set_damaged_aside
 
 INDEX = ".identities.json"  # {directory: [time of change of its configuration, recipe_id, what was found on the disk]}
 
@@ -45,6 +47,42 @@ def named(word: str, outputs: Path) -> Path:
     folder = Path(word)
     found = () if "/" in word or folder.exists() else _folders(outputs)
     return next((each for each in found if each.name == word), folder)
+
+
+def fresh(folder: Path) -> bool:
+    """Whether there is nothing in a run's directory yet that a refused command could spoil."""
+    return not finished(folder) and not any(folder.glob("checkpoints/*.pt"))
+
+
+def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:
+    """Write the configuration and the command of a run that is known to start or to go on.
+
+    Raises:
+        ConfigError: the directory cannot be written.
+    """
+    files.remove_temporary(folder)
+    try:
+        set_damaged_aside(folder)
+        (folder / "failed.json").unlink(missing_ok=True)
+        files.write_text(folder / "command.txt", command + "\n")
+        files.write_text(folder / "config.yaml", as_yaml(config))
+    except OSError as error:
+        raise unwritable(error) from error
+
+
+def begun(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether the run has started or gone on with this configuration, rather than refused it."""
+    try:
+        return files.read_bytes(folder / "config.yaml") == as_yaml(config).encode()
+    except OSError:
+        return False
+
+
+def as_yaml(config: Mapping[str, Any]) -> str:
+    """The text of ``config.yaml``."""
+    import yaml
+
+    return yaml.safe_dump(dict(config), sort_keys=False)
 
 
 def _identities(outputs: Path) -> Iterator[tuple[Path, str, dict[str, str]]]:

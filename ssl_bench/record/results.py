@@ -73,9 +73,11 @@ def finished(folder: Path) -> bool:
 
 
 def answers(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether the run in ``folder`` is trained as long as ``config`` asks, and has all its evaluations."""
+    """Whether the run in ``folder`` is trained as long as ``config`` asks or longer, and has all its evaluations."""
     results = read(folder)
     if results is None or results["run_id"] != folder.name:
+        return False
+    if (results["config"].get("epochs") or 0) < (config.get("epochs") or 0):
         return False
     return not evaluations.missing(evaluations.entries(results), config)
 

@@ -46,7 +46,7 @@ def print_run(folder: Path, config: Mapping[str, Any]) -> None:
         console.print(table)
     elif metrics:
         console.print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
-    print(f"{results['seconds']:.0f} s, {folder}")
+    print(_end(results, config, folder))
     if evaluated:
         print(f"evaluate it again: {shlex.join(['ssl-bench', 'evaluate', str(folder)])}")
 
@@ -136,4 +136,11 @@ def one_line(folder: Path, config: Mapping[str, Any]) -> str:
         return str(folder)
     metrics = evaluations.of(evaluations.entries(results), config)
     top1 = [f"{k} {100 * v:.1f}%" for k, v in metrics.items() if k in ("knn/top1", "linear/top1")]
-    return ", ".join([*top1, f"{results['seconds']:.0f} s", str(folder)])
+    return ", ".join([*top1, _end(results, config, folder)])
+
+
+def _end(results: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> str:
+    """How long a run took when it was trained, where it is, and whether it has gone on from what ``config`` asks."""
+    epochs = results["config"].get("epochs") or 0
+    further = f", which has gone on to epoch {epochs}" if epochs > (config.get("epochs") or 0) else ""
+    return f"{'trained' if 'evaluate' in config else 'computed'} in {results['seconds']:.0f} s, {folder}{further}"

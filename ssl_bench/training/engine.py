@@ -5,6 +5,7 @@ Shapes: B images on this rank; W ranks; V views.
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,7 +18,7 @@ from ssl_bench.data.loader import Loader
 from ssl_bench.distributed import Votes, parallel, rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
-from ssl_bench.record import evaluations, results
+from ssl_bench.record import evaluations, folders, results
 from ssl_bench.record.environment import conditions
 from ssl_bench.record.metrics import Tracker
 from ssl_bench.record.progress import Progress
@@ -35,21 +36,27 @@ from ssl_bench.training.watch import Watch
 log = logging.getLogger("ssl_bench")
 
 
-def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device) -> None:
+def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, command: str | None) -> None:
     """Carry out a run from its last checkpoint to what ``results.json`` lacks, on this rank.
 
-    A run that is trained already is evaluated only.
+    A run that is trained already is evaluated only. Until a run is known to go on, nothing in its directory changes.
+
+    Args:
+        command: the command that trains the run, to be written beside its configuration; None: train nothing.
 
     Raises:
         Halted: at ``halt_at``; a checkpoint was written.
         Interrupted: a signal came; a checkpoint was written.
-        RunError: the loss became NaN or infinite, or a file cannot be written or read.
+        RunError: the loss became NaN or infinite, a file cannot be written or read, or the run cannot go on so.
     """
     run = Training(config, run_id, folder, device)
     with Interrupt(Votes(config["timeout"])) as interrupt:
         former = results.read(folder)
+        former = former if former and former["run_id"] == run_id else None
         known = evaluations.entries(former) if former is not None else []
-        trained = run.resume(former)
+        trained = run.resume(former, command is not None)
+        if trained is None and command is not None and rank() == 0:
+            folders.begin(folder, config, command)
         facts = run.announce() if trained is None else trained.get("facts", {})
         progress = run.state.step, facts, run.state.evaluated_step
         record = Tracker(folder, config, run_id, *progress) if rank() == 0 else contextlib.nullcontext()
@@ -93,30 +100,35 @@ class Training:
 
     # ---- training
 
-    def resume(self, former: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def resume(self, former: Mapping[str, Any] | None, trains: bool) -> Mapping[str, Any] | None:
         """Go on from the last checkpoint, if there is one.
 
         Args:
             former: the run's ``results.json``; None: it has none.
+            trains: what is left may be trained.
 
         Returns:
             ``former`` if nothing is left to train, else None.
 
         Raises:
-            RunError: there are results and no checkpoint, or the run is past its end already.
+            RunError: there are results and no checkpoint, or the run is past ``epochs`` or ``halt_at`` already, or
+                something is left that may not be trained.
         """
         state, last = self.state, self.schedule.last_step
-        resumed = state.resume(self.folder, self.run_id)
+        resumed = state.resume(self.folder, self.run_id, trains)
         if former is not None and not resumed:
             remedy = "remove its results.json to train it again"
             raise RunError(f"{self.folder} has results, but no checkpoint that can be evaluated: {remedy}")
-        if state.step > last:
-            epoch = f"{self.schedule.epoch(state.step):g}"
-            raise RunError(f"{self.folder} has gone on to epoch {epoch}: set epochs to {epoch} or more")
+        epoch = self.schedule.epoch(state.step)
+        if state.step > self.last_step:
+            key, least = ("epochs" if state.step > last else "halt_at"), math.ceil(epoch)
+            raise RunError(f"{self.folder} has gone on to epoch {epoch:g}: set {key} to {least} or more")
         if former is not None:  # the rows of its evaluation stay
             state.evaluated_step = max(state.evaluated_step, former.get("facts", {}).get("steps", 0))
-        if former is not None and state.step == last:
-            return former
+            if state.step == last and former["config"].get("epochs") == self.config["epochs"]:
+                return former
+        if not trains:
+            raise RunError(f"{self.folder} is not trained to its end: start its training again")
         if resumed:
             self.announce_resume()
         return None

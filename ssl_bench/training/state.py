@@ -89,13 +89,16 @@ class TrainingState:
             states = {name: part.state_dict() for name, part in self._stateful_parts().items()}
             checkpoint.save(folder / "checkpoints", counters | {"seconds": self.seconds()} | states)
 
-    def resume(self, folder: Path, run_id: str) -> bool:
+    def resume(self, folder: Path, run_id: str, trains: bool = True) -> bool:
         """Restore the last checkpoint; False if there is none.
+
+        Args:
+            trains: an earlier one will do if the last one cannot be read, since the training goes on from it.
 
         Raises:
             RunError: it cannot be read, or does not fit this run.
         """
-        state = checkpoint.load(folder / "checkpoints", run_id)
+        state = checkpoint.load(folder / "checkpoints", run_id) if trains else checkpoint.final(folder)
         if state is None:
             return False
         try:

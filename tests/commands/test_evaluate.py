@@ -36,7 +36,8 @@ def test_a_trained_run_is_evaluated_again_with_the_same_metrics(
     assert "outputs is no run directory" in refusal("outputs")
     assert "no run is named" in refusal()
     shutil.rmtree(run / "checkpoints")
-    assert "has results, but no checkpoint that can be evaluated" in refusal(str(run), "evaluate=geometry", code=1)
+    sentence = f"{run} has no checkpoints/last.pt: remove {run}/results.json, and start its training again"
+    assert sentence in refusal(str(run), "evaluate=geometry", code=1)
     (run / "results.json").unlink()
     assert f"{run} is not trained to its end: start its training again" in refusal(str(run), code=1)
 

@@ -15,6 +15,7 @@ import torch
 import yaml
 
 from ssl_bench import load
+from ssl_bench.commands.evaluate import main
 from ssl_bench.errors import RunError
 from ssl_bench.record import evaluations
 from ssl_bench.status.scan import Scan
@@ -25,6 +26,7 @@ from tests.ranks import Command, wait_for
 Train = Callable[..., tuple[int, str]]
 KNN = ["evaluate=knn", "evaluate.baselines=[init,raw]"]
 STEADY = ["optimizer.schedule=constant", "optimizer.warmup_epochs=2", *KNN]
+FEW = ["dataset.size=12", "batch_size=b256"]  # five steps an epoch
 
 
 def results(run: Path | None = None) -> dict[str, Any]:
@@ -153,6 +155,54 @@ def test_the_same_training_is_found_under_another_name_and_an_earlier_identity(t
     assert results(only_run())["metrics"].items() > content["metrics"].items() and only_run() == former
 
 
+def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ssl_bench.evaluate.knn import KNN as Evaluator
+
+    def refused(says: str, *arguments: str) -> None:
+        before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+        code, printed = train(*STEADY, *FEW, *arguments)
+        assert code == 1 and says in printed, printed
+        assert {path: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
+
+    assert train("epochs=3", *STEADY, *FEW, "halt_at=2")[0] == 0
+    run = only_run()
+    halted = f"{run} has gone on to epoch 2: set halt_at to 2 or more"
+    refused(halted, "epochs=3", "halt_at=1")
+    assert train("epochs=2", *STEADY, *FEW)[0] == 0
+    refused(halted, "epochs=3", "halt_at=1")
+    refused(f"{run} has gone on to epoch 2: set epochs to 2 or more", "epochs=1", "evaluate.knn.k=3")
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluator, "run", lambda *_: 1 / 0)
+        refused("ZeroDivisionError", "epochs=2", "evaluate.knn.k=3")
+    (run / "checkpoints").rename(run / "kept")
+    refused(f"{run} has results, but no checkpoint that can be evaluated", "epochs=3")
+    torch.save({"run_id": "other"}, Path("other.pt"))
+    for damage, says in ((b"", "last.pt cannot be read"), (Path("other.pt").read_bytes(), "belongs to run other")):
+        (run / "checkpoints").mkdir(exist_ok=True)
+        (run / "checkpoints/last.pt").write_bytes(damage)
+        refused(says, "epochs=3")
+    shutil.rmtree(run / "checkpoints")
+    (run / "kept").rename(run / "checkpoints")
+    assert main([str(run), "evaluate.knn.k=3"]) == 0 and "knn[k=3]/top1" in results()["metrics"]
+
+
+def test_a_run_that_grows_without_evaluators_is_done_when_its_epochs_are(train: Train) -> None:
+    steady = [*STEADY, *FEW, "evaluate=[]"]
+    shorter = b""
+    for epochs in (1, 2, 2):
+        assert train(f"epochs={epochs}", *steady)[0] == 0
+        path, content = only_run() / "results.json", results()
+        assert weights(only_run())["step"] == content["facts"]["steps"] == 5 * epochs
+        assert content["config"]["epochs"] == epochs
+        shorter = shorter or path.read_bytes()
+        path.write_bytes(shorter)  # as a kill before the longer results are written leaves it
+    assert train("epochs=2", *steady)[0] == 0
+    code, printed = train("epochs=2", *steady)
+    assert code == 0 and "already done" in printed and "has gone on" not in printed
+    code, printed = train("epochs=1", *steady)
+    assert code == 0 and f"already done: {only_run()}" in printed and "which has gone on to epoch 2" in printed
+
+
 def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
     assert train("epochs=2", "checkpoint.every=1", *KNN)[0] == 0
     run = only_run()
@@ -172,7 +222,7 @@ def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest
     with pytest.raises(RunError, match=f"{last} is of step 21, and the results of the run are of step 42: {again}"):
         load(run)
     last.unlink()
-    with pytest.raises(RunError, match=f"{run} has results, but no last.pt: {again}"):
+    with pytest.raises(RunError, match=f"{run} has no checkpoints/last.pt: {again}"):
         load(run)
 
 
