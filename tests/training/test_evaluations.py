@@ -215,6 +215,7 @@ def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest
     with pytest.raises(RunError, match=re.escape(damaged)):
         load(run)
     refuses(f"export {run}", damaged, capfd, 1)
+    refuses(f"evaluate {run} evaluate.knn.k=3", damaged, capfd, 1)
     (run / "results.json").unlink()
     assert train("epochs=2", "checkpoint.every=1", *KNN)[0] == 0
     assert equal(weights(run), trained) and results()["metrics"] == first["metrics"]
@@ -222,8 +223,7 @@ def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest
     with pytest.raises(RunError, match=f"{last} is of step 21, and the results of the run are of step 42: {again}"):
         load(run)
     last.unlink()
-    with pytest.raises(RunError, match=f"{run} has no checkpoints/last.pt: {again}"):
-        load(run)
+    refuses(f"evaluate {run} evaluate.knn.k=3", f"{run} has no checkpoints/last.pt: {again}", capfd, 1)
 
 
 def test_a_halted_run_goes_on_as_an_undisturbed_one(train: Train) -> None:
