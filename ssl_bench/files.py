@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,16 +21,32 @@ LARGEST = 2**26  # bytes of a file that is read at once: the record of a grid of
 
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
     """Replace ``path`` by what ``fill`` writes into the open file that it is given."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    _write({path: fill})
+
+
+def write_together(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Replace several files of a folder, by their names; none is replaced before all are on the disk."""
+
+    def filling(content: bytes) -> Callable[[BinaryIO], Any]:
+        return lambda file: file.write(content)
+
+    _write({folder / name: filling(content) for name, content in contents.items()})
+
+
+def _write(fills: Mapping[Path, Callable[[BinaryIO], Any]]) -> None:
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in fills}
     try:
-        with _with_file_name(path), open(temporary, "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        with _with_file_name(path):
-            os.replace(temporary, path)
+        for path, fill in fills.items():
+            with _with_file_name(path), open(temporary[path], "wb") as file:
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+        for path in fills:
+            with _with_file_name(path):
+                os.replace(temporary[path], path)
     finally:
-        temporary.unlink(missing_ok=True)
+        for each in temporary.values():
+            each.unlink(missing_ok=True)
 
 
 def remove_temporary(folder: Path) -> None:
@@ -63,7 +79,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace ``path`` by ``value`` as JSON."""
-    write_text(path, json.dumps(value, indent=2) + "\n")
+    write_text(path, as_json(value))
+
+
+def as_json(value: Any) -> str:
+    """``value`` as :func:`write_json` writes it."""
+    return json.dumps(value, indent=2) + "\n"
 
 
 def unused(path: Path) -> Path:

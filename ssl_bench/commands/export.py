@@ -7,10 +7,15 @@
 * ``card``: ``RUN_DIR/export/card/``, a folder to share: ``model.safetensors`` and ``config.json``, which timm and the
   Hugging Face hub read, or this package, and a model card, ``README.md``.
 
-The default is ``timm`` for networks of timm, and ``ssl_bench`` for others.
+The default is ``timm`` for networks of timm, and ``ssl_bench`` for others. An export takes the place of an earlier one,
+and of nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.folders import named
 
+DIGEST = "SHA-256 of the weights"  # by which a card knows its weights
 FORMATS = ("timm", "torchvision", "ssl_bench", "card")
 
 
@@ -47,8 +53,9 @@ def export(folder: Path, form: str | None = None, out: Path | None = None) -> Pa
         out: folder to write to; None: ``folder/export``, for a card ``folder/export/card``.
 
     Raises:
-        ConfigError: there is no run, its backbone cannot be exported, or ``out`` has a README.md of its own.
-        RunError: no checkpoint can be read.
+        ConfigError: there is no run, its backbone cannot be exported, or ``out`` has a file of that name that is of no
+            export.
+        RunError: its last checkpoint cannot be used.
         OSError: ``out`` cannot be written.
     """
     import torch
@@ -60,18 +67,19 @@ def export(folder: Path, form: str | None = None, out: Path | None = None) -> Pa
     form = form or ("timm" if libraries.is_of_timm(config) else "ssl_bench")
     libraries.check_exportable(form, config)
     out = out or folder / "export" / ("card" if form == "card" else "")
-    if form == "card":
-        _check_readme(out / "README.md")
     # The run's number format may need a GPU; the export is always float32.
     run = load_run(folder, config | {"precision": "fp32"}, torch.device("cpu"))
     if form == "card":
-        return _write_card(out, config, run)
-    weights = run.parts.method.encoder.get_submodule("backbone").state_dict()
-    return libraries.export(out, form, config, weights, run.run_id, run.step)
+        contents = _card(config, run)
+    else:
+        weights = run.parts.method.encoder.get_submodule("backbone").state_dict()
+        contents = libraries.export(form, config, weights, run.run_id, run.step)
+    _put(out, contents)
+    return out / list(contents)[-1]
 
 
-def _write_card(out: Path, config: dict[str, Any], run: Any) -> Path:
-    """Write weights, configuration and card; return the path of the card."""
+def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
+    """Weights, configuration and card, by the names of their files."""
     from ssl_bench.networks import export as libraries
     from ssl_bench.networks import hub
     from ssl_bench.papers.card import card
@@ -80,21 +88,20 @@ def _write_card(out: Path, config: dict[str, Any], run: Any) -> Path:
     backbone = run.parts.method.encoder.get_submodule("backbone")
     if libraries.is_of_timm(config):
         args = config["backbone"].get("args")
-        digest = hub.write(out, backbone, config["dataset"], run.parts.dataset.eval_view, args)
+        contents = hub.of_timm(backbone, config["dataset"], run.parts.dataset.eval_view, args)
         load = _load(config["backbone"], backbone.state_dict())
     else:
-        digest = hub.write_ours(out, backbone, libraries.our_config(config))
+        contents = hub.ours(backbone, libraries.our_config(config))
         load = [
             ("In this folder, with ssl_bench, since timm has no such network:", libraries.ours_loading("config.json"))
         ]
-    facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"], "SHA-256 of the weights": digest}
+    facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"]}
+    facts |= {DIGEST: hashlib.sha256(contents["model.safetensors"]).hexdigest()}
     try:
         command = files.read_bytes(run.folder / "command.txt").decode().strip()
     except (OSError, UnicodeDecodeError):
         command = ""
-    text = card(config, results.read(run.folder), command, facts, load)
-    files.write_text(out / "README.md", text)
-    return out / "README.md"
+    return contents | {"README.md": card(config, results.read(run.folder), command, facts, load).encode()}
 
 
 def _load(node: Mapping[str, Any], weights: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
@@ -114,9 +121,57 @@ def _load(node: Mapping[str, Any], weights: Mapping[str, Any]) -> list[tuple[str
     ]
 
 
-def _check_readme(path: Path) -> None:
-    """Refuse to replace a README.md that is no card."""
+def _put(out: Path, contents: Mapping[str, bytes]) -> None:
+    """Write the files of an export together, in place of those of an earlier export; the last one describes them.
+
+    Raises:
+        ConfigError: another file has one of the names.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with _alone(out):
+        replaceable = set(_of_exports(out))
+        for name, content in contents.items():
+            path, digest = out / name, hashlib.sha256(content).hexdigest()
+            if os.path.lexists(path) and name not in replaceable and _digest(path) != digest:
+                raise ConfigError(f"{path} is of no export of ssl_bench: set --out to another folder, or move the file")
+        files.write_together(out, contents)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait for other exports to a folder, and let them wait, where the file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _of_exports(out: Path) -> Iterator[str]:
+    """The files of earlier exports in a folder: their descriptions, and the weights whose hash those have."""
     from ssl_bench.papers.card import MARK
 
-    if path.exists() and f"- {MARK}\n" not in files.read_bytes(path).decode(errors="replace"):
-        raise ConfigError(f"{path} is no model card of ssl_bench: set --out to another folder")
+    for path in out.glob("backbone_*.json"):
+        described: Any = files.read_json(path)
+        if isinstance(described, dict) and {"run_id", "library", "sha256"} <= described.keys():
+            yield path.name
+            weights = str(described.get("weights", path.with_suffix(".pt").name))  # older exports name no file
+            if _digest(out / weights) == described["sha256"]:
+                yield weights
+    with contextlib.suppress(OSError):
+        card = files.read_bytes(out / "README.md").decode(errors="replace")
+        if f"- {MARK}\n" in card:
+            yield from ("README.md", "config.json")
+            if f"- {DIGEST}: {_digest(out / 'model.safetensors')}\n" in card:
+                yield "model.safetensors"
+
+
+def _digest(path: Path) -> str:
+    """The SHA-256 of a file; empty if it cannot be read."""
+    try:
+        with files.open_regular(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    except OSError:
+        return ""

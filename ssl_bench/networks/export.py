@@ -1,7 +1,7 @@
-"""Write the backbone of a run as a state dict that timm or torchvision loads, and read such exports again.
+"""The backbone of a run as a state dict that timm or torchvision loads, and the way back.
 
 timm and torchvision use the same names for the tensors of a ResNet, so the two exports differ only in what is checked.
-A network that timm does not have is written as safetensors with its part of the configuration, for this package. Any
+A network that timm does not have becomes safetensors with its part of the configuration, for this package. Any
 export is loaded by :func:`load`, or without this package by the lines of Python in the JSON beside the file.
 """
 
@@ -45,12 +45,11 @@ def check_exportable(form: str, config: Mapping[str, Any]) -> None:
 
 
 def export(
-    out: Path, library: str, config: Mapping[str, Any], weights: Mapping[str, Tensor], run_id: str, step: int
-) -> Path:
-    """Write ``out/backbone_<library>`` with its weights and a JSON that describes it; return the path of the JSON.
+    library: str, config: Mapping[str, Any], weights: Mapping[str, Tensor], run_id: str, step: int
+) -> dict[str, bytes]:
+    """The files of an export by their names: ``backbone_<library>`` with the weights, and a JSON that describes it.
 
     Args:
-        out: folder to write to, which is made.
         library: ``timm`` or ``torchvision``, or ``ssl_bench``, whose weights are safetensors.
         config: resolved configuration of a run that :func:`check_exportable` accepts.
         weights: state dict of the backbone, float32.
@@ -62,7 +61,7 @@ def export(
     node, ours = config["backbone"], library == "ssl_bench"
     if library == "torchvision":
         _check_torchvision(node["name"], node["stem"], node["in_channels"], weights)
-    path = out / f"backbone_{library}.{'safetensors' if ours else 'pt'}"
+    path = Path(f"backbone_{library}.{'safetensors' if ours else 'pt'}")
     if ours:
         content, lines = safetensors.torch.save(contiguous(weights)), ours_loading(path.with_suffix(".json").name)
         network = our_config(config)
@@ -75,12 +74,9 @@ def export(
         keys = {"name", "stem", "in_channels", "size", "args"}
         network = {"size": None, "args": None} | {key: value for key, value in node.items() if key in keys}
         network |= {key: config["dataset"][key] for key in ("mean", "std")}
-    out.mkdir(parents=True, exist_ok=True)
-    files.write(path, lambda file: file.write(content))
     description = {"run_id": run_id, "step": step, "library": library, **network}
     description |= {"weights": path.name, "sha256": hashlib.sha256(content).hexdigest(), "load": lines}
-    files.write_json(path.with_suffix(".json"), description)
-    return path.with_suffix(".json")
+    return {path.name: content, path.with_suffix(".json").name: files.as_json(description).encode()}
 
 
 def our_config(config: Mapping[str, Any]) -> dict[str, Any]:

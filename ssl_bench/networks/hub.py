@@ -1,4 +1,4 @@
-"""Write a network of timm in the layout of timm's models on the Hugging Face hub: config.json, model.safetensors.
+"""Networks of timm in the layout of timm's models on the Hugging Face hub: config.json, model.safetensors.
 
 ``timm.create_model("local-dir:FOLDER", pretrained=True)`` builds the network and loads the weights, unless its stem was
 replaced; timm then refuses the weights because their shapes differ.
@@ -20,13 +20,12 @@ from ssl_bench.networks.export import contiguous
 OF_OTHER_WEIGHTS = ("tag", "license", "description", "origin_url", "paper_name", "paper_ids", "notes")
 
 
-def write(
-    out: Path, model: nn.Module, dataset: Mapping[str, Any], eval_view: Mapping[str, int], args: dict[str, Any] | None
-) -> str:
-    """Write the two files; return the SHA-256 of the weights.
+def of_timm(
+    model: nn.Module, dataset: Mapping[str, Any], eval_view: Mapping[str, int], args: dict[str, Any] | None
+) -> dict[str, bytes]:
+    """The content of the two files.
 
     Args:
-        out: folder to write to, which is made.
         model: a network of timm without a classifier.
         dataset: the run's ``dataset``, with ``size``, ``mean`` and ``std``.
         args: of ``timm.create_model``.
@@ -49,21 +48,18 @@ def write(
         config = json.loads(Path(folder, "config.json").read_text())
     for key in OF_OTHER_WEIGHTS:  # timm takes them from the weights that it publishes for this network
         config["pretrained_cfg"].pop(key, None)
-    return _write(out, weights, config)
+    return _both(weights, config)
 
 
-def write_ours(out: Path, model: nn.Module, config: dict[str, Any]) -> str:
-    """Write a network that timm does not have; :func:`ssl_bench.networks.export.load` reads ``config.json``."""
+def ours(model: nn.Module, config: dict[str, Any]) -> dict[str, bytes]:
+    """The same of a network that timm does not have; :func:`ssl_bench.networks.export.load` reads ``config.json``."""
     weights = safetensors.torch.save(contiguous(model.state_dict()))
     named = {"weights": "model.safetensors", "sha256": hashlib.sha256(weights).hexdigest()}
-    return _write(out, weights, config | named)
+    return _both(weights, config | named)
 
 
-def _write(out: Path, weights: bytes, config: dict[str, Any]) -> str:
-    out.mkdir(parents=True, exist_ok=True)
-    files.write(out / "model.safetensors", lambda file: file.write(weights))
-    files.write_json(out / "config.json", config)
-    return hashlib.sha256(weights).hexdigest()
+def _both(weights: bytes, config: dict[str, Any]) -> dict[str, bytes]:
+    return {"model.safetensors": weights, "config.json": files.as_json(config).encode()}
 
 
 def _padded(values: list[float] | None, channels: int, neutral: float) -> list[float]:

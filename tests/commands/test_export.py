@@ -138,26 +138,41 @@ def test_a_card_of_an_unfinished_run_has_no_results(tmp_path: Path) -> None:
     assert "\n# test_resnet: supervised on cifar10\n" in text
 
 
-def test_an_export_goes_where_it_is_told_and_never_over_a_foreign_readme(
+def test_an_export_goes_where_it_is_told_and_takes_the_place_of_earlier_ones_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "a" / "b"
     run_directory(run, *SMALL)
-    for _ in range(2):
-        assert main([str(run), "--format", "card", "--out", str(out)]) == 0
-    assert main([str(run), "--out", str(out)]) == 0
+    run_directory(tmp_path / "other", *SMALL)
+    forms: dict[str, tuple[str, ...]] = {"README.md": ("--format", "card"), "backbone_timm.json": ()}
+    for flags in forms.values():
+        for each in (run, tmp_path / "other", run):  # a folder may have the export of another run
+            assert main([str(each), *flags, "--out", str(out)]) == 0
     assert {path.name for path in out.iterdir()} >= {"README.md", "backbone_timm.pt", "backbone_timm.json"}
     assert capsys.readouterr().out.splitlines()[-1] == str(out / "backbone_timm.json")
-    shutil.rmtree(out)
-    out.mkdir()
-    (out / "README.md").write_text("# My project\n")
-    assert main([str(run), "--format", "card", "--out", str(out)]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"ssl-bench: {out}/README.md is no model card of ssl_bench: set --out to another folder\n"
-    )
-    assert [path.name for path in out.iterdir()] == ["README.md"]
+    names = {"README.md": ["README.md", "model.safetensors", "config.json"]}
+    names["backbone_timm.json"] = ["backbone_timm.json", "backbone_timm.pt"]
+    for description, flags in forms.items():
+        for name in names[description]:
+            beside = {} if name == "config.json" else contents(out)  # beside a card it is the card's
+            for foreign in ({name: b"{}"}, {**beside, name: b""}):
+                fill(tmp_path / "mine", foreign)
+                assert main([str(run), *flags, "--out", str(tmp_path / "mine")]) == 2
+                sentence = f"{tmp_path}/mine/{name} is of no export of ssl_bench: set --out to another folder"
+                assert sentence in capsys.readouterr().err
+                assert contents(tmp_path / "mine") == foreign
     assert main([str(run), "--out", "/proc/nowhere"]) == 1 and "/proc/nowhere" in capsys.readouterr().err
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def fill(folder: Path, files: dict[str, bytes]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
