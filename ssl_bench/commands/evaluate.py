@@ -5,6 +5,7 @@ What a run has been evaluated with before is not computed again. The numbers are
 """
 
 import glob
+import os
 import subprocess
 import sys
 import time
@@ -78,23 +79,33 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     """Compute what a trained run lacks of the evaluations that its configuration and ``overrides`` ask for.
 
     Raises:
-        ConfigError: there is no run, or an override that does not concern the evaluation or does not fit.
+        ConfigError: there is no run, it cannot be written, or an override does not concern the evaluation or fit it.
         RunError: its training has not ended, or its last checkpoint cannot be used.
     """
     from ssl_bench.launch import ranks
     from ssl_bench.launch.lock import locked
     from ssl_bench.launch.outcome import Outcome, State
-    from ssl_bench.record.results import answers, finished
+    from ssl_bench.record import evaluations
+    from ssl_bench.record.results import answers, read
     from ssl_bench.record.summary import print_run
-    from ssl_bench.training.parts import Parts
+    from ssl_bench.training.parts import InitialWeights, Parts
 
     config, run = configuration(folder, overrides), folder
     if run.name != run.resolve().name:  # such as "." or a link: the name is the run_id
         run = run.resolve()
     if not answers(run, config):
-        if not finished(run):
+        if (results := read(run)) is None or results["run_id"] != run.name:
             raise RunError(f"{folder} is not trained to its end: start its training again")
-        Parts(config).validate(1)
+        if not os.access(run, os.W_OK):
+            raise ConfigError(f"{run} cannot be written, and its new numbers go there: evaluate a copy of it")
+        try:
+            Parts(config).validate(1)
+        except InitialWeights:  # are needed for the baseline only
+            left = evaluations.missing(evaluations.entries(results), config)
+            if any(entry["network"] == "_init" for entry in left):
+                raise
+            config = config | {"init": None}
+            Parts(config).validate(1)
         with locked(run, True):
             outcome = Outcome(State.DONE_BEFORE)
             if not answers(run, config):  # another process has not evaluated it meanwhile

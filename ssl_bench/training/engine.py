@@ -17,6 +17,7 @@ from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader
 from ssl_bench.distributed import Votes, parallel, rank, world
 from ssl_bench.errors import RunError
+from ssl_bench.objective.negatives import Queue
 from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
 from ssl_bench.record import evaluations, folders, results
 from ssl_bench.record.environment import conditions
@@ -249,7 +250,7 @@ class Training:
         if negatives is not None:
             sentence = "negatives per anchor: %d (%s, %d images over %d ranks, %d on each)"
             log.info(sentence, negatives, option, size, world(), share)
-            if negatives > images:
+            if negatives > images and any(isinstance(part, Queue) for part in method.modules()):
                 log.warning("that is more than the %d images: some are in the queue twice or more", images)
         log.info("lr after scaling: %.6g (%s rule from %g)", schedule.lr, recipe.rule, recipe.base_lr)
         if recipe.warmup_epochs >= self.config["epochs"]:

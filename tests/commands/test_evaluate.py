@@ -68,6 +68,23 @@ def test_a_run_is_named_by_its_run_id_and_keeps_its_evaluators_and_the_settings_
     assert sentence in capfd.readouterr().err
 
 
+def test_a_run_is_evaluated_without_the_weights_that_it_began_with(
+    train: Train, capfd: pytest.CaptureFixture[str]
+) -> None:
+    knn = ["max_steps=1", "dataset.size=12", "evaluate=knn"]
+    assert train(*knn, "name=first")[0] == 0
+    first = only_run()
+    assert train(*knn, f"init={first}", "evaluate.baselines=[init]", "name=second")[0] == 0
+    shutil.rmtree(first)
+    run = only_run()
+    assert main([str(run), "evaluate=geometry", "evaluate.baselines=[init]"]) == 2
+    assert "bring back the weights that this run began with" in capfd.readouterr().err
+    before = json.loads((run / "results.json").read_text())
+    assert main([str(run), "evaluate=[knn,geometry]", "evaluate.baselines=[]"]) == 0
+    after = json.loads((run / "results.json").read_text())
+    assert after["metrics"].items() > before["metrics"].items() and after["config"]["init"] == before["config"]["init"]
+
+
 def test_tf32_is_set_as_in_the_run_and_a_bad_value_is_refused(
     train: Train, tf32: Callable[[bool], None], capfd: pytest.CaptureFixture[str]
 ) -> None:

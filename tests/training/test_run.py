@@ -207,6 +207,14 @@ def test_an_unexpected_error_is_printed_once_with_its_traceback() -> None:
     assert "Output size is too small" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "says"), [(["framework=moco_v2", "negatives.k=2000"], True), (["batch_size.size=700"], False)]
+)
+def test_only_of_a_queue_it_is_said_that_it_has_images_twice(train: Train, overrides: list[str], says: bool) -> None:
+    code, printed = train("max_steps=1", "dataset.size=12", *overrides)
+    assert code == 0 and ("some are in the queue twice or more" in printed) == says
+
+
 def test_a_run_in_slow_bf16_says_so(cli: Callable[..., Any]) -> None:
     sentence = "precision=bf16 takes many times as long as fp32: this processor has no instructions for it"
     done = cli("train", *SMALL, "precision=bf16", "max_steps=1", "seed=1", ONEDNN_MAX_CPU_ISA="AVX")
