@@ -183,7 +183,13 @@ def test_a_refused_command_leaves_a_run_as_it_was(train: Train, monkeypatch: pyt
         refused(says, "epochs=3")
     shutil.rmtree(run / "checkpoints")
     (run / "kept").rename(run / "checkpoints")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(config | {"epochs": 1}))  # as earlier versions left it
     assert main([str(run), "evaluate.knn.k=3"]) == 0 and "knn[k=3]/top1" in results()["metrics"]
+    assert train("epochs=4", *STEADY, *FEW, "halt_at=3")[0] == 0
+    sentence = "is of step 15, and the results of the run are of step 10: start its training again, which goes on"
+    with pytest.raises(RunError, match=sentence):
+        load(run)
 
 
 def test_a_run_that_grows_without_evaluators_is_done_when_its_epochs_are(train: Train) -> None:

@@ -65,6 +65,7 @@ def test_a_run_records_results_rows_and_a_log(train: Train) -> None:
     assert rows[0]["lr"] == pytest.approx(0.075) and rows[1]["lr"] < rows[0]["lr"]
     log = (folder / "train.log").read_text()
     assert "negatives per anchor: 126 (in_batch, 64 images over 1 ranks, 64 on each)" in log
+    assert re.search(r"\ntrained in \d+ s, ", printed)
     assert "random initialisation" in printed and f"ssl-bench evaluate {folder}" in printed
 
 
