@@ -56,6 +56,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def reason(error: Exception) -> str:
+    """The first line of an exception of another library, or its class if it has none."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def shown(value: object) -> str:
     """``value`` as it is written on the command line: ``null``, ``true``, ``[1,2]``; of an array its shape."""
     if value is None:

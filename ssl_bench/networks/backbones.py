@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.config.build import near
-from ssl_bench.errors import InvalidValue, require
+from ssl_bench.errors import InvalidValue, reason, require
 
 
 class Backbone(nn.Module, ABC):
@@ -50,20 +50,22 @@ def timm_backbone(
 
     if not timm.is_model(name):
         raise InvalidValue("name", name, f"a network in timm.list_models(){near(name, timm.list_models())}")
+    require(args is None or isinstance(args, dict), "args", args, "null, or arguments such as {drop_path_rate: 0.1}")
     options: dict[str, Any] = {} if zero_init_residual is None else {"zero_init_last": zero_init_residual}
-    if size is not None and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
-        options["img_size"] = size
     for argument, remedy in _TAKEN.items():
         require(argument not in (args or {}), f"args.{argument}", (args or {}).get(argument), f"nothing: {remedy}")
     try:
+        if size is not None and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
+            options["img_size"] = size
         model: Any = timm.create_model(name, num_classes=0, in_chans=in_channels, **(options | (args or {})))
     except Exception as error:  # timm has no error class for arguments that do not fit
         if isinstance(error, TypeError) and zero_init_residual is not None and "zero_init_last" in str(error):
             remedy = f"null: name={name} has no such option"
             raise InvalidValue("zero_init_residual", zero_init_residual, remedy) from error
-        if not args:
-            raise
-        raise InvalidValue("args", args, f"arguments that timm's {name} takes ({error})") from error
+        if args:
+            raise InvalidValue("args", args, f"arguments that timm's {name} takes ({reason(error)})") from error
+        images = f"{in_channels} channels and dataset.size={size} ({reason(error)})"
+        raise InvalidValue("name", name, f"a network that timm can make for {images}") from error
     patches = getattr(getattr(model, "patch_embed", None), "num_patches", None)
     if patches == 1:
         side = model.patch_embed.patch_size[0]
@@ -85,6 +87,7 @@ _TAKEN = {
     "checkpoint_path": "start from a file by init=FILE, whose hash identifies the run",
     "in_chans": "the dataset says it",
     "num_classes": "the network has no classifier",
+    "features_only": "the features are those of the last layer",
 }
 
 

@@ -10,7 +10,6 @@ import io
 import logging
 import os
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +114,7 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         with files.open_regular(path) as file:
-            _compare_checksums(file)
-            file.seek(0)
+            files.compare_checksums(file)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 state: Any = torch.load(file, map_location="cpu", weights_only=True)
@@ -127,11 +125,3 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or not isinstance(state.get("run_id"), str):
         raise ValueError("cannot be read (it has no run_id)")
     return state
-
-
-def _compare_checksums(file: Any) -> None:
-    """Raise ValueError if a part of the archive differs from its checksum, or is compressed, which no part is."""
-    with zipfile.ZipFile(file) as archive:
-        packed = any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist())
-        if packed or archive.testzip() is not None:
-            raise ValueError("damaged")

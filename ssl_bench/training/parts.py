@@ -27,6 +27,7 @@ from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import check_devices
 from ssl_bench.methods.base import Contrastive, Method, MissingNeed
+from ssl_bench.networks.trial import try_backbone
 from ssl_bench.networks.weights import freeze, load_weights, read_weights
 from ssl_bench.objective.positives import OtherView
 from ssl_bench.precision import Precision
@@ -37,6 +38,7 @@ log = logging.getLogger("ssl_bench")
 OBJECTIVE = ("negatives", "temperature", "loss")
 MOST_VIEWS = 64  # of one kind
 Networks = Mapping[str, nn.Module | None]
+_TRIED: set[str] = set()  # backbones and sizes that fit together: a grid has them often
 
 
 class Parts:
@@ -106,7 +108,7 @@ class Parts:
             ConfigError: parts that do not fit together.
         """
         config, framework_name = self.config, self.choices.get("framework")
-        backbone = self._backbone()
+        backbone = self.backbone
         head = build(config["head"], "head", inputs=backbone.num_features)
         framework = self._built("framework", backbone=backbone, head=head)
         if isinstance(framework, Method):  # it has an objective of its own
@@ -136,7 +138,8 @@ class Parts:
         except MissingNeed as need:
             raise ConfigError(f"{need.group}={self.choices.get(need.group)} {need}") from need
 
-    def _backbone(self) -> nn.Module:
+    @cached_property
+    def backbone(self) -> nn.Module:
         """The backbone with the weights of ``init``, frozen if it is to be."""
         node, init = self.config["backbone"], self.config.get("init")
         require(type(node.get("freeze", False)) is bool, "backbone.freeze", node.get("freeze"), "true or false")
@@ -231,6 +234,21 @@ class Parts:
             given = (config[group] or {}).get(key, value)
             require(given == value, f"{group}.{key}", given, remedy)
 
+    def _check_backbone(self) -> None:
+        """Refuse a backbone that computes no features of the views, or of the images that it is evaluated on."""
+        node, augment, channels = self.config["backbone"], self.config["augment"], self.config["dataset"]["channels"]
+        crops = {name: crop for name, crop in augment.items() if isinstance(crop, Mapping)}
+        keys = {crop.get("size"): f"augment.{name}.size" for name, crop in crops.items()}
+        keys[self.dataset.size] = "dataset.size"
+        sizes = {view.size: keys.get(view.size, "augment.size") for view in self.views}
+        if self.evaluators:
+            sizes[self.dataset.size] = "dataset.size"
+        for size, key in sizes.items():
+            tried = json.dumps([node, self.config.get("plugins"), channels, size])
+            if tried not in _TRIED:
+                try_backbone(self.backbone, node, channels, size, key)
+            _TRIED.add(tried)
+
     def validate(self, local_processes: int) -> None:
         """Build and check everything without opening images or a device.
 
@@ -248,6 +266,7 @@ class Parts:
         precision = Precision.of(self.config["precision"], torch.cuda.is_available())
         self._check_shapes()
         with torch.random.fork_rng(devices=[]):
+            self._check_backbone()
             method = self.method
         method.check_groups(devices, self.config["batch_size"]["chunk"] or size)
         try:

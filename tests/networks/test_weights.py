@@ -49,6 +49,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "text.safetensors").write_text("no weights")
     remedy = "set init to weights of this network, or backbone to the network of these weights"
     shapes = "pos_embed has the shape [1, 65, 64], not [1, 17, 64], patch_embed.proj.weight has the shape [64, 3, 4, 4]"
+    shapes = f"under state_dict.module, {shapes}"
     for file, overrides, sentence in (
         ("vit.pt", VIT, f"{shapes}, not [64, 3, 8, 8]: {remedy}"),
         ("vit.pt", [], "stem.0.weight is missing, stem.1.weight is missing, stem.1.bias is missing and "),

@@ -1,0 +1,49 @@
+"""A forward pass of two images, which tells before a run starts whether its backbone can work with their size."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ssl_bench.errors import InvalidValue, reason, require
+
+
+def try_backbone(backbone: nn.Module, node: Mapping[str, Any], channels: int, size: int, key: str) -> None:
+    """Refuse a backbone that computes no features of images of a size.
+
+    The pass is on the CPU, in the mode that the backbone is in. It changes neither the backbone, running statistics
+    included, nor the global generator.
+
+    Args:
+        node: the ``backbone`` of the configuration.
+        channels, size: of the images.
+        key: what sets the size.
+
+    Raises:
+        InvalidValue: the pass fails, or its output is not finite and [2, num_features].
+    """
+    name, args = node.get("name") or node["_target_"], node.get("args")
+    culprit = ("backbone.args", args) if args else ("backbone", name)
+    width = getattr(backbone, "num_features", None)
+    valid = type(width) is int and width > 0
+    require(valid, "backbone", name, f"a network whose num_features is the width of its output: it is {width}")
+    images = torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
+    buffers = {name: buffer.clone() for name, buffer in backbone.named_buffers()}
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            features: Any = torch.func.functional_call(backbone, buffers, (images,))
+    except Exception as error:  # networks have no error class for images of a wrong size
+        remedy = f"{_made_for(backbone, size)}, or {culprit[0]} to another: {name} cannot take {size} x {size} pixels"
+        raise InvalidValue(key, size, f"{remedy} ({reason(error)})") from error
+    found = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    require(found == [2, width], *culprit, f"another: of two images, {name} makes {found}, not features [2, {width}]")
+    finite = features.is_floating_point() and bool(features.isfinite().all())
+    require(finite, *culprit, f"another: of two images, {name} makes values that are not finite floating-point numbers")
+
+
+def _made_for(backbone: Any, size: int) -> str:
+    """Another size of images: the one that the backbone was built for, or that timm's network was published for."""
+    built = getattr(getattr(backbone, "patch_embed", None), "img_size", None) or ()
+    published = getattr(backbone, "pretrained_cfg", {}).get("input_size") or ()
+    return str(next((side for side in (*built[-1:], *published[-1:]) if side != size), "another size"))
