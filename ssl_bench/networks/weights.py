@@ -9,6 +9,7 @@ prefix; a file has the backbone if all tensors of the backbone are there under o
 import logging
 import pickle
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -52,7 +53,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                 file.seek(0)
                 if archive:
                     files.compare_checksums(file)
-                content = torch.load(file, map_location="cpu", weights_only=True)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    content = torch.load(file, map_location="cpu", weights_only=True)
         found = dict(_tensors(content)) if isinstance(content, Mapping) else {}
     except Exception as error:  # torch, pickle, zipfile and safetensors raise many kinds of errors
         raise ConfigError(f"init={path}: no weights can be read ({_why(error)}): set init to a state dict") from error
@@ -115,11 +118,9 @@ def load_weights(backbone: nn.Module, weights: Mapping[str, Tensor], source: str
     """
     own = backbone.state_dict()
     candidates = [_candidate(backbone, own, prefix, weights) for prefix in _prefixes(own, weights)]
-    complete = [each for each in candidates if not each.wrong] or [
-        each
-        for prefix, renamed in _numbered(own, weights)
-        if not (each := _candidate(backbone, own, prefix, renamed)).wrong
-    ]
+    if all(each.wrong for each in candidates):
+        candidates += [_candidate(backbone, own, prefix, renamed) for prefix, renamed in _numbered(own, weights)]
+    complete = [each for each in candidates if not each.wrong]
     if not complete:
         nearest = max(candidates, key=lambda each: len(each.tensors.keys() & own.keys()) - len(each.wrong))
         where = f"{nearest.under()}, " if nearest.prefix else ""

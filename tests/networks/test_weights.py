@@ -1,17 +1,26 @@
-"""Weights to start from: of a file or a run, with the same names and shapes, in the identity; frozen backbones."""
+"""Weights to start from: of a file or a run, complete and finite, in the identity; frozen backbones."""
 
-from collections.abc import Callable
+import argparse
+import copy
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
+import torchvision
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
+from ssl_bench.networks.backbones import DigitsResNet, timm_backbone
+from ssl_bench.networks.weights import load_weights, read_weights
 from ssl_bench.record import checkpoint
 from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL, only_run
@@ -117,3 +126,184 @@ def test_a_run_that_starts_from_weights_calls_its_baseline_so(train: Callable[..
         "max_steps=1", f"init={only_run()}", "evaluate=knn", "evaluate.baselines=[init]", "paths.outputs=second"
     )
     assert code == 0 and "weights of init" in text and "random initialisation" not in text
+
+
+NETWORK = DigitsResNet(4, 1)
+with torch.no_grad():
+    for value in (*NETWORK.parameters(), *NETWORK.buffers()):
+        value += 1  # so that a fresh network has no tensor of it
+ENDING = "set init to weights of this network, or backbone to the network of these weights"
+
+
+def under(prefix: str, change: Callable[[Tensor], Tensor] = lambda value: value) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": change(value) for name, value in NETWORK.state_dict().items()}
+
+
+OTHER, QUEUE = (lambda value: value + 1), torch.ones(3)
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """The package's messages."""
+    log, found = logging.getLogger("ssl_bench"), list[str]()
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    yield found
+    log.removeHandler(handler)
+    log.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (under(""), None),
+        (under("_orig_mod."), "under _orig_mod are taken; left out: nothing"),
+        ({"model": under("encoder.module."), "epoch": 3}, "under model.encoder.module are taken; left out: nothing"),
+        ({"trunk": {"base": under("_feature_blocks.")}}, "under trunk.base._feature_blocks are taken; left out: noth"),
+        (under("") | {"head.0.weight": QUEUE}, "under no prefix are taken; left out: head (1)"),
+        (
+            {
+                "state_dict": under("module.encoder_k.", OTHER)
+                | under("module.encoder_q.")
+                | {"module.queue": QUEUE, "module.encoder_q.fc.0.weight": QUEUE, "module.encoder_q.fc.0.bias": QUEUE},
+                "optimizer": {"state": {0: {"momentum_buffer": QUEUE}}},
+            },
+            "under state_dict.module.encoder_q are taken; left out: state_dict.module.encoder_k (54), "
+            "state_dict.module.encoder_q.fc (2), state_dict.module.queue (1) and 1 more",
+        ),
+        (
+            {"student": under("module.backbone.", OTHER), "teacher": under("backbone.") | {"head.bias": QUEUE}},
+            "under teacher.backbone are taken; left out: student (54), teacher.head (1)",
+        ),
+        (under("momentum_backbone.", OTHER) | under("backbone."), "under backbone are taken; left out: momentum_backb"),
+        (under("net.") | under("model.net.", torch.clone), "under net are taken; left out: model (54)"),
+        (under("features.") | {"features.0": QUEUE}, "under features are taken; left out: features.0 (1)"),
+    ],
+)
+def test_a_network_is_found_under_any_prefix(content: Any, says: str | None, tmp_path: Path, logged: list[str]) -> None:
+    torch.save(content, tmp_path / "file.pt")
+    backbone = DigitsResNet(4, 1)
+    load_weights(backbone, read_weights(tmp_path / "file.pt"), "file.pt")
+    given = NETWORK.state_dict()
+    assert all(torch.equal(value, given[name]) for name, value in backbone.state_dict().items())
+    assert logged == [] if says is None else logged[0].startswith(f"init: 54 tensors {says}") and len(logged) == 1
+
+
+def test_weights_of_other_formats_are_converted_and_counters_of_batches_may_be_absent(tmp_path: Path) -> None:
+    given, fresh = NETWORK.state_dict(), DigitsResNet(4, 1).state_dict()
+    counters = [name for name in given if name.endswith("num_batches_tracked")]
+    for convert in (Tensor.half, Tensor.bfloat16, Tensor.double):
+        backbone = DigitsResNet(4, 1)
+        load_weights(backbone, under("", convert), "")
+        for name, value in backbone.state_dict().items():
+            assert value.dtype == given[name].dtype
+            assert torch.equal(value, (fresh if name in counters else given)[name]) or value.dtype == torch.float32
+            assert torch.allclose(value, (fresh if name in counters else given)[name], rtol=2**-8)
+    backbone = DigitsResNet(4, 1)
+    old = {name: value for name, value in given.items() if name not in counters}
+    torch.save(old, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    load_weights(backbone, read_weights(tmp_path / "old.pth"), "")
+    assert all(torch.equal(v, (fresh if k in counters else given)[k]) for k, v in backbone.state_dict().items())
+
+
+@pytest.mark.parametrize("skipped", [(), (nn.MaxPool2d,)])
+def test_numbered_layers_are_those_of_the_network_in_order(skipped: Any, logged: list[str]) -> None:
+    """As in nn.Sequential(*resnet.children()), which some people make without the max-pool."""
+    resnet = torchvision.models.resnet18()
+    layers = nn.Sequential(*(child for child in resnet.children() if not isinstance(child, skipped)))
+    backbone = timm_backbone("resnet18", 3)
+    load_weights(backbone, {f"net.backbone.{name}": value for name, value in layers.state_dict().items()}, "")
+    given = resnet.state_dict()
+    assert all(torch.equal(value, given[name]) for name, value in backbone.state_dict().items())
+    assert logged == [f"init: 120 tensors under net.backbone are taken; left out: net.backbone.{9 - len(skipped)} (2)"]
+    deeper = nn.Sequential(*torchvision.models.resnet34().children()).state_dict()
+    with pytest.raises(ConfigError, match=r"^init=x: layer1\.2\.conv1\.weight is unknown, .* and \d+ more: set"):
+        load_weights(backbone, deeper, "x")
+
+
+def changed(name: str, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    weights = under("backbone.")
+    return weights | {f"backbone.{name}": change(weights[f"backbone.{name}"])}
+
+
+def with_nan(value: Tensor) -> Tensor:
+    value = value.clone()
+    value.view(-1)[-1] = float("nan")
+    return value
+
+
+def quantised(value: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.quantize_per_tensor(value, 0.1, 0, torch.qint8)
+
+
+FIRST, FINITE = "stem.0.weight", "set init to a file of finite floating-point weights"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({k: v for k, v in under("a.b.").items() if FIRST not in k}, f"under a.b, {FIRST} is missing: {ENDING}"),
+        (changed(FIRST, lambda v: v[:2]), f"under backbone, {FIRST} has the shape [2, 1, 3, 3], not [4, 1, 3, 3]: "),
+        (under("m.") | {"m.stages.3.body.0.weight": QUEUE}, f"under m, stages.3.body.0.weight is unknown: {ENDING}"),
+        (changed(FIRST, with_nan), f"{FIRST} has values that are NaN or infinite: {FINITE}"),
+        (changed("stem.1.running_var", lambda v: v / 0), "stem.1.running_var has values that are NaN or infinite: set"),
+        (changed(FIRST, lambda v: v.double() * 1e300), f"{FIRST} has values that are NaN or infinite: {FINITE}"),
+        (changed(FIRST, Tensor.int), f"{FIRST} has the type int32: {FINITE}"),
+        (changed(FIRST, lambda v: v + 1j), f"{FIRST} has the type complex64: {FINITE}"),
+        (changed(FIRST, quantised), f"{FIRST} has the type qint8: "),
+        (changed(FIRST, Tensor.to_sparse), f"{FIRST} is sparse: {FINITE}"),
+        (changed(FIRST, lambda v: v.to("meta")), f"{FIRST} was saved without values, on the device meta: {FINITE}"),
+        (
+            {"state_dict": under(""), "state_dict_ema": under("", OTHER)},
+            "the network is there under state_dict and under state_dict_ema: set init to a file with one of them",
+        ),
+        ({"epoch": 3}, "it holds no state dict: set init to a file of weights by name"),
+    ],
+)
+def test_weights_that_are_not_complete_and_finite_are_refused(content: Any, says: str, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "file.pt")
+    backbone = DigitsResNet(4, 1)
+    before = copy.deepcopy(backbone.state_dict())
+    with pytest.raises(ConfigError) as refusal:
+        load_weights(backbone, read_weights(tmp_path / "file.pt"), f"{tmp_path / 'file.pt'}")
+    assert str(refusal.value).startswith(f"init={tmp_path / 'file.pt'}: {says}")
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    torch.save(under(""), tmp_path / "cut.pt")
+    whole = (tmp_path / "cut.pt").read_bytes()
+    place = whole.index(NETWORK.state_dict()[FIRST].numpy().tobytes())
+    (tmp_path / "cut.pt").write_bytes(whole[:-200])
+    (tmp_path / "bit.pt").write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    (tmp_path / "empty.pt").touch()
+    (tmp_path / "empty.safetensors").touch()
+    (tmp_path / "text.pt").write_text("no weights")
+    torch.save({"model": under(""), "args": argparse.Namespace(lr=1)}, tmp_path / "class.pt")
+    circle: dict[str, Any] = {}
+    circle["itself"] = circle
+    torch.save(circle, tmp_path / "circle.pt")
+    os.mkfifo(tmp_path / "pipe.pt")
+    (tmp_path / "folder.safetensors").mkdir()
+    for name, why in (
+        ("cut.pt", "File is not a zip file"),
+        ("bit.pt", "its checksums differ"),
+        ("empty.pt", "it is empty or cut short"),
+        ("empty.safetensors", ""),
+        ("text.pt", "it is damaged, or has more than tensors; torch.save(model.state_dict(), FILE) writes weights"),
+        ("class.pt", "it needs argparse.Namespace, and code is not run; torch.save(model.state_dict(), FILE) writes"),
+        ("circle.pt", ""),
+        ("pipe.pt", "Not a regular file"),
+        ("folder.safetensors", "Not a regular file"),
+        ("absent.pt", "No such file or directory"),
+    ):
+        with pytest.raises(ConfigError) as refusal:
+            read_weights(tmp_path / name)
+        sentence = str(refusal.value)
+        assert sentence.startswith(f"init={tmp_path / name}: no weights can be read ({why}"), sentence
+        assert sentence.endswith("): set init to a state dict")
