@@ -24,7 +24,7 @@ def try_backbone(backbone: nn.Module, node: Mapping[str, Any], channels: int, si
         InvalidValue: the pass fails, or its output is not finite and [2, num_features].
     """
     name, args = node.get("name") or node["_target_"], node.get("args")
-    culprit = ("backbone.args", args) if args else ("backbone", name)
+    key_of_it, value, other = ("backbone.args", args, "others") if args else ("backbone", name, "another network")
     width = getattr(backbone, "num_features", None)
     valid = type(width) is int and width > 0
     require(valid, "backbone", name, f"a network whose num_features is the width of its output: it is {width}")
@@ -34,12 +34,13 @@ def try_backbone(backbone: nn.Module, node: Mapping[str, Any], channels: int, si
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             features: Any = torch.func.functional_call(backbone, buffers, (images,))
     except Exception as error:  # networks have no error class for images of a wrong size
-        remedy = f"{_made_for(backbone, size)}, or {culprit[0]} to another: {name} cannot take {size} x {size} pixels"
+        remedy = f"{_made_for(backbone, size)}, or {key_of_it} to {other}: {name} cannot take {size} x {size} pixels"
         raise InvalidValue(key, size, f"{remedy} ({reason(error)})") from error
     found = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
-    require(found == [2, width], *culprit, f"another: of two images, {name} makes {found}, not features [2, {width}]")
+    refused = f"{other}: of two images, {name} makes"
+    require(found == [2, width], key_of_it, value, f"{refused} {found}, not features [2, {width}]")
     finite = features.is_floating_point() and bool(features.isfinite().all())
-    require(finite, *culprit, f"another: of two images, {name} makes values that are not finite floating-point numbers")
+    require(finite, key_of_it, value, f"{refused} values that are not finite floating-point numbers")
 
 
 def _made_for(backbone: Any, size: int) -> str:
