@@ -45,6 +45,7 @@ def try_backbone(backbone: nn.Module, node: Mapping[str, Any], channels: int, si
 
 def _made_for(backbone: Any, size: int) -> str:
     """Another size of images: the one that the backbone was built for, or that timm's network was published for."""
-    built = getattr(getattr(backbone, "patch_embed", None), "img_size", None) or ()
-    published = getattr(backbone, "pretrained_cfg", {}).get("input_size") or ()
-    return str(next((side for side in (*built[-1:], *published[-1:]) if side != size), "another size"))
+    built = getattr(getattr(backbone, "patch_embed", None), "img_size", None)
+    published = (getattr(backbone, "pretrained_cfg", None) or {}).get("input_size")
+    sides = (sizes[-1] for sizes in (built, published) if isinstance(sizes, tuple | list))
+    return str(next((side for side in sides if side != size), "another size"))

@@ -56,7 +56,7 @@ def test_the_pass_changes_neither_the_network_nor_the_generator() -> None:
             lambda x: x[:, :, None],
             6,
             16,
-            "another network: of two images, mine.Own makes [2, 6, 1], not features [2, 6]",
+            "another network: of two images, mine.Own makes [2, 6, 1], not feat",
         ),
         (lambda x: (x, x), 6, 16, "another network: of two images, mine.Own makes tuple, not features [2, 6]"),
         (lambda x: x / 0, 6, 16, "another network: of two images, mine.Own makes values that are not finite"),
@@ -83,7 +83,7 @@ def test_a_network_without_features_is_refused(spoil: Spoil, width: Any, size: i
         (["backbone.name=resnet18.a0"], "backbone.name=resnet18.a0: set backbone.name to a network that timm can "),
         (
             ["backbone.name=resnet18", "backbone.args.global_pool="],
-            "backbone.args={'global_pool': ''}: set backbone.args to others: of two images, resnet18 makes [2, 512, 1, 1]",
+            "backbone.args={'global_pool': ''}: set backbone.args to others: of two images, resnet18 makes [2, 512, 1, ",
         ),
         (["backbone.name=resnet18", "backbone.args.features_only=true"], "backbone.args.features_only=true: set "),
         (["backbone.name=resnet18", "backbone.args=5"], "backbone.args=5: set backbone.args to null, or argument"),
