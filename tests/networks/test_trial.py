@@ -83,7 +83,7 @@ def test_a_network_without_features_is_refused(spoil: Spoil, width: Any, size: i
         (["backbone.name=resnet18.a0"], "backbone.name=resnet18.a0: set backbone.name to a network that timm can "),
         (
             ["backbone.name=resnet18", "backbone.args.global_pool="],
-            "backbone.args={'global_pool': ''}: set backbone.args to others: of two images, resnet18 makes [2, 512, 1, ",
+            "backbone.args={'global_pool': ''}: set backbone.args to others: of two images, resnet18 makes [2, 512",
         ),
         (["backbone.name=resnet18", "backbone.args.features_only=true"], "backbone.args.features_only=true: set "),
         (["backbone.name=resnet18", "backbone.args=5"], "backbone.args=5: set backbone.args to null, or argument"),
