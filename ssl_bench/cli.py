@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import gc
 import importlib
+import io
 import os
 import signal
 import sys
@@ -63,6 +64,9 @@ def _run(command: str, *arguments: str) -> int:
 
 def _prepare(command: str) -> None:
     """Set up the process of a command: what the program changes in it stands here, and in ``hardware.local_device``."""
+    os.environ["MPLBACKEND"] = "agg"  # a notebook has set its own one, which need not be installed here
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the names of files may be any bytes, and ASCII the encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
         os.environ["PYTHONSAFEPATH"] = "1"  # no process of this one imports from the working directory
     if command not in READERS:

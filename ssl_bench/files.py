@@ -4,6 +4,8 @@ Writing: the new content goes to a temporary file beside the file, is flushed to
 a file has its whole old content or its whole new content, never a part.
 
 Reading: only regular files, up to a size far above what a run writes, as plain data.
+
+Text is UTF-8 in every locale. Names of files that are no UTF-8 are in it as the bytes that they are.
 """
 
 import contextlib
@@ -16,7 +18,21 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ssl_bench.errors import ConfigError
+
 LARGEST = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
+
+
+def given_path(text: str | os.PathLike[str]) -> Path:
+    """The path that a user has written: ``~`` or ``~user`` at its beginning is a home folder, as in a shell.
+
+    Raises:
+        ConfigError: there is no such home folder.
+    """
+    path = os.path.expanduser(text)
+    if path.startswith("~"):
+        raise ConfigError(f"{path}: there is no such home folder; write ./{path} for a folder of that name")
+    return Path(path)
 
 
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
@@ -59,7 +75,7 @@ def remove_temporary(folder: Path) -> None:
 
 def append(path: Path, text: str) -> None:
     """Add ``text`` to the end of ``path``."""
-    with _with_file_name(path), open(path, "a") as file:
+    with _with_file_name(path), open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
 
 
@@ -74,7 +90,7 @@ def _with_file_name(path: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text``."""
-    write(path, lambda file: file.write(text.encode()))
+    write(path, lambda file: file.write(text.encode(errors="surrogateescape")))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -144,9 +160,10 @@ def read_yaml(path: Path) -> Any:
     """Content of ``path`` as plain values, or None if it cannot be read as YAML."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the former is in C
     try:
-        return yaml.load(read_bytes(path), loader)
+        content = read_bytes(path)
+        odd = b"\\uDC" in content  # a name that is no UTF-8, which the loader in C refuses
+        return yaml.load(content, yaml.SafeLoader if odd else getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, yaml.YAMLError):
         return None  # the loader lets errors of dates, numbers and keys through
 

@@ -110,4 +110,8 @@ def _table(rows: list[dict[str, Any]]) -> Any:
         import pandas
     except ModuleNotFoundError:
         return rows
-    return pandas.DataFrame(rows)
+    try:
+        return pandas.DataFrame(rows)
+    except UnicodeEncodeError:  # of a path that is no UTF-8, which pandas 3 keeps as an object only
+        with pandas.option_context("future.infer_string", False):
+            return pandas.DataFrame(rows)

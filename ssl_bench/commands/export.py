@@ -98,8 +98,8 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
     facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"]}
     facts |= {DIGEST: hashlib.sha256(contents["model.safetensors"]).hexdigest()}
     try:
-        command = files.read_bytes(run.folder / "command.txt").decode().strip()
-    except (OSError, UnicodeDecodeError):
+        command = files.read_bytes(run.folder / "command.txt").decode(errors="backslashreplace").strip()
+    except OSError:
         command = ""
     return contents | {"README.md": card(config, results.read(run.folder), command, facts, load).encode()}
 

@@ -65,11 +65,8 @@ def main(arguments: Sequence[str]) -> int:
         place = words.index("--sort")
         words[place : place + 2] = [f"--sort={words[place + 1]}"]
     options = parser.parse_args(words)  # the name of the folder may contain "="
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a folder may have any bytes as its name
-        if options.csv or options.failed:
-            sys.stdout.reconfigure(encoding=sys.getfilesystemencoding(), errors="surrogateescape")
-        else:
-            sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and (options.csv or options.failed):  # not for people to read
+        sys.stdout.reconfigure(encoding=sys.getfilesystemencoding(), errors="surrogateescape")
     if not options.outputs.is_dir():
         raise ConfigError(f"there is no folder {options.outputs}: name the folder that paths.outputs was set to")
     return _watch(options) if options.watch else _print(options)

@@ -53,7 +53,7 @@ def main(
     """
     flags, overrides = _read(primary, arguments)
     GridSweeper.dry_run = "--dry-run" in arguments
-    overrides = compose.with_arguments(overrides)
+    overrides = compose.as_hydra_takes(overrides)
     os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, which are put into sentences below
     # Hydra reads sys.argv, flags first.

@@ -19,10 +19,12 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench.config import found, guard, identity, plugins
-from ssl_bench.config.build import near
+from ssl_bench.config import found, guard, identity, plugins, wandb
+from ssl_bench.config.build import converted, near
 from ssl_bench.config.schema import Config, directory
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.config.typed import PATH_KEY, as_typed, quoted
+from ssl_bench.errors import ConfigError, require, shown
+from ssl_bench.files import given_path
 from ssl_bench.hardware import concurrent_runs
 
 ConfigStore.instance().store("schema", Config)
@@ -37,6 +39,9 @@ register("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_
 register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
     "per_node", lambda devices, nodes, each=1: each * math.ceil(devices / nodes), replace=True
 )
+register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
+register("wandb_tags", wandb.tags, replace=True)
+register("home", lambda path: str(given_path(path)), replace=True)  # ${home:${paths.outputs}}
 _MISSING = object()
 NUMBERS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}  # what group=0.1 may mean
 
@@ -53,6 +58,8 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
     """
     choices = dict(choices)
     try:
+        converted(cfg.get("name", ""), str, "name")
+        _expand_home(cfg)
         if "dataset" in cfg:
             found.find_images(cfg, choices)
             found.find_weights(cfg)
@@ -75,7 +82,8 @@ def _find_other_images(cfg: DictConfig) -> None:
     if given is None or "_target_" in keys:
         return
     require(bool(keys.get("dataset")), "evaluate.on", given, "a dataset, or to {dataset: folder, root: DIR}")
-    overrides = [f"dataset={keys['dataset']}", *(f"dataset.{k}={v}" for k, v in keys.items() if k != "dataset")]
+    values = {k: quoted(v) if isinstance(v, str) else shown(v) for k, v in keys.items()}
+    overrides = [f"dataset={keys['dataset']}", *(f"dataset.{k}={v}" for k, v in values.items() if k != "dataset")]
     try:
         check_overrides(overrides)
         with _hydra():
@@ -83,6 +91,7 @@ def _find_other_images(cfg: DictConfig) -> None:
     except (HydraException, ConfigError) as error:
         raise ConfigError(f"evaluate.on: {explain(error, overrides)}") from error
     other.paths.data = cfg.paths.data
+    _expand_home(other)
     found.find_images(other, choices)
     node: Any = OmegaConf.to_container(other.dataset, resolve=True)
     raw: Any = OmegaConf.to_container(cfg.evaluate, resolve=False)
@@ -100,9 +109,10 @@ def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any
         ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
     """
     try:
+        overrides = as_hydra_takes(overrides)
         check_overrides(overrides)
         with _hydra():
-            return resolve(*_composed(with_arguments(overrides), primary))
+            return resolve(*_composed(overrides, primary))
     except (HydraException, ValueError) as error:
         raise ConfigError(explain(error, overrides, primary)) from error
 
@@ -120,6 +130,7 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         ConfigError: an option or a key does not exist, or an override cannot be read.
     """
     try:
+        overrides = list(map(as_typed, overrides))
         check_overrides(overrides)
         given = {each.key_or_group: each for each in OverridesParser.create().parse_overrides(list(overrides))}
         root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
@@ -142,8 +153,9 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
                 beside = [other for other in known if other.startswith(f"{key.rpartition('.')[0]}.")]
                 raise ConfigError(f"there is no key {key}{near(key, beside)}: {remedy}")
             value: Any = override.value()
-            is_place = key in ("dataset.root", "dataset.path")
-            OmegaConf.update(root, key, str(Path(value).absolute()) if is_place else value, force_add=True)
+            is_place = key in ("dataset.root", "dataset.path") and isinstance(value, str)
+            OmegaConf.update(root, key, str(given_path(value).absolute()) if is_place else value, force_add=True)
+        _expand_home(root)
         _find_other_images(root)
         found.leave_out(root, choices)
         resolved: Any = OmegaConf.to_container(root, resolve=True)
@@ -186,7 +198,7 @@ class Composer:
     def _with_values(self, overrides: Sequence[str], primary: str) -> dict[str, Any]:
         groups = _groups()
         chosen, values = list[str](), list[str]()  # what Hydra has to compose, and what sets a value
-        for override in overrides:
+        for override in map(as_typed, overrides):
             key = override.partition("=")[0]
             if not re.fullmatch(r"[\w./]+", key) or key.startswith("backbone.args."):  # it adds, removes or moves
                 raise ValueError(override)
@@ -230,9 +242,16 @@ def as_written(overrides: Any) -> list[str]:
     return list(texts)
 
 
-def with_arguments(overrides: Sequence[str]) -> list[str]:
-    """Overrides as Hydra takes them: arguments of timm below ``backbone.args`` are new keys."""
-    return [f"++{override}" if override.startswith("backbone.args.") else override for override in overrides]
+def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
+    """Overrides as Hydra takes them: text in quotes where it needs them, and timm's ``backbone.args`` as new keys."""
+    return [f"++{each}" if each.startswith("backbone.args.") else as_typed(each) for each in overrides]
+
+
+def _expand_home(cfg: DictConfig) -> None:
+    """Replace ``~`` at the beginning of every path by the home folder."""
+    for key, value in guard.leaves(OmegaConf.to_container(cfg, resolve=False)):
+        if isinstance(value, str) and value.startswith("~") and PATH_KEY.fullmatch(key):
+            OmegaConf.update(cfg, key, str(given_path(value)), force_add=True)
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
@@ -282,7 +301,10 @@ def _groups() -> set[str]:
 
 def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = "train") -> str:
     """Put an error of Hydra or OmegaConf into one sentence that names the key and says what to set."""
-    text = str(error)
+    text, cause = str(error), error
+    while cause := cause.__cause__ or cause.__context__:  # what a resolver has refused
+        if isinstance(cause, ConfigError):
+            return str(cause)
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.*?)'(?: requires|\n)", text):
         return f"{match[1]}: several values make a grid: add -m, or write [a,b] for a list"
     if match := re.search(r"Multiple values for (\S+?)\. To override", text):

@@ -5,6 +5,7 @@ Hydra makes its callbacks, launcher, sweeper and log handlers of classes that a 
 and the sweeper of this package are left, so that a configuration from elsewhere runs no code of its own.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -35,7 +36,9 @@ REFUSED = {
     "job_logging": "a run writes train.log",
     "hydra_logging": "a run writes train.log",
 }
-READABLE = re.compile(r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES")  # by ${oc.env:NAME}
+READABLE = re.compile(  # by ${oc.env:NAME}
+    r"(SSL_BENCH_|SLURM_(?!JWT$))\w+|HOME|USER|TMPDIR|CUDA_VISIBLE_DEVICES|WANDB_(MODE|DISABLED|PROJECT|ENTITY|TAGS)"
+)
 
 
 class GuardedLoader(ConfigLoaderImpl):
@@ -64,13 +67,16 @@ def install() -> None:
 def read_environment(name: str, *default: str | None) -> str | None:
     """The value of ``${oc.env:NAME,default}``, of variables that a configuration may hold: it is written to disk.
 
+    ``~`` at its beginning is the home folder.
+
     Raises:
         ConfigError: it is another variable.
         KeyError: it is not set, and there is no default.
     """
     if not READABLE.fullmatch(name):
         raise ConfigError(f'the environment variable {name} is not read: write "${name}", which the shell replaces')
-    return oc.env(name, *default)
+    value: str | None = oc.env(name, *default)
+    return value and os.path.expanduser(value)
 
 
 def _check_hydra(node: DictConfig) -> None:

@@ -17,7 +17,7 @@ from ssl_bench.config.build import KINDS, converted, near
 from ssl_bench.errors import ConfigError, require
 
 OPTIONAL = ("loss", "negatives", "temperature")  # groups that a framework with an objective of its own leaves out
-# Types of keys by name that OmegaConf does not know, or would convert values to: -1 to true.
+# Types of keys by name that OmegaConf does not know, or would convert values to: -1 to true, a number to text.
 EXACT: dict[str, Any] = dict.fromkeys(("tf32", "compile", "compile_views", "npc_histogram"), bool)
 EXACT |= {
     "scale": Literal["full", "reduced", "smoke"],
@@ -28,6 +28,9 @@ EXACT |= {
     "cosines": Literal["auto", "dense", "tiled"],
     "images_on": Literal["auto", "device", "host"],
     "mode": Literal["offline", "online", "tensorboard", "off"],
+    **dict.fromkeys(("name", "data", "outputs"), str),
+    **dict.fromkeys(("project", "entity"), str | None),
+    "tags": list[str],
 }
 WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
 
@@ -45,8 +48,8 @@ class Checkpoint:
 
 @dataclass
 class Paths:
-    data: str = MISSING
-    outputs: str = MISSING
+    data: Any = MISSING
+    outputs: Any = MISSING
 
 
 @dataclass
@@ -64,16 +67,16 @@ class Diagnostics:
 @dataclass
 class Tracking:
     mode: str = MISSING
-    project: str | None = None
-    entity: str | None = None
-    tags: list[str] = field(default_factory=list)
+    project: Any = None
+    entity: Any = None
+    tags: Any = field(default_factory=list)
 
 
 @dataclass
 class Config:
     """Types of the top level. ``Any`` stands for a group that its ``_target_`` types."""
 
-    name: str = MISSING
+    name: Any = MISSING
     seed: int = MISSING
     scale: str = MISSING
     epochs: int = MISSING
@@ -147,7 +150,7 @@ def check(config: Mapping[str, Any]) -> None:
     remedy = f"a divisor of batch_size.size={size} that is a multiple of devices={devices}, or to null"
     require(divides, "batch_size.chunk", chunk, remedy)
     name = config["name"]
-    visible = all(folder[:1] not in ("", ".") and folder != "wandb" for folder in name.split("/"))
+    visible = all(folder.strip(" ")[:1] not in ("", ".") and folder != "wandb" for folder in name.split("/"))
     require(visible and name.isprintable(), "name", name, "a folder name such as cifar10_grid")
     for key, folder in config["paths"].items():
         require(bool(folder), f"paths.{key}", folder, "a folder")

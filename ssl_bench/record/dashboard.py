@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ssl_bench.errors import printable
+
 log = logging.getLogger(__name__)
 
 
@@ -71,7 +73,7 @@ class Dashboard(ABC):
         except Exception as error:  # the clients raise many kinds of errors, and none may fail the run
             self._failed = True
             sentence = "%s failed and is not used any more in this run; metrics.jsonl has all rows: %s"
-            log.warning(sentence, self.name, error)
+            log.warning(sentence, self.name, " ".join(str(error).split()))
 
     @abstractmethod
     def _open(self) -> Any:
@@ -95,13 +97,13 @@ def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str
             for key, each in value.items():
                 add(each, f"{name}.{key}")
         elif not name.endswith("._target_"):
-            flat[name] = value
+            flat[name] = printable(value) if isinstance(value, str) else value
 
     for name, value in config.items():
         if name not in ("paths", "tracking", "choices"):
             add(value, name)
     add(facts, "facts")
-    flat |= {group: option for group, option in config["choices"].items() if group != "tracking"}
+    flat |= {group: printable(option) for group, option in config["choices"].items() if group != "tracking"}
     if "negatives_per_anchor" in facts:
         flat["negatives.k"] = facts["negatives_per_anchor"]
     return flat

@@ -1,8 +1,9 @@
 """Weights & Biases: a view of a run's files. A failure here never stops or changes a run.
 
 Its config has the names of the command line (``dashboard.py``), under which an agent of a W&B sweep adds its
-parameters. The summary has the metrics of ``results.json`` and the last values of the curves. Group: the experiment,
-else ``name``. Tags: ``tracking.tags`` and the scale, unless it is full. State: finished, failed, or preempting if a
+parameters. The summary has the metrics of ``results.json`` and the last values of the curves. Name: ``WANDB_NAME``, else
+dataset, framework, loss, batch size, number of negatives, temperature and seed. Group: ``WANDB_RUN_GROUP``, else the
+experiment, else ``name``. Tags: ``tracking.tags`` and the scale, unless it is full. State: finished, failed, or preempting if a
 signal stopped the run, which makes a sweep start it again.
 
 W&B's step is the row's number in ``metrics.jsonl``. Every process that resumes a run first shows the rows that W&B
@@ -19,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ssl_bench.config import wandb as variables
+from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record.dashboard import Dashboard, flat_config
 
 
@@ -43,18 +46,20 @@ class WandbRun(Dashboard):
         client.finish(exit_code=exit_code)
 
     def _open(self) -> Any:
+        settings, choices, folder = self.config["tracking"], self.config["choices"], self.folder.resolve()
+        if str(folder).encode(errors="replace") != os.fsencode(folder):
+            raise ValueError(f"it needs a folder whose name is UTF-8, not {printable(str(folder))}")
         os.environ.setdefault("WANDB_SILENT", "true")
+        os.environ |= {"WANDB_MODE": settings["mode"], "WANDB_DISABLED": "false"}  # the variables are defaults
         import wandb
 
-        settings, choices = self.config["tracking"], self.config["choices"]
         place = {"project": settings["project"], "entity": settings["entity"], "id": self.run_id}
         run = wandb.init(
             **({} if under_agent() else place),
             mode=settings["mode"],
-            dir=self.folder.resolve(),  # W&B's own process may have another working directory
-            name="-".join(str(choices[g]) for g in ("dataset", "framework", "loss") if g in choices)
-            + f"-{self.run_id}",
-            group=choices.get("experiment", self.config["name"]),
+            dir=folder,  # W&B's own process may have another working directory
+            name=os.environ.get("WANDB_NAME") or f"{_label(self.config, self.facts)}-{self.run_id}",
+            group=os.environ.get("WANDB_RUN_GROUP") or choices.get("experiment", self.config["name"]),
             job_type="train",
             tags=[*settings["tags"], *([] if self.config["scale"] == "full" else [self.config["scale"]])],
             config=flat_config(self.config, self.facts),
@@ -68,6 +73,14 @@ class WandbRun(Dashboard):
         return run
 
 
+def _label(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """What varies most in grids, such as ``cifar10-simclr-dcl-b128-k254-t0.1-s0``."""
+    flat = flat_config(config, facts)
+    words = [str(flat[group]) for group in ("dataset", "framework", "loss") if flat.get(group)]
+    numbers = {"b": "batch_size.size", "k": "negatives.k", "t": "temperature.tau", "s": "seed"}
+    return "-".join([*words, *(f"{each}{flat[key]:g}" for each, key in numbers.items() if flat.get(key) is not None)])
+
+
 def under_agent() -> bool:
     """Whether an agent of a W&B sweep started this process."""
     return "WANDB_SWEEP_ID" in os.environ
@@ -77,11 +90,16 @@ def log_table(name: str, record: Mapping[str, Any]) -> None:
     """Log a paper's table as an artifact of a W&B run of its own, with ``table.json``.
 
     ``WANDB_MODE`` and ``WANDB_PROJECT`` say where; the defaults are ``offline`` and ``ssl-bench``.
+
+    Raises:
+        ConfigError: ``WANDB_MODE`` is no mode, or W&B is disabled.
     """
+    mode: Any = variables.mode(os.environ.get("WANDB_MODE", "offline"), os.environ.get("WANDB_DISABLED", ""))
+    if mode == "off":
+        raise ConfigError("WANDB_MODE or WANDB_DISABLED disables W&B: unset it, or leave --wandb out")
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
 
-    mode: Any = os.environ.get("WANDB_MODE", "offline")
     project, label = os.environ.get("WANDB_PROJECT", "ssl-bench"), name.replace("/", "-")
     with wandb.init(project=project, job_type="table", name=label, mode=mode) as run:
         artifact = wandb.Artifact(label, type="table", metadata={"table": name})

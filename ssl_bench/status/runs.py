@@ -268,8 +268,8 @@ def finished(outputs: Path) -> list[Run]:
 
 def _read_command(path: str) -> str | None:
     try:
-        return files.read_bytes(path).decode().strip() or None
-    except (OSError, ValueError):
+        return files.read_bytes(path).decode(errors="surrogateescape").strip() or None
+    except OSError:
         return None
 
 
