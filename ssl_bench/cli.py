@@ -36,6 +36,12 @@ def main() -> None:
     except KeyboardInterrupt:  # outside a training, which handles signals itself
         print("interrupted; the same command does what is missing", file=sys.stderr)
         code = 128 + signal.SIGINT
+    except (ImportError, MemoryError) as error:
+        if isinstance(error, ImportError) and "map segment" not in str(error) and "allocate" not in str(error):
+            raise
+        code = refuse(
+            f"out of memory ({str(error) or 'of Python'}): end other programs, or raise the limit of ulimit -v", 1
+        )
     except OSError as error:
         code = refuse(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
         with contextlib.suppress(OSError):

@@ -6,6 +6,8 @@ import ctypes
 import gc
 import os
 import sys
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ssl_bench.errors import ConfigError, InvalidValue
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+GPU_FILES = "nvidia[0-9]*"  # in /dev
 CUDA_12 = 'pip install "torch<2.15" torchvision --index-url <PyTorch\'s wheel index>/cu126'
 
 
@@ -23,13 +26,16 @@ def available_cores() -> int:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name.strip() for name in given.split(",") if name.strip() not in ("", "-1")]
+    """The GPUs that torch sees, by the names that ``CUDA_VISIBLE_DEVICES`` has for them.
+
+    CUDA stops at the first name that is none of a GPU: the variable alone says nothing.
+    """
     import torch
 
-    return [str(index) for index in range(torch.cuda.device_count())]
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(count)) if given is None else map(str.strip, given.split(","))
+    return list(names)[:count]
 
 
 def concurrent_runs(devices: int, runs_per_gpu: int) -> int:
@@ -47,6 +53,7 @@ def check_devices(devices: int) -> None:
     import torch
 
     if not torch.cuda.is_available():
+        _say_that_gpus_are_not_used()
         cores = available_cores()
         if devices > cores:
             raise InvalidValue(
@@ -60,6 +67,30 @@ def check_devices(devices: int) -> None:
         check_architecture(
             torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index), torch.cuda.get_arch_list()
         )
+
+
+@cache
+def _say_that_gpus_are_not_used() -> None:
+    """Print once that torch can use none of the GPUs of this machine, or of ``CUDA_VISIBLE_DEVICES``."""
+    import torch
+
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    named = (given or "").partition(",")[0].strip()
+    if named in ("", "-1", "NoDevFiles") and (given is not None or not any(map(_opens, Path("/dev").glob(GPU_FILES)))):
+        return
+    what = "the GPUs of this machine" if given is None else f"the GPUs of CUDA_VISIBLE_DEVICES={given}"
+    build = f"torch {torch.__version__} is built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs'}"
+    remedy = "install one for the driver that nvidia-smi shows, or set CUDA_VISIBLE_DEVICES= if the CPU is meant"
+    print(f"ssl-bench: torch sees none of {what} and computes on the CPU: {build}; {remedy}", file=sys.stderr)
+
+
+def _opens(device: Path) -> bool:
+    """Whether this process may use a device; Slurm shows those of other jobs too."""
+    try:
+        os.close(os.open(device, os.O_RDWR | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
 
 
 def check_architecture(name: str, capability: tuple[int, int], built_for: list[str]) -> None:

@@ -41,9 +41,10 @@ def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] |
     Raises:
         ConfigError: there is no such folder, or no run has a key of ``where``.
     """
-    if not Path(outputs).is_dir():
+    outputs = files.given_path(outputs)
+    if not outputs.is_dir():
         raise ConfigError(f"there is no folder {outputs}: name the folder that paths.outputs was set to")
-    entries, _ = Scan(Path(outputs)).update(time.time())
+    entries, _ = Scan(outputs).update(time.time())
     conditions = [f"{key}={','.join(map(as_text, _listed(value)))}" for key, value in (where or {}).items()]
     shown = select(list(zip(entries, labels(entries), strict=True)), conditions, None)
     chosen = [entry for entry, _ in shown]
@@ -102,7 +103,7 @@ def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
 
 
 def _folder(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
-    return Path(run if isinstance(run, str | os.PathLike) else run["path"])
+    return files.given_path(run if isinstance(run, str | os.PathLike) else run["path"])
 
 
 def _table(rows: list[dict[str, Any]]) -> Any:

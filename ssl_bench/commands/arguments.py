@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.files import given_path
 
 Main = TypeVar("Main", bound=Callable[..., int])
 
@@ -34,16 +35,17 @@ class Parser(argparse.ArgumentParser):
         options.overrides = overrides
         return options
 
-    def parse_args(self, *given: Any) -> Any:  # type: ignore[override]
+    def parse_args(self, arguments: Sequence[str] | None = None) -> Any:  # type: ignore[override]
         """As argparse does it, or answer a Tab."""
         if "_ARGCOMPLETE" in os.environ:
             from ssl_bench.commands.completion import answer
 
             answer(self)
-        return super().parse_args(*given)
+        return super().parse_args(None if arguments is None else _at_home(arguments))
 
     def split(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         """Words and flags, and the overrides: ``key=value``, ``~key``."""
+        arguments = _at_home(arguments)
         with_value = {flag for action in self._actions for flag in action.option_strings if action.nargs != 0}
         words, overrides = list[str](), list[str]()
         for previous, word in zip(["", *arguments], arguments, strict=False):
@@ -59,11 +61,20 @@ class Parser(argparse.ArgumentParser):
         sys.exit(refuse(f"{message}; {hint}flags of {self.prog} are {', '.join(flags)}"))
 
 
+def _at_home(arguments: Sequence[str]) -> list[str]:
+    """The arguments with the home folder in place of ``~`` in words and values of flags, which a shell leaves in some.
+
+    ``~key`` is an override, and so is ``key=~/value``, which the reader of the key expands.
+    """
+    words = (re.fullmatch(r"(--[\w-]+=|)(~/.*|~)", word, re.DOTALL) for word in arguments)
+    return [m[1] + str(given_path(m[2])) if m else word for m, word in zip(words, arguments, strict=True)]
+
+
 def taken_outputs(overrides: list[str]) -> Path:
     """The results folder that ``paths.outputs=DIR`` names, which is taken out of ``overrides``."""
     given = [override for override in overrides if override.startswith("paths.outputs=")]
     overrides[:] = [override for override in overrides if override not in given]
-    return Path((given or ["=outputs"])[-1].partition("=")[2])
+    return given_path((given or ["=outputs"])[-1].partition("=")[2])
 
 
 def in_sentences(main: Main) -> Main:

@@ -14,12 +14,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.build import near, one_of
 from ssl_bench.errors import ConfigError, require, unwritable
+from ssl_bench.files import given_path
 
 if TYPE_CHECKING:
     from ssl_bench.check.run import CheckRequest
@@ -74,7 +74,7 @@ def _request(options: Any) -> "CheckRequest":
         quick=options.quick,
         devices=devices,
         gpus=gpus,
-        outputs=Path(outputs),
+        outputs=given_path(outputs),
     )
 
 

@@ -45,7 +45,7 @@ def _collector(words: Sequence[str], overrides: Sequence[str]) -> Collector:
         key, _, value = override.partition("=")
         if key != "paths.outputs":
             raise ConfigError(f"{override}: set paths.outputs, the only key that a report reads")
-        folders.append(Path(value))
+        folders.append(files.given_path(value))
     if len(folders) > 1:
         raise ConfigError(f"{folders[1]} and {folders[0]} are two results folders: name one")
     outputs = folders[0] if folders else Path("outputs")

@@ -27,6 +27,7 @@ from ssl_bench.config import compose, schema
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch import grid, processes
 from ssl_bench.launch.job import Check, Job, Work
+from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
 
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -53,6 +54,7 @@ def main(
     """
     flags, overrides = _read(primary, arguments)
     GridSweeper.dry_run = "--dry-run" in arguments
+    under_torchrun()  # or refused, before Hydra starts
     overrides = compose.as_hydra_takes(overrides)
     os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, which are put into sentences below

@@ -166,7 +166,13 @@ def converted(value: Any, hint: Any, key: str) -> Any:
 
 def _described(hint: Any) -> str:
     """An annotation in words."""
-    names = {int: "an integer", float: "a number", str: "text, in quotes if it reads as a number", bool: "true or false", type(None): "null"}
+    names = {
+        int: "an integer",
+        float: "a number",
+        str: "text, in quotes if it reads as a number",
+        bool: "true or false",
+        type(None): "null",
+    }
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join(_described(option) for option in typing.get_args(hint))
     if typing.get_origin(hint) is typing.Literal:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -58,7 +57,6 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
     """
     choices = dict(choices)
     try:
-        converted(cfg.get("name", ""), str, "name")
         _expand_home(cfg)
         if "dataset" in cfg:
             found.find_images(cfg, choices)
@@ -68,6 +66,7 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise ConfigError(explain(error)) from error
+    converted(config.get("name", ""), str, "name")  # before it names a folder
     listed = plugins.versions(config.pop("plugins", []))
     plugins.check_listed(config, listed)
     config |= {"plugins": listed} if listed else {}
@@ -301,10 +300,11 @@ def _groups() -> set[str]:
 
 def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = "train") -> str:
     """Put an error of Hydra or OmegaConf into one sentence that names the key and says what to set."""
-    text, cause = str(error), error
-    while cause := cause.__cause__ or cause.__context__:  # what a resolver has refused
-        if isinstance(cause, ConfigError):
-            return str(cause)
+    text, key, cause = str(error), getattr(error, "full_key", None), error.__cause__ or error.__context__
+    while cause is not None and not isinstance(cause, ConfigError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:  # what a resolver has refused
+        return f"{key}: {cause}" if key else str(cause)
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.*?)'(?: requires|\n)", text):
         return f"{match[1]}: several values make a grid: add -m, or write [a,b] for a list"
     if match := re.search(r"Multiple values for (\S+?)\. To override", text):

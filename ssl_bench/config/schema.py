@@ -32,6 +32,7 @@ EXACT |= {
     **dict.fromkeys(("project", "entity"), str | None),
     "tags": list[str],
 }
+MOST_THREADS = 1024  # with a thousand times as many, torch ends in a segmentation fault
 WANDB_NAME = re.compile(r"[^/\\#?%:@]{1,128}")
 
 
@@ -141,6 +142,7 @@ def check(config: Mapping[str, Any]) -> None:
     }
     for key, (value, smallest) in least.items():
         require(value is None or value >= smallest, key, value, f"{smallest} or more")
+    require((config["threads"] or 1) <= MOST_THREADS, "threads", config["threads"], f"{MOST_THREADS} or less, or null")
     _check_tracking(config["tracking"])
     decay = config["diagnostics"]["gradient_snr"]
     valid = decay is None or 0 < decay < 1

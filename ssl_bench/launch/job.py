@@ -18,7 +18,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch import grid
 from ssl_bench.launch.lock import locked, remove_locks
-from ssl_bench.launch.nodes import forget_result, nodes, restarted
+from ssl_bench.launch.nodes import forget_result, nodes, restarted, under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.slots import slot
 from ssl_bench.record import folders
@@ -54,7 +54,7 @@ class Job:
         self.number = grid.number_of(self.grid, self.overrides) if self.in_grid else 0
         self.quiet = self.launcher == "local"  # several jobs share the terminal
         self.separate = self.quiet and work is None  # the training needs a process of its own, beside other runs
-        self.torchrun = "TORCHELASTIC_RUN_ID" in os.environ and work is None
+        self.torchrun = work is None and under_torchrun()
 
     def run(self) -> Outcome:
         """Carry out the run and report how it ended. Failures become the outcome, so that a grid goes on.

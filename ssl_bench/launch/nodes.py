@@ -1,4 +1,4 @@
-"""The machines of a Slurm job that carry out one run together.
+"""The machines of a Slurm job that carry out one run together, and the ranks of an outer torchrun.
 
 submitit starts the job once on every machine; each process starts its share of the ranks.
 """
@@ -6,8 +6,9 @@ submitit starts the job once on every machine; each process starts its share of 
 import os
 from dataclasses import dataclass
 
-from ssl_bench.errors import InvalidValue
+from ssl_bench.errors import ConfigError, InvalidValue
 
+RANK_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 SUBMITIT = ("SUBMITIT_FOLDER", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES")
 
 
@@ -40,6 +41,22 @@ def nodes() -> Nodes:
 
     port = 20_000 + int(os.environ["SLURM_JOB_ID"]) % 20_000  # jobs that share a machine need different ports
     return Nodes(count, int(os.environ["SLURM_NODEID"]), f"{JobEnvironment().hostnames[0]}:{port}")
+
+
+def under_torchrun() -> bool:
+    """Whether torchrun has started this process as one of its ranks.
+
+    Raises:
+        ConfigError: only some of its variables are set, so that a shell has kept them.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False
+    wrong = [name for name in RANK_NUMBERS if not os.environ.get(name, "").isdecimal()]
+    wrong += [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if wrong:
+        reason = f"TORCHELASTIC_RUN_ID is set, as by torchrun, but no usable {', '.join(wrong)}"
+        raise ConfigError(f"{reason}: unset TORCHELASTIC_RUN_ID, or start the command with torchrun")
+    return True
 
 
 def restarted() -> bool:

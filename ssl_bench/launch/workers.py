@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from multiprocessing.util import get_temp_dir
 from typing import Any, NoReturn
 
 from ssl_bench.launch.outcome import Outcome, State
@@ -75,13 +76,18 @@ def _start_server() -> None:
     if METHOD != "forkserver":
         return
     multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded"])
-    former = tempfile.tempdir
-    if len(tempfile.gettempdir().encode()) > LONGEST_FOLDER:
+    former, variable = tempfile.tempdir, os.environ.get("TMPDIR")
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
         tempfile.tempdir = "/tmp"
     try:
+        os.environ["TMPDIR"] = get_temp_dir()  # this process removes it at its end, with what imports leave in it
         forkserver.ensure_running()
     finally:
         tempfile.tempdir = former
+        if variable is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = variable
 
 
 class Worker:
@@ -172,6 +178,7 @@ def _work(
     die_with(os.getppid())
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # of this environment, no longer of the server
     if cores is not None:
         os.sched_setaffinity(0, cores)
     streams.outlive_reader()

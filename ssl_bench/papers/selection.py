@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
+from ssl_bench.files import given_path
 from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, Table
 
@@ -95,7 +96,7 @@ class Selection:
     @property
     def outputs(self) -> Path:
         """Folder of the results."""
-        return Path(self.setting("paths.outputs") or "outputs")
+        return given_path(self.setting("paths.outputs") or "outputs")
 
 
 def _matching(key: str, wanted: str | None, names: Sequence[str], table: str) -> set[str]:

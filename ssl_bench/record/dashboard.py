@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import printable
+from ssl_bench.record.streams import waiting
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ class Dashboard(ABC):
             summary: metrics of a finished run.
         """
         if self._client is not None:
-            self._attempt(lambda client: self._end(client, summary, exit_code))
+            with waiting(lambda: f"waiting for {self.name} to take over the rest of {self.folder}"):
+                self._attempt(lambda client: self._end(client, summary, exit_code))
 
     def _attempt(self, action: Callable[[Any], None]) -> None:
         """Call ``action`` with the client; after a first failure, the other program is not used any more."""
@@ -68,7 +70,8 @@ class Dashboard(ABC):
         try:
             # The client is imported and started with the first row, so that it does not delay the first step.
             if self._client is None:
-                self._client = self._open()
+                with waiting(lambda: f"waiting for {self.name} to start"):
+                    self._client = self._open()
             action(self._client)
         except Exception as error:  # the clients raise many kinds of errors, and none may fail the run
             self._failed = True

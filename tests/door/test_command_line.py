@@ -26,7 +26,7 @@ REFUSED = {
     "train dcl": "dcl is no key=value did you mean loss=dcl? group=option",
     "train =3": "=3: write key=value",
     "train epochs==3": "epochs==3: cannot be read: write key=value",
-    "train name=grün": "name=grün: cannot be read: write key=value, with quotes as in 'name=\"grün\"'",
+    "train loss=grün": "loss=grün: cannot be read: write key=value, with quotes as in 'loss=\"grün\"'",
     "train --seed=3": f"unrecognized arguments: --seed=3; a setting has no dashes, such as seed=3; {FLAGS} train",
     "train --multi": f"unrecognized arguments: --multi; {FLAGS} train",
     "train --cfg nope": "invalid choice: 'nope' 'job'",
