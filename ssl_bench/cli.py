@@ -39,9 +39,8 @@ def main() -> None:
     except (ImportError, MemoryError) as error:
         if isinstance(error, ImportError) and "map segment" not in str(error) and "allocate" not in str(error):
             raise
-        code = refuse(
-            f"out of memory ({str(error) or 'of Python'}): end other programs, or raise the limit of ulimit -v", 1
-        )
+        reason = f"out of memory ({str(error) or 'in Python'})"
+        code = refuse(f"{reason}: end other programs, or raise the limit that ulimit -v shows", 1)
     except OSError as error:
         code = refuse(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
         with contextlib.suppress(OSError):

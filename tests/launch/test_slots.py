@@ -2,17 +2,26 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
-# Takes a slot and prints its GPUs and cores.
+from ssl_bench.errors import ConfigError
+from ssl_bench.hardware import available_cores, concurrent_runs, visible_gpus
+from ssl_bench.launch.slots import slot
+
+# Takes a slot and prints its GPUs and cores, as if torch saw all GPUs that the variable names.
 HOLDER = """
 import os, sys, time
+from ssl_bench.launch import slots
 from ssl_bench.launch.slots import slot
+if "CUDA_VISIBLE_DEVICES" in os.environ:
+    slots.visible_gpus = lambda: os.environ["CUDA_VISIBLE_DEVICES"].split(",")
 with slot(*map(int, sys.argv[1:4])):
     print(os.environ.get("CUDA_VISIBLE_DEVICES"), sorted(os.sched_getaffinity(0)), flush=True)
     time.sleep(60)
@@ -29,6 +38,10 @@ def reserved(holder: "subprocess.Popen[str]") -> tuple[str, list[int]]:
     assert holder.stdout is not None
     gpus, _, cores = holder.stdout.readline().partition(" ")
     return gpus, json.loads(cores)
+
+
+def words(sentence: str) -> list[str]:
+    return re.findall(r"\w+", sentence)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +61,10 @@ def test_slots_on_gpus_are_shared_out_and_freed_by_a_kill(
         for gpus in expected:
             holders.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             assert reserved(holders[-1])[0] == gpus
-        late = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        late = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         holders.append(late)
-        time.sleep(1)
+        said = late.stderr.readline() if late.stderr else ""  # after five seconds
+        assert said.startswith("ssl-bench: waiting for ") and {str(h.pid) for h in holders[:-1]} <= {*words(said)}
         holders[1].kill()  # the kernel releases its locks
         assert reserved(late)[0] == expected[1]
     finally:
@@ -73,3 +87,31 @@ def test_slots_on_a_machine_without_gpus_divide_the_cores() -> None:
         one.kill()
         two.kill()
     assert [len(share) for share in shares] == [len(cores) // 2] * 2 and not set(shares[0]) & set(shares[1])
+
+
+@pytest.mark.parametrize("mine", [False, True])
+def test_locks_in_the_folder_of_another_user_are_refused(
+    mine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They could make a run wait for ever; a folder of this user that others can write to is as bad."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("ssl_bench.launch.slots.visible_gpus", lambda: ["0"])
+    folder = tmp_path / f"ssl-bench-{os.getuid()}"
+    folder.mkdir()
+    if mine or os.getuid() != 0:
+        folder.chmod(0o777)
+    else:
+        os.chown(folder, 65534, 65534)
+    with pytest.raises(ConfigError, match=f"{folder} is no folder that only you can write to"), slot(1, 1, 1):
+        pass
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+@pytest.mark.parametrize("named", ["0", "0,1", "-1,0", "NoDevFiles", "GPU-7a", ""])
+def test_a_variable_alone_is_no_gpu(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm sets it on machines without one: two GPUs of one name would be waited for without an end."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert visible_gpus() == [] and concurrent_runs(2, 1) == max(1, available_cores() // 2)
+    with slot(2, 1, 2):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == named

@@ -112,6 +112,7 @@ def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
             assert fact("surroundings") == [cores[:1], None, *rest]
     assert fact("surroundings") == [cores, None, *rest]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7a")
+    monkeypatch.setattr("ssl_bench.launch.slots.visible_gpus", lambda: ["5", "GPU-7a"])
     with slot(1, 1, 1):
         assert fact("surroundings") == [cores, "5", *rest]
     assert fact("surroundings") == [cores, "5,GPU-7a", *rest]

@@ -59,8 +59,8 @@ def combinations(sweep: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_the_metric_is_in_the_run_that_the_agent_names(sweep: dict[str, Any], agent_run: Run) -> None:
     command = [c.replace("tracking=online", "tracking=offline") for c in sweep["command"]]
-    command[-1:-1] = [s for s in [*SMALL, "evaluate=knn", "max_steps=2"] if not s.startswith("tracking")]
-    assert sweep["metric"] == {"name": "knn/top1", "goal": "maximize"} and len(combinations(sweep)) == 54
+    command[-1:-1] = [s for s in [*SMALL, "evaluate=[knn_val,knn]", "max_steps=2"] if not s.startswith("tracking")]
+    assert sweep["metric"] == {"name": "knn_val/top1", "goal": "maximize"} and len(combinations(sweep)) == 54
     values = combinations(sweep)[-1] | {"temperature.tau": 0.07318273645, "seed": 3}  # as the bayes method draws them
     agent_run("agent001", values, command)
     folder = only_run()
@@ -69,7 +69,9 @@ def test_the_metric_is_in_the_run_that_the_agent_names(sweep: dict[str, Any], ag
     entries = records(directory)
     (run,) = of_kind(entries, "run")
     assert (run.run_id, run.sweep_id, run.run_group) == ("agent001", "sweep123", "sweep")
-    assert summary(entries)["knn/top1"] == metrics["knn/top1"] and values.items() <= wandb_config(entries).items()
+    assert (
+        summary(entries)["knn_val/top1"] == metrics["knn_val/top1"] and values.items() <= wandb_config(entries).items()
+    )
     # Suggested a second time: the run is done, and the sweep gets the metric from its files.
     before = {name: (folder / name).stat().st_mtime_ns for name in ("results.json", "metrics.jsonl")}
     time.sleep(1)  # W&B names its directories by the second
@@ -78,6 +80,6 @@ def test_the_metric_is_in_the_run_that_the_agent_names(sweep: dict[str, Any], ag
     entries = records(wandb_directories(folder)[1])
     (run,) = of_kind(entries, "run")
     assert (run.run_id, run.sweep_id) == ("agent002", "sweep123")
-    assert summary(entries)["knn/top1"] == metrics["knn/top1"]
+    assert summary(entries)["knn_val/top1"] == metrics["knn_val/top1"]
     assert [row.step.num for row in of_kind(entries, "history")] == [0, 1, 2]
     assert [r.exit_code for r in of_kind(entries, "exit")] == [0]
