@@ -113,6 +113,7 @@ def _table(rows: list[dict[str, Any]]) -> Any:
         return rows
     try:
         return pandas.DataFrame(rows)
-    except UnicodeEncodeError:  # of a path that is no UTF-8, which pandas 3 keeps as an object only
-        with pandas.option_context("future.infer_string", False):
-            return pandas.DataFrame(rows)
+    except UnicodeEncodeError:  # of paths that are no UTF-8, which pandas 3 keeps as objects only
+        for row in rows:
+            row["path"] = Path(row["path"])
+        return pandas.DataFrame(rows)

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import pickle
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -40,7 +41,7 @@ register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
 )
 register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
 register("wandb_tags", wandb.tags, replace=True)
-register("home", lambda path: str(given_path(path)), replace=True)  # ${home:${paths.outputs}}
+register("home", os.path.expanduser, replace=True)  # ${home:${paths.outputs}}
 _MISSING = object()
 NUMBERS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}  # what group=0.1 may mean
 
@@ -66,6 +67,8 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise ConfigError(explain(error)) from error
+    if OmegaConf.is_interpolation(cfg, "name"):
+        config["name"] = shown(config["name"])  # such as ${seed}
     converted(config.get("name", ""), str, "name")  # before it names a folder
     listed = plugins.versions(config.pop("plugins", []))
     plugins.check_listed(config, listed)

@@ -129,3 +129,9 @@ def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) ->
     outcome = ranks.compute(lambda config: {"bytes": torch.empty(2**52).sum().item()}, {}, "0123456789", tmp_path)
     assert outcome.reason.startswith("out of memory on cpu: ") and not outcome.detail
     assert outcome.reason.endswith("Set a smaller batch_size.size or more devices") and outcome.code == 1
+
+
+def test_two_ranks_leave_no_files_in_the_folder_of_temporary_files(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    run = Command("train", *SMALL, "devices=2", "max_steps=1", environment={"TMPDIR": str(tmp_path / "t")})
+    assert run.wait() and run.code == 0 and list((tmp_path / "t").iterdir()) == []

@@ -42,6 +42,7 @@ def test_wandb_has_the_rows_results_and_facts_of_a_run(train: Train) -> None:
     entries = records(wandb_directories(folder)[0])
     (run,) = of_kind(entries, "run")
     assert run.run_id == folder.name and run.run_group == "grid" and run.job_type == "train"
+    assert run.display_name == f"scattered_digits-simclr-infonce-b64-k126-t0.2-s0-{folder.name}"
     assert list(run.tags) == ["a", "b", "reduced"]
     axes = {"batch_size.size": 64, "negatives.k": 126, "loss": "infonce", "temperature.tau": 0.2}
     assert axes.items() <= wandb_config(entries).items()
@@ -79,6 +80,16 @@ def test_the_config_in_wandb_has_the_names_of_the_command_line(
     values = [v for v in values if not v.startswith("facts.") and ("negatives.k" not in v or "random_k" in options[0])]
     again = flat_config(load([*options, *values]), {})
     assert len(values) > 20 and again == {k: v for k, v in config.items() if k in again}
+
+
+def test_variables_of_wandb_name_a_run(monkeypatch: pytest.MonkeyPatch, train: Train) -> None:
+    """They come after what is set on the command line, as the mode does."""
+    variables = {"NAME": "mine", "RUN_GROUP": "ours", "PROJECT": "theirs", "TAGS": "a,b", "MODE": "online"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    assert train("tracking=offline", "tracking.tags=[c]", "max_steps=1")[0] == 0
+    (run,) = of_kind(records(wandb_directories(only_run())[0]), "run")
+    assert (run.display_name, run.run_group, run.project, list(run.tags)) == ("mine", "ours", "theirs", ["c"])
 
 
 def test_a_failure_of_wandb_does_not_fail_the_run(train: Train) -> None:

@@ -1,0 +1,80 @@
+"""Text stays as it was typed: on the command line, in grids, in lists; a YAML file has to quote it."""
+
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from ssl_bench.commands.sweeper import values
+from ssl_bench.config.build import _signature, located
+from ssl_bench.config.compose import Composer, directory, load
+from ssl_bench.config.schema import check
+from ssl_bench.config.typed import TEXT_KEY, as_typed
+from ssl_bench.errors import ConfigError
+from tests.door.door import enter, refuses
+
+COMPOSER = Composer()
+WORDS = ["1e5", "12e45", "1.10", "2024_01_15", "0123", "0x10", "1_000", ".5", "null", "True", "nan", "-inf", "grid-1"]
+WORDS += ["a b", "it's", 'a"b', "a(1)", "x=y", "a#b", "café", "~", "100%", "${seed}"]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_name_is_the_text_that_was_typed(word: str) -> None:
+    meant = "7" if word == "${seed}" else word
+    assert COMPOSER.load([f"name={word}", "seed=7"])["name"] == meant
+    (override,) = OverridesParser.create().parse_overrides([as_typed(as_typed(f"name=first,{word},1e6"))])
+    names = [COMPOSER.load([run, "seed=7"])["name"] for run in values(override)]
+    assert names == ["first", meant, "1e6"]
+
+
+def test_text_in_lists_mappings_and_functions_stays_too(tmp_path: Path) -> None:
+    assert load(["name=1e5"])["name"] == "1e5"
+    tracking = COMPOSER.load(["tracking.tags=[2024_01,'a,b',1e5]", "tracking.project=1e5", "tracking.entity=null"])[
+        "tracking"
+    ]
+    assert tracking["tags"] == ["2024_01", "a,b", "1e5"]
+    assert (tracking["project"], tracking["entity"]) == ("1e5", None)
+    assert COMPOSER.load(["paths={data: 1e5, outputs: a b}"])["paths"] == {"data": "1e5", "outputs": "a b"}
+    assert as_typed("name=choice(1e5,b)") == 'name=choice("1e5",b)'
+    assert as_typed("loss.alpha=1e5") == "loss.alpha=1e5" and as_typed(r"name=a\,b") == r"name=a\,b"
+    with pytest.raises(ConfigError, match=r"^init=/.*/1e5: |^init=1e5: "):
+        COMPOSER.load(["init=1e5"])
+
+
+def test_every_argument_that_is_text_is_a_text_key() -> None:
+    """The table of keys and the annotations of the classes say the same."""
+    wrong = set()
+    for path in sorted(directory().glob("*/*.yaml")):
+        content: Any = yaml.safe_load(path.read_text())
+        nodes = {path.parent.name: content or {}} | {f"evaluate.{k}": v for k, v in (content or {}).items()}
+        nodes |= {path.parent.name: content[path.parent.name]} if path.parent.name in (content or {}) else {}
+        for key, node in nodes.items():
+            target = node.get("_target_", "") if isinstance(node, dict) else ""
+            if not target.startswith("ssl_bench.") or key.split(".")[0] != path.parent.name:
+                continue
+            for argument, hint in _signature(located(target))[1].items():
+                kinds = {hint, *typing.get_args(hint), *(a for h in typing.get_args(hint) for a in typing.get_args(h))}
+                known = TEXT_KEY.fullmatch(f"{key}.{argument}")
+                if (str in kinds and not known) or (known and kinds & {int, float, bool}):
+                    wrong.add((f"{key}.{argument}", str(hint)))
+    assert wrong == set()
+
+
+def test_a_number_in_a_yaml_file_is_refused_as_a_name(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("conf/experiment").mkdir(parents=True)
+    Path("conf/experiment/mine.yaml").write_text("# @package _global_\nname: 1e5\n")
+    says = "name=100000.0: set name to text, in quotes if it reads as a number"
+    refuses("train experiment=mine --config-dir conf", says, capfd)
+    refuses("train -m experiment=mine --config-dir conf seed=0,1", says, capfd)
+    Path("conf/experiment/mine.yaml").write_text("# @package _global_\nname: '1e5'\n")
+    printed = enter("train experiment=mine --config-dir conf --cfg job --package name", capfd)
+    assert "1e5" in printed.out
+
+
+@pytest.mark.parametrize("name", ["' '", "a/ /b", "''", "wandb", "../x", ".x"])
+def test_a_name_without_a_visible_folder_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="set name to a folder name"):
+        check(COMPOSER.load([f"name={name}"]))
