@@ -35,7 +35,13 @@ def carried_out(folder: str, *overrides: str) -> str:
     Path(folder).mkdir(exist_ok=True)
     config = load([*TINY, *overrides])
     try:
-        train(config | {"devices": int(os.environ.get("WORLD_SIZE", 1))}, "0123456789", Path(folder), device)
+        train(
+            config | {"devices": int(os.environ.get("WORLD_SIZE", 1))},
+            "0123456789",
+            Path(folder),
+            device,
+            "ssl-bench train",
+        )
     except (RunError, Interrupted) as error:
         return f"{type(error).__name__}: {error}"
     return ""
