@@ -131,6 +131,7 @@ def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) ->
     assert outcome.reason.endswith("Set a smaller batch_size.size or more devices") and outcome.code == 1
 
 
+@pytest.mark.slow
 def test_two_ranks_leave_no_files_in_the_folder_of_temporary_files(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     run = Command("train", *SMALL, "devices=2", "max_steps=1", environment={"TMPDIR": str(tmp_path / "t")})
