@@ -33,15 +33,9 @@ def carried_out(folder: str, *overrides: str) -> str:
     device = torch.device("cuda", rank())
     release_memory(device)
     Path(folder).mkdir(exist_ok=True)
-    config = load([*TINY, *overrides])
+    config = load([*TINY, *overrides]) | {"devices": int(os.environ.get("WORLD_SIZE", 1))}
     try:
-        train(
-            config | {"devices": int(os.environ.get("WORLD_SIZE", 1))},
-            "0123456789",
-            Path(folder),
-            device,
-            "ssl-bench train",
-        )
+        train(config, "0123456789", Path(folder), device, "ssl-bench train")
     except (RunError, Interrupted) as error:
         return f"{type(error).__name__}: {error}"
     return ""
