@@ -16,15 +16,17 @@ import numpy as np
 
 from ssl_bench import files
 from ssl_bench.commands.search import SearchSweeper
-from ssl_bench.commands.sweeper import GridSweeper, values
+from ssl_bench.commands.sweeper import GridSweeper, bounds, values
 from ssl_bench.config.identity import evaluation_id, run_id
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch.lock import locked
 from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.record import journal
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
 
 class OptunaSweeper(SearchSweeper):
@@ -42,12 +44,13 @@ class OptunaSweeper(SearchSweeper):
     def __init__(self, n_trials: int, n_jobs: int | None, n_startup_trials: int, seed: int, **search: Any) -> None:
         super().__init__(**search)
         self.n_trials, self.n_jobs, self.n_startup_trials, self.seed = n_trials, n_jobs, n_startup_trials, seed
+        self.refused = set[int]()  # numbers of runs that cannot be
 
     def setup(self, **given: Any) -> None:
         """Prepare as for any grid.
 
         Raises:
-            ConfigError: Optuna is not installed, or an argument of the sweeper cannot be used.
+            ConfigError: Optuna is not installed.
         """
         if importlib.util.find_spec("optuna") is None:
             raise ConfigError("hydra/sweeper=optuna needs the package optuna: pip install 'ssl-bench[optuna]'")
@@ -57,9 +60,6 @@ class OptunaSweeper(SearchSweeper):
         super().setup(**given)
         launcher = given["config"].hydra.launcher
         self.n_jobs = self.n_jobs or launcher.get("n_jobs", launcher.get("array_parallelism", 1))
-        for key, least in {"n_trials": 1, "n_jobs": 1, "n_startup_trials": 1, "seed": 0}.items():
-            value = getattr(self, key)
-            require(value >= least, f"hydra.sweeper.{key}", value, f"{least} or more")
 
     def carry_out(self) -> None:
         """Carry out the trials of every group."""
@@ -93,13 +93,26 @@ class OptunaSweeper(SearchSweeper):
         content += [spaces, self.metric, self.epochs, self.seed]
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
         folder = Path(config["paths"]["outputs"]) / config["name"] / f"optuna-{digest}"
-        for key, texts in () if (folder / "optuna.journal").exists() else edges.items():
-            for text in texts:  # refuse what cannot be used before anything starts
-                config = self.composer.load(_run(fixed, first | {key: text}), self.primary)
-                self.check_run(config)
-                GridSweeper.check(config)
+        if not GridSweeper.skip and not (folder / "optuna.journal").exists():
+            self._check_edges(fixed, first, edges)
         with locked(folder, wait=True):
             return self._carried_out(self._study(folder, f"{config['name']}-{digest}"), fixed, distributions)
+
+    def _check_edges(self, fixed: Sequence[str], first: Mapping[str, Any], edges: Mapping[str, Sequence[Any]]) -> None:
+        """Refuse the search if a value of a key cannot be, whichever value another key has."""
+        for key, texts in edges.items():
+            for text in texts:
+                known = {**first, key: text}
+                others = [{**known, other: each} for other in edges if other != key for each in edges[other]]
+                refusal: ConfigError | None = None
+                for params in (known, *others):
+                    found = self.check([self.compose(_run(fixed, params))]).get(0)
+                    refusal = refusal or found
+                    if found is None:
+                        break
+                else:
+                    assert refusal is not None
+                    raise refusal
 
     def _study(self, folder: Path, name: str) -> "Study":
         """The study in a folder, made if there is none."""
@@ -108,13 +121,17 @@ class OptunaSweeper(SearchSweeper):
 
         path = folder / "optuna.journal"
         print(f"study {name} in {path}", flush=True)
+        journal.mend(path)
+        path.with_name(f"{path.name}.lock").unlink(missing_ok=True)  # of a killed process: this one owns the folder
         pruner = optuna.pruners.PercentilePruner(100 * self.keep, self.n_startup_trials)
         try:
             self.storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
             return optuna.create_study(
                 study_name=name, storage=self.storage, direction="maximize", pruner=pruner, load_if_exists=True
             )
-        except (KeyError, ValueError) as error:
+        except OSError:
+            raise
+        except Exception as error:  # Optuna believes what the lines say
             remedy = "remove it: the same command makes it again from the runs, which are not trained again"
             raise ConfigError(f"{path} is damaged: {remedy}") from error
 
@@ -126,9 +143,11 @@ class OptunaSweeper(SearchSweeper):
 
         width: Any = self.n_jobs
         before = study.trials[: self.n_trials]
-        self.add([_run(fixed, trial.params) for trial in before], check=False)
+        self._add(fixed, before)
         for trial in before:
-            number = self.numbers[_run(fixed, trial.params)]
+            number = self.numbers.get(_run(fixed, trial.params))
+            if number is None or number in self.refused:
+                continue
             if trial.state is TrialState.PRUNED and number not in self.finished:
                 self.note(number, Outcome(State.HALTED))
             if trial.state is TrialState.FAIL:
@@ -142,10 +161,29 @@ class OptunaSweeper(SearchSweeper):
             for number in range(len(study.trials), stop):
                 self._propose(study, number, distributions)
             batch = [trial for trial in study.trials[start:stop] if trial.state is TrialState.RUNNING]
-            self.add([_run(fixed, trial.params) for trial in batch], check=False)
-            if not self._train(study, {trial.number: self.numbers[_run(fixed, trial.params)] for trial in batch}):
+            refused = self._add(fixed, batch)
+            for trial in batch:
+                if error := refused.get(trial.number):
+                    study.tell(trial.number, state=TrialState.FAIL)
+                    print(f"trial {trial.number}: cannot be: {error}", flush=True)
+            left = [trial for trial in batch if trial.number not in refused]
+            if not self._train(study, {trial.number: self.numbers[_run(fixed, trial.params)] for trial in left}):
                 return False
         return True
+
+    def _add(self, fixed: Sequence[str], trials: Sequence["FrozenTrial"]) -> dict[int, ConfigError]:
+        """Add the runs of trials to the grid; return by trial why its run cannot be: it fails, or is left out."""
+        runs = [self.compose(_run(fixed, trial.params)) for trial in trials]
+        refused = self.check(runs)
+        if GridSweeper.skip:
+            self.left_out += [runs[place].overrides for place in refused]
+        self.add([run for place, run in enumerate(runs) if not (GridSweeper.skip and place in refused)])
+        for place, error in refused.items():
+            number = self.numbers.get(runs[place].overrides)
+            if number is not None:
+                self.refused.add(number)
+                self.note(number, Outcome.failed(str(error), error.exit_code))
+        return {trials[place].number: error for place, error in refused.items()}
 
     def _propose(self, study: "Study", number: int, distributions: Mapping[str, "BaseDistribution"]) -> None:
         """Add a running trial to a study, in one line of its journal: nothing is left that was proposed in part."""
@@ -223,13 +261,13 @@ def _distribution(override: Any) -> "BaseDistribution":
     value = override.value()
     try:
         if override.is_range_sweep() and not value.shuffle:
-            numbers = sorted(value.range())
-            kind: Any = IntDistribution if all(isinstance(n, int) for n in numbers) else FloatDistribution
-            return kind(numbers[0], numbers[-1], step=abs(value.step))
+            low, high = sorted(bounds(override)[1:])
+            kind: Any = IntDistribution if isinstance(low, int) else FloatDistribution
+            return kind(low, high, step=abs(value.step))
         if override.is_interval_sweep():
             kind = IntDistribution if isinstance(value.start, int) else FloatDistribution
             return kind(value.start, value.end, log="log" in value.tags)
-        return CategoricalDistribution(list(override.sweep_string_iterator()))
+        return CategoricalDistribution([each.partition("=")[2] for each in values(override)])
     except (IndexError, ValueError) as error:
         raise ConfigError(f"{override.input_line}: {str(error).rstrip('.')}") from error
 

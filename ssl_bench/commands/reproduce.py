@@ -2,6 +2,7 @@
 
 ``ssl-bench reproduce dcl/table1 row='CIFAR-10*' col=256 seed=0,1 devices=8 --dry-run``. Other ``key=value`` are added
 to every cell; if they change what is computed, the runs are recorded with ``scale=reduced`` and fill no cell.
+``skip=impossible`` leaves out cells that cannot be.
 ``scale=smoke`` tries every cell with two steps on generated images. With ``hydra/launcher=local`` or ``slurm`` several
 commands run at the same time. ``--recipe`` only says in words what the cells train.
 """
@@ -22,6 +23,7 @@ from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.config import schema
 from ssl_bench.config.build import converted
 from ssl_bench.errors import ConfigError, require
+from ssl_bench.launch import impossible
 from ssl_bench.papers import cost, recipe, smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
 from ssl_bench.papers.selection import HELP, Selection
@@ -47,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         "other key=value is added to every cell."
     )
     options = parser.read(arguments)
+    skip = impossible.taken_skip(options.overrides)
     request = Request.read(Selection.read(options.names, options.all, options.overrides))
     converted(request.scale, schema.EXACT["scale"], "scale")
     require(all(seed >= 0 for seed in request.seeds), "seed", list(request.seeds), "integers of 0 or more")
@@ -55,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         for text, cells in recipe.recipes(planned).items():
             print(*cells, text, "", sep="\n")
         return 0
+    _leave_out_impossible(request, planned, skip, options.dry_run)
     _summarise(request, planned)
     todo = [runs for runs in planned if runs.missing]
     if options.dry_run:
@@ -69,6 +73,26 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         if request.scale == "smoke":
             shutil.rmtree(request.smoke_data, ignore_errors=True)
+
+
+def _leave_out_impossible(request: Request, planned: Sequence[PlannedRuns], skip: bool, dry_run: bool) -> None:
+    """Check the runs that are left to train; with ``skip`` those that cannot be are no longer available.
+
+    Data and devices that this machine lacks are no reason in a dry run. Smoke runs generate their images.
+
+    Raises:
+        ConfigError: some cannot be, and they are not to be left out.
+    """
+    todo = [runs for runs in planned if runs.missing and runs.command == "train"]
+    if not todo or request.scale == "smoke" or (dry_run and not request.overrides):  # the cells themselves can be
+        return
+    from ssl_bench.training.refusals import refusals  # imports torch
+
+    found = refusals([runs.config for runs in todo], here=not dry_run and request.launcher != "slurm")
+    refused = {number: error for number, error in enumerate(found) if error}
+    possible = impossible.left([[f"cell={runs.cells[0]}"] for runs in todo], refused, skip, "cells")
+    for number in {*range(len(todo))} - {*possible}:
+        todo[number].unavailable = "impossible"
 
 
 def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:

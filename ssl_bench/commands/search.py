@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.sweeper import GridSweeper
+from ssl_bench.commands.sweeper import GridSweeper, bounds
 from ssl_bench.errors import InvalidValue, require
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import Outcome, State
@@ -36,20 +36,7 @@ class SearchSweeper(GridSweeper):
         max_batch_size: Any,
     ) -> None:
         super().__init__(params, max_batch_size)
-        self.metric, self.keep, self.group_by = metric, keep, group_by
-        self.epochs = None if epochs is None else list(epochs)
-
-    def setup(self, **given: Any) -> None:
-        """Prepare as for any grid.
-
-        Raises:
-            InvalidValue: an argument of the sweeper cannot be used.
-        """
-        epochs = [1, 2] if self.epochs is None else self.epochs
-        rising = len(epochs) > 1 and epochs == sorted(set(epochs)) and epochs[0] >= 1
-        require(rising, "hydra.sweeper.epochs", self.epochs, "two or more rising numbers, such as [5,20,80]")
-        require(0 < self.keep < 1, "hydra.sweeper.keep", self.keep, "a number between 0 and 1, such as 0.34")
-        super().setup(**given)
+        self.metric, self.keep, self.group_by, self.epochs = metric, keep, group_by, epochs and list(epochs)
 
     def check_group(self) -> None:
         """Refuse a ``group_by`` that is no key with several values."""
@@ -151,8 +138,9 @@ class SearchSweeper(GridSweeper):
             if interval := swept.is_interval_sweep():
                 low, high, log = swept.value().start, swept.value().end, "log" in swept.value().tags
             else:
-                numbers = [float(each) for each in swept.sweep_string_iterator()]
-                low, high, log = min(numbers), max(numbers), False
+                numbers = bounds(swept)[1:] if swept.is_range_sweep() else map(float, swept.sweep_string_iterator())
+                low, *_, high = sorted(numbers)
+                log = False
         except ValueError:
             return ""
         if key == "seed" or low == high:

@@ -1,10 +1,12 @@
 """Carry out a grid: start the runs that are not finished, then wait for those that other processes were training."""
 
 import itertools
+import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -13,16 +15,34 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from ssl_bench.config.compose import Composer
+from ssl_bench.config.compose import Composer, NoSuchKey
 from ssl_bench.config.found import find_prepared
 from ssl_bench.errors import ConfigError, require, unwritable
-from ssl_bench.launch import grid
+from ssl_bench.launch import grid, impossible
 from ssl_bench.launch.outcome import State
 from ssl_bench.papers import cost
 from ssl_bench.record import folders, results
 
+MANY = 300  # runs that take some seconds to check
 SEARCHES = "hydra_plugins.ssl_bench."  # a name that Hydra accepts for the sweepers of this package
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+
+
+class Run(NamedTuple):
+    """A run of a grid.
+
+    Attributes:
+        config: resolved; empty if it cannot be composed.
+        folder: its directory, which need not exist.
+        done: it has its results.
+        refusal: why it cannot be composed.
+    """
+
+    overrides: tuple[str, ...]
+    config: dict[str, Any]
+    folder: Path
+    done: bool
+    refusal: ConfigError | None
 
 
 class GridSweeper(Sweeper):
@@ -36,7 +56,8 @@ class GridSweeper(Sweeper):
     folder: ClassVar[Path | None] = None  # of the grid that this process has started
     dry_run: ClassVar[bool] = False  # only print what would be trained
     closing: ClassVar[str] = ""  # what is printed after the summary of that grid
-    check: ClassVar[Callable[[dict[str, Any]], None]]  # raises ConfigError for a run that cannot be carried out
+    skip: ClassVar[bool] = False  # leave out runs that cannot be
+    refusals: ClassVar[Callable[[Sequence[dict[str, Any]], str], list[ConfigError | None]]]  # why each run cannot be
 
     def __init__(self, params: Mapping[str, str] | None, max_batch_size: int | None) -> None:
         self.params, self.launched = dict(params or {}), 0
@@ -53,8 +74,10 @@ class GridSweeper(Sweeper):
             hydra_context=hydra_context, task_function=task_function, config=config
         )
         self.jobs = self.launcher.joblib["n_jobs"] if hasattr(self.launcher, "joblib") else 1
+        self.launched_by = launcher
         self.numbers, self.configs = dict[tuple[str, ...], int](), list[dict[str, Any]]()
         self.folders, self.finished = list[Path](), dict[int, Path]()
+        self.left_out = list[tuple[str, ...]]()  # runs that cannot be, by skip=impossible
 
     def sweep(self, arguments: list[str]) -> None:
         """Read the values of the keys and carry out the runs.
@@ -80,35 +103,58 @@ class GridSweeper(Sweeper):
         self.train(range(len(self.numbers)))
 
     def add_all(self) -> None:
-        """Add every combination of the values to the grid."""
-        self.add(list(itertools.product(*map(values, self.space.values()))))
+        """Add every combination of the values to the grid, those that can be."""
+        count = math.prod(map(length, self.space.values()))
+        impossible.check_size(count)
+        if count > MANY:
+            print(f"checking {count} runs", flush=True)
+        runs = [self.compose(run) for run in dict.fromkeys(itertools.product(*map(values, self.space.values())))]
+        if all(run.refusal for run in runs):  # a key that no run has
+            raise next(run.refusal for run in runs if run.refusal)
+        refused = self.check(runs)
+        possible = impossible.left([run.overrides for run in runs], refused, GridSweeper.skip)
+        self.left_out += [runs[number].overrides for number in refused]
+        self.add([runs[number] for number in possible])
         if self.finished:
             print(f"{len(self.finished)} of {len(self.numbers)} runs are done already", flush=True)
 
-    def add(self, runs: Sequence[Sequence[str]], check: bool = True) -> None:
-        """Add runs to the grid and write ``grid.json``.
+    def compose(self, overrides: tuple[str, ...]) -> "Run":
+        """Compose a run and look for its results.
 
-        Args:
-            runs: their overrides; what is in the grid already is not added again.
-            check: refuse the grid if one of them, without results, cannot be carried out.
+        Raises:
+            ConfigError: an override cannot be used, or the sweeper cannot carry out the run.
         """
-        for run in dict.fromkeys(map(tuple, runs)):
-            if run in self.numbers:
+        try:
+            config = find_prepared(self.composer.load(overrides, self.primary))
+        except NoSuchKey as error:  # the options of this run lack a key that those of others may have
+            return Run(overrides, {}, self.grid, False, error)
+        self.check_run(config)
+        folder = folders.find(config)
+        return Run(overrides, config, folder, results.answers(folder, config), None)
+
+    def check(self, runs: Sequence["Run"]) -> dict[int, ConfigError]:
+        """Why runs cannot be, by their place in ``runs``; those that have their results are not checked."""
+        refused = {place: run.refusal for place, run in enumerate(runs) if run.refusal}
+        left = [place for place, run in enumerate(runs) if not (run.done or run.refusal)]
+        found = GridSweeper.refusals([runs[place].config for place in left], self.launched_by)
+        refused |= {place: error for place, error in zip(left, found, strict=True) if error}
+        return dict(sorted(refused.items()))
+
+    def add(self, runs: Sequence["Run"]) -> None:
+        """Add runs to the grid, unless they are in it, and write ``grid.json``."""
+        for run in runs:
+            if run.overrides in self.numbers:
                 continue
-            config = find_prepared(self.composer.load(run, self.primary))
-            self.check_run(config)
-            folder, number = folders.find(config), len(self.numbers)
-            if results.answers(folder, config):
-                self.finished[number] = folder
-            elif check:
-                GridSweeper.check(config)
-            self.numbers[run] = number
-            self.configs.append(config)
-            self.folders.append(folder)
+            number = self.numbers[run.overrides] = len(self.numbers)
+            self.configs.append(run.config)
+            self.folders.append(run.folder)
+            if run.done:
+                self.finished[number] = run.folder
         if GridSweeper.dry_run:
             return
+        epochs = [each.get("epochs") for each in self.configs]
         try:
-            grid.begin(self.grid, list(self.numbers), self.finished, [each.get("epochs") for each in self.configs])
+            grid.begin(self.grid, list(self.numbers), self.finished, epochs, self.left_out)
         except OSError as error:
             raise unwritable(error) from error
 
@@ -162,11 +208,48 @@ class GridSweeper(Sweeper):
             raise ConfigError(f"hydra/launcher=slurm: {reason}: {remedy}") from error
 
 
+def bounds(override: Override) -> tuple[int, float, float]:
+    """How many numbers a range has, its first and its last one.
+
+    Raises:
+        ConfigError: it has none, or does not end.
+    """
+    value: Any = override.value()
+    start, stop, step = (Decimal(number) for number in (value.start, value.stop, value.step))
+    try:
+        count = math.ceil((stop - start) / step)
+    except (ArithmeticError, ValueError) as error:
+        raise ConfigError(
+            f"{override.input_line}: write a range as range(start,stop,step), with finite numbers"
+        ) from error
+    if count < 1:
+        raise ConfigError(f"{override.input_line}: there is no number from {start} to {stop} in steps of {step}")
+    kind = float if float in map(type, (value.start, value.stop, value.step)) else int
+    return count, kind(start), kind(start + (count - 1) * step)
+
+
+def length(override: Override) -> int:
+    """How many values an override of a grid gives its key.
+
+    Raises:
+        ConfigError: none, or those of an interval.
+    """
+    if not override.is_sweep_override():
+        return 1
+    if override.is_interval_sweep():
+        raise ConfigError(f"{override.input_line}: write several values, or set hydra/sweeper to optuna")
+    if override.is_range_sweep():
+        return bounds(override)[0]
+    count = sum(1 for _ in override.sweep_string_iterator())
+    if not count:
+        raise ConfigError(f"{override.input_line}: there is no such option: write the values, such as seed=0,1,2")
+    return count
+
+
 def values(override: Override) -> list[str]:
     """An override of a grid as overrides with one value each."""
     key, swept = override.get_key_element(), override.is_sweep_override()
-    if override.is_interval_sweep():
-        raise ConfigError(f"{override.input_line}: write several values, or set hydra/sweeper to optuna")
+    impossible.check_size(length(override))
     return [
         f"{key}={v}" for v in (override.sweep_string_iterator() if swept else [override.get_value_element_as_str()])
     ]

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.commands.sweeper import GridSweeper
 from ssl_bench.config import compose, schema
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.launch import grid, processes
+from ssl_bench.launch import grid, impossible, processes
 from ssl_bench.launch.job import Check, Job, Work
 from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
@@ -53,7 +54,7 @@ def main(
         stopped by signal n, to be resumed by the same command.
     """
     flags, overrides = _read(primary, arguments)
-    GridSweeper.dry_run = "--dry-run" in arguments
+    GridSweeper.dry_run, GridSweeper.skip = "--dry-run" in arguments, impossible.taken_skip(overrides)
     under_torchrun()  # or refused, before Hydra starts
     overrides = compose.as_hydra_takes(overrides)
     os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
@@ -66,6 +67,8 @@ def main(
         settings = HydraConfig.get()
         chosen = settings.runtime.choices["hydra/sweeper"]
         in_grid = settings.mode is RunMode.MULTIRUN
+        if GridSweeper.skip and not in_grid:
+            raise ConfigError(f"{impossible.SKIP} leaves out runs of a grid: add -m, or leave it out")
         known = chosen in ("basic", "halving", "optuna") or not in_grid
         require(known, "hydra/sweeper", chosen, "basic, halving or optuna, or search with a W&B sweep")
         job = Job(cfg, settings, check, work)
@@ -80,7 +83,7 @@ def main(
                 raise SystemExit(outcome.code)
             processes.pass_on(outcome.signal)
 
-    GridSweeper.folder, GridSweeper.check = None, _check_run if work is None else check
+    GridSweeper.folder, GridSweeper.refusals = None, _refusals if work is None else partial(_refusals_of, check)
     GridSweeper.closing = ""
     experiments.register()
     sweeper.register()
@@ -98,12 +101,25 @@ def main(
     return outcomes[0].code if outcomes else 0
 
 
-def _check_run(config: dict[str, Any]) -> None:
-    """Refuse a run of a grid whose values cannot be used, before the first one starts."""
-    from ssl_bench.training.parts import Parts  # imports torch: only if there is something to train
+def _refusals(configs: Sequence[dict[str, Any]], launcher: str) -> list[ConfigError | None]:
+    """Why each run of a grid cannot be, on this machine or, under Slurm, on another one; None for one that can."""
+    if not configs:
+        return []
+    from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
 
-    schema.check(config)
-    Parts(config).check_values()
+    return refusals(configs, here=launcher != "slurm")
+
+
+def _refusals_of(check: Check, configs: Sequence[dict[str, Any]], launcher: str) -> list[ConfigError | None]:
+    """As :func:`_refusals`, by a check of the values."""
+    found: list[ConfigError | None] = []
+    for config in configs:
+        try:
+            check(config)
+            found.append(None)
+        except ConfigError as error:
+            found.append(error)
+    return found
 
 
 def _read(primary: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]:

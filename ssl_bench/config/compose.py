@@ -43,7 +43,12 @@ register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WAND
 register("wandb_tags", wandb.tags, replace=True)
 register("home", os.path.expanduser, replace=True)  # ${home:${paths.outputs}}
 _MISSING = object()
+_NO_KEY = r"Could not override '(.+?)'"  # of Hydra's error
 NUMBERS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}  # what group=0.1 may mean
+
+
+class NoSuchKey(ConfigError):
+    """The chosen options have no key of a name; other options may have it."""
 
 
 def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +121,8 @@ def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any
         with _hydra():
             return resolve(*_composed(overrides, primary))
     except (HydraException, ValueError) as error:
-        raise ConfigError(explain(error, overrides, primary)) from error
+        refusal = NoSuchKey if re.search(_NO_KEY, str(error)) else ConfigError
+        raise refusal(explain(error, overrides, primary)) from error
 
 
 def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -312,7 +318,7 @@ def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = 
         return f"{match[1]}: several values make a grid: add -m, or write [a,b] for a list"
     if match := re.search(r"Multiple values for (\S+?)\. To override", text):
         return f"{match[1]} has a value already: leave the + before {match[1]} out"
-    if match := re.search(r"Could not override '(.+?)'", text):
+    if match := re.search(_NO_KEY, text):
         known = [key for key in _keys(overrides, primary) if key != match[1]]
         return f"there is no key {match[1]}{_meant(match[1], known)}; `ssl-bench {primary} --cfg job` prints them all"
     if match := re.search(r"Could not (?:find|load) '(.+)/(.*?)'", text):

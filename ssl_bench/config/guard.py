@@ -16,6 +16,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.resolvers import oc
 
+from ssl_bench.config import schema
 from ssl_bench.errors import ConfigError
 
 CLASSES = (
@@ -80,14 +81,21 @@ def read_environment(name: str, *default: str | None) -> str | None:
 
 
 def _check_hydra(node: DictConfig) -> None:
-    """Refuse settings of Hydra that would run code."""
+    """Refuse settings of Hydra that would run code, and those of a search that have another type."""
     for key, remedy in REFUSED.items():
         if OmegaConf.select(node, key) and OmegaConf.select(node, key) != SILENT:
             raise ConfigError(f"hydra.{key} is set: leave it out: {remedy}")
+    for part in ("sweeper", "launcher"):
+        if not isinstance(node[part], DictConfig):
+            raise ConfigError(f"hydra.{part}={node[part]}: leave it out: write hydra/{part}=NAME, with a slash")
     for path, value in leaves(OmegaConf.to_container(node, resolve=False), "hydra"):
         if path.endswith("._target_") and value not in CLASSES:
             names = " or ".join(name.rpartition(".")[2] for name in CLASSES)
             raise ConfigError(f"{path}={value}: leave it out: Hydra makes a {names} only")
+    if "keep" in node.sweeper:
+        settings: Any = OmegaConf.to_container(node.sweeper, resolve=True)
+        if "???" not in settings.values():  # without a value Hydra refuses to make the sweeper
+            schema.check_search({key: value for key, value in settings.items() if key != "_target_"})
 
 
 def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

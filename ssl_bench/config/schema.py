@@ -117,6 +117,48 @@ class Config:
     evaluate: Any = MISSING
 
 
+@dataclass
+class Search:
+    """Types of the settings of a search, ``hydra.sweeper`` of ``hydra/sweeper=halving``."""
+
+    metric: str
+    epochs: Any
+    keep: float
+    group_by: str | None
+    params: Any
+    max_batch_size: int | None
+
+
+@dataclass
+class Trials(Search):
+    """Those of ``hydra/sweeper=optuna``."""
+
+    n_trials: int
+    n_jobs: int | None
+    n_startup_trials: int
+    seed: int
+
+
+def check_search(settings: Mapping[str, Any]) -> None:
+    """Refuse settings of a search that are unknown, or have values that cannot be used.
+
+    Raises:
+        ConfigError: naming the key and what to set.
+    """
+    _check_keys(settings, Trials if "n_trials" in settings else Search, "hydra.sweeper.")
+    epochs, params, keep = settings["epochs"], settings["params"], settings["keep"]
+    rising = isinstance(epochs, list) and all(type(epoch) is int and epoch >= 1 for epoch in epochs)
+    rising = rising and len(epochs) > 1 and epochs == sorted(set(epochs))
+    optional = "n_trials" in settings and epochs is None
+    remedy = f"two or more rising numbers, such as [5,20,80]{', or to null' * ('n_trials' in settings)}"
+    require(rising or optional, "hydra.sweeper.epochs", epochs, remedy)
+    require(isinstance(params, Mapping), "hydra.sweeper.params", params, "values by key, such as {seed: '0,1'}")
+    require(0 < keep < 1, "hydra.sweeper.keep", keep, "a number between 0 and 1, such as 0.34")
+    for key, least in {"n_trials": 1, "n_jobs": 1, "n_startup_trials": 1, "seed": 0}.items():
+        value = settings.get(key)
+        require(value is None or value >= least, f"hydra.sweeper.{key}", value, f"{least} or more")
+
+
 def check(config: Mapping[str, Any]) -> None:
     """Refuse invalid top-level values of a resolved configuration.
 

@@ -26,7 +26,7 @@ ImageBatch = Tensor | list[Tensor]  # uint8 [n, C, H, W], or n images [C, h, w] 
 
 
 class MissingData(ConfigError):
-    """Files of a dataset are missing, which ``ssl-bench prepare`` makes."""
+    """Files of a dataset are missing."""
 
 
 class Source:

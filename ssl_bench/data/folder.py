@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import Dataset, Source
+from ssl_bench.data.arrays import Dataset, MissingData, Source
 from ssl_bench.data.packed import Packed
 from ssl_bench.data.photos import FORMATS, Photos, endings
 from ssl_bench.data.splits import few
@@ -201,14 +201,15 @@ class FolderDataset(Dataset):
         """List the classes of both splits, sorted.
 
         Raises:
-            ConfigError: a split or a class is missing or empty, the splits have different classes, or their number is
+            MissingData: a split is missing.
+            ConfigError: a class is missing, a split is empty, the splits have different classes, or their number is
                 not ``num_classes``.
         """
         folder, present = folder or self.folder, {}
         kept = self._kept_classes()
         for path in (folder / name for name in self.split_folders.values()):
             if not path.is_dir():
-                raise ConfigError(
+                raise MissingData(
                     f"{self._key}: {path} is missing; {LAYOUT}; set SSL_BENCH_DATA or paths.data to the folder that "
                     f"has {self.folder.name}, or dataset.folder, dataset.train and dataset.test to its names"
                 )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench import files
+from ssl_bench.data.arrays import MissingData
 from ssl_bench.data.photos import Photos
 from ssl_bench.errors import ConfigError
 
@@ -44,7 +45,7 @@ class Packed(Photos):
             self._bytes = np.memmap(self.path, dtype=np.uint8, mode="c")  # copy-on-write: the file stays unchanged
             self._check(labels)
         except FileNotFoundError as error:
-            raise ConfigError(
+            raise MissingData(
                 f"dataset.packed=true: {error.filename} is missing; make it with the same arguments after "
                 "`ssl-bench prepare`, or set dataset.packed=false"
             ) from error

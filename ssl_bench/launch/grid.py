@@ -3,7 +3,8 @@
 ``<grid>/grid.json``       {"command", "host", "pid", "born", "started", "runs", "finished", "epochs"}, written at the
                            start: ``born`` distinguishes the process from later ones with its ``pid``, ``runs`` has the
                            overrides of each run, ``finished`` the directories of runs that had results, by number,
-                           ``epochs`` the length of each run
+                           ``epochs`` the length of each run; with ``skip=impossible`` also ``left_out``, the overrides
+                           of runs that cannot be
 ``<grid>/jobs/<n>.json``   {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each other
                            run
 ``<grid>/best.json``       [{"group", "metric", "value", "overrides", "folder"}], of a sweeper that searches, at its end
@@ -22,6 +23,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
+from ssl_bench.launch import impossible
 from ssl_bench.launch.lock import start_time
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record.summary import print_grid
@@ -39,7 +41,11 @@ LOST = Outcome.failed("its process exited without reporting")
 
 
 def begin(
-    folder: Path, runs: Sequence[Sequence[str]], finished: Mapping[int, Path], epochs: Sequence[int | None]
+    folder: Path,
+    runs: Sequence[Sequence[str]],
+    finished: Mapping[int, Path],
+    epochs: Sequence[int | None],
+    left_out: Sequence[Sequence[str]] = (),
 ) -> None:
     """Write ``grid.json``, again for a grid to which runs were added.
 
@@ -47,11 +53,13 @@ def begin(
         runs: overrides of each run.
         finished: directories of the runs that have results already, by number.
         epochs: of each run, which may have gone on to more; None: it trains no network.
+        left_out: overrides of each run that cannot be and is left out by ``skip=impossible``.
     """
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
     process = {"host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
-    command = shlex.join([*sys.argv[0].split(), *sys.argv[1:]])
+    command = shlex.join([*sys.argv[0].split(), *sys.argv[1:], *([impossible.SKIP] if left_out else [])])
     content: dict[str, Any] = {"runs": [list(run) for run in runs], "epochs": list(epochs)}
+    content |= {"left_out": [list(run) for run in left_out]} if left_out else {}
     content["finished"] = {str(n): str(each) for n, each in finished.items()}
     former: Any = files.read_json(folder / "grid.json")
     started = former["started"] if former else time.time()
@@ -64,7 +72,7 @@ def number_of(folder: Path, overrides: Sequence[str]) -> int:
     Raises:
         ConfigError: ``grid.json`` was removed since :func:`begin`.
     """
-    runs, _, _ = _read(folder)
+    runs = _read(folder)[0]
     return runs.index(list(overrides) if list(overrides) in runs else list(overrides[:-1]))
 
 
@@ -82,7 +90,7 @@ def outcome(folder: Path, number: int) -> Outcome:
 def summarise(folder: Path) -> int:
     """Print how each run ended and a table of the finished ones; return the exit code of the grid."""
     try:
-        runs, finished_before, epochs = _read(folder)
+        runs, finished_before, epochs, left_out = _read(folder)
     except ConfigError as error:
         print(f"ssl-bench: {error}", file=sys.stderr)
         return 1
@@ -90,7 +98,9 @@ def summarise(folder: Path) -> int:
     outcomes = [before.get(number) or outcome(folder, number) for number in range(len(runs))]
     states = [outcome.state for outcome in outcomes]
     counts = [f"{states.count(s)} {word}" for s, word in WORDS.items() if s in ALWAYS or s in states]
-    print(f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(counts)}")
+    counts += [f"{left_out} left out: impossible"] if left_out else []
+    count = len(runs) + left_out
+    print(f"{count} run{'s' * (count != 1)}: {', '.join(counts)}")
     shared = set[str]().union(*runs).intersection(*runs)
     finished: dict[str, list[tuple[Path, int | None]]] = {}  # runs that differ in their seed only have one name
     for run, ended, length in zip(runs, outcomes, epochs, strict=True):
@@ -99,7 +109,10 @@ def summarise(folder: Path) -> int:
             name = " ".join(override for override in distinct if not override.startswith("seed="))
             finished.setdefault(name or _seeds(runs), []).append((Path(ended.folder), length))
         elif ended.state in (State.FAILED, State.HELD):
-            print("  " + ": ".join(filter(None, (ended.state.value, " ".join(distinct), ended.reason))))
+            reason = ended.reason
+            for override in distinct:  # named already
+                reason = reason.removeprefix(f"{override}: ")
+            print("  " + ": ".join(filter(None, (ended.state.value, " ".join(distinct), reason))))
     if len(runs) > 1:
         print_grid(finished)
     stopped = [ended.code for ended in outcomes if ended.state is State.INTERRUPTED]
@@ -116,8 +129,9 @@ def _seeds(runs: Sequence[Sequence[str]]) -> str:
     return f"seed={','.join(dict.fromkeys(seeds))}"
 
 
-def _read(folder: Path) -> tuple[list[list[str]], dict[int, str], list[int | None]]:
-    """The overrides of each run, by number the directories of those that had results, and the epochs of each.
+def _read(folder: Path) -> tuple[list[list[str]], dict[int, str], list[int | None], int]:
+    """The overrides of each run, by number the directories of those that had results, the epochs of each, and how many
+    were left out.
 
     Raises:
         ConfigError: there is no ``grid.json`` any more.
@@ -125,4 +139,5 @@ def _read(folder: Path) -> tuple[list[list[str]], dict[int, str], list[int | Non
     content: Any = files.read_json(folder / "grid.json")
     if content is None:
         raise ConfigError(f"{folder / 'grid.json'} was removed while its grid ran: start the same command again")
-    return content["runs"], {int(number): run for number, run in content["finished"].items()}, content["epochs"]
+    finished = {int(number): run for number, run in content["finished"].items()}
+    return content["runs"], finished, content["epochs"], len(content.get("left_out", ()))

@@ -19,14 +19,14 @@ from ssl_bench import files
 from ssl_bench.config import plugins, schema
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
 from ssl_bench.config.identity import SOURCE, evaluators, upgraded
-from ssl_bench.data.arrays import ArrayDataset, Dataset, Probe
+from ssl_bench.data.arrays import ArrayDataset, Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
 from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import check_devices
-from ssl_bench.methods.base import Contrastive, Method, MissingNeed
+from ssl_bench.methods.base import Contrastive, Framework, Method, MissingNeed
 from ssl_bench.networks.trial import try_backbone
 from ssl_bench.networks.weights import freeze, load_weights, read_weights
 from ssl_bench.objective.positives import OtherView
@@ -101,6 +101,14 @@ class Parts:
         return build(self.config["optimizer"], "optimizer")
 
     @cached_property
+    def framework(self) -> Framework | Method:
+        """The networks. Their weights are drawn from the global generator: seed it first."""
+        backbone = self.backbone
+        head = build(self.config["head"], "head", inputs=backbone.num_features)
+        made: Framework | Method = self._built("framework", backbone=backbone, head=head)
+        return made
+
+    @cached_property
     def method(self) -> Method:
         """Networks and objective. The weights are drawn from the global generator: seed it first.
 
@@ -108,9 +116,7 @@ class Parts:
             ConfigError: parts that do not fit together.
         """
         config, framework_name = self.config, self.choices.get("framework")
-        backbone = self.backbone
-        head = build(config["head"], "head", inputs=backbone.num_features)
-        framework = self._built("framework", backbone=backbone, head=head)
+        framework = self.framework
         if isinstance(framework, Method):  # it has an objective of its own
             for group in OBJECTIVE:
                 if config[group] is not None:
@@ -249,21 +255,20 @@ class Parts:
                 try_backbone(self.backbone, node, channels, size, key)
             _TRIED.add(tried)
 
-    def validate(self, local_processes: int) -> None:
+    def validate(self, local_processes: int | None) -> None:
         """Build and check everything without opening images or a device.
 
         Args:
-            local_processes: how many of the ``devices`` processes run on this machine.
+            local_processes: how many of the ``devices`` processes run on this machine; None: another machine carries
+                out the run, so that GPUs, cores and prepared images may be there that this one lacks.
 
         Raises:
             ConfigError: naming the key and what to set.
         """
         devices, size = self.config["devices"], self.config["batch_size"]["size"]
-        check_devices(local_processes)
+        if local_processes is not None:
+            self._check_machine(local_processes)
         self.check_values()
-        graph = self.config["graph"]
-        require(graph is not True or torch.cuda.is_available(), "graph", graph, "auto or false: there is no GPU")
-        precision = Precision.of(self.config["precision"], torch.cuda.is_available())
         self._check_shapes()
         with torch.random.fork_rng(devices=[]):
             self._check_backbone()
@@ -273,14 +278,31 @@ class Parts:
             method.facts(size)
         except InvalidValue as refusal:
             raise refusal.within("negatives" if isinstance(method, Contrastive) else "framework") from refusal
-        images = self.dataset.check()
+        try:
+            images = self.dataset.check()
+        except MissingData:
+            if local_processes is None:
+                return
+            raise
         baselines = self.config["evaluate"]["baselines"]
         remedy = "[init]: images of many sizes have no raw pixels to compare"
         of_many_sizes = self.evaluated.eval_view and not isinstance(self.evaluated, ArrayDataset)
         require(not (of_many_sizes and "raw" in baselines), "evaluate.baselines", baselines, remedy)
         remedy = f"{images} or less, the images of {self.choices.get('dataset', 'dataset')}"
         require(size <= images, "batch_size.size", size, remedy)
-        check_evaluators(self.evaluators, self.targets({"": method.encoder}, torch.device("cpu"), precision))
+        self._check_evaluators()
+
+    def _check_machine(self, processes: int) -> None:
+        """Refuse what this machine lacks for a run of so many processes on it."""
+        check_devices(processes)
+        graph, cuda = self.config["graph"], torch.cuda.is_available()
+        require(graph is not True or cuda, "graph", graph, "auto or false: there is no GPU")
+        Precision.of(self.config["precision"], cuda)
+
+    def _check_evaluators(self) -> None:
+        """Refuse evaluators that cannot work with the images or the network."""
+        targets = self.targets({"": self.method.encoder}, torch.device("cpu"), Precision.of("fp32", False))
+        check_evaluators(self.evaluators, targets)
 
 
 class InitialWeights(ConfigError):
