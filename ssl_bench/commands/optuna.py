@@ -176,7 +176,7 @@ class OptunaSweeper(SearchSweeper):
         runs = [self.compose(_run(fixed, trial.params)) for trial in trials]
         refused = self.check(runs)
         if GridSweeper.skip:
-            self.left_out += [runs[place].overrides for place in refused]
+            self.left_out |= {runs[place].overrides: None for place in refused}
         self.add([run for place, run in enumerate(runs) if not (GridSweeper.skip and place in refused)])
         for place, error in refused.items():
             number = self.numbers.get(runs[place].overrides)

@@ -73,11 +73,11 @@ class GridSweeper(Sweeper):
         self.launcher: Any = plugins.instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
-        self.jobs = self.launcher.joblib["n_jobs"] if hasattr(self.launcher, "joblib") else 1
+        self.jobs = _checked(self.launcher.joblib) if hasattr(self.launcher, "joblib") else 1
         self.launched_by = launcher
         self.numbers, self.configs = dict[tuple[str, ...], int](), list[dict[str, Any]]()
         self.folders, self.finished = list[Path](), dict[int, Path]()
-        self.left_out = list[tuple[str, ...]]()  # runs that cannot be, by skip=impossible
+        self.left_out = dict[tuple[str, ...], None]()  # overrides of runs that cannot be, by skip=impossible
 
     def sweep(self, arguments: list[str]) -> None:
         """Read the values of the keys and carry out the runs.
@@ -113,7 +113,7 @@ class GridSweeper(Sweeper):
             raise next(run.refusal for run in runs if run.refusal)
         refused = self.check(runs)
         possible = impossible.left([run.overrides for run in runs], refused, GridSweeper.skip)
-        self.left_out += [runs[number].overrides for number in refused]
+        self.left_out |= {runs[number].overrides: None for number in refused}
         self.add([runs[number] for number in possible])
         if self.finished:
             print(f"{len(self.finished)} of {len(self.numbers)} runs are done already", flush=True)
@@ -154,7 +154,7 @@ class GridSweeper(Sweeper):
             return
         epochs = [each.get("epochs") for each in self.configs]
         try:
-            grid.begin(self.grid, list(self.numbers), self.finished, epochs, self.left_out)
+            grid.begin(self.grid, list(self.numbers), self.finished, epochs, list(self.left_out))
         except OSError as error:
             raise unwritable(error) from error
 
@@ -206,6 +206,19 @@ class GridSweeper(Sweeper):
                 raise
             remedy = "set hydra.launcher.<key> to what this cluster has, or hydra/launcher to local"
             raise ConfigError(f"hydra/launcher=slurm: {reason}: {remedy}") from error
+
+
+def _checked(joblib: Mapping[str, Any]) -> int:
+    """How many runs joblib starts at a time; refuse settings that it would refuse after the grid has begun."""
+    from joblib import Parallel
+
+    require(joblib["n_jobs"] != 0, "hydra.launcher.n_jobs", 0, "1 or more")
+    settings = {key: int(value) if str(value).isdecimal() else value for key, value in joblib.items()}
+    try:
+        Parallel(**{**settings, "backend": "loky"})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"hydra.launcher: {str(error).splitlines()[0]}") from error
+    return int(joblib["n_jobs"])
 
 
 def bounds(override: Override) -> tuple[int, float, float]:

@@ -55,6 +55,8 @@ def main(
     """
     flags, overrides = _read(primary, arguments)
     GridSweeper.dry_run, GridSweeper.skip = "--dry-run" in arguments, impossible.taken_skip(overrides)
+    if GridSweeper.skip and not {"-m", "--multirun"} & {*flags}:
+        raise ConfigError(f"{impossible.SKIP} leaves out runs of a grid: add -m, or leave it out")
     under_torchrun()  # or refused, before Hydra starts
     overrides = compose.as_hydra_takes(overrides)
     os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
@@ -67,8 +69,6 @@ def main(
         settings = HydraConfig.get()
         chosen = settings.runtime.choices["hydra/sweeper"]
         in_grid = settings.mode is RunMode.MULTIRUN
-        if GridSweeper.skip and not in_grid:
-            raise ConfigError(f"{impossible.SKIP} leaves out runs of a grid: add -m, or leave it out")
         known = chosen in ("basic", "halving", "optuna") or not in_grid
         require(known, "hydra/sweeper", chosen, "basic, halving or optuna, or search with a W&B sweep")
         job = Job(cfg, settings, check, work)

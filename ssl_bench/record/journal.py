@@ -27,11 +27,8 @@ def mend(path: Path) -> None:
     aside = files.unused(path)
     os.rename(path, aside)
     files.write(path, lambda file: file.writelines(lines[:whole]))
-    lost = len(lines) - whole
-    print(
-        f"{path} is damaged in line {whole + 1}: the last {lost} of {len(lines)} lines are lost; see {aside.name}",
-        flush=True,
-    )
+    lost = f"what follows line {whole} is lost, and done again; the damaged file is now {aside.name}"
+    print(f"{path} is damaged in line {whole + 1} of {len(lines)}: {lost}", flush=True)
 
 
 def _is_whole(line: bytes) -> bool:

@@ -95,6 +95,32 @@ REFUSED = {
     "train -m temperature.tau=0.1,-1": "temperature.tau=-1.0: a positive number",
     "train -m batch_size.size=64,63 devices=2": "batch_size.size=63: a multiple of devices=2, such as 64",
     "mi -m information=2,0": "information=0.0: set information to a positive number",
+    "train -m batch_size=b32,b128 negatives=random_k negatives.k=16,64": (
+        "1 of 4 runs cannot be: batch_size=b32 negatives.k=64: set negatives.k to 62 or less, the candidates "
+        "skip=impossible leaves them out"
+    ),
+    "train -m negatives=random_k negatives.k=128,16,256 batch_size=b64,b128 seed=0,1 --dry-run": (
+        "6 of 12 runs cannot be: 4 with negatives.k=128,256 batch_size=b64 (negatives.k=128: set negatives.k to 126 "
+        "2 with negatives.k=256 batch_size=b128 (negatives.k=256: set negatives.k to 254 skip=impossible leaves"
+    ),
+    "train -m batch_size.size=64,2000 --dry-run": "batch_size.size=2000: set batch_size.size to 1347 or less",
+    "train -m devices=99 seed=0,1": "2 of 2 runs cannot be: devices=99: set devices to",
+    "train -m dataset=cifar10 paths.data=nowhere seed=0,1": "2 of 2 runs cannot be: dataset=cifar10: ssl-bench prepare",
+    "train -m loss=infonce,dhel": "1 of 2 runs cannot be: loss=dhel needs candidates set negatives=own_view",
+    "train -m negatives=in_batch,queue negatives.k=4,8": "2 of 4 runs cannot be: negatives=in_batch no key negatives.k",
+    "train -m seeed=0,1": "there is no key seeed (did you mean seed?)",
+    "train skip=impossible": "skip=impossible leaves out runs of a grid: add -m",
+    "train -m skip=all seed=0,1": "skip=all: set skip to impossible",
+    "train -m seed=0,-1 skip=impossible max_steps=0": "2 of 2 runs cannot be",
+    "train -m 'seed=range(0,1000000000)'": "these are 1,000,000,000 runs: a grid has 100,000 or fewer",
+    "train -m 'seed=range(0,400)' 'max_steps=range(1,400)'": "these are 159,600 runs: a grid has 100,000 or fewer",
+    "train -m 'seed=range(0,inf)'": "seed=range(0,inf): write a range as range(start,stop,step), with finite numbers",
+    "train -m 'seed=range(0,3,0)'": "seed=range(0,3,0): write a range as range(start,stop,step)",
+    "train -m 'seed=range(5,0)'": "seed=range(5,0): there is no number from 5 to 0 in steps of 1",
+    "train -m 'seed=glob(*)'": "seed=glob(*): there is no such option: write the values",
+    "train -m seed=0,1 hydra.sweeper=x": "hydra.sweeper=x: leave it out: write hydra/sweeper=NAME",
+    "train -m seed=0,1 hydra/launcher=local hydra.launcher.n_jobs=0": "hydra.launcher.n_jobs=0: 1 or more",
+    "train -m seed=0,1 hydra/launcher=local hydra.launcher.prefer=x": "hydra.launcher: prefer=x",
     # experiments
     "train experiment=nope": "experiment=nope: no such option; set experiment to one of dcl/fig1",
     "train experiment=dcl": "experiment=dcl: no such option; set experiment to one of dcl/table1_imagenet100",
@@ -117,6 +143,8 @@ REFUSED = {
     "figure dcl/fig3 --out no/x.png": "--out=no/x.png: there is no no",
     "reproduce dcl/table1 -m": f"unrecognized arguments: -m; {FLAGS} reproduce",
     "reproduce dcl/table1 scale=nope": "scale=nope: set scale to one of full",
+    "reproduce dcl/table1 skip=all": "skip=all: set skip to impossible",
+    "reproduce dcl/table1 col=32 negatives=random_k negatives.k=64 --dry-run": "8 of 8 cells cannot be: to 62 or less",
     "reproduce dcl/table1 seed=-1": "seed=[-1]: set seed to integers of 0 or more",
     "evaluate nowhere": "nowhere is no run directory",
     "status nowhere": "no folder nowhere paths.outputs",

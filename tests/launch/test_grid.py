@@ -131,10 +131,28 @@ def test_an_experiment_is_a_grid_and_the_command_line_overrides_it(train: Train,
     assert all(r["choices"]["experiment"] == "taus" for r in runs)
 
 
-def test_a_value_that_is_refused_when_its_run_starts_fails_only_that_run(train: Train) -> None:
-    code, printed = train("-m", "batch_size.size=4096,64", "max_steps=1")  # only the dataset knows its images
-    assert code == 1 and "2 runs: 1 trained, 0 done before, 1 failed" in printed
-    assert "batch_size.size=4096: set batch_size.size to 1347 or less" in printed
+def test_runs_that_cannot_be_are_left_out_and_counted_and_the_others_are_trained(train: Train) -> None:
+    grid = ["-m", "max_steps=1", "batch_size=b32,b64", "negatives=random_k", "negatives.k=16,64"]
+    for flags in ([], ["--dry-run"]):
+        code, printed = train(*grid, *flags)
+        assert code == 2 and "1 of 4 runs cannot be: batch_size=b32 negatives.k=64: " in printed
+        assert not Path("outputs").exists()
+    code, printed = train(*grid, "skip=impossible", "--dry-run")
+    assert code == 0 and "3 runs to go" in printed and "1 with batch_size=b32 negatives.k=64: set " in printed
+    code, printed = train(*grid, "skip=impossible")
+    assert code == 0 and "4 runs: 3 trained, 0 done before, 0 failed, 1 left out: impossible" in printed
+    assert "1 of 4 runs cannot be and are left out:\n  1 with batch_size=b32 negatives.k=64: set " in printed
+    (folder,) = Path("outputs/.sweeps").iterdir()
+    content = files.read_json(folder / "grid.json")
+    assert len(content["runs"]) == 3 and content["left_out"][0][-3:] == ["batch_size=b32", grid[-2], "negatives.k=64"]
+    assert content["command"].endswith(" skip=impossible")
+    assert train("max_steps=1", "batch_size=b64", "negatives=random_k", "negatives.k=64")[1].count("already done") == 1
+    assert len(results()) == 3
+
+
+def test_values_of_the_sweeper_are_those_of_a_command_line(train: Train) -> None:
+    code, printed = train("-m", "+hydra.sweeper.params.loss=dcl", "seed=0,1", "max_steps=1", "--dry-run")
+    assert code == 0 and printed.count(" loss=dcl ") == 2 and "2 runs to go" in printed
 
 
 # ---- several runs at a time, or several processes that want the same run

@@ -1,6 +1,7 @@
 """Searches with Optuna: proposals, pruning at halts, and that an interruption changes nothing."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -118,6 +119,12 @@ def test_each_group_has_its_trials_in_batches_of_the_width_of_the_launcher(train
     ("overrides", "says"),
     [
         (["hydra.sweeper.n_trials=0", LR], "hydra.sweeper.n_trials=0: set hydra.sweeper.n_trials to 1 or more"),
+        (["hydra.sweeper.n_trials=x", LR], "hydra.sweeper.n_trials=x: set hydra.sweeper.n_trials to an integer"),
+        (["hydra.sweeper.n_trials=1.5", LR], "hydra.sweeper.n_trials=1.5: set hydra.sweeper.n_trials to an integer"),
+        (["hydra.sweeper.n_jobs=0", LR], "hydra.sweeper.n_jobs=0: set hydra.sweeper.n_jobs to 1 or more"),
+        (["hydra.sweeper.seed=x", LR], "hydra.sweeper.seed=x: set hydra.sweeper.seed to an integer"),
+        (["hydra.sweeper.params=x", LR], "hydra.sweeper.params=x: set hydra.sweeper.params to values by key"),
+        (["negatives=random_k", "negatives.k=4,127"], "negatives.k=127: set negatives.k to 126 or less"),
         (["hydra.sweeper.group_by=loss", LR], "set hydra.sweeper.group_by to a key of the grid: optimizer.lr"),
         (["seed=1"], "hydra/sweeper=optuna: set hydra/sweeper to basic, or give a key several values or an interval"),
         (["optimizer.lr=tag(log,interval(0,1))"], "optimizer.lr=tag(log,interval(0,1)): "),
@@ -128,6 +135,49 @@ def test_each_group_has_its_trials_in_batches_of_the_width_of_the_launcher(train
 def test_what_cannot_be_searched_is_refused_before_the_first_run(train: Train, overrides: list[str], says: str) -> None:
     code, printed = train(*SHORT, *overrides)
     assert code == 2 and says in printed and not Path("outputs/default").exists(), printed
+
+
+IMPOSSIBLE = [*SHORT, "max_steps=1", "negatives=random_k", "batch_size=b32,b128", "negatives.k=16,64"]
+
+
+def test_a_proposal_that_cannot_be_is_a_failed_trial(train: Train) -> None:
+    search = [*IMPOSSIBLE, "hydra.sweeper.n_trials=5"]  # the fifth proposal is the first of b32 with 64 negatives
+    code, printed = train(*search)
+    assert (
+        code == 1 and "1 failed" in printed and "trial 4: cannot be: negatives.k=64: set negatives.k to 62" in printed
+    )
+    found = trials()
+    assert [state for state, *_ in found] == ["COMPLETE"] * 4 + ["FAIL"]
+    code, printed = train(*search)
+    assert code == 1 and trials() == found and "failed: batch_size=b32 negatives.k=64: set negatives.k to 62" in printed
+    code, printed = train(*search, "skip=impossible")
+    assert code == 0 and trials() == found and "0 failed, 1 left out: impossible" in printed
+
+
+def test_a_damaged_journal_counts_up_to_its_last_whole_line(train: Train) -> None:
+    search = [*SHORT, "max_steps=1", "optimizer.lr=0.1,0.2", "hydra.sweeper.n_trials=2"]
+    assert train(*search)[0] == 0
+    (path,) = Path("outputs").glob("default/optuna-*/optuna.journal")
+    whole, found = path.read_bytes(), trials()
+    lines = whole.splitlines(keepends=True)
+    for damaged, line in {
+        whole[:-9]: len(lines),
+        whole + bytes(20): len(lines) + 1,
+        b"".join([lines[0], b"{\n", *lines[2:]]): 2,
+    }.items():
+        path.write_bytes(damaged)
+        path.with_name("optuna.journal.lock").symlink_to(path)  # of a killed process
+        code, printed = train(*search)
+        assert code == 0 and f"{path} is damaged in line {line} of " in printed and "0 trained" in printed
+        assert trials() == found and path.with_name("optuna.journal.damaged-1").read_bytes() == damaged
+        path.with_name("optuna.journal.damaged-1").unlink()
+    path.write_bytes(whole + b'{"op_code":1}\n')
+    code, printed = train(*search)
+    assert code == 2 and f"{path} is damaged: remove it: the same command makes it again" in printed
+    path.unlink()
+    os.mkfifo(path)
+    code, printed = train(*search)
+    assert code == 2 and f"{path}: Not a regular file: remove it" in printed
 
 
 def test_without_optuna_one_sentence_says_what_to_install(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
