@@ -67,7 +67,7 @@ def test_groups_choose_their_own_best_and_test_images_are_said_to_be_none_to_cho
         ("hydra.sweeper.epochs=[1,2]", "hydra.sweeper.epochs=[1,2]: set hydra.sweeper.epochs to end with epochs=3"),
         ("hydra.sweeper.epochs=[1,x]", "hydra.sweeper.epochs=[1,x]: set hydra.sweeper.epochs to two or more rising"),
         ("hydra.sweeper.keep=x", "hydra.sweeper.keep=x: set hydra.sweeper.keep to a number"),
-        ("hydra.sweeper.metric=null", "hydra.sweeper.metric=null: set hydra.sweeper.metric to a name"),
+        ("hydra.sweeper.metric=null", "hydra.sweeper.metric=null: set hydra.sweeper.metric to text"),
         ("+hydra.sweeper.foo=1", "there is no key hydra.sweeper.foo"),
         ("batch_size.size=64,2000", "4 of 8 runs cannot be: batch_size.size=2000: set batch_size.size to 1347 or less"),
         ("hydra.sweeper.keep=1.5", "hydra.sweeper.keep=1.5: set hydra.sweeper.keep to a number between 0 and 1"),
