@@ -101,7 +101,8 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
         command = files.read_bytes(run.folder / "command.txt").decode(errors="backslashreplace").strip()
     except OSError:
         command = ""
-    return contents | {"README.md": card(config, results.read(run.folder), command, facts, load).encode()}
+    text = card(config, results.read(run.folder), command, facts, load)
+    return contents | {"README.md": text.encode(errors="backslashreplace")}  # a name may be no UTF-8
 
 
 def _load(node: Mapping[str, Any], weights: Mapping[str, Any]) -> list[tuple[str, list[str]]]:

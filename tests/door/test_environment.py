@@ -101,7 +101,8 @@ def test_names_that_are_no_utf8(train: Train, capfd: Capture) -> None:
     (run,) = Path(outputs, "default").iterdir()
     assert b'dataset.root="caf\xe9"' in (run / "command.txt").read_bytes()
     again = ["evaluate", str(run), "evaluate=geometry"]
-    for words in (again, ["export", str(run)], ["report", outputs], ["status", outputs], ["status", "--csv", outputs]):
+    card = ["export", "--format", "card", str(run)]
+    for words in (again, card, ["report", outputs], ["status", outputs], ["status", "--csv", outputs]):
         answer = enter(shlex.join(words), capfd)
         assert answer.code == 0 and "Traceback" not in answer.err, answer
     assert list(map(str, ssl_bench.runs(outputs)["path"])) == [str(run)]
