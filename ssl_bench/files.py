@@ -3,23 +3,34 @@
 Writing: the new content goes to a temporary file beside the file, is flushed to the disk, and the file is renamed. So
 a file has its whole old content or its whole new content, never a part.
 
-Reading: only regular files, up to a size far above what a run writes, as plain data.
+Reading: only regular files, up to a size far above what a run writes, as plain data. A reader of a record names the
+shape that it needs, as a type: a TypedDict, ``dict[str, float]``, ``list[int | None]``. A file of another shape counts
+as missing, and is named. A cache, which can be made again, is read only if it holds exactly what was written.
 
 Text is UTF-8 in every locale. Names of files that are no UTF-8 are in it as the bytes that they are.
 """
 
 import contextlib
 import errno
+import functools
+import hashlib
+import inspect
 import itertools
 import json
 import os
 import stat
+import sys
+import types
+import typing
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, printable
 
+LARGEST_INTEGER = 2**63  # larger ones have no place in a float or a database
 LARGEST = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
 
 
@@ -140,32 +151,97 @@ def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
         return file.read()
 
 
-def parse_json(content: bytes) -> Any:
+def parse_json(content: bytes | str) -> Any:
     """The value of a JSON text; a ValueError for anything else."""
     try:
-        return json.loads(content.decode())
+        return json.loads(content.decode() if isinstance(content, bytes) else content)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
-def read_json(path: str | Path) -> Any:
-    """Content of ``path``, or None if there is no such file or it cannot be read as JSON."""
-    try:
-        return parse_json(read_bytes(path))
-    except (OSError, ValueError):
-        return None
+def read_json(path: str | Path, shape: Any = Any, named: bool = True) -> Any:
+    """Content of ``path``; None if there is no such file, or it is damaged: it is no JSON of this shape.
+
+    Args:
+        named: say in a sentence that a file is damaged.
+    """
+    return _read(path, parse_json, shape, named)
 
 
-def read_yaml(path: Path) -> Any:
-    """Content of ``path`` as plain values, or None if it cannot be read as YAML."""
+def read_yaml(path: str | Path, shape: Any = Any, named: bool = True) -> Any:
+    """Content of a YAML file as JSON would have it; otherwise as :func:`read_json`."""
+    return _read(path, _parse_yaml, shape, named)
+
+
+def _read(path: str | Path, parse: Callable[[bytes], Any], shape: Any, named: bool) -> Any:
+    with contextlib.suppress(ValueError):
+        try:
+            if fits(content := parse(read_bytes(path)), shape):
+                return content
+        except OSError as error:
+            named &= error.errno in (errno.EINVAL, errno.EFBIG)  # otherwise there is no file that could be read
+    if named:
+        say_damaged(path)
+    return None
+
+
+def _parse_yaml(content: bytes) -> Any:
+    """The value of a YAML text without dates and other values that JSON does not have; a ValueError for such."""
     import yaml
 
+    odd = b"\\uDC" in content  # a name that is no UTF-8, which the loader in C refuses
+    loader = yaml.SafeLoader if odd else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        content = read_bytes(path)
-        odd = b"\\uDC" in content  # a name that is no UTF-8, which the loader in C refuses
-        return yaml.load(content, yaml.SafeLoader if odd else getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, yaml.YAMLError):
-        return None  # the loader lets errors of dates, numbers and keys through
+        return json.loads(json.dumps(yaml.load(content, loader)))
+    except (TypeError, AttributeError, OverflowError, RecursionError, yaml.YAMLError) as error:
+        raise ValueError("no YAML") from error  # the loader lets errors of dates, numbers and keys through
+
+
+def fits(value: Any, shape: Any) -> bool:
+    """Whether a value, as JSON has it, is of a type.
+
+    A number is a float unless it is too large for computations; NaN and infinity are. A TypedDict or a dataclass is a
+    mapping that may have more keys, a tuple is a list of so many values.
+    """
+    origin, inner = typing.get_origin(shape), typing.get_args(shape)
+    if shape is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, option) for option in inner)
+    if origin is typing.Literal or (inspect.isclass(shape) and issubclass(shape, Enum)):
+        return isinstance(value, str) and value in (inner or list(shape))
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(each, inner[1]) for each in value.values())
+    if origin is list:
+        return isinstance(value, list) and all(fits(each, inner[0]) for each in value)
+    if origin is tuple:
+        return isinstance(value, list) and len(value) == len(inner) and all(map(fits, value, inner))
+    if typing.is_typeddict(shape) or is_dataclass(shape):
+        optional = getattr(shape, "__optional_keys__", ())
+        return isinstance(value, dict) and all(
+            fits(value[name], hint) if name in value else name in optional for name, hint in _hints(shape).items()
+        )
+    if shape in (int, float):
+        return type(value) is float is shape or (type(value) is int and abs(value) < LARGEST_INTEGER)
+    return type(value) is shape or (value is None and shape is types.NoneType)
+
+
+@functools.cache
+def _hints(shape: Any) -> dict[str, Any]:
+    return typing.get_type_hints(shape)
+
+
+def say_damaged(path: str | Path) -> None:
+    """Say that a file is damaged, once in this process, on rank 0."""
+    if os.environ.get("RANK", "0") == "0":
+        _say_once(os.path.abspath(path), str(path))
+
+
+@functools.cache
+def _say_once(place: str, path: str) -> None:
+    with contextlib.suppress(OSError):  # a closed terminal
+        sentence = f"{path} is damaged, or was not written by ssl-bench: it counts as missing"
+        print(f"ssl-bench: {printable(sentence)}", file=sys.stderr, flush=True)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -174,16 +250,33 @@ def read_lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def read_json_lines(path: Path, start: bytes = b"") -> list[Any]:
-    """The values of a file with one JSON value per line, without lines that cannot be read; none without a file.
-
-    Args:
-        start: lines that do not begin with it are left out, and not parsed.
-    """
+def read_json_lines(path: Path, shape: Any = Any) -> list[Any]:
+    """The values of a file with one JSON value of a shape per line, without other lines; none without a file."""
     values = []
     with contextlib.suppress(OSError):
         for line in read_lines(path):
-            if line.startswith(start):
-                with contextlib.suppress(ValueError):
-                    values.append(parse_json(line))
+            with contextlib.suppress(ValueError):
+                if fits(value := parse_json(line), shape):
+                    values.append(value)
     return values
+
+
+def write_cache(path: Path, content: Any) -> None:
+    """Replace ``path`` by ``content`` with a hash of it; :func:`read_cache` reads it."""
+    text = json.dumps(content, separators=(",", ":"), default=str)
+    write_text(path, f"{_seal(path, text.encode())}{text}}}\n")
+
+
+def read_cache(path: Path) -> Any:
+    """The content that :func:`write_cache` wrote to this name; None for anything else."""
+    try:
+        content = read_bytes(path)
+        text = content[len(_seal(path, b"")) : -2]
+        return parse_json(text) if content == f"{_seal(path, text)}".encode() + text + b"}\n" else None
+    except (OSError, ValueError):
+        return None
+
+
+def _seal(path: Path, text: bytes) -> str:
+    """The start of a cache, which has the same length for any text."""
+    return f'{{"sha256":"{hashlib.sha256(path.name.encode(errors="surrogateescape") + text).hexdigest()}","content":'

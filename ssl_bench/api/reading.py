@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
+from ssl_bench.record.metrics import Row
 from ssl_bench.status import keys
 from ssl_bench.status.labels import labels
 from ssl_bench.status.runs import METRICS, as_text
@@ -74,7 +75,7 @@ def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
         ConfigError: there are no rows.
     """
     path = _folder(run) / METRICS
-    if not (rows := list(files.read_json_lines(path))):
+    if not (rows := files.read_json_lines(path, Row)):
         raise ConfigError(f"{path} has no rows: name the directory of a run that was started")
     return _table(rows)
 

@@ -121,10 +121,11 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The configuration of a run with the overrides of its evaluation, which one process carries out."""
     from ssl_bench import files
     from ssl_bench.config import compose, found, schema
+    from ssl_bench.record.results import Config
     from ssl_bench.training.parts import read_config
 
     config = read_config(folder)
-    stored: Any = files.read_yaml(folder / "config.yaml")
+    stored = files.read_yaml(folder / "config.yaml", Config, named=False) or {}
     for override in overrides:
         places = [f"dataset.{key}=" for key in ("root", "path") if key in config["dataset"]]
         if not override.startswith(("evaluate=", "evaluate.", "paths.data=", *places)):

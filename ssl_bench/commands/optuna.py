@@ -20,7 +20,7 @@ from ssl_bench.commands.sweeper import GridSweeper, bounds, values
 from ssl_bench.config.identity import evaluation_id, run_id
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch.lock import locked
-from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.outcome import Failure, Outcome, State
 from ssl_bench.record import journal
 
 if TYPE_CHECKING:
@@ -151,8 +151,8 @@ class OptunaSweeper(SearchSweeper):
             if trial.state is TrialState.PRUNED and number not in self.finished:
                 self.note(number, Outcome(State.HALTED))
             if trial.state is TrialState.FAIL:
-                failure = files.read_json(self.folders[number] / "failed.json") or {}
-                self.note(number, Outcome.failed(failure.get("reason", "it failed before")))
+                failure = files.read_json(self.folders[number] / "failed.json", Failure)
+                self.note(number, Outcome.failed(failure["reason"] if failure else "it failed before"))
         told = sum(trial.state.is_finished() for trial in before)
         if told:
             print(f"{told} of {self.n_trials} trials are done already", flush=True)

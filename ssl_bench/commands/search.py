@@ -12,6 +12,7 @@ from ssl_bench.errors import InvalidValue, require
 from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record import evaluations, results
+from ssl_bench.record.metrics import Row
 
 NEAR = 0.05  # share of an interval, at both ends, where a value counts as near the end
 
@@ -88,7 +89,7 @@ class SearchSweeper(GridSweeper):
             found = results.read(folder)
             metrics = evaluations.of(evaluations.entries(found), self.configs[number]) if found else {}
         else:
-            rows = [row for row in files.read_json_lines(folder / "metrics.jsonl") if isinstance(row, dict)]
+            rows = files.read_json_lines(folder / "metrics.jsonl", Row)
             at = [row for row in rows if abs(row.get("epoch", 0.0) - epoch) < 1e-6]
             metrics = {name: value for row in at for name, value in row.items()}
         return {name: value for name, value in metrics.items() if name.startswith(start) and isinstance(value, float)}

@@ -53,7 +53,7 @@ def compositions(requests: Iterable[Request], progress: Progress = lambda each, 
         progress: iterates over the new configurations, of which there are ``count``.
     """
     path, texts = _file(), {request: json.dumps(request) for request in requests}
-    known = (files.read_json(path) if texts else None) or {}
+    known: dict[str, str] = (files.read_cache(path) if texts else None) or {}
     new = [request for request, text in texts.items() if text not in known]
     made = {request: _compose(request) for request in progress(new, len(new))}
     kept = {
@@ -64,7 +64,7 @@ def compositions(requests: Iterable[Request], progress: Progress = lambda each, 
     with contextlib.suppress(OSError):  # the home directory may be read-only
         if kept:
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_json(path, known | kept)
+            files.write_cache(path, known | kept)
             for other in set(path.parent.glob("compositions*.json*")) - {path}:  # made of other sources
                 other.unlink()
     return {request: Composition(known[text]) if text in known else made[request] for request, text in texts.items()}

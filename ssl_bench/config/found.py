@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -20,6 +20,15 @@ from ssl_bench.config.identity import SOURCE, evaluators, is_own
 from ssl_bench.errors import ConfigError, InvalidValue
 
 AUTO = "auto"  # the option of evaluate without the evaluators that need labels, where there are none
+
+
+class _Config(TypedDict):
+    epochs: int
+
+
+class _Results(TypedDict):
+    run_id: str
+    config: _Config
 
 
 def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
@@ -89,8 +98,8 @@ def find_weights(cfg: DictConfig) -> None:
     resolved = isinstance(given, DictConfig) and given.keys() == {"path", "weights"}
     path = Path(str(given.path if resolved else given)).absolute()
     if path.is_dir():
-        results = files.read_json(path / "results.json")
-        if not isinstance(results, dict) or "epochs" not in results.get("config", {}):
+        results = files.read_json(path / "results.json", _Results, named=False)
+        if results is None:
             raise InvalidValue("init", given, remedy)
         weights = f"{results['run_id']} after {results['config']['epochs']} epochs{SOURCE}{_of_run(path)}"
     else:

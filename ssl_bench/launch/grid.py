@@ -1,10 +1,6 @@
 """A grid on disk: its runs and the outcome of each, whichever launcher carries them out.
 
-``<grid>/grid.json``       {"command", "host", "pid", "born", "started", "runs", "finished", "epochs"}, written at the
-                           start: ``born`` distinguishes the process from later ones with its ``pid``, ``runs`` has the
-                           overrides of each run, ``finished`` the directories of runs that had results, by number,
-                           ``epochs`` the length of each run; with ``skip=impossible`` also ``left_out``, the overrides
-                           of runs that cannot be
+``<grid>/grid.json``       :class:`Grid`, written at the start
 ``<grid>/jobs/<n>.json``   {"overrides", "folder", "state", "reason", "code"}, at the start and the end of each other
                            run
 ``<grid>/best.json``       [{"group", "metric", "value", "overrides", "folder"}], of a sweeper that searches, at its end
@@ -19,13 +15,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import impossible
 from ssl_bench.launch.lock import start_time
-from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.outcome import Job, Outcome, State
 from ssl_bench.record.summary import print_grid
 
 WORDS = {
@@ -38,6 +34,31 @@ WORDS = {
 }
 ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
 LOST = Outcome.failed("its process exited without reporting")
+
+
+class Grid(TypedDict):
+    """Content of ``grid.json``.
+
+    Attributes:
+        command: the command that started it.
+        host, pid: of its process.
+        born: distinguishes the process from later ones with its ``pid``.
+        started: in seconds of the epoch.
+        runs: the overrides of each run.
+        finished: the directories of runs that had results, by number.
+        epochs: the length of each run; None: it trains no network.
+        left_out: the overrides of runs that cannot be, by ``skip=impossible``.
+    """
+
+    command: str
+    host: str
+    pid: int
+    born: NotRequired[str | None]
+    started: float
+    runs: list[list[str]]
+    finished: NotRequired[dict[str, str]]
+    epochs: NotRequired[list[int | None]]
+    left_out: NotRequired[list[list[str]]]
 
 
 def begin(
@@ -61,7 +82,7 @@ def begin(
     content: dict[str, Any] = {"runs": [list(run) for run in runs], "epochs": list(epochs)}
     content |= {"left_out": [list(run) for run in left_out]} if left_out else {}
     content["finished"] = {str(n): str(each) for n, each in finished.items()}
-    former: Any = files.read_json(folder / "grid.json")
+    former: Grid | None = files.read_json(folder / "grid.json", Grid)
     started = former["started"] if former else time.time()
     files.write_json(folder / "grid.json", {"command": command, **process, "started": started, **content})
 
@@ -83,7 +104,7 @@ def record(folder: Path, number: int, overrides: Sequence[str], outcome: Outcome
 
 def outcome(folder: Path, number: int) -> Outcome:
     """How a run of the grid ended that was not finished before."""
-    recorded = Outcome.read(files.read_json(folder / "jobs" / f"{number}.json"))
+    recorded = Outcome.read(files.read_json(folder / "jobs" / f"{number}.json", Job))
     return LOST if recorded is None or recorded.state is State.RUNNING else recorded
 
 
@@ -136,8 +157,8 @@ def _read(folder: Path) -> tuple[list[list[str]], dict[int, str], list[int | Non
     Raises:
         ConfigError: there is no ``grid.json`` any more.
     """
-    content: Any = files.read_json(folder / "grid.json")
-    if content is None:
+    content: Grid | None = files.read_json(folder / "grid.json", Grid)
+    if content is None or len(content["epochs"]) != len(content["runs"]):
         raise ConfigError(f"{folder / 'grid.json'} was removed while its grid ran: start the same command again")
     finished = {int(number): run for number, run in content["finished"].items()}
     return content["runs"], finished, content["epochs"], len(content.get("left_out", ()))

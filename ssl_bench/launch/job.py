@@ -23,7 +23,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.slots import slot
 from ssl_bench.record import folders
 from ssl_bench.record.metrics import show_agent
-from ssl_bench.record.results import answers
+from ssl_bench.record.results import Config, answers
 from ssl_bench.record.summary import one_line, print_run
 from ssl_bench.record.wandb import under_agent
 
@@ -144,9 +144,8 @@ class Job:
         threads: int | None = config["threads"]
         if threads or visible_gpus():
             return threads
-        stored: Any = files.read_yaml(folder / "config.yaml")
-        begun = stored.get("threads") if isinstance(stored, dict) else None
-        if type(begun) is int and begun > 0:
+        begun = (files.read_yaml(folder / "config.yaml", Config) or {}).get("threads")
+        if begun and begun > 0:
             return min(begun, available_cores())
         shared = self.separate or local > 1
         return max(1, available_cores() // self.concurrent // local) if shared else THREADS

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,9 @@ class Owner:
     @classmethod
     def read(cls, content: Any) -> "Owner":
         """The owner that a lock names; an unknown one, on another machine, while the lock is being written."""
-        try:
-            return cls(**content)
-        except TypeError:
+        if not files.fits(content, cls) or not 0 <= content["since"] < 2**35:
             return cls("another process", 0, 0.0, "", None)
+        return cls(**{each.name: content[each.name] for each in fields(cls)})
 
     def __str__(self) -> str:
         return f"{self.host} (process {self.pid}) since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
@@ -96,7 +95,7 @@ class Lock:
     def owner(self, number: int) -> Owner | None:
         """The owner of a lock; None if it has released the lock or is gone."""
         path = self.folder / str(number)
-        content: Any = files.read_json(path)
+        content: Any = files.read_json(path, named=False)
         if isinstance(content, dict) and "released" in content:
             return None
         owner = Owner.read(content)

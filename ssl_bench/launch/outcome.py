@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 
 class State(StrEnum):
@@ -22,6 +22,21 @@ class State(StrEnum):
 
 
 FINISHED = (State.DONE, State.DONE_BEFORE)
+
+
+class Failure(TypedDict):
+    """What is read of ``failed.json`` of a run: why it failed, in a sentence."""
+
+    reason: str
+
+
+class Job(TypedDict):
+    """Content of ``jobs/<n>.json`` of a grid, as :meth:`Outcome.record` gives it."""
+
+    state: State
+    code: int
+    reason: str
+    folder: str | None
 
 
 @dataclass(frozen=True)
@@ -64,9 +79,8 @@ class Outcome:
         return {name: value for name, value in asdict(self).items() if name != "detail"}
 
     @classmethod
-    def read(cls, record: Any) -> "Outcome | None":
-        """The outcome that :meth:`record` gave; None for anything else."""
-        try:
-            return cls(State(record["state"]), record["code"], record["reason"], folder=record["folder"])
-        except (KeyError, TypeError, ValueError):
+    def read(cls, record: Job | None) -> "Outcome | None":
+        """The outcome that :meth:`record` gave; None for None."""
+        if record is None:
             return None
+        return cls(State(record["state"]), record["code"], record["reason"], folder=record["folder"])

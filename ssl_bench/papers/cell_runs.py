@@ -17,7 +17,6 @@ from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import recipe_id
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.record import evaluations, results
-from ssl_bench.record.results import is_number
 from ssl_bench.status.follow import Mark, find_mark, finite
 from ssl_bench.status.runs import Run, finished
 
@@ -44,7 +43,7 @@ Recorded = list[tuple[float, float]]  # epoch, NaN if a row has none, and value;
 @lru_cache(maxsize=32)  # a curve asks for its run once per point
 def _recorded(path: str, mark: Mark | None, name: str) -> Recorded:
     """Values of a metric that a run recorded; ``mark`` is that of the file."""
-    rows = [row for row in files.read_json_lines(Path(path)) if isinstance(row, dict) and is_number(row.get(name))]
+    rows = [row for row in files.read_json_lines(Path(path), dict) if files.fits(row.get(name), float)]
     return [(math.nan if (epoch := finite(row, "epoch")) is None else epoch, float(row[name])) for row in rows]
 
 

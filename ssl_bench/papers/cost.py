@@ -18,7 +18,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ssl_bench import files
 
@@ -35,6 +35,29 @@ VIEW = {
     "resnet_digits": (0.04, 20),
     "conv_n": (0.006, 28),
 }
+
+
+class Speed(TypedDict):
+    """How fast a network trains on one device."""
+
+    images_s: float
+    gflop_per_image: float
+
+
+class Finding(TypedDict):
+    """A finding of ``ssl-bench check``."""
+
+    section: str
+    name: str
+    values: dict[str, Any]
+
+
+class Check(TypedDict):
+    """What is read of ``check.json``."""
+
+    machine: str
+    gpus: int
+    findings: list[Finding]
 
 
 @dataclass(frozen=True)
@@ -62,9 +85,12 @@ def rates(outputs: Path) -> Rates:
     """The rates of the newest check of this host that measured them; without one, those of 8 V100."""
     paths = outputs.glob(f"checks/{socket.gethostname()}-*/check.json")
     for path in sorted(paths, reverse=True):  # the names end with the time
-        record = files.read_json(path) or {}
-        speed = {each["name"]: each["values"] for each in record.get("findings") or () if each["section"] == "speed"}
-        of_one = {name: speed[name] for name in MEASURED if "images_s" in speed.get(name, {})}
+        record: Check | None = files.read_json(path, Check)
+        if record is None:
+            continue
+        speed = {each["name"]: each["values"] for each in record["findings"] if each["section"] == "speed"}
+        of_one = {name: speed[name] for name in MEASURED if files.fits(speed.get(name), Speed)}
+        of_one = {name: each for name, each in of_one.items() if each["images_s"] > 0 < each["gflop_per_image"]}
         if of_one:  # GPUs train a run each
             gpus = max(1, record["gpus"])
             gflop_s = {name: each["images_s"] * each["gflop_per_image"] * gpus for name, each in of_one.items()}

@@ -6,11 +6,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ssl_bench import files
 from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, Table
+
+
+class Number(TypedDict):
+    """A committed number, an accuracy in percent."""
+
+    row: str
+    column: str
+    metric: str
+    value: float
+    seed: int
+
+
+class Measured(TypedDict, total=False):
+    """What is read of a table's file; ``errata`` say what is wrong with its numbers."""
+
+    errata: str
+    cells: list[Number]
 
 
 def path_of(table: Table) -> Path:
@@ -20,8 +37,7 @@ def path_of(table: Table) -> Path:
 
 def read(table: Table) -> dict[str, Any]:
     """The content of a table's file; empty without one."""
-    path = path_of(table)
-    content: dict[str, Any] = files.read_json(path) if path.exists() else {}
+    content: dict[str, Any] = files.read_json(path_of(table), Measured) or {}
     return content
 
 
@@ -35,4 +51,4 @@ def values(table: Table, cell: Cell) -> dict[int, float]:
     """The committed numbers of a cell by seed, accuracies in percent; only those of the cell's seeds."""
     wanted = cell.label, cell.column, cell.metric
     found = (each for each in read(table).get("cells", []) if (each["row"], each["column"], each["metric"]) == wanted)
-    return {int(each["seed"]): float(each["value"]) for each in found if each["seed"] in cell.seeds}
+    return {each["seed"]: each["value"] for each in found if each["seed"] in cell.seeds}

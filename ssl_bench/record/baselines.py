@@ -6,7 +6,7 @@ weights, the dataset and the seed, not on how the run is trained.
 
 import contextlib
 import hashlib
-import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from torch import nn
 
 from ssl_bench import files
 from ssl_bench.config.identity import text
-from ssl_bench.record.results import is_number
 
 FOLDER = ".baselines"
 # Groups and keys that an evaluation of a baseline depends on.
@@ -46,14 +45,20 @@ def place(config: Mapping[str, Any], evaluation: str, weights: str, formats: str
     return Path(config["paths"]["outputs"]) / FOLDER / f"{hashlib.sha256(content.encode()).hexdigest()[:20]}.json"
 
 
-def read(path: Path) -> dict[str, float] | None:
-    """The metrics; None if there are none yet, or a damaged file."""
-    metrics: Any = files.read_json(path)
-    return metrics if isinstance(metrics, dict) and all(map(is_number, metrics.values())) else None
+def read(path: Path, start: str) -> dict[str, float] | None:
+    """The metrics, finite numbers whose names begin with ``start``; None if there are no such, or a damaged file."""
+    metrics: dict[str, float] | None = files.read_cache(path)
+    return metrics if metrics and _whole(metrics, start) else None
 
 
-def write(path: Path, metrics: Mapping[str, float]) -> None:
-    """Write the metrics; a folder that cannot be written gets none."""
+def write(path: Path, start: str, metrics: Mapping[str, float]) -> None:
+    """Write the metrics, if all of them can be read again; a folder that cannot be written gets none."""
     with contextlib.suppress(OSError):
-        path.parent.mkdir(exist_ok=True)
-        files.write_text(path, json.dumps(metrics))
+        if _whole(metrics, start):
+            path.parent.mkdir(exist_ok=True)
+            files.write_cache(path, metrics)
+
+
+def _whole(metrics: Mapping[str, float], start: str) -> bool:
+    numbers = files.fits(metrics, dict[str, float])
+    return numbers and all(name.startswith(start) and math.isfinite(value) for name, value in metrics.items())

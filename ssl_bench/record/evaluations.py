@@ -1,23 +1,37 @@
 """The evaluations of a run: an entry in its ``results.json`` for each evaluator with its settings and each network.
 
-An entry is a mapping, as JSON has it:
-
-    evaluator   name below ``evaluate``
-    id          identity of the evaluator and its settings (:func:`ssl_bench.config.identity.evaluation_id`)
-    settings    the evaluator's node of the configuration
-    images      hash of the prepared images of ``evaluate.on``; null: those of the training, or not known
-    network     "" the trained one, "_init" at initialisation, "_raw" none: pixels
-    epochs      length of the training
-    metrics     numbers by name, which begins with the evaluator's: knn/top1, knn_init/top1
+An entry is a mapping, as JSON has it: :class:`Evaluated`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 from ssl_bench.config.identity import evaluation_id, evaluators, on_disk
 
 Entry = Mapping[str, Any]
 NETWORKS = ("", "_init", "_raw")
+
+
+class Evaluated(TypedDict):
+    """An entry of ``results.json``.
+
+    Attributes:
+        evaluator: name below ``evaluate``.
+        id: identity of the evaluator and its settings (:func:`ssl_bench.config.identity.evaluation_id`).
+        settings: the evaluator's node of the configuration.
+        images: hash of the prepared images of ``evaluate.on``; null: those of the training, or not known.
+        network: "" the trained one, "_init" at initialisation, "_raw" none: pixels.
+        epochs: length of the training.
+        metrics: numbers by name, which begins with the evaluator's: knn/top1, knn_init/top1.
+    """
+
+    evaluator: str
+    id: str
+    settings: dict[str, Any]
+    images: NotRequired[str | None]
+    network: Literal["", "_init", "_raw"]
+    epochs: int | None
+    metrics: dict[str, float]
 
 
 def asked(config: Mapping[str, Any]) -> list[Entry]:
@@ -44,7 +58,8 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
 
 def entries(results: Mapping[str, Any]) -> list[Entry]:
     """The entries of ``results.json``. Those of version 0.2 had one flat mapping of metrics for what was asked."""
-    if isinstance(found := results.get("evaluations"), list):
+    if "evaluations" in results:
+        found: list[Entry] = results["evaluations"]
         return found
     return [filled(entry, results["metrics"]) for entry in asked(results["config"])]
 
@@ -56,8 +71,8 @@ def adopted(results: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) ->
     """
     known, metrics, epochs = entries(results), dict(results["metrics"]), results["config"].get("epochs")
     for record in records:
-        if record.get("step") == results.get("facts", {}).get("steps"):
-            for entry in missing(known, {"evaluate": record.get("evaluate"), "epochs": epochs}):
+        if record["step"] == results.get("facts", {}).get("steps"):
+            for entry in missing(known, {"evaluate": record["evaluate"], "epochs": epochs}):
                 known = [*known, filled(entry, record["metrics"])]
     return {**results, "evaluations": known, "metrics": metrics | flat(known, epochs)}
 
@@ -81,7 +96,7 @@ def filled(entry: Entry, metrics: Mapping[str, float]) -> Entry:
     return {**entry, "metrics": {name: value for name, value in metrics.items() if name.startswith(start)}}
 
 
-def flat(found: Iterable[Entry], epochs: int) -> dict[str, float]:
+def flat(found: Iterable[Entry], epochs: int | None) -> dict[str, float]:
     """All metrics after ``epochs`` by one name each, that of :func:`named`."""
     kept = [entry for entry in found if entry["epochs"] == epochs]
     return {named(name, entry, kept): value for entry in kept for name, value in entry["metrics"].items()}

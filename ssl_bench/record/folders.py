@@ -15,9 +15,10 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config.identity import agree, on_disk, recipe_id, run_dir, upgraded
 from ssl_bench.errors import unwritable
-from ssl_bench.record.results import finished, set_damaged_aside
+from ssl_bench.record.results import Config, finished, read, set_damaged_aside
 
-INDEX = ".identities.json"  # {directory: [time of change of its configuration, recipe_id, what was found on the disk]}
+# A cache: {directory: [time of change of its configuration, recipe_id, what was found on the disk]}.
+INDEX = ".identities.json"
 
 
 def find(config: Mapping[str, Any]) -> Path:
@@ -87,18 +88,16 @@ def as_yaml(config: Mapping[str, Any]) -> str:
 
 def _identities(outputs: Path) -> Iterator[tuple[Path, str, dict[str, str]]]:
     """The directories of runs, each with the recipe of its configuration and :func:`on_disk`; finished runs first."""
-    content = files.read_json(outputs / INDEX)
-    known: dict[str, Any] = content if isinstance(content, dict) else {}
+    known: dict[str, list[Any]] = files.read_cache(outputs / INDEX) or {}
     found = dict[str, list[Any]]()
     for folder in _folders(outputs):
         path = str(folder.relative_to(outputs))
         changed = max(_changed(folder / name) for name in ("results.json", "config.yaml"))
-        entry = known.get(path)
-        fits = isinstance(entry, list) and len(entry) == 3 and entry[0] == changed and isinstance(entry[2], dict)
-        found[path] = entry if fits else [changed, *_identity(folder)]  # type: ignore[assignment]
+        entry = known.get(path, [])
+        found[path] = entry if entry[:1] == [changed] else [changed, *_identity(folder)]
     if found != known:
         with contextlib.suppress(OSError):  # it only saves time
-            files.write_json(outputs / INDEX, found)
+            files.write_cache(outputs / INDEX, found)
     each = [(outputs / path, recipe, known) for path, (_, recipe, known) in found.items()]
     yield from sorted(each, key=lambda run: (not (run[0] / "results.json").exists(), run[0]))
 
@@ -132,8 +131,6 @@ def _changed(path: Path) -> int:
 
 def _identity(folder: Path) -> tuple[str, dict[str, str]]:
     """The recipe of the training in a directory and its :func:`on_disk`; empty if its configuration cannot be read."""
-    results: Any = files.read_json(folder / "results.json")
-    config = results.get("config") if isinstance(results, dict) else None
-    if not isinstance(config, dict):
-        config = files.read_yaml(folder / "config.yaml")
-    return (recipe_id(upgraded(config)), on_disk(config)) if isinstance(config, dict) else ("", {})
+    results = read(folder)
+    config = results["config"] if results else files.read_yaml(folder / "config.yaml", Config)
+    return (recipe_id(upgraded(config)), on_disk(config)) if config else ("", {})

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.record import results
@@ -17,6 +17,20 @@ from ssl_bench.record.wandb import WandbRun, under_agent
 log = logging.getLogger(__name__)
 
 DASHBOARDS: dict[str, type[Dashboard]] = {"offline": WandbRun, "online": WandbRun, "tensorboard": TensorBoardRun}
+
+
+# What is read of a row beside the values of its curves; "watch/..." is a look at the network, with all its values.
+Row = TypedDict(
+    "Row",
+    {
+        "step": int,
+        "epoch": NotRequired[float],
+        "seconds": NotRequired[float],
+        "information": NotRequired[float],
+        "watch/mean_cosine": NotRequired[float],
+        "watch/effective_rank": NotRequired[float],
+    },
+)
 
 
 class Tracker:
@@ -103,4 +117,4 @@ def _row(line: bytes) -> dict[str, Any] | None:
         row = files.parse_json(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) and type(row.get("step")) is int else None
+    return row if files.fits(row, Row) else None

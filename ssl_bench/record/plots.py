@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
 from ssl_bench.evaluate.artifacts import Artifact, Curve, Distribution, Histogram, Regions
+from ssl_bench.record.metrics import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +54,7 @@ def write_artifacts(folder: Path, artifacts: Mapping[str, Artifact], record: Pat
             files.write(path, lambda file: file.write(png))
             pictures[name] = path
 
-    rows = [] if record is None else files.read_json_lines(record)
+    rows = [] if record is None else files.read_json_lines(record, Row)
     if artifacts or rows:
         folder.mkdir(parents=True, exist_ok=True)
     for name, artifact in artifacts.items():

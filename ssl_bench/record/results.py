@@ -1,17 +1,68 @@
 """``results.json``: the last file that a run writes. A run is finished if the file is there and whole."""
 
-import itertools
+import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
+from ssl_bench.config.identity import run_id, upgraded
 from ssl_bench.errors import ConfigError
 from ssl_bench.record import evaluations
 
 NAME = "results.json"
-LARGEST = 2**63  # of whole numbers: larger ones have no place in a float or a database
+
+Node = dict[str, Any] | None  # of a group
+
+
+class Evaluate(TypedDict, total=False):
+    """Settings of ``evaluate`` that are those of no evaluator."""
+
+    every: int
+    baselines: list[str]
+    on: Node
+
+
+class Config(TypedDict, total=False):
+    """What is read of the configuration of a run, in ``config.yaml`` and in ``results.json``; some lack a part."""
+
+    choices: dict[str, Any]
+    name: str
+    epochs: int
+    threads: int | None
+    paths: dict[str, str]
+    init: Node
+    batch_size: Node
+    dataset: Node
+    backbone: Node
+    framework: Node
+    temperature: Node
+    optimizer: Node
+    evaluate: Evaluate
+    tracking: Node
+
+
+class Results(TypedDict):
+    """Content of ``results.json``."""
+
+    run_id: str
+    config: Config
+    metrics: dict[str, float]
+    seconds: float
+    evaluations: NotRequired[list[evaluations.Evaluated]]
+    environment: NotRequired[dict[str, Any]]
+    facts: NotRequired[dict[str, Any]]
+    warnings: NotRequired[list[str]]
+
+
+class LaterEvaluation(TypedDict):
+    """Content of ``evaluations/<id>.json``, a file of version 0.2."""
+
+    step: int
+    evaluate: Evaluate
+    metrics: dict[str, float]
+
 
 # What the bits of a result depend on beside its configuration, by the names of its ``environment``.
 CONDITIONS = {"device": "processors", "instructions": "instructions", "threads": "numbers of threads"}
@@ -29,41 +80,37 @@ def mixed(environments: Iterable[Mapping[str, Any]]) -> str:
     return f"mean over runs with different {', '.join(different)}" if different else ""
 
 
-def warnings(content: Mapping[str, Any]) -> list[str]:
-    """The sentences in ``results.json`` that warn of the run's own result."""
-    found = content.get("warnings")
-    return [str(sentence) for sentence in found] if isinstance(found, list) else []
-
-
-def complete(content: Any) -> bool:
-    """Whether ``content`` has all that a run writes: its run_id, its configuration, numbers as metrics, its seconds."""
-    if not isinstance(content, dict) or not isinstance(content.get("run_id"), str):
-        return False
-    metrics: Any = content.get("metrics")
-    if not all(isinstance(part, dict) for part in (content.get("config"), metrics, content.get("facts", {}))):
-        return False
-    return all(map(is_number, (*metrics.values(), content.get("seconds"))))
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a number that computations can use; NaN and infinity are."""
-    return isinstance(value, float) or (type(value) is int and -LARGEST < value < LARGEST)
-
-
 def read(folder: Path) -> dict[str, Any] | None:
     """The results of the run in ``folder``; None if it has none, or a damaged or foreign file.
 
     Those of version 0.2 are returned with the evaluations that it wrote to ``evaluations/<id>.json``.
     """
-    content: Any = files.read_json(folder / NAME)
-    if not complete(content):
+    content: dict[str, Any] | None = files.read_json(folder / NAME, Results)
+    if content is None:
+        return None
+    if not _consistent(content, folder):
+        files.say_damaged(folder / NAME)
         return None
     if "evaluations" in content:
-        return content  # type: ignore[no-any-return]
-    later = [files.read_json(path) for path in sorted(folder.glob("evaluations/*.json"))]
-    metrics = [each.get("metrics") if isinstance(each, dict) else None for each in later]
-    whole = [isinstance(each, dict) and all(map(is_number, each.values())) for each in metrics]
-    return evaluations.adopted(content, list(itertools.compress(later, whole)))
+        return content
+    later = (files.read_json(path, LaterEvaluation) for path in sorted(folder.glob("evaluations/*.json")))
+    return evaluations.adopted(content, filter(None, later))
+
+
+def _consistent(content: Mapping[str, Any], folder: Path) -> bool:
+    """Whether what stands twice is the same: each number, and the configuration, which ``config.yaml`` has too.
+
+    The run_id of an earlier version may be another one than that of its configuration, in both files.
+    """
+    numbers, own = content["metrics"], content["run_id"]
+    if "evaluations" in content:
+        numbers = evaluations.flat(content["evaluations"], content["config"].get("epochs"))
+    if json.dumps(numbers, sort_keys=True) != json.dumps(content["metrics"], sort_keys=True):  # as texts, NaN is NaN
+        return False
+    if run_id(upgraded(content["config"])) == own:
+        return True
+    stored = files.read_yaml(folder / "config.yaml", Config, named=False)
+    return stored is None or run_id(upgraded(stored)) != own
 
 
 def finished(folder: Path) -> bool:

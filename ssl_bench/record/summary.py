@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from ssl_bench.record import evaluations
-from ssl_bench.record.results import mixed, read, warnings
+from ssl_bench.record.results import mixed, read
 
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
@@ -91,8 +91,12 @@ def print_grid(groups: Mapping[str, Sequence[tuple[Path, int | None]]]) -> None:
         texts = {column: _mean_and_deviation(values[name][column], column) for column in columns}
         bold = {column for column in best if rank(name, column) == best[column]}
         numbers = (Text(text, "bold" if column in bold else "") for column, text in texts.items())
-        notes = [mixed(run.get("environment") or {} for run in found[name])]
-        notes += [f"seed {run['config'].get('seed')}: {sentence}" for run in found[name] for sentence in warnings(run)]
+        notes = [mixed(run.get("environment", {}) for run in found[name])]
+        notes += [
+            f"seed {run['config'].get('seed')}: {sentence}"
+            for run in found[name]
+            for sentence in run.get("warnings", [])
+        ]
         footnotes |= dict.fromkeys(filter(None, notes))
         marks = " ".join(str(list(footnotes).index(note) + 1) for note in notes if note).translate(SUPERSCRIPT)
         table.add_row(Text(name), f"{len(found[name])}{marks}", *numbers)

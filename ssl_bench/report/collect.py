@@ -131,7 +131,7 @@ class Collector:
         if known is None or known[0] != marks:
             content = (results.read(run.folder) if run.done else None) or {}
             found, steps = curves.read(run.folder / METRICS, most)
-            facts, environment = content.get("facts") or {}, content.get("environment") or {}
+            facts, environment = content.get("facts", {}), content.get("environment", {})
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
             known = self._files[run.path] = marks, Files(facts, environment, found, steps, log, names)
         return known[1]

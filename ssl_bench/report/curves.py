@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
+from ssl_bench.record.metrics import Row
 from ssl_bench.status.follow import finite
 
 CLOCKS = {"step", "epoch", "seconds"}
@@ -24,10 +25,8 @@ def read(path: Path, most: int) -> tuple[dict[str, Curve], float | None]:
     """
     columns: dict[str, tuple[list[float], list[float]]] = {}  # steps and values
     steps_per_epoch = None
-    for row in files.read_json_lines(path):
-        step = finite(row, "step")
-        if step is None:
-            continue
+    for row in files.read_json_lines(path, Row):
+        step = row["step"]
         steps_per_epoch = step / epoch if (epoch := finite(row, "epoch")) else steps_per_epoch
         for name, value in row.items():
             if name not in CLOCKS and type(value) in (int, float):

@@ -1,7 +1,6 @@
 """A cache of what the files of runs and grids say, ``<outputs>/.runs.json``: unchanged files are not read again."""
 
 import contextlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from ssl_bench import __version__, files
 
 NAME = ".runs.json"
-VERSION = f"{__version__}/3"  # of this package and of the form of the values
+VERSION = f"{__version__}/4"  # of this package and of the form of the values
 FEW = 20  # so many files are read in no time: the cache is not written again for fewer changes
 
 
@@ -25,16 +24,21 @@ class Cache:
 
     def __init__(self, outputs: Path) -> None:
         self._outputs, self._changes, self._used = outputs, 0, set[str]()
-        content: Any = files.read_json(outputs / NAME)
-        usable = isinstance(content, dict) and content.get("version") == VERSION
-        self._values: dict[str, list[Any]] = content["values"] if usable else {}
+        content: dict[str, Any] = files.read_cache(outputs / NAME) or {}
+        self._values: dict[str, list[Any]] = content["values"] if content.get("version") == VERSION else {}
 
     def get(self, name: str, marks: str, read: Callable[[], Any]) -> Any:
-        """The value that was read when the files had these marks, otherwise that of ``read``."""
+        """The value that was read when the files had these marks, otherwise that of ``read``.
+
+        None, of damaged files, is not kept: they are named each time.
+        """
         self._used.add(name)
         known = self._values.get(name)
         if known is None or known[0] != marks:
-            known = self._values[name] = [marks, read()]
+            known = [marks, read()]
+            if known[1] is None:
+                return None
+            self._values[name] = known
             self._changes += 1
         return known[1]
 
@@ -44,5 +48,5 @@ class Cache:
             values = {n: v for n, v in self._values.items() if n in self._used or (self._outputs / n).exists()}
             content = {"version": VERSION, "values": values}
             with contextlib.suppress(OSError):
-                files.write_text(self._outputs / NAME, json.dumps(content, separators=(",", ":"), default=str))
+                files.write_cache(self._outputs / NAME, content)
             self._changes = 0

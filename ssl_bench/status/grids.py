@@ -9,11 +9,12 @@ import socket
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ssl_bench import files
 from ssl_bench.launch import lock
-from ssl_bench.launch.outcome import FINISHED, Outcome, State
+from ssl_bench.launch.grid import Grid
+from ssl_bench.launch.outcome import FINISHED, Job, Outcome, State
 from ssl_bench.status.cache import Cache
 from ssl_bench.status.follow import find_mark
 
@@ -38,7 +39,7 @@ class GridFolder:
         cache: of the records.
 
     Raises:
-        AttributeError, KeyError, OverflowError, TypeError, ValueError: the content does not describe a grid.
+        ValueError: the content does not describe a grid.
 
     Attributes:
         command: the command that started it.
@@ -49,19 +50,19 @@ class GridFolder:
         left: seconds until it is done, if that is known.
     """
 
-    def __init__(self, outputs: Path, path: str, content: Any, cache: Cache) -> None:
-        self.folder, self.path, self.command = outputs / path, path, str(content["command"])
+    def __init__(self, outputs: Path, path: str, content: Grid, cache: Cache) -> None:
+        self.folder, self.path, self.command = outputs / path, path, content["command"]
         program, name, *arguments = shlex.split(self.command)
         flags = [a for a in arguments if a.startswith("-") or not ("=" in a or a.startswith("~"))]
         self._words = [program, name, *(flag for flag in flags if flag not in ("-m", "--multirun"))]
-        self.started, self.host = float(content["started"]), str(content["host"])
-        self._pid, self._born = int(content["pid"]), content.get("born", False)
+        self.started, self.host = content["started"], content["host"]
+        self._pid, self._born = content["pid"], content.get("born", "unknown")
         if not (0 < self._pid < 2**31 and 0 <= self.started < 2**35):
             raise ValueError(f"a process {self._pid} started at {self.started}")
-        self.runs = [[str(override) for override in run] for run in content["runs"]]
+        self.runs = content["runs"]
         before = {
-            int(number): Record(self.started, Outcome(State.DONE_BEFORE, folder=str(folder)))
-            for number, folder in (content.get("finished") or {}).items()
+            int(number): Record(self.started, Outcome(State.DONE_BEFORE, folder=folder))
+            for number, folder in content.get("finished", {}).items()
         }
         records = before | self._recorded(cache)
         self.records = {number: record for number, record in records.items() if 0 <= number < len(self.runs)}
@@ -85,7 +86,7 @@ class GridFolder:
                 mark = find_mark(f"{jobs}/{name}") if name.endswith(".json") and name[:-5].isdecimal() else None
                 if mark is None:
                     continue
-                content = cache.get(f"{self.path}/jobs/{name}", str(mark), partial(files.read_json, jobs / name))
+                content = cache.get(f"{self.path}/jobs/{name}", str(mark), partial(files.read_json, jobs / name, Job))
                 if outcome := Outcome.read(content):
                     found[int(name[:-5])] = Record(mark[0] / 1e9, outcome)
         return found
@@ -118,7 +119,9 @@ def find_grids(outputs: Path, sweeps: Sequence[str], cache: Cache) -> list[GridF
     for folder in sweeps:
         with contextlib.suppress(OSError):
             for path in (f"{folder}/{start}" for start in os.listdir(outputs / folder)):
-                content: Any = files.read_json(outputs / path / "grid.json")
-                with contextlib.suppress(AttributeError, KeyError, OverflowError, TypeError, ValueError):
-                    grids.append(GridFolder(outputs, path, content, cache))
+                if content := files.read_json(outputs / path / "grid.json", Grid):
+                    try:
+                        grids.append(GridFolder(outputs, path, content, cache))
+                    except ValueError:
+                        files.say_damaged(outputs / path / "grid.json")
     return sorted(grids, key=lambda grid: grid.started)

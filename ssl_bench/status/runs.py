@@ -15,8 +15,9 @@ from ssl_bench import files
 from ssl_bench.config import identity
 from ssl_bench.launch import lock
 from ssl_bench.launch.lock import Owner
+from ssl_bench.launch.outcome import Failure
 from ssl_bench.record.dashboard import flat_config
-from ssl_bench.record.results import CONDITIONS, read, warnings
+from ssl_bench.record.results import CONDITIONS, Config, read
 from ssl_bench.status.cache import Cache
 from ssl_bench.status.follow import accuracies, find_mark, finite, read_rows
 
@@ -212,8 +213,10 @@ class Runs:
         others = [] if not again else [find_mark(start + name) for name in (COMMAND, FAILURE, METRICS)]
         text = str([readable, *marks, *others])
         known = self._cache.get(path, text, lambda: self._read(start, again))
-        if known is None:
+        if not known:
             return None
+        if marks[1] and readable and not known["run_id"]:
+            files.say_damaged(start + RESULTS)  # it was said when it was read, perhaps by another process
         key = known["shared"]
         if key not in self._configs:
             self._configs[key] = SharedConfig(self._cache.get(f"config {key}", "", dict), key)
@@ -222,35 +225,37 @@ class Runs:
         return run
 
     def _read(self, start: str, again: bool) -> dict[str, Any] | None:
-        """The entry of a run in the cache. JSON is read in a twentieth of the time of YAML, so that is left out if the
-        run was not started ``again``.
+        """The entry of a run in the cache, empty for the YAML of another program; None if its files are damaged.
+
+        JSON is read in a twentieth of the time of YAML, so that is left out if the run was not started ``again``.
         """
         results: Any = read(Path(start))
         done = results is not None
         config: Any = results["config"] if done else None
-        asked = files.read_yaml(Path(start + CONFIG)) if again or not done else None
+        asked = files.read_yaml(start + CONFIG, Config) if again or not done else None
         longer = done and (finite(asked, "epochs") or 0) > (finite(config, "epochs") or 0)
         config = asked if longer or not done else config
-        if not done and not (isinstance(config, dict) and isinstance(config.get("choices"), dict)):
-            return None  # any other YAML
-        failure: Any = None if done and not longer else files.read_json(start + FAILURE)
+        if config is None:
+            return None
+        if not done and "choices" not in config:
+            return {}  # any other YAML
+        failure: Failure | None = None if done and not longer else files.read_json(start + FAILURE, Failure)
         seed = config.get("seed")
         shared = without_seed(config, seed)
         key = hashlib.sha1(as_text(shared).encode()).hexdigest()[:16]
         self._cache.get(f"config {key}", "", lambda: shared)
-        known = results.get("environment") if done else None
-        environment = known if isinstance(known, dict) else {}
+        environment = results.get("environment", {}) if done else {}
         return {
             "shared": key,
             "seed": seed if type(seed) is int else None,
             "command": _read_command(start + COMMAND),
-            "failure": one_line(failure.get("reason")) if isinstance(failure, dict) else None,
+            "failure": one_line(failure["reason"]) if failure else None,
             "training": identity.recipe_id(identity.upgraded(config)),
             "run_id": results["run_id"] if done else "",
             "metrics": results["metrics"] if done else {},
             "seconds": finite(results, "seconds") if done and not longer else None,
             "environment": {name: environment[name] for name in KEPT if name in environment},
-            "warnings": warnings(results) if done else [],
+            "warnings": results.get("warnings", []) if done else [],
             "longer": longer,
             **read_rows(start + METRICS, not done or longer, bool(finite(config.get("evaluate"), "every"))),
         }
@@ -273,9 +278,9 @@ def _read_command(path: str) -> str | None:
         return None
 
 
-def one_line(reason: Any) -> str:
+def one_line(reason: str) -> str:
     """A reason without line breaks and half characters."""
-    return " ".join(str(reason or "").split()).encode(errors="replace").decode()
+    return " ".join(reason.split()).encode(errors="replace").decode()
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)

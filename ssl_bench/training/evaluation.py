@@ -14,7 +14,7 @@ from ssl_bench.precision import Precision
 from ssl_bench.record import baselines, evaluations, plots
 from ssl_bench.record.environment import environment, peak_memory
 from ssl_bench.record.evaluations import Entry
-from ssl_bench.record.metrics import Tracker
+from ssl_bench.record.metrics import Row, Tracker
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts
@@ -77,7 +77,7 @@ class Evaluation:
             content = {**content, **{key: trained[key] for key in kept}, **self._classes()}
             content["config"] = {**trained["config"], "evaluate": self.config["evaluate"]}
         target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
-        rows, warmup = files.read_json_lines(tracker.path), self.parts.recipe.warmup_epochs
+        rows, warmup = files.read_json_lines(tracker.path, Row), self.parts.recipe.warmup_epochs
         content["warnings"] = doubts(self.parts.evaluators, target) + warnings_of(rows, content["metrics"], warmup)
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
@@ -106,11 +106,12 @@ class Evaluation:
         formats = f"{self.precision.name} {self.state.device.type}"
         for suffix, network in networks.items():
             asked = [entry for entry in wanted if entry["network"] == suffix]
+            starts = {entry["evaluator"]: f"{entry['evaluator']}{suffix}/" for entry in asked}
             weights = baselines.digest(network) if asked and suffix and rank() == 0 else ""
             left = []
             for entry in asked:
                 path = baselines.place(self.config, f"{entry['id']} {entry['images']}", weights, formats)
-                shared = baselines.read(path) if suffix and rank() == 0 else None
+                shared = baselines.read(path, starts[entry["evaluator"]]) if suffix and rank() == 0 else None
                 if broadcast(shared is not None):  # rank 0 decides for all
                     found.append({**entry, "metrics": shared})
                 else:
@@ -120,11 +121,11 @@ class Evaluation:
             metrics, drawn = run_evaluators(evaluators, targets)
             for entry, path in left:
                 found.append(evaluations.filled(entry, metrics))
-                start = f"{entry['evaluator']}{suffix}/"
+                start = starts[entry["evaluator"]]
                 own = {name: artifact for name, artifact in drawn.items() if name.startswith(start)}
                 artifacts |= {evaluations.named(name, entry, [*known, *wanted]): each for name, each in own.items()}
                 if suffix and rank() == 0 and not own:
-                    baselines.write(path, found[-1]["metrics"])
+                    baselines.write(path, start, found[-1]["metrics"])
         set_rng_state(kept)
         return found, artifacts
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import SOURCE, evaluators, upgraded
+from ssl_bench.config.identity import SOURCE, evaluators, run_id, upgraded
 from ssl_bench.data.arrays import ArrayDataset, Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
@@ -365,27 +365,37 @@ class LoadedRun:
 def read_config(folder: Path) -> dict[str, Any]:
     """Configuration of the run in ``folder``, checked as that of a new run; one that nothing tracks.
 
-    Its ``epochs`` are those of the run's results, if it has some: it may have been asked for more since.
+    Its ``epochs`` are those of the run's results, if it has some: it may have been asked for more since. If its
+    ``config.yaml`` is missing, damaged or that of another training, the one in its results counts.
 
     Raises:
         ConfigError: there is no run, its configuration is damaged, or a plugin of it cannot be used.
     """
-    if not (folder / "config.yaml").is_file():
-        raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
     path, again = folder / "config.yaml", "start the training again, which writes it"
-    config: Any = files.read_yaml(path)
-    choices = config.get("choices") if isinstance(config, dict) else None
+    trained = results.read(folder)
+    if trained is None and not path.is_file():
+        raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
+    config: Any = files.read_yaml(path, dict, named=False) or {}
+    own = folder.resolve().name
+    if trained and (not files.fits(config, results.Config) or _identity(config) != own == _identity(trained["config"])):
+        files.say_damaged(path)
+        config = trained["config"]
+    choices = config.get("choices")
     if not isinstance(choices, dict) or not isinstance(choices.get("dataset"), str):
         raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
     plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
     config = upgraded(config) | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
-    if (found := results.read(folder)) is not None:
-        config["epochs"] = found["config"].get("epochs", config.get("epochs"))
+    if trained is not None:
+        config["epochs"] = trained["config"].get("epochs", config.get("epochs"))
     try:
         schema.check(config)
     except ConfigError as error:
         raise ConfigError(f"{path} is damaged ({error}): {again}") from error
     return config
+
+
+def _identity(config: Mapping[str, Any]) -> str:
+    return run_id(upgraded(config))
 
 
 def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> LoadedRun:

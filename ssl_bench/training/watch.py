@@ -117,7 +117,7 @@ class Judge:
         """
         if "information" in row:
             self._bounds.append(row["information"])
-        if "watch/mean_cosine" not in row:
+        if not {"epoch", "watch/mean_cosine", "watch/effective_rank"} <= row.keys():
             return None
         former, self._former = self._former, self._fault(row)
         certain, self._bounds = former is not None or len(self._bounds) > 0, []

@@ -104,10 +104,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         paths.append(str(Path(start).relative_to(OUTPUTS)))
         return read_run(self, start, again)
 
-    def record_of_grid(path: str | Path) -> Any:
+    def record_of_grid(path: str | Path, *shape: Any, **named: bool) -> Any:
         if Path(path).parent.name == "jobs":
             paths.append(str(Path(path).relative_to(OUTPUTS)))
-        return read_json(path)
+        return read_json(path, *shape, **named)
 
     monkeypatch.setattr(Runs, "_read", run)
     monkeypatch.setattr(files, "read_json", record_of_grid)
@@ -167,7 +167,7 @@ def test_the_cache_has_what_is_there_and_nothing_else() -> None:
     shutil.rmtree(OUTPUTS / "a/0")
     make_done("a/3", epochs=4)
     finished(OUTPUTS)
-    names = [name for name in json.loads(CACHE.read_bytes())["values"] if not name.startswith("config ")]
+    names = [name for name in json.loads(CACHE.read_bytes())["content"]["values"] if not name.startswith("config ")]
     assert sorted(names) == ["a/1", "a/2", "a/3"]
 
 

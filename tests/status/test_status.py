@@ -202,7 +202,7 @@ def test_damaged_and_foreign_files_do_no_harm(status: Status) -> None:
     odd = make_grid("odd", ["seed=0", "seed=1", "seed=2"], {}, started=0)
     record(odd, 7, [], Outcome.failed("no"))
     (odd / "jobs" / "2.json").write_text('{"state": "lost"}')
-    assert states() == dict.fromkeys(("half", "list", "cut", "nan", "unquoted", "values"), "partial")
+    assert states() == dict.fromkeys(("half", "list", "cut", "nan", "unquoted"), "partial")
     run = scan()[0]["half"].run
     assert run and run.epoch == 1
     json.loads(status("--json").stdout, parse_constant=pytest.fail)
