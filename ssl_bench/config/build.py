@@ -64,6 +64,10 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
         raise refusal.within(key) from refusal
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search("allocate memory|overflow", str(error)):
+            raise
+        raise ConfigError(f"{key} needs more memory than this machine has: set smaller numbers in {key}") from error
 
 
 def open_dataset(node: Mapping[str, Any], data: str, key: str = "dataset") -> Any:

@@ -236,6 +236,8 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
         known = name in ("every", "watch", "baselines") or isinstance(evaluator, Mapping)
         known |= name == "on" and evaluator is None
         require(known, f"evaluate.{name}", evaluator, "an evaluator, or leave it out")
+        named = name != "on" or evaluator is None or isinstance(evaluator.get("dataset"), str)
+        require(named, "evaluate.on", evaluator, "a dataset, or to {dataset: folder, root: DIR}")
 
 
 def _check_tracking(node: Mapping[str, Any]) -> None:

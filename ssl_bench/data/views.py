@@ -34,6 +34,7 @@ from ssl_bench.errors import require
 
 log = logging.getLogger("ssl_bench")
 
+STRONGEST = 10  # jitter x strength: a factor of 11 leaves nothing but black and white
 TRIES = 10  # boxes tried before the central one, as in torchvision
 CHUNK = 2**18  # numbers of a view, per thread, that the CPU computes at a time: a megabyte, which stays in its cache
 LARGE = 96  # views of this side or more are cut one by one on the CPU: a product with a whole matrix is mostly zeros
@@ -151,8 +152,9 @@ class Views:
         chances = {"flip": flip, "jitter_p": jitter_p, "grayscale": grayscale, "blur": blur, "solarize": solarize}
         for name, p in chances.items():
             require(0 <= p <= 1, name, p, "a probability in [0, 1]")
-        valid = len(strengths) == 4 and min(strengths) >= 0 and strengths[HUE] <= 0.5
-        remedy = "null or [brightness,contrast,saturation,hue], none negative and hue x strength at most 0.5"
+        require(0 <= strength <= STRONGEST, "strength", strength, f"a number from 0 to {STRONGEST}, such as 1")
+        valid = len(strengths) == 4 and 0 <= min(strengths) <= max(strengths) <= STRONGEST and strengths[HUE] <= 0.5
+        remedy = "null or [brightness,contrast,saturation,hue], none negative; x strength at most 10, the hue 0.5"
         require(valid, "jitter", jitter, remedy)
         require(_is_range(blur_sigma), "blur_sigma", blur_sigma, positive)
         valid = blur == 0 or (kernel % 2 == 1 and 3 <= kernel < 2 * size)

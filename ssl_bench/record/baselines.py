@@ -48,7 +48,7 @@ def place(config: Mapping[str, Any], evaluation: str, weights: str, formats: str
 def read(path: Path, start: str) -> dict[str, float] | None:
     """The metrics, finite numbers whose names begin with ``start``; None if there are no such, or a damaged file."""
     metrics: dict[str, float] | None = files.read_cache(path)
-    return metrics if metrics and _whole(metrics, start) else None
+    return metrics if _whole(metrics, start) else None
 
 
 def write(path: Path, start: str, metrics: Mapping[str, float]) -> None:
@@ -59,6 +59,6 @@ def write(path: Path, start: str, metrics: Mapping[str, float]) -> None:
             files.write_cache(path, metrics)
 
 
-def _whole(metrics: Mapping[str, float], start: str) -> bool:
-    numbers = files.fits(metrics, dict[str, float])
+def _whole(metrics: Any, start: str) -> bool:
+    numbers = bool(metrics) and files.fits(metrics, dict[str, float])
     return numbers and all(name.startswith(start) and math.isfinite(value) for name, value in metrics.items())

@@ -372,7 +372,7 @@ def test_parameters_are_independent() -> None:
 
 
 RANGE = "[low,high] with 0 < low <= high"
-JITTER = "null or [brightness,contrast,saturation,hue], none negative and hue x strength at most 0.5"
+JITTER = "null or [brightness,contrast,saturation,hue], none negative; x strength at most 10, the hue 0.5"
 KERNEL = "an odd number of pixels from 3 to 63 (size x 2 - 1)"
 CHANNELS = "null or a list of 0, 1 or 3 numbers, one per channel of the picture"
 

@@ -1,6 +1,7 @@
 """The configuration of a run on disk goes through the same checks as one of the command line."""
 
 import copy
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from ssl_bench.config.build import build, find_target
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import ADDED, MOVED, upgraded
 from ssl_bench.training.parts import Parts, read_config
-from tests.door.door import refuses
+from tests.door.door import enter, refuses
 
 RELEASED = Path(__file__).parents[1] / "config" / "released"
 RUN = Path("outputs/default/0123456789")
@@ -53,6 +54,28 @@ def test_a_damaged_configuration_is_refused_by_its_key(
     key: str, value: Any, says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     refuses(f"evaluate {written(key, value)}", f"{DAMAGED} {says} {AGAIN}", capfd)
+
+
+RESULTS: list[Any] = [None, [], {}, {"config": {}}, {"config": []}, {"evaluations": [1]}, {"evaluations": [{}]}]
+RESULTS += [
+    {"metrics": {"knn/top1": "x"}},
+    {"metrics": {"knn/top1": 0.5}, "evaluations": []},
+    {"config": {"evaluate": 3}},
+]
+
+
+@pytest.mark.parametrize("change", RESULTS, ids=str)
+def test_a_run_with_damaged_results_is_named_and_not_taken(change: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    run = written()
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    content = {"run_id": run.name, "config": config, "metrics": {}, "seconds": 1.0, "evaluations": []}
+    (run / "results.json").write_text(json.dumps(content | change if isinstance(change, dict) and change else change))
+    for command, says in {"evaluate": "is not trained to its end", "export": "has no checkpoint yet"}.items():
+        answer = enter(f"{command} {run}", capfd)
+        assert answer.code == 1 and says in answer.err.splitlines()[-1] and len(answer.err.splitlines()) <= 2, answer
+        assert all("results.json is damaged" in line for line in answer.err.splitlines()[:-1])
+    if change in (None, [], {"config": {}}, {"config": []}):
+        refuses(f"train init={run}", "set init to the directory of a finished run", capfd)
 
 
 @pytest.mark.parametrize("key", ["tracking", "compile_views", "graph"])

@@ -1,15 +1,18 @@
-"""Odd values of every key of the default run: each is accepted, or refused in one sentence that names the key."""
+"""Odd values of keys, one and several at once: each is accepted, or refused in one sentence that names the key."""
 
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ssl_bench.config.compose import Composer
 from ssl_bench.config.guard import leaves
-from ssl_bench.config.schema import check
+from ssl_bench.config.schema import check, directory
 from ssl_bench.errors import ConfigError
 from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL
+from tests.door.door import refuses
 
 BASE = [*SMALL, "evaluate=[knn,linear]"]
 COMPOSER = Composer()
@@ -34,3 +37,104 @@ def test_an_odd_value_is_accepted_or_refused_by_its_key(value: str) -> None:
             assert any(name in str(refusal) for name in named) and str(refusal).count("\n") == 0, (key, refusal)
             refused.append(key)
     assert len(KEYS) > 60 and {"epochs", "seed", "evaluate.knn.k"} - {*refused} == set()
+
+
+# ---- several at once, drawn from a seed
+
+GROUPS = ["augment", "framework", "head", "loss", "negatives", "optimizer", "positives", "temperature"]
+ELSEWHERE = (
+    "name",
+    "threads",
+    "paths.",
+    "dataset.",
+    "tracking.",
+    "init",
+    "choices",
+)  # tested by others, or of no effect
+ODD = ["-1", "0", "1", "2", "3", "7", "0.5", "1.5", "1e-9", "1e9", "1e300", "2147483648", "1e20", "nan", "inf", "-inf"]
+ODD += [
+    "true",
+    "false",
+    "null",
+    "x",
+    "''",
+    "' '",
+    "auto",
+    "[]",
+    "[1]",
+    "[0.5,2]",
+    "[x,null]",
+    "[1,2,3,4]",
+    "{}",
+    "{a:1}",
+]
+ODD += ["{_target_:ssl_bench.data.digits.ScatteredDigits}", "[[1]]", "'1'", "0.3333333333333333", "1e-300", "-0.0"]
+
+
+def drawn(number: int) -> tuple[list[str], list[str]]:
+    """Options of groups and values of keys, with the names of what they set."""
+    draw = random.Random(number)
+    groups = draw.sample(GROUPS, draw.choice([0, 0, 1, 1, 2, 3]))
+    options = [f"{g}={draw.choice([path.stem for path in sorted((directory() / g).glob('*.yaml'))])}" for g in groups]
+    evaluators = sorted(path.stem for path in (directory() / "evaluate").glob("*.yaml"))
+    options += [f"evaluate=[{','.join(draw.sample(evaluators, draw.choice([1, 2])))}]"] if draw.random() < 0.3 else []
+    base = [*SMALL[2:], *options, "epochs=1"]
+    try:
+        config = COMPOSER.load(base)
+    except ConfigError:
+        return base, groups
+    known = [(key, value) for key, value in leaves(config) if not key.startswith(ELSEWHERE) and "_target_" not in key]
+    changes = dict[str, str]()
+    for key, value in draw.sample(known, draw.choice([1, 1, 1, 2, 3])):
+        number = type(value) in (int, float)
+        beside = (
+            [value * 2, value // 2, value + 1, value * 1000] if number else [True, False] if value in (0, 1) else []
+        )
+        changes[key] = draw.choice([str(each).lower() for each in beside] if beside and draw.random() < 0.6 else ODD)
+    return [*base, *(f"{key}={value}" for key, value in changes.items())], [*groups, *changes]
+
+
+def accepted(number: int) -> dict[str, Any] | None:
+    """The configuration of a number; None if it is refused, by one of the keys that were set."""
+    overrides, keys = drawn(number)
+    try:
+        config: dict[str, Any] = COMPOSER.load(overrides)
+        check(config)
+        Parts(config).validate(1)
+    except ConfigError as refusal:
+        named = {part for key in ("evaluate", *keys) for part in (key.partition(".")[0], key.rpartition(".")[2])}
+        assert any(name in str(refusal) for name in named), (number, overrides, str(refusal))
+        assert "\n" not in str(refusal) and 10 < len(str(refusal)) < 600, (number, overrides, str(refusal))
+        return None
+    except BaseException as error:
+        error.add_note(f"configuration {number}: {overrides}")
+        raise
+    return config
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("block", [pytest.param(n, marks=pytest.mark.exhaustive if n else ()) for n in range(10)])
+def test_configurations_drawn_from_a_seed(block: int, train: Callable[..., tuple[int, str]]) -> None:
+    """500 configurations in all; a few of the accepted ones are trained for a step."""
+    found = {n: config for n in range(50 * block, 50 * (block + 1)) if (config := accepted(n))}
+    small = [n for n, config in found.items() if config["batch_size"]["size"] <= 64 and not config["compile"]]
+    assert len(small) >= 3
+    for number in small[:3]:
+        overrides, _ = drawn(number)
+        code, printed = train(*overrides, "max_steps=1", "evaluate=[]", f"name={number}", small=False)
+        refused = [line for line in printed.splitlines() if line.startswith("ssl-bench: ")]
+        assert "Traceback" not in printed and (code == 0 or (code == 1 and len(refused) == 1)), (overrides, printed)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("evaluate.on={_target_:ssl_bench.data.digits.ScatteredDigits}", "evaluate.on= set evaluate.on to a dataset"),
+        ("augment.strength=1000", "augment.strength=1000 set augment.strength to a number from 0 to 10"),
+        ("augment.jitter=[100,0,0,0]", "augment.jitter= set augment.jitter to null x strength at most 10"),
+        ("head.layers=3 head.hidden=20000000", "head needs more memory than this machine has: set smaller numbers in"),
+        ("head.layers=3 head.hidden=4000000000", "head needs more memory"),
+    ],
+)
+def test_a_value_without_sense_is_refused(override: str, says: str, capfd: pytest.CaptureFixture[str]) -> None:
+    refuses(f"train {override}", says, capfd)

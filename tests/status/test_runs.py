@@ -15,6 +15,7 @@ from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.status import cache
+from ssl_bench.status.cache import VERSION
 from ssl_bench.status.labels import labels
 from ssl_bench.status.runs import Runs, finished
 from ssl_bench.status.scan import Scan
@@ -176,7 +177,8 @@ def test_a_damaged_cache_counts_as_none_and_is_replaced(uncached: Uncached) -> N
     expected = uncached()
     shown()
     content = CACHE.read_bytes()
-    for damaged in (b"", content[: len(content) // 2], content.replace(b'"version":"', b'"version":"0.')):
+    shapes = (b"{}", b"[]", b'{"version":"%s","values":3}' % VERSION.encode(), content.replace(b":true", b":null"))
+    for damaged in (b"", content[: len(content) // 2], content.replace(b'"version":"', b'"version":"0.'), *shapes):
         CACHE.write_bytes(damaged)
         assert shown() == expected and json.loads(CACHE.read_bytes()) == json.loads(content)
     CACHE.unlink()

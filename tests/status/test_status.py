@@ -16,9 +16,12 @@ import pytest
 import yaml
 from rich.console import Console
 
+import ssl_bench
+from ssl_bench import files
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.report.collect import Collector
 from ssl_bench.status.labels import labels
 from ssl_bench.status.scan import Entry, Scan
 from ssl_bench.status.view import lines, screen
@@ -206,6 +209,30 @@ def test_damaged_and_foreign_files_do_no_harm(status: Status) -> None:
     run = scan()[0]["half"].run
     assert run and run.epoch == 1
     json.loads(status("--json").stdout, parse_constant=pytest.fail)
+
+
+def test_one_damaged_file_does_not_hide_the_other_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named, also where the cache knows the run, and the numbers of the other runs are shown."""
+    monkeypatch.setattr("ssl_bench.status.cache.FEW", 0)
+    parts = {"environment": "x", "facts": [], "seconds": "1", "warnings": 3, "evaluations": [1], "config": {"init": 3}}
+    for name, value in {"good": {}, **parts}.items():
+        finish(make(f"a/{name}"), 1.0, knn_top1=0.5)
+        path = OUTPUTS / "a" / name / "results.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | ({name: value} if name in parts else {})))
+    grid = make_grid("1", ["seed=0", "seed=1"], {0: Outcome.failed("no"), 1: Outcome.failed("yes")}, started=0)
+    job = json.loads((grid / "jobs/0.json").read_text())
+    (grid / "jobs/0.json").write_text(json.dumps(job | {"folder": True}))
+    bad = make_grid("2", ["seed=0"], {}, started="now")
+    damaged = {*(f"outputs/a/{name}/results.json" for name in parts), str(grid / "jobs/0.json"), str(bad / "grid.json")}
+    for _ in range(2):
+        files._say_once.cache_clear()
+        capsys.readouterr()
+        found = {row["path"]: row["state"] for row in ssl_bench.runs().to_dict("records")}
+        assert found == {"outputs/a/good": "done", None: "failed"} | {f"outputs/a/{name}": "partial" for name in parts}
+        Collector(OUTPUTS).collect()
+        assert {line.split()[1] for line in capsys.readouterr().err.splitlines()} == damaged
 
 
 # ---- grids
