@@ -44,7 +44,7 @@ def changed(value: Any, draw: random.Random) -> Any:
     """``value`` with a part at a random place replaced, removed, repeated or put into a list."""
     if draw.random() < 0.3 or not isinstance(value, dict | list) or not value:
         return draw.choice([*ODD, [value], {"x": value}])
-    changed_value = copy.copy(value)
+    changed_value: Any = copy.copy(value)
     key: Any = draw.choice(list(value) if isinstance(value, dict) else range(len(value)))
     if draw.random() < 0.15:
         del changed_value[key]

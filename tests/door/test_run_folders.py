@@ -70,7 +70,7 @@ def test_a_run_with_damaged_results_is_named_and_not_taken(change: Any, capfd: p
     config = yaml.safe_load((run / "config.yaml").read_text())
     content = {"run_id": run.name, "config": config, "metrics": {}, "seconds": 1.0, "evaluations": []}
     (run / "results.json").write_text(json.dumps(content | change if isinstance(change, dict) and change else change))
-    for command, says in {"evaluate": "is not trained to its end", "export": "has no checkpoint yet"}.items():
+    for command, says in {"evaluate": "is not trained to its end", "export": "start its training again"}.items():
         answer = enter(f"{command} {run}", capfd)
         assert answer.code == 1 and says in answer.err.splitlines()[-1] and len(answer.err.splitlines()) <= 2, answer
         assert all("results.json is damaged" in line for line in answer.err.splitlines()[:-1])
