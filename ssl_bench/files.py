@@ -231,16 +231,16 @@ def _hints(shape: Any) -> dict[str, Any]:
     return typing.get_type_hints(shape)
 
 
-def say_damaged(path: str | Path) -> None:
-    """Say that a file is damaged, once in this process, on rank 0."""
+def say_damaged(path: str | Path, rows: int = 0) -> None:
+    """Say that a file is damaged, or so many of its rows, once in this process, on rank 0."""
     if os.environ.get("RANK", "0") == "0":
-        _say_once(os.path.abspath(path), str(path))
+        what = f"has {rows} damaged rows, which are left out" if rows else "is damaged, or was not written by ssl-bench"
+        _say_once(os.path.abspath(path), f"{path} {what}{'' if rows else ': it counts as missing'}")
 
 
 @functools.cache
-def _say_once(place: str, path: str) -> None:
+def _say_once(place: str, sentence: str) -> None:
     with contextlib.suppress(OSError):  # a closed terminal
-        sentence = f"{path} is damaged, or was not written by ssl-bench: it counts as missing"
         print(f"ssl-bench: {printable(sentence)}", file=sys.stderr, flush=True)
 
 
@@ -251,13 +251,20 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_json_lines(path: Path, shape: Any = Any) -> list[Any]:
-    """The values of a file with one JSON value of a shape per line, without other lines; none without a file."""
-    values = []
+    """The values of a file with one JSON value of a shape per line; none without a file.
+
+    Other lines are left out, which is said, unless it is a last line that was cut short.
+    """
+    values, damaged = [], 0
     with contextlib.suppress(OSError):
         for line in read_lines(path):
             with contextlib.suppress(ValueError):
                 if fits(value := parse_json(line), shape):
                     values.append(value)
+                    continue
+            damaged += line.endswith(b"\n")
+    if damaged:
+        say_damaged(path, damaged)
     return values
 
 

@@ -73,6 +73,15 @@ def test_yaml_is_read_as_json_would_have_it(text: str) -> None:
     assert files.read_yaml(path) == {"1": ["x", 2.0, None]}
 
 
+def test_damaged_rows_are_counted_but_not_one_that_is_still_written(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path("rows.jsonl")
+    path.write_text('{"x": 1}\n{"x": "1"}\n[\n{"x": 2}\n{"x"')
+    assert files.read_json_lines(path, dict[str, int]) == [{"x": 1}, {"x": 2}]
+    assert capsys.readouterr().err == "ssl-bench: rows.jsonl has 2 damaged rows, which are left out\n"
+    path.write_text('{"x": 1}\n{"x"')
+    assert files.read_json_lines(path) == [{"x": 1}] and capsys.readouterr().err == ""
+
+
 def test_a_cache_with_any_change_counts_as_missing() -> None:
     path, content = Path("cache.json"), {"knn/top1": 0.125, "é": [1, None]}
     files.write_cache(path, content)

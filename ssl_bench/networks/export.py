@@ -9,7 +9,7 @@ import hashlib
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import safetensors.torch
 import torch
@@ -21,6 +21,30 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import timm_backbone
 
 LARGEST = 2**36  # bytes of an export
+
+
+class Export(TypedDict):
+    """What is read of the JSON of any export."""
+
+    sha256: str
+    library: str
+    weights: NotRequired[str]
+
+
+class Ours(Export):
+    """Of a network of this package."""
+
+    backbone: dict[str, Any]
+
+
+class Theirs(Export):
+    """Of a network of timm or torchvision."""
+
+    name: str
+    stem: str
+    in_channels: int
+    size: NotRequired[int | None]
+    args: NotRequired[dict[str, Any] | None]
 
 
 def is_of_timm(config: Mapping[str, Any]) -> bool:
@@ -112,8 +136,8 @@ def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     Raises:
         ConfigError: no export there, or weights that do not belong to the JSON.
     """
-    description = files.read_json(path)
-    if not isinstance(description, dict) or "sha256" not in description:
+    description = files.read_json(path, Ours, named=False) or files.read_json(path, Theirs, named=False)
+    if description is None:
         raise ConfigError(f"{path} is no export: make one with `ssl-bench export RUN_DIR`")
     weights = path.parent / description.get("weights", path.with_suffix(".pt").name)  # older exports name no file
     try:
@@ -123,7 +147,7 @@ def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     if hashlib.sha256(content).hexdigest() != description["sha256"]:
         raise ConfigError(f"{weights} does not belong to {path}: export the run again")
     backbone: nn.Module
-    if description["library"] == "ssl_bench":
+    if "backbone" in description:
         backbone = build(description["backbone"], "backbone")
         backbone.load_state_dict(safetensors.torch.load(content))
         return backbone, description
