@@ -152,11 +152,11 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _of_exports(out: Path) -> Iterator[str]:
     """The files of earlier exports in a folder: their descriptions, and the weights whose hash those have."""
+    from ssl_bench.networks.export import Export
     from ssl_bench.papers.card import MARK
 
     for path in out.glob("backbone_*.json"):
-        described: Any = files.read_json(path)
-        if isinstance(described, dict) and {"run_id", "library", "sha256"} <= described.keys():
+        if described := files.read_json(path, Export, named=False):
             yield path.name
             weights = str(described.get("weights", path.with_suffix(".pt").name))  # older exports name no file
             if _digest(out / weights) == described["sha256"]:

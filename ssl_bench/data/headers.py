@@ -85,8 +85,9 @@ def look_at_all(
         as a share of the range of its type, None without such images.
     """
     place = _cache(json.dumps([VERSION, names, labels, whole, stamp]))
-    if _is_found(known := _LOOKS.get(place) or files.read_json(place)):
-        return known  # type: ignore[no-any-return]
+    known: dict[str, Any] | None = _LOOKS.get(place) or files.read_cache(place)
+    if known is not None:
+        return known
 
     def one(i: int) -> Look | str:
         try:
@@ -110,17 +111,8 @@ def look_at_all(
     if all(isinstance(seen, tuple) for seen in looks):  # a file that could not be opened may be there the next time
         with contextlib.suppress(OSError):  # the home directory may be read-only
             place.parent.mkdir(parents=True, exist_ok=True)
-            files.write_json(place, found)
+            files.write_cache(place, found)
     return found
-
-
-def _is_found(value: Any) -> bool:
-    """Whether a value, as of a file that may be damaged, is what :func:`look_at_all` returns."""
-    if not isinstance(value, dict) or not isinstance(value.get("content"), str):
-        return False
-    broken, brightest = value.get("broken"), value.get("brightest", "")
-    texts = isinstance(broken, dict) and all(isinstance(wrong, str) for wrong in broken.values())
-    return texts and (brightest is None or isinstance(brightest, float))
 
 
 def _cache(text: str) -> Path:
