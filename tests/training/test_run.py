@@ -199,13 +199,15 @@ def test_a_killed_rank_ends_the_run() -> None:
     assert "rank 1" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
 
-def test_an_unexpected_error_is_printed_once_with_its_traceback() -> None:
-    """The network halves images six times, and these have 20 pixels."""
-    command = Command("train", *SMALL[1:], "backbone=timm", "backbone.name=densenet121")
-    printed = command.wait(120)
-    assert command.code == 1
-    assert printed.count("Traceback") == 1 and "RuntimeError" in printed.splitlines()[-1]
-    assert "Output size is too small" in json.loads((only_run() / "failed.json").read_text())["reason"]
+def test_an_unexpected_error_is_printed_once_with_its_traceback(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = "from ssl_bench.objective.losses import InfoNCE\n\n\nclass Broken(InfoNCE):\n    forward = None\n"
+    Path("broken_loss.py").write_text(plugin + '__version__ = "1"\n')
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "broken_loss")
+    code, printed = train("loss._target_=broken_loss.Broken", "plugins=[broken_loss]")
+    assert code == 1
+    assert printed.count("Traceback") == 1 and "ssl-bench: TypeError: 'NoneType' object" in printed.splitlines()[-1]
+    assert "not callable" in json.loads((only_run() / "failed.json").read_text())["reason"]
 
 
 @pytest.mark.parametrize(
