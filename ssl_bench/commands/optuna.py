@@ -100,19 +100,13 @@ class OptunaSweeper(SearchSweeper):
 
     def _check_edges(self, fixed: Sequence[str], first: Mapping[str, Any], edges: Mapping[str, Sequence[Any]]) -> None:
         """Refuse the search if a value of a key cannot be, whichever value another key has."""
-        for key, texts in edges.items():
-            for text in texts:
-                known = {**first, key: text}
-                others = [{**known, other: each} for other in edges if other != key for each in edges[other]]
-                refusal: ConfigError | None = None
-                for params in (known, *others):
-                    found = self.check([self.compose(_run(fixed, params))]).get(0)
-                    refusal = refusal or found
-                    if found is None:
-                        break
-                else:
-                    assert refusal is not None
-                    raise refusal
+        values = [(key, text) for key in edges for text in edges[key]]
+        runs = [self.compose(_run(fixed, {**first, key: text})) for key, text in values]
+        for place, error in self.check(runs).items():
+            key, text = values[place]
+            others = [{**first, key: text, other: each} for other, each in values if other != key]
+            if len(self.check([self.compose(_run(fixed, params)) for params in others])) == len(others):
+                raise error
 
     def _study(self, folder: Path, name: str) -> "Study":
         """The study in a folder, made if there is none."""
