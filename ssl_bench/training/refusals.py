@@ -15,7 +15,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.methods.base import Framework, Method
 from ssl_bench.training.parts import Parts
 
-NETWORKS = ("backbone", "head", "framework", "init", "dataset", "paths")
+NETWORKS = ("backbone", "head", "framework", "init", "dataset", "paths", "plugins")
 
 
 class _Checked(Parts):
@@ -49,9 +49,11 @@ class _Checked(Parts):
             return build(group, **extra)
         return self._once(group, (group, "dataset", "paths"), lambda: build(group), forget=True)
 
+    def _check_backbone(self) -> None:
+        self._once("backbone", (*NETWORKS, "evaluate", "augment"), super()._check_backbone)
+
     def _check_evaluators(self) -> None:
-        check = super()._check_evaluators
-        self._once("evaluate", (*NETWORKS, "evaluate", "augment"), check)
+        self._once("evaluate", (*NETWORKS, "evaluate", "augment"), super()._check_evaluators)
 
     def _once(self, part: str, keys: Sequence[str], make: Callable[[], Any], forget: bool = False) -> Any:
         """What ``make`` gives or refuses, or has given for equal nodes at these keys of a configuration.
