@@ -309,7 +309,8 @@ def _groups() -> set[str]:
 
 def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = "train") -> str:
     """Put an error of Hydra or OmegaConf into one sentence that names the key and says what to set."""
-    text, key, cause = str(error), getattr(error, "full_key", None), error.__cause__ or error.__context__
+    text, key = str(error), getattr(error, "full_key", None)
+    cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ConfigError):
         cause = cause.__cause__ or cause.__context__
     if cause is not None:  # what a resolver has refused

@@ -98,10 +98,12 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def _consistent(content: Mapping[str, Any], folder: Path) -> bool:
-    """Whether what stands twice is the same: each number, and the configuration, which ``config.yaml`` has too.
+    """Whether there is a configuration, and what stands twice is the same: each number, and the configuration.
 
     The run_id of an earlier version may be another one than that of its configuration, in both files.
     """
+    if not content["config"]:
+        return False
     numbers, own = content["metrics"], content["run_id"]
     if "evaluations" in content:
         numbers = evaluations.flat(content["evaluations"], content["config"].get("epochs"))

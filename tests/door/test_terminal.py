@@ -130,7 +130,7 @@ def test_folders_whose_names_are_no_text(encoding: str, monkeypatch: pytest.Monk
 
     def printed(form: str) -> bytes:
         with monkeypatch.context() as context:
-            context.setattr(sys, "stdout", io.TextIOWrapper(stream := io.BytesIO(), encoding))
+            context.setattr(sys, "stdout", io.TextIOWrapper(stream := io.BytesIO(), encoding, "backslashreplace"))
             assert status.main([form]) == 0
             sys.stdout.flush()
             return stream.getvalue()
