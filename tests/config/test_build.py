@@ -26,3 +26,11 @@ def test_arguments_of_a_base_class_are_checked_too() -> None:
         build({**node, "rule": "cubic"}, "optimizer")
     with pytest.raises(ConfigError, match=r"optimizer\.betas: SGD has no such argument"):
         build({**node, "betas": [0.9, 0.99]}, "optimizer")
+
+
+def test_a_part_that_does_not_fit_into_the_memory_is_refused() -> None:
+    node = load(["head.layers=3", "head.hidden=20000000"])["head"]  # 4e14 weights are beyond the address space
+    with pytest.raises(
+        ConfigError, match=r"^head needs more memory than this machine has: set smaller numbers in head"
+    ):
+        build(node, "head", inputs=1)
