@@ -27,6 +27,7 @@ from ssl_bench.launch import impossible
 from ssl_bench.papers import cost, recipe, smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
 from ssl_bench.papers.selection import HELP, Selection
+from ssl_bench.record import folders
 from ssl_bench.signals import stops
 
 SUBMITTED = 32  # commands that wait for jobs of Slurm at the same time, each in a process of its own
@@ -139,10 +140,9 @@ def _train_in_turn(request: Request, todo: Sequence[PlannedRuns]) -> Iterator[in
             smoke.write(runs.config, request.smoke_data)
         print(f"\n{'; '.join(runs.cells)}\n{runs.line()}", flush=True)
         code: int = importlib.import_module(f"ssl_bench.commands.{runs.command}").main(runs.arguments())
-        if request.scale == "smoke":  # checkpoints of a thousand networks that are not used again
+        if request.scale == "smoke" and runs.composition:  # checkpoints of a thousand networks that are not used again
             for seed in runs.missing:
-                folder = request.outputs / "smoke" / runs.run_ids[seed]
-                shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+                shutil.rmtree(folders.find(runs.composition.config(seed)) / "checkpoints", ignore_errors=True)
         yield code
         if code > 128:  # stopped by a signal
             return

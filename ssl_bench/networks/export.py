@@ -24,25 +24,15 @@ LARGEST = 2**36  # bytes of an export
 
 
 class Export(TypedDict):
-    """What is read of the JSON of any export."""
+    """What is read of the JSON of an export: the node of a network of this package, or what timm makes one of."""
 
     sha256: str
     library: str
     weights: NotRequired[str]
-
-
-class Ours(Export):
-    """Of a network of this package."""
-
-    backbone: dict[str, Any]
-
-
-class Theirs(Export):
-    """Of a network of timm or torchvision."""
-
-    name: str
-    stem: str
-    in_channels: int
+    backbone: NotRequired[dict[str, Any]]
+    name: NotRequired[str]
+    stem: NotRequired[str]
+    in_channels: NotRequired[int]
     size: NotRequired[int | None]
     args: NotRequired[dict[str, Any] | None]
 
@@ -136,8 +126,8 @@ def load(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     Raises:
         ConfigError: no export there, or weights that do not belong to the JSON.
     """
-    description = files.read_json(path, Ours, named=False) or files.read_json(path, Theirs, named=False)
-    if description is None:
+    description: Any = files.read_json(path, Export, named=False)
+    if description is None or not ("backbone" in description or {"name", "stem", "in_channels"} <= description.keys()):
         raise ConfigError(f"{path} is no export: make one with `ssl-bench export RUN_DIR`")
     weights = path.parent / description.get("weights", path.with_suffix(".pt").name)  # older exports name no file
     try:

@@ -19,7 +19,8 @@ from ssl_bench.papers.plan import PlannedRuns
 
 # Keys of a group that are seeds, follow from other keys, or say what is recorded beside the results.
 LEFT_OUT = {
-    "dataset": OWN | {"seed", "torchvision", "num_classes", "channels", "train_images", "epochs", "knn_k", "workers"},
+    "dataset": OWN
+    | {"seed", "torchvision", "num_classes", "channels", "train_images", "epochs", "knn_k", "workers", "hashes"},
     "backbone": {"in_channels", "size"},
     "framework": {"seed", "sharded", "channels", "size", "mean", "std"},
     "loss": {"seed"},

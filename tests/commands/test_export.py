@@ -95,7 +95,13 @@ def finished(folder: Path) -> None:
     words = "ssl-bench train dataset=cifar10 loss=dcl paths.data=/home/me/data tracking.project=mine --config-dir /my"
     (folder / "command.txt").write_text(words + "\n")
     metrics = {"knn/top1": 0.5, "knn_init/top1": 0.25, "knn_raw/top1": 0.125, "linear/lr": 0.003, "linear/top1": 0.75}
-    record = {"run_id": folder.name, "config": {}, "metrics": metrics, "seconds": 61.5, "name": "default"}
+    record = {
+        "run_id": folder.name,
+        "config": yaml.safe_load((folder / "config.yaml").read_text()),
+        "metrics": metrics,
+        "seconds": 61.5,
+        "name": "default",
+    }
     record |= {"environment": {"torch": "2.15.0", "cuda": None}, "classes": ["2", "11"], "classes/other": ["a\n"]}
     (folder / "results.json").write_text(json.dumps(record))
 
@@ -224,7 +230,7 @@ def test_a_card_names_own_images_and_the_weights_that_it_started_from(tmp_path: 
         "root": "/home/me/photos",
         "content": "c0ffee0123",
     }
-    for key in ("name", "torchvision", "pretrain"):
+    for key in ("name", "torchvision", "pretrain", "held_out"):
         del config["dataset"][key]
     config["dataset"]["train_images"] = 540
     config["init"] = {"path": "/home/me/vit.safetensors", "weights": "0123abcd"}
