@@ -99,9 +99,14 @@ def _with_file_name(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace ``path`` by ``content``."""
+    write(path, lambda file: file.write(content))
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text``."""
-    write(path, lambda file: file.write(text.encode(errors="surrogateescape")))
+    write_bytes(path, text.encode(errors="surrogateescape"))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -129,7 +129,7 @@ def _of_dataset(node: Any) -> Any:
     """A dataset without what its images do not depend on: the place of the user's own images, which have a hash."""
     if not isinstance(node, Mapping):
         return node
-    unknown = {"content"} if node.get("content") is None else set()
+    unknown = {key for key in ("content", "held_out") if node.get(key) is None}
     return _without(node, VOLATILE_IN["dataset"] | unknown | (OWN if is_own(node) else set()))
 
 

@@ -9,7 +9,7 @@ import shlex
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,34 @@ class Images(Source):
     def _rows(part: Tensor, ids: Tensor) -> Tensor:
         # With the channels last, as in the file, whole rows of memory are copied.
         return part.permute(0, 2, 3, 1).index_select(0, ids).permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen(Source):
+    """Some of the images of another source.
+
+    Attributes:
+        images: the other source.
+        ids: [n] of the images in it, in the order of this one.
+    """
+
+    images: Images
+    ids: Tensor
+
+    @property
+    def labels(self) -> Tensor:  # type: ignore[override]
+        return self.images.labels[self.ids]
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]
+        return self.images.nbytes // len(self.images) * len(self.ids)
+
+    def to(self, device: torch.device) -> Images:
+        return Images([self.take(torch.arange(len(self.ids))).to(device)], self.labels.to(device))
+
+    def take(self, ids: Tensor) -> Tensor:
+        """Read the images ``ids`` [n] as uint8 [n, C, H, W], channels last in memory."""
+        return self.images.take(self.ids[ids])
 
 
 class Dataset(ABC):
@@ -228,11 +256,13 @@ class Probe:
         train: what the classifier is trained on.
         test: what it is tested on.
         num_classes: at least 2.
+        choose: what settings are chosen by; None: a part of ``train``.
     """
 
     train: Source
     test: Source
     num_classes: int
+    choose: Source | None = None
 
 
 class ArrayDataset(Dataset):
@@ -244,17 +274,32 @@ class ArrayDataset(Dataset):
             ``data/prepare.py`` lists, or ``ImageFolder``: it makes them from a folder of photos, shrunk to ``size`` x
             ``size``.
         pretrain: the splits to pre-train on.
+        held_out: numbers of images of the train split that nothing is trained on: to choose settings by, and to test
+            on. They take the place of the test split, and a fixed permutation chooses them, the same in every run.
+
+    Raises:
+        InvalidValue: ``held_out`` has a number below 1, or there are other images to pre-train on.
     """
 
-    def __init__(self, name: str, torchvision: str, pretrain: Sequence[str], **common: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        torchvision: str,
+        pretrain: Sequence[str],
+        held_out: tuple[int, int] | None = None,
+        **common: Any,
+    ) -> None:
         super().__init__(**common)
         self.name, self.torchvision, self.pretrain_splits = name, torchvision, list(pretrain)
-        self.folder = self.root / name
+        self.folder, self.held_out = self.root / name, held_out
+        valid = held_out is None or (min(held_out) >= 1 and self.pretrain_splits == ["train"])
+        remedy = "null or two numbers, [5000,10000] to choose by and to test on, with dataset.pretrain=[train]"
+        require(valid, "held_out", held_out, remedy)
 
     @property
     def splits(self) -> list[str]:
-        """Names of all splits, those of pre-training first."""
-        return list(dict.fromkeys([*self.pretrain_splits, "train", "test"]))
+        """Names of all splits that are read, those of pre-training first."""
+        return ["train"] if self.held_out else list(dict.fromkeys([*self.pretrain_splits, "train", "test"]))
 
     def files(self) -> list[Path]:
         return [path for split in self.splits for path in self._paths(split)]
@@ -264,15 +309,31 @@ class ArrayDataset(Dataset):
 
     def check(self) -> int:
         counts = {split: len(self.arrays(split)[0]) for split in self.splits}
-        return sum(counts[split] for split in self.pretrain_splits)
+        count = sum(counts[split] for split in self.pretrain_splits)
+        left, remedy = count - sum(self.held_out or ()), f"numbers with a sum below {count}, the images that there are"
+        require(left > 0, "dataset.held_out", self.held_out, remedy)
+        return left
 
-    def pretrain(self) -> Images:
+    def pretrain(self) -> Source:
+        if self.held_out:
+            return self.split("train")
         opened = [self.arrays(split) for split in self.pretrain_splits]
         return Images([images for images, _ in opened], torch.cat([labels for _, labels in opened]))
 
-    def split(self, name: str) -> Images:
-        images, labels = self.arrays(name)
-        return Images([images], labels)
+    def split(self, name: str) -> Source:
+        if self.held_out is None:
+            images, labels = self.arrays(name)
+            return Images([images], labels)
+        images, labels = self.arrays("train")
+        # RandomState has the same numbers in every version of NumPy.
+        order = torch.from_numpy(np.random.RandomState(0).permutation(len(labels)))
+        choose, test = self.held_out
+        parts = order.split([len(labels) - choose - test, choose, test])
+        return Chosen(Images([images], labels), dict(zip(("train", "choose", "test"), parts, strict=True))[name])
+
+    def probes(self) -> dict[str, Probe]:
+        probe = super().probes()[""]
+        return {"": replace(probe, choose=self.split("choose")) if self.held_out else probe}
 
     def arrays(self, split: str) -> tuple[Tensor, Tensor]:
         """Map one split into memory: uint8 [N, C, H, W] and int64 [N], -1 for an unlabelled image.

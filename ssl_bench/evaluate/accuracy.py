@@ -11,6 +11,23 @@ from torch import Tensor
 from ssl_bench.distributed import all_sum, rank, world
 
 
+class Accuracy(float):
+    """A share of test images.
+
+    Attributes:
+        right: bool [N], the images that it counts, in the order of the split.
+    """
+
+    right: Tensor
+
+    @classmethod
+    def of(cls, right: Tensor) -> "Accuracy":
+        """The share of the images that are true in bool [N]."""
+        share = cls(right.double().mean().item())
+        share.right = right
+        return share
+
+
 def top_accuracies(
     ranking: Tensor, labels: Tensor, num_classes: int, per_class: bool = False
 ) -> Iterator[tuple[str, float]]:
@@ -23,7 +40,7 @@ def top_accuracies(
         per_class: also yield top1_class0 ..., for the classes with images.
     """
     hits = ranking == labels[:, None]
-    yield "top1", hits[:, 0].double().mean().item()
+    yield "top1", Accuracy.of(hits[:, 0])
     if num_classes > 5:
         yield "top5", hits[:, :5].any(1).double().mean().item()
     for c in labels.unique().tolist() if per_class else ():

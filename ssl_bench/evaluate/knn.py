@@ -267,12 +267,13 @@ class KNN(Evaluator):
 
 
 class HeldOutKNN(Evaluator):
-    """Accuracy of kNN for a tenth of the train split, which the seed chooses, in the others: top1, projection_top1.
+    """Accuracy of kNN for images to choose settings by: top1, projection_top1. No test image is seen.
 
-    No test image is seen: settings can be chosen by it.
+    They are those that ``dataset.held_out`` sets apart, or else a tenth of the train split, which the seed chooses: it
+    is not in the bank, but the network was trained on it.
 
     Args:
-        k, temperature: of the votes; a k larger than nine tenths of the train split is refused.
+        k, temperature: of the votes; a k larger than the bank is refused.
     """
 
     needs_labels = True
@@ -284,18 +285,29 @@ class HeldOutKNN(Evaluator):
 
     def check(self, target: Target) -> None:
         labels = target.labels("train")
-        check_votes(labels[math.ceil(len(labels) / 10) :], self.k, self.temperature, target.num_classes)
+        bank = labels if target.choose else labels[math.ceil(len(labels) / 10) :]
+        check_votes(bank, self.k, self.temperature, target.num_classes)
 
     def doubts(self, target: Target) -> Iterator[str]:
         return many_neighbours(self.k, len(target.train))
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
+        for space, queries, wanted, bank, labels in self._spaces(target):
+            keys = nearest(queries[rank() :: world()], bank, self.k)
+            ranking = rank_classes(keys, labels, self.k, self.temperature, target.num_classes)
+            hits = of_all_ranks(ranking[:, :1], len(wanted))[:, 0] == wanted
+            yield "top1" if space == "backbone" else f"{space}_top1", hits.double().mean().item()
+
+    @staticmethod
+    def _spaces(target: Target) -> Iterator[tuple[str, Tensor, Tensor, Tensor, Tensor]]:
+        """Of each space its name, the queries [Q, D] with their labels [Q], and the bank [N, D] with its labels [N]."""
         labels = target.labels("train")
+        if target.choose:
+            for space, features in target.features("choose").items():
+                yield space, features, target.labels("choose"), target.features("train")[space], labels
+            return
         generator = torch.Generator().manual_seed(stream("knn_val", target.seed))
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
-        held_out, bank = order.tensor_split([math.ceil(len(labels) / 10)])
+        held_out, kept = order.tensor_split([math.ceil(len(labels) / 10)])
         for space, features in target.features("train").items():
-            keys = nearest(features[held_out][rank() :: world()], features[bank], self.k)
-            ranking = rank_classes(keys, labels[bank], self.k, self.temperature, target.num_classes)
-            hits = of_all_ranks(ranking[:, :1], len(held_out))[:, 0] == labels[held_out]
-            yield "top1" if space == "backbone" else f"{space}_top1", hits.double().mean().item()
+            yield space, features[held_out], labels[held_out], features[kept], labels[kept]

@@ -30,7 +30,7 @@ from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.signals import stop_if_asked
 
-SplitName = Literal["train", "test"]
+SplitName = Literal["train", "test", "choose"]
 
 
 class Evaluator(ABC):
@@ -117,6 +117,7 @@ class Target:
         autocast: type for mixed precision of the forward pass; None: the network's own type.
         augment: the transform of each training view, global crops first; empty if it is not known.
         pretrain: opens the images that the network was trained on; None if they are not known.
+        choose: the split that settings are chosen by; None: a part of ``train``.
     """
 
     def __init__(
@@ -133,16 +134,19 @@ class Target:
         autocast: torch.dtype | None = None,
         augment: Sequence[Views] = (),
         pretrain: Callable[[], Source] | None = None,
+        choose: Source | None = None,
     ) -> None:
         require(batch_size >= 1, "batch_size", batch_size, "1 or more")
         self.network, self.view = network, view
-        self.train, self.test = train, test
+        self.train, self.test, self.choose = train, test, choose
         self.num_classes, self.seed, self.batch_size, self.autocast = num_classes, seed, batch_size, autocast
         self.device, self.augment, self.pretrain = torch.device(device), augment, pretrain
         self._features: dict[SplitName, dict[str, Tensor]] = {}
 
     def split(self, name: SplitName) -> Source:
-        return {"train": self.train, "test": self.test}[name]
+        source = {"train": self.train, "test": self.test, "choose": self.choose}[name]
+        assert source is not None, f"there is no split {name}"
+        return source
 
     def labels(self, name: SplitName) -> Tensor:
         """Labels [N] of a split, on the device.

@@ -23,6 +23,8 @@ class Evaluated(TypedDict):
         network: "" the trained one, "_init" at initialisation, "_raw" none: pixels.
         epochs: length of the training.
         metrics: numbers by name, which begins with the evaluator's: knn/top1, knn_init/top1.
+        hits: {"file", "images"} of accuracies of the trained network by name: a file in the run's folder with a bit for
+            each test image in its order, 1 if it was right, and their number.
     """
 
     evaluator: str
@@ -32,6 +34,7 @@ class Evaluated(TypedDict):
     network: Literal["", "_init", "_raw"]
     epochs: int | None
     metrics: dict[str, float]
+    hits: NotRequired[dict[str, Any]]
 
 
 def asked(config: Mapping[str, Any]) -> list[Entry]:

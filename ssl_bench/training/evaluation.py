@@ -11,7 +11,7 @@ from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.run import doubts, run_evaluators
 from ssl_bench.hardware import move
 from ssl_bench.precision import Precision
-from ssl_bench.record import baselines, evaluations, plots
+from ssl_bench.record import baselines, evaluations, hits, plots
 from ssl_bench.record.environment import environment, peak_memory
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.metrics import Row, Tracker
@@ -70,7 +70,7 @@ class Evaluation:
         found, artifacts = self._evaluate(evaluations.missing(known, self.config), known)
         if tracker is None:
             return
-        entries = [*known, *found]
+        entries = [*known, *(hits.written(folder, entry) for entry in found)]
         content = self._results(run_id, entries, facts)
         if trained is not None:
             kept = [key for key in trained if key in ("environment", "seconds") or key.partition("/")[0] == "classes"]
@@ -120,9 +120,9 @@ class Evaluation:
             targets = self.parts.targets({suffix: network}, self.state.device, self.precision)
             metrics, drawn = run_evaluators(evaluators, targets)
             for entry, path in left:
-                found.append(evaluations.filled(entry, metrics))
                 start = starts[entry["evaluator"]]
                 own = {name: artifact for name, artifact in drawn.items() if name.startswith(start)}
+                found.append(evaluations.filled(entry, metrics))
                 artifacts |= {evaluations.named(name, entry, [*known, *wanted]): each for name, each in own.items()}
                 if suffix and rank() == 0 and not own:
                     baselines.write(path, start, found[-1]["metrics"])

@@ -221,6 +221,7 @@ class Parts:
             autocast=precision.autocast,
             augment=(self.views * 2)[:2],  # two views, even where training takes one
             pretrain=self.dataset.pretrain,
+            choose=probe.choose,
         )
 
     def _check_shapes(self) -> None:

@@ -1,0 +1,43 @@
+"""The test images that an evaluation counts as right, a bit for each, in ``<run>/hits/``.
+
+Two runs that are compared on the same images differ in some of them: with their bits an interval says what other images
+would give, and not only what other seeds would.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssl_bench import files
+from ssl_bench.evaluate.accuracy import Accuracy
+from ssl_bench.record.evaluations import Entry
+
+FOLDER = "hits"
+
+
+def written(folder: Path, entry: Entry) -> Entry:
+    """Write which images the accuracies of an entry count into the run's folder; the entry then names the files."""
+    named = {}
+    for name, value in entry["metrics"].items() if not entry["network"] else ():
+        if not isinstance(value, Accuracy):
+            continue
+        place = f"{FOLDER}/{name.replace('/', '-')}_{entry['id']}_{entry['epochs']}.bits"
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        files.write_bytes(folder / place, np.packbits(value.right.cpu().numpy()).tobytes())
+        named[name] = {"file": place, "images": len(value.right)}
+    return {**entry, "hits": named} if named else entry
+
+
+def read(folder: Path, entry: Entry, metric: str) -> np.ndarray | None:
+    """The bits of an accuracy, 0 or 1 [N]; None if the run has none, or a damaged file."""
+    known: Any = entry.get("hits")
+    told = known.get(metric) if isinstance(known, Mapping) else None
+    if not isinstance(told, Mapping) or type(count := told.get("images")) is not int or count < 1:
+        return None
+    try:
+        packed = np.frombuffer(files.read_bytes(folder / FOLDER / Path(str(told.get("file"))).name), dtype=np.uint8)
+    except OSError:
+        return None
+    return np.unpackbits(packed)[:count] if len(packed) == -(-count // 8) else None
