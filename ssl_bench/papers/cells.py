@@ -10,6 +10,7 @@ from typing import Any
 
 from ssl_bench.errors import ConfigError
 
+Over = tuple[tuple[str, float, float], ...]  # keys with the ends of their ranges
 METRIC = re.compile(r"(?P<name>[^@]+)(@(?P<choice>best$|mean|(?=\d))(?P<epoch>\d+(\.\d+)?)?)?")
 
 
@@ -53,13 +54,15 @@ class Cell:
     """One number of a table.
 
     Attributes:
-        measure: the number's name in the paper if a row has several numbers per column, else "".
+        measure: the number's name in the paper if a row has several numbers per column, else ""; with the settings of
+            the point in a design.
         metric: the metric that fills the cell, in a form that :class:`Metric` reads.
         overrides: arguments of the command that trains it, without the seed.
         paper: the reported number, accuracies in percent; None if it is not known.
         provenance: where that number comes from, one of :data:`ssl_bench.papers.tables.PROVENANCE`.
         missing: what this package lacks for the cell; empty if nothing.
         x: the column's place on the axis of a figure.
+        over: the keys of the design that the cell is a point of; empty for none.
     """
 
     row: str
@@ -74,6 +77,7 @@ class Cell:
     note: str
     missing: str
     x: float | None
+    over: Over = ()
 
     @property
     def label(self) -> str:

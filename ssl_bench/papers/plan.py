@@ -134,7 +134,7 @@ def plan(request: Request, progress: Progress = lambda each, count: each) -> lis
     planned: dict[tuple[str, frozenset[str]], PlannedRuns] = {}
     for table in request.selection.tables():
         for cell in request.selection.cells(table):
-            name = f"{table.name} {cell.row} | {cell.column}"
+            name = f"{table.name} {cell.label if cell.over else cell.row} | {cell.column}"
             its_runs = _of_cell(request, cell)
             key = cell.command, frozenset(its_runs.overrides if cell.available else [name])
             known = planned.setdefault(key, its_runs)

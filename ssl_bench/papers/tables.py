@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ import yaml
 
 from ssl_bench.config.build import near, one_of
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers.cells import Cell, Metric, Table, flat, merge
+from ssl_bench.papers.cells import Cell, Metric, Over, Table, flat, merge
 from ssl_bench.papers.claims import KINDS, STATISTICS, Criterion, PaperClaim
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
@@ -23,14 +24,20 @@ COMMANDS = ("train", "mi", "weight", "none")
 PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
 TABLE_KEYS = {
     *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing", "command"),
-    *("rows", "columns", "each", "x", "y", "best", "compare"),
+    *("rows", "columns", "each", "x", "y", "best", "compare", "points", "over"),
 }
 CLAIM_NEEDS = ("claim", "where", "kind", "seeds", "seeds_because", "criteria", "minutes")
 CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "by", "controls", "beside", "theory"}
 LIMITS = {"above", "below", "within"}
-ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
+ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing", "over"}
 COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
 VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
+# The first points of Sobol's sequence in the square (Sobol 1967), in sixteenths: each of 16 parts of either axis has one
+# of the 16, and so has each of 4 x 4 parts of the square; of the first 8, each of 4 x 2.
+SOBOL = (
+    (0, 8, 12, 4, 6, 14, 10, 2, 3, 11, 15, 7, 5, 13, 9, 1),
+    (0, 8, 4, 12, 6, 14, 2, 10, 5, 13, 1, 9, 3, 11, 7, 15),
+)
 
 
 def directory() -> Path:
@@ -183,6 +190,8 @@ def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Tabl
     _check_keys(compare, {"to", "margin"}, f"{name} compare")
     if compare and (compare.get("to") not in node["rows"] or not float(compare.get("margin", 0)) > 0):
         raise ConfigError(f"{name}: compare: set to to the name of a row, and margin to a positive number")
+    if node.get("points") and (node.get("x") or node.get("best")):
+        raise ConfigError(f"{name}: leave out x and best: a table with points prints what it fits to them")
     columns = node["columns"]
     if isinstance(columns, list):
         columns = dict.fromkeys(columns, node.get("each"))
@@ -226,6 +235,7 @@ def _row(
     one_of(f"{name}.command", command, COMMANDS)
     metrics = row.get("metrics") or ({"": row["metric"]} if "metric" in row else table.get("metrics"))
     metrics = metrics or {"": table.get("metric", "")}
+    over = _over(where, row, table)
     lists = row.get("values") or {}
     lists = lists if isinstance(lists, Mapping) else {"": lists}
     if unknown := sorted(set(lists) - set(metrics)):
@@ -234,10 +244,12 @@ def _row(
         values = lists.get(measure) or [None] * len(columns)
         if len(values) != len(columns):
             raise ConfigError(f"{where} {measure}: set {len(columns)} values, one per column, not {len(values)}")
-        for (heading, column), value in zip(columns.items(), values, strict=True):
+        for point, ((heading, column), value) in itertools.product(
+            _points(over, table), zip(columns.items(), values, strict=True)
+        ):
             number, provenance, entry = _value(value, row.get("provenance", table.get("provenance", "text")), where)
             column_overrides = [o.replace("{column}", heading) for o in flat(column.get("set"))]
-            overrides = [flat(table.get("set")), flat(row.get("set")), column_overrides, flat(entry.get("set"))]
+            overrides = [flat(table.get("set")), flat(row.get("set")), column_overrides, flat(entry.get("set")), point]
             notes = [node.get("note") for node in (entry, row, column)]
             missing = [node.get("missing") for node in (entry, row, column, table)]
             measured = str(column.get("metric", metric)).replace("{column}", heading)
@@ -246,7 +258,7 @@ def _row(
             yield Cell(
                 row=label,
                 column=heading,
-                measure=measure,
+                measure=" ".join(filter(None, [measure, *point])),
                 metric=measured,
                 overrides=tuple(merge([f"name={paper}"], *overrides)),
                 paper=number,
@@ -256,7 +268,40 @@ def _row(
                 note="; ".join(map(_line, filter(None, notes))),
                 missing=next(filter(None, missing), ""),
                 x=float(column.get("x", heading)) if figure else None,
+                over=over,
             )
+
+
+def _over(where: str, row: Mapping[str, Any], table: Mapping[str, Any]) -> Over:
+    """The keys of a design with their ranges; empty for a row whose cells have one point."""
+    if "points" not in table:
+        if "over" in row or "over" in table:
+            raise ConfigError(f"{where}: over needs points, the number of points of the table's design")
+        return ()
+    count, ranges = table["points"], row.get("over", table.get("over", {}))
+    if type(count) is not int or not 4 <= count <= len(SOBOL[0]):
+        raise ConfigError(f"{where}: points={count}: set points to an integer from 4 to {len(SOBOL[0])}")
+    if not isinstance(ranges, Mapping) or len(ranges) not in (0, len(SOBOL)):
+        raise ConfigError(f"{where}: set over to two keys with their ranges, such as {{optimizer.lr: [0.03, 10], ...}}")
+    over = []
+    for key, ends in ranges.items():
+        if not (isinstance(ends, list) and len(ends) == 2 and all(type(end) in (int, float) for end in ends)):
+            raise ConfigError(f"{where}: over: set {key} to two numbers, the ends of its range")
+        if not 0 < ends[0] < ends[1] < math.inf:
+            raise ConfigError(f"{where}: over: set {key} to two positive numbers in ascending order: its axis is a log")
+        over.append((str(key), float(ends[0]), float(ends[1])))
+    return tuple(over)
+
+
+def _points(over: Over, table: Mapping[str, Any]) -> list[list[str]]:
+    """The overrides of each point of a design, evenly over the logarithm of each key; without keys one of none."""
+    if not over:
+        return [[]]
+    shares = ([(place + 0.5) / len(axis) for place in axis[: table["points"]]] for axis in SOBOL)
+    return [
+        [f"{key}={low * (high / low) ** share:.3g}" for (key, low, high), share in zip(over, point, strict=True)]
+        for point in zip(*shares, strict=True)
+    ]
 
 
 def _value(value: Any, provenance: str, where: str) -> tuple[float | None, str, Mapping[str, Any]]:
