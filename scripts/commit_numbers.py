@@ -4,9 +4,9 @@ the table of decided claims in the README.
     python scripts/commit_numbers.py                                  # the page, the figures and README's table
     python scripts/commit_numbers.py eqco/bound paths.outputs=FOLDER  # the numbers of a table or claim before
 
-A table's file has every number with its seed and run_id, the command, and the commit, hardware, versions and seconds of
-the runs. Of a file that is there, the ``note``, the ``errata`` and the numbers of seeds that the table no longer names
-are kept.
+A table's file has every number with its seed and run_id, null for a run that diverged, the command, and the commit,
+hardware, versions and seconds of the runs. Of a file that is there, the ``note``, the ``errata`` and the numbers of
+seeds that the table no longer names are kept.
 """
 
 import argparse
@@ -56,6 +56,8 @@ def record(table: Table, results: Results) -> dict[str, Any]:
             six_digits = float(f"{number:.6g}")
             cells.append(place | {"value": six_digits, "seed": seed, "run_id": run.training})
             cells[-1]["seconds"] = round(content["seconds"])
+        for seed in results.diverged(cell):
+            cells.append({"row": cell.label, "column": cell.column, "metric": cell.metric, "value": None, "seed": seed})
     earlier, now = measurements.read(table), {seed for cell in table.cells for seed in cell.seeds}
     environments = [content.get("environment", {}) for content in runs.values()]
     hardware = (f"{each.get('device')}, threads of a run: {each.get('threads')}" for each in environments)
@@ -152,7 +154,7 @@ def _further(cells: list[dict[str, Any]]) -> list[str]:
 def _known(table: Table) -> list[Filled]:
     """The cells of the rows that have a number."""
     filled = fill(table, table.cells, _none())
-    rows = {each.cell.row for each in filled if each.measured or each.cell.paper is not None}
+    rows = {each.cell.row for each in filled if each.measured or each.diverged or each.cell.paper is not None}
     return [each for each in filled if each.cell.row in rows]
 
 

@@ -20,6 +20,7 @@ from ssl_bench.record import evaluations, results
 from ssl_bench.status.follow import Mark, find_mark, finite
 from ssl_bench.status.runs import Run, finished
 
+DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 
 
@@ -88,12 +89,15 @@ class Results:
     """
 
     def __init__(self, outputs: Path, cells: Iterable[Cell], progress: Progress = lambda each, count: each) -> None:
-        self._runs = [run for run in finished(outputs) if run.config.get("scale") != "smoke"]
-        self._seeds = sorted({run.seed for run in self._runs if run.seed is not None})
-        self._trained = by_recipe(self._runs)
+        ended = [run for run in finished(outputs, DIVERGED) if run.config.get("scale") != "smoke"]
+        self._runs = ended
+        self._diverged = by_recipe(run for run in ended if not run.done)
         self._agreeing: dict[tuple[str, str], set[str]] = {}
         possible = [cell for cell in cells if cell.available and self._with(_lasting(cell))]
         self._compositions = compositions([cell.request for cell in possible], progress)
+        self._runs = [run for run in ended if run.done]
+        self._seeds = sorted({run.seed for run in self._runs if run.seed is not None})
+        self._trained = by_recipe(self._runs)
 
     def of_cell(self, cell: Cell) -> list[Run]:
         """The runs that fill a cell, by seed: those with its training, of which the scale is a part.
@@ -115,6 +119,13 @@ class Results:
         """The value of each of the cell's runs, by seed."""
         numbers = {run.seed: value(run, cell.metric) for run in self.of_cell(cell)}
         return {seed: number for seed, number in numbers.items() if seed is not None and number is not None}
+
+    def diverged(self, cell: Cell) -> list[int]:
+        """The cell's seeds whose run ended because it was not finite."""
+        composed = self._compositions.get(cell.request) if self._diverged else None
+        if not isinstance(composed, Composition):
+            return []
+        return [seed for seed in cell.seeds if trained(self._diverged, composed.config(seed))]
 
     def reduced(self, table: Table, cell: Cell) -> list[Run]:
         """Runs of ``scale=reduced`` that agree with a cell in the settings that distinguish it within its table.

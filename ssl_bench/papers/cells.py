@@ -148,6 +148,11 @@ class Table:
         """The name without the paper."""
         return self.name.partition("/")[2]
 
+    @property
+    def design(self) -> bool:
+        """Whether its cells are points of a design."""
+        return any(cell.over for cell in self.cells)
+
     def axes(self, cell: Cell) -> dict[str, str]:
         """The cell's dataset and the settings in which it differs from other cells of the table.
 

@@ -20,10 +20,11 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ssl_bench.papers import measurements
+from ssl_bench.papers import measurements, surface
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.papers.claims import ERROR, ROUNDING
+from ssl_bench.papers.fill import fill
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ def measured(table: Table, results: Results) -> tuple[list[Difference], str]:
 
 
 def lines(table: Table, results: Results) -> list[str]:
-    """Each comparison as a line."""
+    """Each comparison as a line; of a design what is fitted to it."""
+    if table.design:
+        return surface.lines(table, fill(table, table.cells, results))
     ran, whose = measured(table, results)
     if not ran:
         return []

@@ -37,6 +37,7 @@ class Filled:
         measured: of the runs that are committed with the package.
         lacking: the metric that the finished runs do not have, in words; empty if they have it or there are none.
         remarks: footnotes of the measured numbers by their names: what their mean mixes, and warnings of the runs.
+        diverged: whether a run of the cell became not finite, on disk or of the committed ones.
     """
 
     cell: Cell
@@ -46,6 +47,7 @@ class Filled:
     measured: list[float]
     lacking: str = ""
     remarks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    diverged: bool = False
 
     @property
     def mean(self) -> float | None:
@@ -87,6 +89,7 @@ def _fill(table: Table, cell: Cell, results: Results) -> Filled:
         measured=list(measurements.values(table, cell).values()),
         lacking=f"its runs have no {Metric.read(cell.metric).name}" if lacks else "",
         remarks={"ours": _remarks(cell, own_runs), "reduced": _remarks(cell, shortened)},
+        diverged=bool(results.diverged(cell) or measurements.diverged(table, cell)),
     )
 
 

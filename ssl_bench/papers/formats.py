@@ -17,9 +17,9 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ssl_bench.papers import measurements
+from ssl_bench.papers import measurements, surface
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.fill import Filled, mean, record
 from ssl_bench.record.summary import SUPERSCRIPT
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as Columns
 
-NUMBERS = ("paper", "ours", "difference", "project", "reduced")
+NUMBERS = ("paper", "ours", *surface.LINES, "project", "reduced")
 GAP = 2  # blank characters between two columns on a terminal
 WIDEST = 120  # characters of a line of text on a terminal
 TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
@@ -66,6 +66,7 @@ class Sheet:
 
 def arrange(table: Table, filled: Sequence[Filled]) -> Sheet:
     """A filled table in the shape that the paper prints."""
+    filled = surface.printed(table, filled) if table.design else filled
     by_row: dict[str, dict[str, Filled]] = {}  # which need not have a cell in every column
     for each in filled:
         by_row.setdefault(each.cell.label, {})[each.cell.column] = each
@@ -119,7 +120,7 @@ def _best(table: Table, filled: Sequence[Filled]) -> set[tuple[str, str, str]]:
 def formatted(form: str, filled: Sequence[tuple[Table, Sequence[Filled]]]) -> str:
     """Tables as text in a format of FORMATS. Several tables as JSON are one list."""
     if form == "json" and len(filled) > 1:
-        return json.dumps([record(table, cells) for table, cells in filled], indent=2) + "\n"
+        return json.dumps([_record(table, cells) for table, cells in filled], indent=2) + "\n"
     return "\n".join(FORMATS[form](table, cells) for table, cells in filled)
 
 
@@ -230,7 +231,11 @@ def _csv(table: Table, filled: Sequence[Filled]) -> str:
 
 
 def _json(table: Table, filled: Sequence[Filled]) -> str:
-    return json.dumps(record(table, filled), indent=2) + "\n"
+    return json.dumps(_record(table, filled), indent=2) + "\n"
+
+
+def _record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
+    return record(table, filled) | (surface.record(table, filled) if table.design else {})
 
 
 FORMATS: dict[str, Callable[[Table, Sequence[Filled]], str]] = {

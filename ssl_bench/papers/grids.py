@@ -55,7 +55,7 @@ def _of_paper(paper: tuple[Table, ...]) -> dict[str, dict[str, Any]]:
 
 def of_table(table: Table) -> dict[str, dict[str, Any]]:
     """The experiments that together have each run of a table once; none if there would be more than MOST."""
-    if any(cell.over for cell in table.cells):
+    if table.design:
         return {}  # points that are no grid
     by_seeds: dict[tuple[int, ...], list[Cell]] = {}
     for cell in table.cells:

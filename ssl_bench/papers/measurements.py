@@ -14,12 +14,12 @@ from ssl_bench.papers.cells import Cell, Table
 
 
 class Number(TypedDict):
-    """A committed number, an accuracy in percent."""
+    """A committed number, an accuracy in percent; None: the run diverged."""
 
     row: str
     column: str
     metric: str
-    value: float
+    value: float | None
     seed: int
 
 
@@ -49,6 +49,15 @@ def errata(table: Table) -> str:
 
 def values(table: Table, cell: Cell) -> dict[int, float]:
     """The committed numbers of a cell by seed, accuracies in percent; only those of the cell's seeds."""
+    return {seed: float(value) for seed, value in _of(table, cell).items() if value is not None}
+
+
+def diverged(table: Table, cell: Cell) -> list[int]:
+    """The cell's seeds whose committed run diverged, which has no number."""
+    return [seed for seed, value in _of(table, cell).items() if value is None]
+
+
+def _of(table: Table, cell: Cell) -> dict[int, float | None]:
     wanted = cell.label, cell.column, cell.metric
     found = (each for each in read(table).get("cells", []) if (each["row"], each["column"], each["metric"]) == wanted)
     return {each["seed"]: each["value"] for each in found if each["seed"] in cell.seeds}

@@ -32,8 +32,8 @@ LIMITS = {"above", "below", "within"}
 ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing", "over"}
 COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
 VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
-# The first points of Sobol's sequence in the square (Sobol 1967), in sixteenths: each of 16 parts of either axis has one
-# of the 16, and so has each of 4 x 4 parts of the square; of the first 8, each of 4 x 2.
+# The first points of Sobol's sequence in the square (Sobol 1967), in sixteenths. Each of 16 parts of either axis has
+# one of them, and so has each of 4 x 4 parts of the square; of the first 8, each of 4 x 2; of 4, each of 2 x 2.
 SOBOL = (
     (0, 8, 12, 4, 6, 14, 10, 2, 3, 11, 15, 7, 5, 13, 9, 1),
     (0, 8, 4, 12, 6, 14, 2, 10, 5, 13, 1, 9, 3, 11, 7, 15),
@@ -188,7 +188,9 @@ def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Tabl
         one_of(f"{name}.best", node["best"], ("row", "column"))
     compare = node.get("compare") or {}
     _check_keys(compare, {"to", "margin"}, f"{name} compare")
-    if compare and (compare.get("to") not in node["rows"] or not float(compare.get("margin", 0)) > 0):
+    if compare and (
+        compare.get("to") not in node["rows"] or not (node.get("points") or float(compare.get("margin", 0)) > 0)
+    ):
         raise ConfigError(f"{name}: compare: set to to the name of a row, and margin to a positive number")
     if node.get("points") and (node.get("x") or node.get("best")):
         raise ConfigError(f"{name}: leave out x and best: a table with points prints what it fits to them")
@@ -279,8 +281,8 @@ def _over(where: str, row: Mapping[str, Any], table: Mapping[str, Any]) -> Over:
             raise ConfigError(f"{where}: over needs points, the number of points of the table's design")
         return ()
     count, ranges = table["points"], row.get("over", table.get("over", {}))
-    if type(count) is not int or not 4 <= count <= len(SOBOL[0]):
-        raise ConfigError(f"{where}: points={count}: set points to an integer from 4 to {len(SOBOL[0])}")
+    if type(count) is not int or count not in (4, 8, 16):
+        raise ConfigError(f"{where}: points={count}: set points to 4, 8 or 16")
     if not isinstance(ranges, Mapping) or len(ranges) not in (0, len(SOBOL)):
         raise ConfigError(f"{where}: set over to two keys with their ranges, such as {{optimizer.lr: [0.03, 10], ...}}")
     over = []

@@ -261,12 +261,15 @@ class Runs:
         }
 
 
-def finished(outputs: Path) -> list[Run]:
-    """Every run with a ``results.json`` below a folder, each run_id once, sorted by directory."""
+def finished(outputs: Path, failed: str | None = None) -> list[Run]:
+    """Every run with a ``results.json`` below a folder, each run_id once, sorted by directory.
+
+    With ``failed`` those too that failed for a reason which has these words; they are not :attr:`Run.done`.
+    """
     cache, first = Cache(outputs), dict[str, Run]()
     for run in sorted(Runs(outputs, cache).find(), key=lambda run: run.path.split("/")):
-        if run.done:
-            first.setdefault(run.run_id, run)
+        if run.done or (failed and failed in (run.failure or "")):
+            first.setdefault(run.run_id or run.path, run)
     cache.save()
     return list(first.values())
 

@@ -1,0 +1,315 @@
+"""The surfaces of a design: the accuracy of each row and column over the logarithms of two keys.
+
+A quadratic is fitted by least squares. Each row and column has its own height and slopes; the three coefficients of the
+second order are shared by all rows with the same keys, as 16 points alone leave them uncertain. The optimum is the
+highest place of the quadratic within the ranges, so that no single run decides what is best (Box and Wilson 1951). The
+standard error of its height is that of the fit there, as the error of the place changes the height in the second order
+only; each point has a variance of its own (White 1980; HC2 of MacKinnon and White 1985).
+
+A quadratic does not fit a cliff: points more than CLIFF below the best of their row and column are left out, and runs
+that diverged have none. In simulations with a cliff the settings that are chosen lie 0.01 below the true best, without
+this rule 3 points (tests/papers/test_surface.py).
+
+Two questions are asked of all points, where a run that diverged counts as the lowest of the table: the shares of
+variance, and the expected value of the best of n trials, over all samples of n of the points (Dodge et al. 2019).
+Trials are compared by the table's first metric and have the value of its last.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ssl_bench.papers.cells import Cell, Table
+from ssl_bench.papers.fill import Filled, mean
+from ssl_bench.papers.tables import SOBOL
+
+CLIFF = 6.0  # points of accuracy
+FEWEST = 6  # points of a row and column that are fitted
+STEPS = 101  # places on each axis among which the highest is looked for
+TRIALS = (1, 2, 4, 8, 16)
+DRAWS = 1000  # of the bootstrap
+FACTORS = [of for count in (1, 2) for of in itertools.combinations(range(4), count)]  # rows, columns, the two keys
+LINES = ("optimum", "at", "difference", "best of n")  # of a printed row
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The optimum of a row and column.
+
+    Attributes:
+        height, error: of the fit there, and its standard error.
+        at: value of each key there.
+        ends: the keys that are at an end of their range there.
+        difference: from the height of the reference row in this column, and its standard error.
+    """
+
+    height: float
+    error: float
+    at: dict[str, float]
+    ends: list[str]
+    difference: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A row and a column of a design.
+
+    Attributes:
+        cell: that of its first point.
+        x: logarithms of the keys to the base 10 [points, 2].
+        chosen, tested: values by the first and the last metric of the table; NaN of a run that has not ended [points].
+        diverged: whether the run did [points].
+        used: whether the point is fitted [points].
+        fit: None for fewer than FEWEST points.
+        best_of: expected value of the best of n points, by n; empty if a run is missing.
+    """
+
+    cell: Cell
+    x: np.ndarray
+    chosen: np.ndarray
+    tested: np.ndarray
+    diverged: np.ndarray
+    used: np.ndarray
+    fit: Fit | None = None
+    best_of: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """The row and the column."""
+        return self.cell.row, self.cell.column
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of its points."""
+        return tuple(key for key, *_ in self.cell.over)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """What is printed of it, by LINES."""
+        count, best = f"({self.used.sum()})", ", ".join(f"{value:.2f}" for value in self.best_of.values())
+        texts = {"best of n": best} if best else {}
+        if self.fit is None:
+            return texts | {"optimum": f"no fit {count}"}
+        at = (f"{key.rpartition('.')[2]} {value:g}{'!' * (key in self.fit.ends)}" for key, value in self.fit.at.items())
+        texts |= {"optimum": f"{self.fit.height:.2f} ± {self.fit.error:.2f} {count}", "at": ", ".join(at)}
+        return texts | ({"difference": "{:+.2f} ± {:.2f}".format(*self.fit.difference)} if self.fit.difference else {})
+
+    def record(self) -> dict[str, Any]:
+        """It as plain data."""
+        counts = {name: int(getattr(self, name).sum()) for name in ("diverged", "used")}
+        place = {"row": self.cell.row, "column": self.cell.column, "points": len(self.used), **counts}
+        return place | {"fit": self.fit and vars(self.fit), "best_of": self.best_of}
+
+
+@dataclass(frozen=True)
+class Printed(Filled):
+    """A row and column in the place of its points."""
+
+    lines: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The numbers of the fit."""
+        return self.lines
+
+
+def printed(table: Table, filled: Sequence[Filled]) -> list[Filled]:
+    """Filled cells with one for each row and column of a design in the place of its points."""
+    found = (Printed(replace(arm.cell, measure=""), [], [], "", [], lines=arm.texts) for arm in arms(table, filled))
+    return [*found, *(each for each in filled if not each.cell.over)]
+
+
+def lines(table: Table, filled: Sequence[Filled]) -> list[str]:
+    """What the printed numbers are, and the shares of variance."""
+    found = arms(table, filled)
+    metrics = [each.cell.metric for each in filled if each.cell.over]
+    known = np.concatenate([arm.chosen for arm in found])
+    words = [
+        f"{np.isfinite(known).sum()} of {known.size} points have run, {sum(arm.diverged.sum() for arm in found)} more "
+        f"diverged. optimum: the highest of a quadratic, ± standard error (points within {CLIFF:g} of the best, which "
+        "it is fitted to); at: where it is, ! at an end of its range",
+        *([f"difference: to the optimum of {table.reference}"] if table.reference else []),
+        f"best of n: the expected {metrics[-1]} of the best of {', '.join(map(str, TRIALS))} points by {metrics[0]}",
+    ]
+    text = ["; ".join(words) + "."]
+    if parts := shares(found):
+        told = ", ".join(f"{name} {share:.1f} [{low:.1f}, {high:.1f}]" for name, share, low, high in parts)
+        text += [
+            "",
+            f"Shares of the variance of {metrics[-1]} in percent [95% interval, of other seeds]: {told}.",
+        ]
+        left_out = len({arm.cell.row for arm in found}) - len(_complete(found))
+        text += [f"Without {left_out} rows that have points to run."] if left_out else []
+    return text
+
+
+def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
+    """The fits and the shares of variance as plain data."""
+    found = arms(table, filled)
+    names = ("of", "percent", "low", "high")
+    parts = [dict(zip(names, part, strict=True)) for part in shares(found)]
+    return {"surface": [arm.record() for arm in found], "shares": parts}
+
+
+def arms(table: Table, filled: Sequence[Filled]) -> list[Arm]:
+    """The rows and columns of a design: of own runs, or of the committed ones if there are none."""
+    found = list(_read([each for each in filled if each.cell.over]))
+    families = list(dict.fromkeys(arm.keys for arm in found))
+    fitted = [arm for arm in found if arm.used.sum() >= FEWEST]
+    if not fitted:
+        return found
+    size, family = (len(families), len(fitted)), np.array([families.index(arm.keys) for arm in fitted])
+    index = np.repeat(range(len(fitted)), [arm.used.sum() for arm in fitted])
+    x, y = (np.concatenate([getattr(arm, name)[arm.used] for arm in fitted]) for name in ("x", "chosen"))
+    coefficients, covariance = quadratic(terms(x, index, family[index], *size), y)
+    own = coefficients.reshape(-1, 3)  # of each family, then of each row and column
+    places = [highest(arm.cell, own[family[i]], own[len(families) + i]) for i, arm in enumerate(fitted)]
+    at = terms(np.log10(places), np.arange(len(fitted)), family, *size)
+    of = {arm.name: at[i] for i, arm in enumerate(fitted)}
+    fits = dict[tuple[str, str], Fit]()
+    for arm, place in zip(fitted, places, strict=True):
+        ends = [key for (key, *ends), value in zip(arm.cell.over, place, strict=True) if value in ends]
+        other = None if arm.cell.row == table.reference else of.get((table.reference, arm.cell.column))
+        heights = [of[arm.name]] + ([] if other is None else [of[arm.name] - other])
+        told = [(float(each @ coefficients), math.sqrt(each @ covariance @ each)) for each in heights]
+        values = {key: float(f"{value:.3g}") for key, value in zip(arm.keys, place, strict=True)}
+        fits[arm.name] = Fit(*told[0], values, ends, told[1] if told[1:] else None)
+    return [replace(arm, fit=fits.get(arm.name)) for arm in found]
+
+
+def _read(filled: Sequence[Filled]) -> Iterator[Arm]:
+    """The rows and columns with their values, of several seeds the mean."""
+    own = any(each.values for each in filled)
+    cells: dict[tuple[str, str], dict[tuple[str, ...], list[Filled]]] = {}
+    for each in filled:
+        cells.setdefault((each.cell.row, each.cell.column), {}).setdefault(each.cell.overrides, []).append(each)
+    values = {
+        name: np.array([[mean(p.values if own else p.measured) for p in (of[0], of[-1])] for of in points.values()])
+        for name, points in cells.items()
+    }
+    floor = min((v for each in values.values() for v in each[:, 1] if v is not None), default=math.nan)
+    for name, points in cells.items():
+        chosen, tested = values[name].astype(float).T
+        first = [of[0] for of in points.values()]
+        diverged = np.array([each.diverged for each in first]) & np.isnan(chosen)
+        x = [[math.log10(float(each.cell.settings[key])) for key, *_ in each.cell.over] for each in first]
+        best = np.nanmax(chosen) if np.isfinite(chosen).any() else math.nan
+        used = np.isfinite(chosen) & ~(chosen < best - CLIFF)
+        tested = np.where(diverged, floor, tested)
+        best_of = {} if np.isnan(tested).any() else expected(np.where(diverged, -math.inf, chosen), tested)
+        yield Arm(first[0].cell, np.array(x), chosen, tested, diverged, used, best_of=best_of)
+
+
+def terms(x: np.ndarray, arm: np.ndarray, family: np.ndarray, families: int, arms: int) -> np.ndarray:
+    """The terms of quadratics at places: three of the second order for each family, then three for each arm.
+
+    Args:
+        x: places [N, 2].
+        arm, family: of each place [N]. The rows with the same keys are a family.
+    """
+    (u, v), rows = x.T, np.arange(len(x))
+    matrix = np.zeros((len(x), families + arms, 3))
+    matrix[rows, family] = np.stack([u * u, u * v, v * v], axis=1)
+    matrix[rows, families + arm] = np.stack([np.ones_like(u), u, v], axis=1)
+    return matrix.reshape(len(x), -1)
+
+
+def quadratic(matrix: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of least squares and their covariance, for noise with a variance of its own at each place."""
+    inverse = np.linalg.pinv(matrix)
+    coefficients = inverse @ y
+    free = 1 - np.einsum("nk,kn->n", matrix, inverse)  # the part of each residual that the fit leaves
+    scaled = inverse * ((y - matrix @ coefficients) / np.sqrt(free.clip(1e-3)))
+    return coefficients, scaled @ scaled.T
+
+
+def highest(cell: Cell, second: np.ndarray, first: np.ndarray) -> list[float]:
+    """Values of the keys at the highest place of a quadratic within their ranges."""
+    axes = [np.geomspace(low, high, STEPS) for _, low, high in cell.over]
+    values = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    one = np.zeros(len(values), dtype=int)
+    return list(values[np.argmax(terms(np.log10(values), one, one, 1, 1) @ [*second, *first])])
+
+
+def expected(chosen: np.ndarray, tested: np.ndarray) -> dict[int, float]:
+    """Expected value of the best of n points, over all samples of n of them.
+
+    The k-th from below is the best of C(k - 1, n - 1) samples.
+    """
+    count, ordered = len(chosen), tested[np.argsort(chosen, kind="stable")]
+    return {
+        n: float(sum(math.comb(k, n - 1) * value for k, value in enumerate(ordered)) / math.comb(count, n))
+        for n in TRIALS
+        if n <= count
+    }
+
+
+def _complete(found: Sequence[Arm]) -> list[list[Arm]]:
+    """The rows whose runs have all ended, with their columns."""
+    rows: dict[str, list[Arm]] = {}
+    for arm in found:
+        rows.setdefault(arm.cell.row, []).append(arm)
+    most = max(map(len, rows.values()), default=0)
+    return [of for of in rows.values() if len(of) == most and not any(np.isnan(arm.tested).any() for arm in of)]
+
+
+def shares(found: Sequence[Arm]) -> list[tuple[str, float, float, float]]:
+    """Shares of variance in percent, with the ends of their intervals, of the complete rows; empty for too few.
+
+    The points are one in each part of a grid of the two keys, so the values are a full factorial. Main effects and
+    pairs are freed of the noise that they hold (Kelley 1935); noise is what neither explains. The interval is of
+    a bootstrap of these residuals (Efron 1979).
+    """
+    rows = _complete(found)
+    if not rows:
+        return []
+    count = len(rows[0][0].x)
+    parts = 2 ** math.ceil(math.log2(count) / 2)
+    strata = parts, count // parts
+    stratum = [np.array(axis[:count]) * size // len(axis) for axis, size in zip(SOBOL, strata, strict=True)]
+    order = np.lexsort(stratum[::-1])
+    y = np.array([[arm.tested[order].reshape(strata) for arm in of] for of in rows])
+    keys = [" or ".join(dict.fromkeys(names)) for names in zip(*(of[0].keys for of in rows), strict=True)]
+    names = ["rows", "columns", *keys]
+    effects, free = _effects(y), y.size - 1 - sum(_degrees(y))
+    if free < 1:
+        return []
+    noise = y - y.mean() - sum(effects)
+    drawn = np.random.default_rng(0).choice(noise.ravel() * math.sqrt(y.size / free), (DRAWS, *y.shape))
+    repeated = _shares(y - noise + drawn)
+    low, high = np.quantile(repeated - repeated.mean(0), [0.025, 0.975], axis=0)
+    found_shares = _shares(y)
+    ends = ((found_shares + end).clip(0, 100) for end in (low, high))
+    varying = [degrees > 0 for degrees in _degrees(y)]
+    told = zip([" x ".join(names[i] for i in of) for of in FACTORS], found_shares.clip(0, 100), *ends, strict=True)
+    return [(name, *map(float, numbers)) for (name, *numbers), of in zip(told, varying, strict=True) if of]
+
+
+def _effects(y: np.ndarray) -> list[np.ndarray]:
+    """The main effects and the interactions of pairs of the last four axes, by FACTORS."""
+    found = dict[tuple[int, ...], np.ndarray]()
+    for of in FACTORS:
+        means = y.mean(tuple(axis - 4 for axis in range(4) if axis not in of), keepdims=True)
+        lower = [found[each,] for each in of if len(of) > 1]
+        found[of] = means - y.mean((-4, -3, -2, -1), keepdims=True) - sum(lower)
+    return list(found.values())
+
+
+def _degrees(y: np.ndarray) -> list[int]:
+    """Degrees of freedom of the effects."""
+    return [math.prod(y.shape[axis - 4] - 1 for axis in of) for of in FACTORS]
+
+
+def _shares(y: np.ndarray) -> np.ndarray:
+    """Shares of the effects in percent [..., effects], freed of the noise that they hold."""
+    size, degrees = math.prod(y.shape[-4:]), np.array(_degrees(y))
+    squares = np.stack([size * (each**2).mean((-4, -3, -2, -1)) for each in _effects(y)], axis=-1)
+    total = size * y.var((-4, -3, -2, -1))[..., None]
+    noise = (total - squares.sum(-1, keepdims=True)) / (size - 1 - degrees.sum())
+    return 100 * (squares - degrees * noise) / total
