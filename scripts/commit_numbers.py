@@ -45,6 +45,7 @@ its errata say what was wrong, and new seeds decide.
 def record(table: Table, results: Results) -> dict[str, Any]:
     """The content of a table's file from its finished runs, without cells if there are none."""
     cells: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
     runs: dict[str, dict[str, Any]] = {}
     for cell in table.cells:
         by_seed = {run.seed: run for run in results.of_cell(cell)}
@@ -56,6 +57,10 @@ def record(table: Table, results: Results) -> dict[str, Any]:
             six_digits = float(f"{number:.6g}")
             cells.append(place | {"value": six_digits, "seed": seed, "run_id": run.training})
             cells[-1]["seconds"] = round(content["seconds"])
+        compared = cell.against or cell.row in {each.against for each in table.cells}
+        if compared and (right := results.right(cell)) is not None:
+            known = measurements.packed(sorted(set(found) & set(cell.seeds)), right)
+            images.append({"of": [cell.label, cell.column, cell.metric], **known})
         for seed in results.diverged(cell):
             cells.append({"row": cell.label, "column": cell.column, "metric": cell.metric, "value": None, "seed": seed})
     earlier, now = measurements.read(table), {seed for cell in table.cells for seed in cell.seeds}
@@ -70,6 +75,7 @@ def record(table: Table, results: Results) -> dict[str, Any]:
         **{name: _different(str(each.get(name)) for each in environments) for name in VERSIONS},
         "seconds": round(sum(content["seconds"] for content in runs.values())),
         "note": earlier.get("note", []),
+        **({"images": images} if images else {}),
         "cells": cells and [*(cell for cell in earlier.get("cells", []) if cell["seed"] not in now), *cells],
     }
 

@@ -10,13 +10,14 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import recipe_id
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
-from ssl_bench.record import evaluations, results
+from ssl_bench.record import evaluations, hits, results
 from ssl_bench.status.follow import Mark, find_mark, finite
 from ssl_bench.status.runs import Run, finished
 
@@ -120,6 +121,19 @@ class Results:
         numbers = {run.seed: value(run, cell.metric) for run in self.of_cell(cell)}
         return {seed: number for seed, number in numbers.items() if seed is not None and number is not None}
 
+    def right(self, cell: Cell) -> np.ndarray | None:
+        """Share of the cell's seeds that have each test image right [M]; None: not each of its runs has recorded it."""
+        composed, found = self._compositions.get(cell.request), list[np.ndarray | None]()
+        for run in self.of_cell(cell):
+            if isinstance(composed, Composition) and run.seed in cell.seeds and value(run, cell.metric) is not None:
+                path = run.folder / results.NAME
+                known = evaluations.found(_entries(path, find_mark(str(path))), composed.config(run.seed))
+                bits = (hits.read(run.folder, entry, cell.metric) for entry in known)
+                found.append(next((each for each in bits if each is not None), None))
+        whole = [each for each in found if each is not None]
+        same = len(whole) == len(found) and len({len(each) for each in whole}) == 1
+        return np.mean(whole, axis=0) if same else None
+
     def diverged(self, cell: Cell) -> list[int]:
         """The cell's seeds whose run ended because it was not finite."""
         composed = self._compositions.get(cell.request) if self._diverged else None
@@ -131,8 +145,10 @@ class Results:
         """Runs of ``scale=reduced`` that agree with a cell in the settings that distinguish it within its table.
 
         If they were made with several other settings, those with the most epochs. None if another cell of the table
-        has the same settings, such as in a table over the learning rate.
+        has the same settings, such as in a table over the learning rate, and none of a point of a design.
         """
+        if cell.over:
+            return []
         families: dict[str, list[Run]] = {}
         axes = table.axes(cell)
         others = [other for other in table.cells if other.available and other.request != cell.request]

@@ -10,6 +10,8 @@ from typing import Any
 
 from ssl_bench.errors import ConfigError
 
+RAW = "raw pixels"
+BASELINES = {RAW: "_raw", "random initialisation": "_init"}  # rows, and their mark in the name of a metric
 Over = tuple[tuple[str, float, float], ...]  # keys with the ends of their ranges
 METRIC = re.compile(r"(?P<name>[^@]+)(@(?P<choice>best$|mean|(?=\d))(?P<epoch>\d+(\.\d+)?)?)?")
 
@@ -63,6 +65,9 @@ class Cell:
         missing: what this package lacks for the cell; empty if nothing.
         x: the column's place on the axis of a figure.
         over: the keys of the design that the cell is a point of; empty for none.
+        against: the row with which it is compared; empty for none.
+        placebo: that row is known to be equal.
+        spread: name of the rows whose variance over seeds is taken to be the same.
     """
 
     row: str
@@ -78,6 +83,9 @@ class Cell:
     missing: str
     x: float | None
     over: Over = ()
+    against: str = ""
+    placebo: bool = False
+    spread: str = ""
 
     @property
     def label(self) -> str:
@@ -123,7 +131,10 @@ class Table:
         doubling: the x axis is logarithmic to the base 2.
         best: ``row`` or ``column``, in which the best numbers are bold; empty for none.
         reference: the row with which the others are compared; empty for none.
-        margin: below which a difference does not matter.
+        margin: below which a difference does not matter; ``relative``: as a part of what raw pixels lie below the
+            reference.
+        gap: that raw pixels and the network at initialisation must lie below the reference; 0 asks for nothing.
+        error: of all verdicts of the comparison together.
     """
 
     name: str
@@ -137,6 +148,9 @@ class Table:
     best: str
     reference: str
     margin: float
+    relative: bool
+    gap: float
+    error: float
 
     @property
     def paper(self) -> str:

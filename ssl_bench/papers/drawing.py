@@ -39,7 +39,8 @@ def panels(table: Table, filled: Sequence[Filled], results: Results) -> Iterator
     A comparison has its curves, unless they are many, and the differences to the reference.
     """
     if not isinstance(table, PaperClaim):
-        differences, whose = comparison.measured(table, results)
+        compared, whose = comparison.measured(table, results)
+        differences = [each for each in compared.ran if not each.cell.placebo or each.cell.against == table.reference]
         rows = list(dict.fromkeys(each.cell.row for each in differences))
         shown = [each for each in filled if not rows or each.cell.row in (*rows, table.reference)]
         if len(rows) < MOST_CURVES:
@@ -95,11 +96,12 @@ def _differences(axis: Any, table: Table, differences: Sequence[Difference], row
         look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "linestyle": "none"}
         axis.errorbar(means, places, xerr=ends, **look, capsize=2, label=column)
     axis.axvline(0, color="#555555", linewidth=1)
-    axis.axvspan(-table.margin, table.margin, color="#555555", alpha=0.12, linewidth=0)
+    margin = min((each.margin for each in differences if each.margin > 0), default=0)
+    axis.axvspan(-margin, margin, color="#555555", alpha=0.12, linewidth=0)
     axis.set_yticks(range(len(rows)), rows)
     axis.set_ylim(len(rows) - 0.4, -0.6)
     minus = f"minus that of {table.reference}: mean and {1 - ERROR:.0%} interval"
-    axis.set(xlabel=f"{table.y}\n{minus}\nshaded: less than {table.margin:g}")
+    axis.set(xlabel=f"{table.y}\n{minus}\nshaded: less than {margin:.3g}")
     axis.set_title(title, fontsize="medium")
     _legend(axis, table.x)
 

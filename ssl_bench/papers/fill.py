@@ -79,6 +79,8 @@ def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
 
 def _fill(table: Table, cell: Cell, results: Results) -> Filled:
     own_runs, shortened = results.of_cell(cell), results.reduced(table, cell)
+    if cell.over:  # seeds of a pilot are no part of a design
+        own_runs = [run for run in own_runs if run.seed in cell.seeds]
     values, found = _values(cell, own_runs), _values(cell, shortened)
     lacks = own_runs and not values
     return Filled(

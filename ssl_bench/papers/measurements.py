@@ -5,8 +5,13 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
+
+import numpy as np
 
 from ssl_bench import files
 from ssl_bench.papers import tables
@@ -50,6 +55,21 @@ def errata(table: Table) -> str:
 def values(table: Table, cell: Cell) -> dict[int, float]:
     """The committed numbers of a cell by seed, accuracies in percent; only those of the cell's seeds."""
     return {seed: float(value) for seed, value in _of(table, cell).items() if value is not None}
+
+
+def right(table: Table, cell: Cell) -> np.ndarray | None:
+    """Share of the cell's committed seeds that have each test image right [M]; None: it is not known."""
+    wanted, seeds = [cell.label, cell.column, cell.metric], sorted(values(table, cell))
+    for each in read(table).get("images", []):
+        if each["of"] == wanted and each["seeds"] == seeds:
+            return np.frombuffer(zlib.decompress(base64.b64decode(each["right"])), dtype=np.uint8) / len(seeds)
+    return None
+
+
+def packed(seeds: Sequence[int], right: np.ndarray) -> dict[str, Any]:
+    """Shares of seeds [M] as :func:`right` reads them: how many have each image right, a byte for each."""
+    count = np.rint(right * len(seeds)).astype(np.uint8)
+    return {"seeds": sorted(seeds), "right": base64.b64encode(zlib.compress(count.tobytes(), 9)).decode()}
 
 
 def diverged(table: Table, cell: Cell) -> list[int]:

@@ -6,8 +6,8 @@ import fnmatch
 import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import yaml
 
 from ssl_bench.config.build import near, one_of
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers.cells import Cell, Metric, Over, Table, flat, merge
+from ssl_bench.papers.cells import BASELINES, Cell, Metric, Over, Table, flat, merge
 from ssl_bench.papers.claims import KINDS, STATISTICS, Criterion, PaperClaim
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
@@ -29,7 +29,9 @@ TABLE_KEYS = {
 CLAIM_NEEDS = ("claim", "where", "kind", "seeds", "seeds_because", "criteria", "minutes")
 CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "by", "controls", "beside", "theory"}
 LIMITS = {"above", "below", "within"}
-ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing", "over"}
+ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
+ROW_KEYS |= {"over", "placebo", "spread", "compared"}
+GAP, ERROR = 10.0, 0.05  # of a comparison that names none
 COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
 VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
 # The first points of Sobol's sequence in the square (Sobol 1967), in sixteenths. Each of 16 parts of either axis has
@@ -186,12 +188,7 @@ def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Tabl
     _check_keys(node, TABLE_KEYS, name)
     if node.get("best"):
         one_of(f"{name}.best", node["best"], ("row", "column"))
-    compare = node.get("compare") or {}
-    _check_keys(compare, {"to", "margin"}, f"{name} compare")
-    if compare and (
-        compare.get("to") not in node["rows"] or not (node.get("points") or float(compare.get("margin", 0)) > 0)
-    ):
-        raise ConfigError(f"{name}: compare: set to to the name of a row, and margin to a positive number")
+    compared = _compared(name, node)
     if node.get("points") and (node.get("x") or node.get("best")):
         raise ConfigError(f"{name}: leave out x and best: a table with points prints what it fits to them")
     columns = node["columns"]
@@ -206,6 +203,8 @@ def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Tabl
         for label, entry in node["rows"].items()
         for cell in _row(name, str(label), _as_mapping(entry), node, columns, paper["paper"], bool(x))
     ]
+    if compared["reference"] and (compared["gap"] or "points" in node):
+        cells += _baselines(cells, compared["reference"])
     return Table(
         name=name,
         title=node["title"],
@@ -216,9 +215,46 @@ def _table(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Tabl
         y=node.get("y", ""),
         doubling=bool(x.get("doubling", False)),
         best=str(node.get("best", "")),
-        reference=str(compare.get("to", "")),
-        margin=float(compare.get("margin", 0)),
+        **compared,
     )
+
+
+def _compared(name: str, node: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a table that are about its comparison."""
+    compare = node.get("compare") or {}
+    _check_keys(compare, {"to", "margin", "gap", "error"}, f"{name} compare")
+    if compare and compare.get("to") not in node["rows"]:
+        raise ConfigError(f"{name}: compare: set to to the name of a row")
+    text = str(compare.get("margin", 0))
+    gap, error = float(compare.get("gap", GAP)), float(compare.get("error", ERROR))
+    relative, margin = text.endswith("%"), float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
+    if compare and not (margin > 0 or "points" in node):
+        raise ConfigError(f"{name}: compare: set margin to a positive number, or to a share such as 10%")
+    if gap < 0 or not 0 < error < 1 or (relative and not gap):
+        raise ConfigError(f"{name}: compare: set gap to a positive number, or to 0 without a share, error to 0 to 1")
+    return {"reference": compare.get("to", ""), "margin": margin, "relative": relative, "gap": gap, "error": error}
+
+
+def _baselines(cells: Sequence[Cell], reference: str) -> list[Cell]:
+    """Rows of raw pixels and of the network at initialisation, by the runs of the reference row."""
+    first: dict[tuple[str, str], Cell] = {}
+    for cell in cells:
+        if cell.row == reference:
+            first.setdefault((cell.column, cell.metric), cell)
+    return [
+        replace(
+            cell,
+            row=row,
+            measure=" ".join(cell.measure.split()[: -len(cell.over) or None]),
+            metric=cell.metric.replace("/", f"{mark}/", 1),
+            paper=None,
+            provenance="unknown",
+            note="",
+            over=(),
+        )
+        for row, mark in BASELINES.items()
+        for cell in first.values()
+    ]
 
 
 def _row(
@@ -237,7 +273,14 @@ def _row(
     one_of(f"{name}.command", command, COMMANDS)
     metrics = row.get("metrics") or ({"": row["metric"]} if "metric" in row else table.get("metrics"))
     metrics = metrics or {"": table.get("metric", "")}
-    over = _over(where, row, table)
+    over, compared = _over(where, row, table), table.get("compare") or {}
+    equals = row.get("placebo", False)
+    equals = compared.get("to", "") if equals is True else equals or ""
+    if (equals or not row.get("compared", True)) and ("points" in table or not compared):
+        raise ConfigError(f"{where}: leave out placebo and compared: its table has no compare, or has points")
+    if equals and (equals not in table["rows"] or equals == label):
+        raise ConfigError(f"{where}: placebo={equals}: set placebo to the row that it equals, or to true")
+    against = equals or (compared.get("to", "") if row.get("compared", True) and "points" not in table else "")
     lists = row.get("values") or {}
     lists = lists if isinstance(lists, Mapping) else {"": lists}
     if unknown := sorted(set(lists) - set(metrics)):
@@ -271,6 +314,9 @@ def _row(
                 missing=next(filter(None, missing), ""),
                 x=float(column.get("x", heading)) if figure else None,
                 over=over,
+                against="" if against == label else against,
+                placebo=bool(equals),
+                spread=str(row.get("spread", "")),
             )
 
 

@@ -88,9 +88,13 @@ def missing(known: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
 
 def of(known: Iterable[Entry], config: Mapping[str, Any]) -> dict[str, float]:
     """The metrics that a configuration asks for, by their plain names, as far as they are ``known``."""
+    return {name: value for entry in found(known, config) for name, value in entry["metrics"].items()}
+
+
+def found(known: Iterable[Entry], config: Mapping[str, Any]) -> list[Entry]:
+    """Those of the ``known`` entries that a configuration asks for."""
     wanted = asked(config)
-    found = [entry for entry in known if any(_same(entry, each) for each in wanted)]
-    return {name: value for entry in found for name, value in entry["metrics"].items()}
+    return [entry for entry in known if any(_same(entry, each) for each in wanted)]
 
 
 def filled(entry: Entry, metrics: Mapping[str, float]) -> Entry:

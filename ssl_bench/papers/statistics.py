@@ -1,0 +1,122 @@
+"""Differences of accuracies over seeds and images, and what they decide.
+
+Shapes: R rows, M images, leading dimensions of any kind.
+
+Each run of a row has a seed of its own; the images are the same for all. If one of two rows has an image right more
+often than the other, other images would not repeat that. So the variance of a difference of means has a part of the
+seeds, a part of the images, and one of both together (Cornfield and Tukey 1956), each estimated without bias. The
+variance over the seeds holds the joint part. So does that of the images' differences, from which it is subtracted.
+
+The variance over seeds is pooled over rows that are taken to have the same. Parts with different degrees of freedom are
+joined after Satterthwaite (1946).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+ERROR = 0.05  # of all answers to a question together, and of an interval
+ROUNDING = 1e-15  # standard error of numbers that are equal up to rounding
+TINY = 1e-300
+Array = Any  # numbers, or a single one
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Differences of means.
+
+    Attributes:
+        mean: of each.
+        seeds, images: the parts of its variance; that of both together is in the seeds'.
+        degrees: of freedom of the sum.
+    """
+
+    mean: Array
+    seeds: Array
+    images: Array
+    degrees: Array
+
+    @property
+    def error(self) -> Array:
+        """The standard error."""
+        return np.maximum(np.sqrt(self.seeds + self.images), ROUNDING)
+
+    def interval(self, error: float = ERROR) -> tuple[Array, Array]:
+        """The ends of a two-sided interval by Student's t, without a correction for several."""
+        from scipy.stats import t  # slow to import
+
+        half = t.isf(error / 2, self.degrees) * self.error
+        return self.mean - half, self.mean + half
+
+    def differs(self) -> np.ndarray:
+        """Two-sided p-values of no difference."""
+        from scipy.stats import t
+
+        return np.asarray(2 * t.sf(np.abs(self.mean) / self.error, self.degrees))
+
+    def exceeds(self, margin: Array) -> np.ndarray:
+        """P-values of a difference as large as the margin, by two one-sided tests (Schuirmann 1987)."""
+        from scipy.stats import t
+
+        return np.asarray(t.sf((margin - np.abs(self.mean)) / self.error, self.degrees))
+
+
+def pooled(variance: Array, n: Array, group: Array) -> tuple[Array, Array]:
+    """The variance over seeds of each row's group [..., R], and its degrees of freedom [R].
+
+    Args:
+        variance: over the seeds of each row [..., R].
+        n: seeds of each row, at least 2 [R].
+        group: rows with the same number have the same variance [R].
+    """
+    weight = (group[:, None] == group) * (n - 1)
+    return variance @ weight.T / weight.sum(1), weight.sum(1)
+
+
+def images(right: np.ndarray, n: int, variance: Array, other: np.ndarray, of: int, its: Array) -> Array:
+    """The part of the images in the variance of a difference of two shares.
+
+    Args:
+        right, other: share of the seeds of either row that have an image right [..., M].
+        n, of: number of these seeds.
+        variance, its: of the shares of right images over them [...].
+    """
+    count = right.shape[-1]
+    both = _joint(right, n, variance) + _joint(other, of, its)
+    return ((right - other).var(-1, ddof=1) - both).clip(0) / count
+
+
+def _joint(right: np.ndarray, n: int, variance: Array) -> Array:
+    """Mean square of the residuals of seeds x images over n: of bits, their sum of squares is that of the shares."""
+    count = right.shape[-1]
+    within = n * (right * (1 - right)).sum(-1) - count * (n - 1) * variance
+    return within / ((n - 1) * (count - 1) * n)
+
+
+def difference(mean: Array, parts: list[tuple[Array, Array]], of_images: Array, count: int) -> Estimate:
+    """A difference with the parts of its variance.
+
+    Args:
+        parts: variances by the seeds, each with its degrees of freedom.
+        of_images: that by ``count`` images.
+    """
+    seeds = sum(variance for variance, _ in parts)
+    squares = sum(variance**2 / degrees for variance, degrees in parts) + of_images**2 / max(count - 1, 1)
+    degrees = (seeds + of_images) ** 2 / np.maximum(squares, TINY)
+    return Estimate(mean, seeds, of_images, np.maximum(degrees, 1))
+
+
+def holm(p: np.ndarray, planned: int, error: float = ERROR) -> np.ndarray:
+    """The hypotheses that the step-down of Holm (1979) rejects [..., C], by their p-values.
+
+    Args:
+        planned: all comparisons that were planned, of which C have run.
+    """
+    order = np.argsort(p, axis=-1)
+    small = np.take_along_axis(p, order, -1) <= error / (planned - np.arange(p.shape[-1]))
+    rejected = np.empty_like(small)
+    np.put_along_axis(rejected, order, np.logical_and.accumulate(small, axis=-1), -1)
+    return rejected

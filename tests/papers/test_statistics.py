@@ -1,0 +1,97 @@
+"""Differences over seeds and images: simulated tables in which nothing differs, or by a known amount."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ssl_bench.papers import statistics
+
+SEED, OWN, NOISE = 0.1, 0.3, 0.6  # deviations of what decides whether an image is right, which of the images is 1
+IMAGES = 100
+
+
+def simulated(tables: int, rows: int, n: int, shift: float = 0.0, reference: int = 0) -> statistics.Estimate:
+    """Differences of rows to a first one [tables, rows]; which images a seed has right depends on both.
+
+    Args:
+        n: seeds of each row.
+        shift: of all rows but the first.
+        reference: seeds of the first one, if it has others.
+    """
+    random = np.random.default_rng(rows + 100 * n)
+    count = np.array([reference or n] + rows * [n])
+    mean, variance, shares = np.empty((tables, rows + 1)), np.empty((tables, rows + 1)), []
+    image = random.normal(0, 1, (tables, 1, IMAGES))
+    for row, seeds in enumerate(count):
+        own = random.normal(0, OWN, (tables, 1, IMAGES)) + random.normal(0, SEED, (tables, seeds, 1))
+        right = image + own + random.normal(0, NOISE, (tables, seeds, IMAGES)) + shift * (row > 0) > 0
+        mean[:, row], variance[:, row] = right.mean((1, 2)), right.mean(2).var(1, ddof=1)
+        shares.append(right.mean(1))
+    pooled, degrees = statistics.pooled(variance, count, np.zeros(rows + 1))
+    images = [
+        statistics.images(shares[row], n, variance[:, row], shares[0], count[0], variance[:, 0])
+        for row in range(1, rows + 1)
+    ]
+    seeds_part = pooled[:, 1:] * (1 / n + 1 / count[0])
+    difference = mean[:, 1:] - mean[:, :1]
+    return statistics.difference(difference, [(seeds_part, degrees[1:])], np.stack(images, axis=-1), IMAGES)
+
+
+def true(shift: float) -> float:
+    return float(stats.norm.cdf(shift / np.sqrt(1 + OWN**2 + SEED**2 + NOISE**2)) - 0.5)
+
+
+CASES = [(3, 1), (3, 6), (5, 3), (5, 24), (10, 1), (10, 6)]
+EVERY = [pytest.param(*case, marks=pytest.mark.exhaustive) for case in itertools.product((3, 5, 10), (1, 2, 6, 12, 24))]
+
+
+@pytest.mark.parametrize(("n", "rows"), [*CASES, *EVERY])
+def test_intervals_and_errors_of_tables_without_differences(n: int, rows: int) -> None:
+    """At most 5% of the tables have a verdict that is false, and 95% of the intervals the true difference.
+
+    The bounds have two standard errors of 1,000 tables.
+    """
+    found = simulated(4000 if rows == 1 else 1000, rows, n)
+    low, high = found.interval()
+    assert ((low < 0) & (high > 0)).mean() == pytest.approx(0.95, abs=0.015)
+    false = statistics.holm(found.differs(), rows).any(-1).mean()
+    assert false < 0.05 + 2 * np.sqrt(0.05 * 0.95 / len(found.mean))
+    assert (found.error**2).mean() == pytest.approx(found.mean.var(), rel=0.1)  # without bias
+
+
+@pytest.mark.parametrize(("n", "rows", "reference"), [(5, 3, 5), (8, 6, 24)])
+def test_a_known_difference(n: int, rows: int, reference: int) -> None:
+    """Intervals hold it; a difference as large as the margin is called smaller in at most 5% of tables."""
+    found, difference = simulated(1000, rows, n, 0.2, reference), true(0.2)
+    low, high = found.interval()
+    assert ((low < difference) & (difference < high)).mean() == pytest.approx(0.95, abs=0.015)
+    assert statistics.holm(found.exceeds(difference), rows).any(-1).mean() < 0.065
+    assert statistics.holm(found.differs(), rows).mean() > 0.2  # and it is found at times
+
+
+def test_groups_with_variances_of_their_own() -> None:
+    """Degrees of freedom of Welch's test."""
+    random = np.random.default_rng(0)
+    one, other = random.normal(0, 1, 6), random.normal(0, 3, 9)
+    variance, count = np.array([one.var(ddof=1), other.var(ddof=1)]), np.array([6, 9])
+    pooled, degrees = statistics.pooled(variance, count, np.array([0, 1]))
+    found = statistics.difference(one.mean() - other.mean(), list(zip(pooled / count, degrees, strict=True)), 0.0, 1)
+    expected = stats.ttest_ind(one, other, equal_var=False)
+    assert found.differs() == pytest.approx(expected.pvalue)
+    assert found.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
+
+
+def test_the_step_down_of_holm() -> None:
+    """Of planned comparisons of which some have no p-value; a larger p-value stops it."""
+    p = np.array([[0.011, 0.001, 0.2], [0.02, 0.03, 0.012]])
+    assert statistics.holm(p, 3).tolist() == [[True, True, False], [True, True, True]]
+    assert statistics.holm(p, 5).tolist() == [[True, True, False], [False, False, False]]
+    assert statistics.holm(p, 3, 0.03).tolist() == [[True, True, False], [False, False, False]]
+
+
+def test_equal_numbers_decide() -> None:
+    found = statistics.difference(np.array([0.5, 0.0]), [(np.zeros(2), 8)], np.zeros(2), 1)
+    assert found.differs()[0] < 1e-9 and found.exceeds(0.1)[1] < 1e-9
+    assert found.interval()[1][0] == pytest.approx(0.5)
