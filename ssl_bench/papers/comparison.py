@@ -200,11 +200,13 @@ def lines(table: Table, results: Results) -> list[str]:
     if not found.ran:
         return []
     head = f"Difference to {table.reference}{whose}: mean [95% interval], seeds of both, what varies most: verdict"
+    levels = dict.fromkeys(f"{each.cell.column} {each.margin:.2f}" for each in found.ran if each.margin > 0)
+    margin = f"Margin: {'; '.join(levels)}." if table.relative else f"Margin: {table.margin:g}."
     return [
         f"{head}, {table.error:.0%} error for all {found.planned} that are planned.",
         "",
         *(each.line for each in found.ran),
         "",
-        f"Deviation over seeds, pooled (degrees of freedom): {'; '.join(found.deviations)}.",
+        f"Deviation over seeds, pooled (degrees of freedom): {'; '.join(found.deviations)}. {margin}",
         *([f"No verdict: {'; '.join(found.reasons)}."] if found.reasons else []),
     ]
