@@ -28,11 +28,20 @@ class Number(TypedDict):
     seed: int
 
 
+class Counted(TypedDict):
+    """How many of the seeds have each test image right, packed, of a row, a column and a metric."""
+
+    of: list[str]
+    seeds: list[int]
+    right: str
+
+
 class Measured(TypedDict, total=False):
     """What is read of a table's file; ``errata`` say what is wrong with its numbers."""
 
     errata: str
     cells: list[Number]
+    images: list[Counted]
 
 
 def path_of(table: Table) -> Path:
