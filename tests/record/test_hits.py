@@ -11,6 +11,7 @@ import torch
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
+from ssl_bench.data.arrays import Source
 from ssl_bench.errors import ConfigError
 from ssl_bench.record import hits
 from ssl_bench.training.parts import Parts
@@ -29,20 +30,26 @@ def images() -> np.ndarray:
     return drawn
 
 
+def pictures(source: Source) -> torch.Tensor:
+    found = source.take(torch.arange(len(source)))
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
 def test_held_out_images_are_apart_and_the_same_in_every_run(images: np.ndarray) -> None:
     dataset = Parts(load(HELD_OUT)).dataset  # there is no test split on the disk
     assert dataset.check() == 70
     (probe,) = dataset.probes().values()
     parts = [probe.train, probe.choose, probe.test]
-    found = [each.take(torch.arange(len(each))) for each in parts if each is not None]
+    found = [pictures(each) for each in parts if each is not None]
     assert [len(each) for each in found] == [70, 20, 30]
     order = np.random.RandomState(0).permutation(120)
     expected = torch.from_numpy(images[order]).permute(0, 3, 1, 2)
     assert torch.equal(torch.cat(found), expected)
     assert torch.equal(torch.cat([each.labels for each in parts if each is not None]), torch.from_numpy(order % 10))
     trained = dataset.pretrain()
-    assert torch.equal(trained.take(torch.arange(70)), expected[:70])
-    assert torch.equal(trained.to(torch.device("cpu")).take(torch.arange(70)), expected[:70])
+    assert torch.equal(pictures(trained), expected[:70])
+    assert torch.equal(pictures(trained.to(torch.device("cpu"))), expected[:70])
     assert trained.nbytes == 70 * 28 * 28
     plain = [each for each in HELD_OUT if "held_out" not in each]
     former = load(plain)
@@ -74,7 +81,7 @@ def test_an_evaluation_says_which_test_images_were_right(images: np.ndarray, tra
     assert code == 0, text
     run = only_run()
     results: dict[str, Any] = json.loads((run / "results.json").read_text())
-    counted = {}
+    counted = dict[str, np.ndarray]()
     for entry in results["evaluations"]:
         for name in entry["metrics"]:
             bits = hits.read(run, entry, name)
