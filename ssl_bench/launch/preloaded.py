@@ -26,3 +26,5 @@ die_with(os.getppid())
 for module in PRELOADED:
     with contextlib.suppress(Exception):  # the run that needs the module reports it
         importlib.import_module(module)
+with contextlib.suppress(Exception):
+    importlib.import_module("ssl_bench.record.environment").commit()  # of what was imported here

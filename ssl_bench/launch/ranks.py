@@ -22,7 +22,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with
 from ssl_bench.launch.workers import LOST, carry_out
 from ssl_bench.record import results
-from ssl_bench.record.environment import environment
+from ssl_bench.record.environment import commit, environment, now
 from ssl_bench.record.log import logging_to
 from ssl_bench.record.streams import waiting
 from ssl_bench.signals import Halted, Interrupted
@@ -65,12 +65,14 @@ def compute(
     work: Callable[[dict[str, Any]], dict[str, float]], config: dict[str, Any], run_id: str, folder: Path
 ) -> Outcome:
     """Carry out a computation that is no training, in this process, and write ``results.json``."""
-    device, started = torch.device("cpu"), time.monotonic()
+    device, started, times = torch.device("cpu"), time.monotonic(), {"started": now()}
+    commit()  # that of the start
 
     def computed() -> None:
         metrics = work(config)
         content = {"run_id": run_id, "name": config["name"], "config": config, "metrics": metrics}
-        content |= {"environment": environment(device), "seconds": round(time.monotonic() - started, 3)}
+        content |= {"environment": environment(device), **times, "finished": now()}
+        content |= {"seconds": round(time.monotonic() - started, 3)}
         files.write_json(folder / results.NAME, content)
 
     return _outcome(computed, folder, device)

@@ -5,6 +5,8 @@ import platform
 import resource
 import subprocess
 import sys
+from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -51,8 +53,17 @@ def peak_memory(device: torch.device) -> dict[str, float]:
     return found
 
 
+def now() -> str:
+    """The time in UTC, such as 2026-11-25T08:02:00+00:00."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@cache
 def commit() -> str | None:
-    """Commit of the checkout that the package runs from, with + if files have changed; None outside a checkout."""
+    """Commit of the checkout that the package runs from, with + if files have changed; None outside a checkout.
+
+    It is that of the first call of a process: a later commit is not the code that was imported.
+    """
     here = Path(ssl_bench.__file__).parent.parent
     if not (here / ".git").exists():
         return None

@@ -12,7 +12,7 @@ from ssl_bench.evaluate.run import doubts, run_evaluators
 from ssl_bench.hardware import move
 from ssl_bench.precision import Precision
 from ssl_bench.record import baselines, evaluations, hits, plots
-from ssl_bench.record.environment import environment, peak_memory
+from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.metrics import Row, Tracker
 from ssl_bench.seeding import rng_state, set_rng_state
@@ -22,6 +22,7 @@ from ssl_bench.training.state import TrainingState
 from ssl_bench.training.watch import warnings_of
 
 log = logging.getLogger("ssl_bench")
+OF_TRAINING = ("environment", "started", "finished", "seconds")  # what a later evaluation leaves as it is
 
 
 class Evaluation:
@@ -73,7 +74,8 @@ class Evaluation:
         entries = [*known, *(hits.written(folder, entry) for entry in found)]
         content = self._results(run_id, entries, facts)
         if trained is not None:
-            kept = [key for key in trained if key in ("environment", "seconds") or key.partition("/")[0] == "classes"]
+            kept = [key for key in trained if key in OF_TRAINING or key.partition("/")[0] == "classes"]
+            content = {key: value for key, value in content.items() if key not in OF_TRAINING}
             content = {**content, **{key: trained[key] for key in kept}, **self._classes()}
             content["config"] = {**trained["config"], "evaluate": self.config["evaluate"]}
         target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
@@ -131,7 +133,8 @@ class Evaluation:
 
     def _results(self, run_id: str, found: Sequence[Entry], facts: Mapping[str, Any]) -> dict[str, Any]:
         """Content of ``results.json`` with all evaluations of the run."""
-        memory = peak_memory(self.state.device)
+        memory, starts = peak_memory(self.state.device), self.state.starts
+        later = {"git_later": [each["git"] for each in starts[1:]]} if starts[1:] else {}
         return {
             "run_id": run_id,
             "name": self.config["name"],
@@ -140,11 +143,14 @@ class Evaluation:
             "evaluations": list(found),
             "environment": environment(self.state.device)
             | memory
+            | {"git": starts[0]["git"], **later}
             | {
                 "precision": self.precision.name,
                 "images": self.config["dataset"].get("content"),
             },
             "facts": facts,
+            "started": starts[0]["at"],
+            "finished": now(),
             "seconds": round(self.state.seconds(), 3),
             **self._classes(),
         }

@@ -17,7 +17,7 @@ from ssl_bench.hardware import move
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint
-from ssl_bench.record.environment import conditions
+from ssl_bench.record.environment import commit, conditions, now
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
 from ssl_bench.training.meter import Meter, raise_bad_loss
 from ssl_bench.training.parts import Parts
@@ -33,6 +33,8 @@ class TrainingState:
         snr: moments of the gradients, if they are recorded.
         step: optimiser steps done.
         evaluated_step: step of the last evaluation before the end.
+        starts: commit (``git``) and time (``at``) of the run's first process, and of each later one that had another
+            commit; ``git`` and ``at`` are None if a checkpoint of version 0.2 did not record them.
         former_conditions: conditions of the process that wrote the checkpoint; empty if it did not record them.
     """
 
@@ -53,6 +55,7 @@ class TrainingState:
         self.meter = Meter(device, precision.weights)
         self.step, self.evaluated_step = 0, 0
         self.device, self.former_conditions = device, dict[str, Any]()
+        self.starts: list[dict[str, str | None]] = [{"git": commit(), "at": now()}]
 
     def scale(self) -> torch.Tensor:
         """Factor [] of the loss in the backward pass; 1 unless in fp16."""
@@ -86,6 +89,7 @@ class TrainingState:
             raise RunError(f"the weights are not finite after {at}: {remedy}")
         if rank() == 0:
             counters = {"run_id": run_id, "step": self.step, "judged": self.evaluated_step, "ranks": ranks}
+            counters["starts"] = self.starts
             states = {name: part.state_dict() for name, part in self._stateful_parts().items()}
             checkpoint.save(folder / "checkpoints", counters | {"seconds": self.seconds()} | states)
 
@@ -124,6 +128,8 @@ class TrainingState:
         self._earlier_seconds = float(state["seconds"])
         if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
             raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")
+        former = [dict(each) for each in state.get("starts", [{"git": None, "at": None}])]
+        self.starts = former + [each for each in self.starts if each["git"] != former[-1]["git"]]
         ranks = state["ranks"]
         self.former_conditions = dict(ranks[0].get("conditions", {}))
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed

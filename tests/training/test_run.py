@@ -3,15 +3,19 @@
 import json
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 import torch
 
+from ssl_bench.record import environment
+from ssl_bench.training.step import Stepper
 from tests.conftest import SMALL, only_run
 from tests.ranks import Command, start_two_ranks, train_on_two_ranks
 
@@ -255,3 +259,51 @@ def test_an_evaluation_during_training_changes_no_weight(train: Train) -> None:
     assert identical(checkpoint_tensors(Path("plain")), checkpoint_tensors(Path("evaluated")))
     rows = map(json.loads, (only_run(Path("evaluated")) / "metrics.jsonl").read_text().splitlines())
     assert [row["epoch"] for row in rows if "knn/top1" in row] == [1.0, 2.0]
+
+
+def test_the_commit_of_a_run_is_that_at_its_start_and_later_ones_stand_beside_it(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / "ssl_bench").mkdir(parents=True)
+    here = SimpleNamespace(__file__=str(checkout / "ssl_bench" / "__init__.py"), __version__="0")
+    monkeypatch.setattr(environment, "ssl_bench", here)
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(checkout), "-c", "user.name=me", "-c", "user.email=me@example.org", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def commit(text: str) -> str:
+        (checkout / "file").write_text(text)
+        git("add", "file")
+        git("commit", "-q", "-m", text)
+        environment.commit.cache_clear()  # as in a new process
+        return git("rev-parse", "HEAD")
+
+    git("init", "-q")
+    first = commit("1")
+    assert train("epochs=2", "halt_at=1")[0] == 0
+    second = commit("2")
+    (checkout / "file").write_text("changed")
+    assert train("epochs=2", "halt_at=1", "evaluate=[knn]")[0] == 0  # halted already
+    state = torch.load(only_run() / "checkpoints" / "last.pt", weights_only=True)
+    assert [each["git"] for each in state["starts"]] == [first]
+    saved = Stepper.__call__
+
+    def stepped(*arguments: Any) -> Any:
+        if not (checkout / "later").exists():  # a commit while the run trains
+            (checkout / "later").touch()
+            git("commit", "-q", "--allow-empty", "-m", "3")
+        return saved(*arguments)
+
+    monkeypatch.setattr(Stepper, "__call__", stepped)
+    assert train("epochs=2")[0] == 0
+    results = json.loads((only_run() / "results.json").read_text())
+    assert results["environment"]["git"] == first and results["environment"]["git_later"] == [f"{second}+"]
+    assert results["started"] == state["starts"][0]["at"] <= results["finished"]
+    commit("4")
+    assert train("epochs=2", "evaluate=[knn]")[0] == 0  # evaluated by a later process
+    later = json.loads((only_run() / "results.json").read_text())
+    assert "knn/top1" in later["metrics"]
+    assert all(later[name] == results[name] for name in ("environment", "started", "finished", "seconds"))
+    environment.commit.cache_clear()
