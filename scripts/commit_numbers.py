@@ -4,15 +4,18 @@ the table of decided claims in the README.
     python scripts/commit_numbers.py                                  # the page, the figures and README's table
     python scripts/commit_numbers.py eqco/bound paths.outputs=FOLDER  # the numbers of a table or claim before
 
-A table's file has every number with its seed and run_id, null for a run that diverged, the command, and the commit,
-hardware, versions and seconds of the runs. Of a file that is there, the ``note``, the ``errata`` and the numbers of
-seeds that the table no longer names are kept.
+A table's file has every number with its seed and run_id, null for a run that diverged, the command, and of the runs the
+commits at their starts (+: with changed files), times, hardware, versions and seconds. Of a file that is there, the
+``note``, the ``errata`` and the numbers of seeds that the table no longer names are kept. A claim's file has the hash of
+its criteria too; they must be those of the commits at which its runs began.
 """
 
 import argparse
 import json
 import re
-from collections.abc import Iterable
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,10 @@ from ssl_bench.record import results as finished_run
 VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")
 PLACE = {"row", "column", "metric", "value", "seed", "run_id", "seconds"}  # of a committed number
 MARKS = re.compile("(<!-- decided claims -->\n).*(<!-- end -->\n)", re.DOTALL)  # in README.md, around a table
+DROPPED = [  # claims that left the files undecided; papers/README.md says why
+    *("dcl/tuned_rate", "less/snr_relic"),
+    *("intriguing/saturation", "intriguing/large_digit", "intriguing/several_digits"),
+]
 HEAD = """# Measured with this package
 
 Numbers of runs that are committed beside this page: the JSON files have each with its seed, and the command, commit,
@@ -47,7 +54,7 @@ def record(table: Table, results: Results) -> dict[str, Any]:
     cells: list[dict[str, Any]] = []
     images: list[dict[str, Any]] = []
     runs: dict[str, dict[str, Any]] = {}
-    for cell in table.cells:
+    for cell in table.asked if isinstance(table, PaperClaim) else table.cells:
         by_seed = {run.seed: run for run in results.of_cell(cell)}
         found = results.values(cell)
         for seed in sorted(set(found) & set(cell.seeds)):
@@ -65,12 +72,16 @@ def record(table: Table, results: Results) -> dict[str, Any]:
             cells.append({"row": cell.label, "column": cell.column, "metric": cell.metric, "value": None, "seed": seed})
     earlier, now = measurements.read(table), {seed for cell in table.cells for seed in cell.seeds}
     environments = [content.get("environment", {}) for content in runs.values()]
+    commits = sorted({str(git) for each in environments for git in (each.get("git"), *each.get("git_later", []))})
     hardware = (f"{each.get('device')}, threads of a run: {each.get('threads')}" for each in environments)
     return {
         "table": table.name,
         "command": f"ssl-bench reproduce {table.name}",
         **({"errata": earlier["errata"]} if "errata" in earlier else {}),
-        "commit": _different(str(each.get("git"))[:7] for each in environments),
+        **({"criteria": table.rules} if isinstance(table, PaperClaim) else {}),
+        "commit": _different(map(_short, commits)),
+        "started": min(filter(None, (content.get("started") for content in runs.values())), default=None),
+        "finished": max(filter(None, (content.get("finished") for content in runs.values())), default=None),
         "hardware": _different(hardware),
         **{name: _different(str(each.get(name)) for each in environments) for name in VERSIONS},
         "seconds": round(sum(content["seconds"] for content in runs.values())),
@@ -78,6 +89,24 @@ def record(table: Table, results: Results) -> dict[str, Any]:
         **({"images": images} if images else {}),
         "cells": cells and [*(cell for cell in earlier.get("cells", []) if cell["seed"] not in now), *cells],
     }
+
+
+def _short(commit: str) -> str:
+    """A commit in seven digits, with its mark of changed files."""
+    return commit[:7] + "+" * commit.endswith("+")
+
+
+def _changed(claim: PaperClaim, commits: Sequence[str]) -> str:
+    """The first of the commits at which a claim had other criteria; empty without one. Says which ones are not here."""
+    path = tables.directory() / f"{claim.paper}.yaml"
+    for commit in commits:
+        command = ["git", "-C", str(path.parent), "show", f"{commit.rstrip('+')}:./{path.name}"]
+        shown = subprocess.run(command, capture_output=True, text=True)
+        if shown.returncode:
+            print(f"{claim.name}: commit {commit} is not here, so its criteria are not compared")
+        elif claim.rules not in {each.rules for each in tables.parse(shown.stdout, path)[1] if each.name == claim.name}:
+            return commit
+    return ""
 
 
 def _different(texts: Iterable[str]) -> str:
@@ -115,12 +144,23 @@ def decided() -> list[verdicts.Judged]:
 
 def readme(text: str) -> str:
     """A README with the decided claims between its two marks, a short line for each."""
-    of_papers = sum(not each.claim.ours for each in decided())
-    count = f"Committed runs decide {len(decided())} of {len(judged())} claims, {of_papers} of them "
-    count += "sentences of the papers:"
-    rows = (f"| {each.claim.name}: {each.claim.says} | {' | '.join(each.row(brief=True)[1:3])} |" for each in decided())
+    found, every = decided(), judged()
+    networks = Counter(frozenset(cell["run_id"] for cell in counted(each.claim)) for each in found)
+    lists = {"not run yet": [each.claim.name for each in every if not each.was_run], "dropped undecided": DROPPED}
+    lists["undecided"] = [each.claim.name for each in every if each.verdict is ClaimVerdict.UNDECIDED]
+    count = f"Of {len(every) + len(DROPPED)} claims committed runs decide {len(found)}: "
+    count += f"{sum(not each.claim.ours for each in found)} sentences of the papers, "
+    count += f"{max(networks.values(), default=0)} about the same networks"
+    count += "".join(f"; {words}: {', '.join(names)}" for words, names in lists.items() if names) + "."
+    rows = (f"| {e.claim.name}: {e.claim.says} | {e.words} | {e.told.criterion.says}: {e.numbers} |" for e in found)
     table = "\n".join(["| claim | verdict | effect [interval], asked |", "| --- | --- | --- |", *rows])
     return MARKS.sub(lambda marks: f"{marks[1]}\n{count}\n\n{table}\n{marks[2]}", text)
+
+
+def counted(table: Table) -> list[dict[str, Any]]:
+    """The committed numbers of the seeds that a table names."""
+    seeds = {seed for cell in table.cells for seed in cell.seeds}
+    return [cell for cell in measurements.read(table)["cells"] if cell["seed"] in seeds]
 
 
 def drawn(table: Table) -> bool:
@@ -189,6 +229,8 @@ def main(arguments: list[str] | None = None) -> None:
             content = record(table, results)
             if not content["cells"]:
                 parser.error(f"{table.name}: no cell has a finished run: train them with {content['command']}")
+            if isinstance(table, PaperClaim) and (changed := _changed(table, content["commit"].split("; "))):
+                parser.error(f"{table.name}: its runs began at {changed}, with other criteria: name new seeds")
             write(measurements.path_of(table), content)
     for table in measured():
         if drawn(table):

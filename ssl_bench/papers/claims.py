@@ -7,11 +7,13 @@ undecided in between. A margin around 0 has two limits, so that this is two one-
 Each end of a control's interval errs in 5% of cases. The criteria share these 5% after Holm: of m one-sided p-values,
 on the side where the mean lies, the smallest is compared with 5% / m, the next with 5% / (m - 1), and so on up to the
 first that is larger, whose level the rest keeps. A criterion's interval has the level at which it was compared, so that
-what is printed is what decides.
+what is printed is what decides. A criterion whose runs are not complete counts as one of the m, and comes last.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -115,6 +117,7 @@ class PaperClaim(Table):
         minutes: time of all runs on two cores.
         beside: the paper's own numbers, as a line such as ``dcl/table1 row='CIFAR-10*'``; empty for none.
         theory: what a formula gives for each column, by the name of the curve; empty for a row that measures it.
+        contradicted: the verdict in words if a criterion is contradicted.
     """
 
     says: str
@@ -126,11 +129,30 @@ class PaperClaim(Table):
     minutes: float
     beside: str
     theory: Mapping[str, Sequence[float]]
+    contradicted: str
+
+    @property
+    def asked(self) -> tuple[Cell, ...]:
+        """The cells of the table, and further metrics of their runs that the criteria ask for."""
+        of_criteria = (cell for each in self.criteria for cell in (*each.of, *each.minus))
+        return tuple(dict.fromkeys((*self.cells, *of_criteria)))
+
+    @property
+    def rules(self) -> str:
+        """Hash of the criteria without controls and of their seeds, in any order and whatever they are called."""
+        told = [
+            [each.limit, each.statistic, each.seeds]
+            + [[[cell.label, cell.column, cell.metric] for cell in cells] for cells in (each.of, each.minus)]
+            for each in self.criteria
+            if not each.control
+        ]
+        return hashlib.sha256("\n".join(sorted(map(json.dumps, told))).encode()).hexdigest()[:10]
 
     def findings(self, values: Callable[[Cell], Mapping[int, float]]) -> list[Tested]:
         """Apply each criterion to the values of the cells, by seed."""
         tested = {criterion: judge(criterion, criterion.numbers(values)) for criterion in self.criteria}
-        asked = sorted((each for each in tested.values() if not each.criterion.control), key=lambda each: each.p)
+        asked = [each for each in tested.values() if not each.criterion.control]
+        asked.sort(key=lambda each: (each.verdict is ClaimVerdict.NOT_RUN, each.p))
         error, decided = ERROR, True
         for rank, each in enumerate(asked):
             error = ERROR / (len(asked) - rank) if decided else error

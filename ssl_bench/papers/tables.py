@@ -27,7 +27,7 @@ TABLE_KEYS = {
     *("rows", "columns", "each", "x", "y", "best", "compare", "points", "over"),
 }
 CLAIM_NEEDS = ("claim", "where", "kind", "seeds", "seeds_because", "criteria", "minutes")
-CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "by", "controls", "beside", "theory"}
+CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "by", "controls", "beside", "theory", "contradicted"}
 LIMITS = {"above", "below", "within"}
 ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
 ROW_KEYS |= {"over", "placebo", "spread", "compared"}
@@ -102,8 +102,17 @@ def _version(paper: str) -> tuple[Path, int]:
 
 @cache
 def _load(path: Path, changed: int) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
+    return parse(path.read_text(), path)
+
+
+def parse(text: str, path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:
+    """The tables and the claims of a paper from the text of its file, which ``path`` names in errors.
+
+    Raises:
+        ConfigError: the text does not have the format.
+    """
     try:
-        data = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     _check_keys(data, PAPER_KEYS, str(path))
@@ -148,6 +157,7 @@ def _claim(name: str, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Pape
         minutes=float(node["minutes"]),
         beside=str(node.get("beside", "")),
         theory=theory,
+        contradicted=_line(node.get("contradicted", "contradicted")),
     )
 
 
@@ -167,12 +177,18 @@ def _criterion(node: Any, table: Table, where: str, control: bool) -> Criterion:
 
 
 def _selected(node: Any, table: Table, where: str) -> tuple[Cell, ...]:
-    """The cells that ``{row: PATTERN, column: PATTERN}`` names; a row is named with its measure."""
-    _check_keys(node, {"row", "column"}, f"{where} criterion")
+    """The cells that ``{row: PATTERN, column: PATTERN}`` names; a row is named with its measure.
+
+    With ``metric`` they are those of another metric of the same runs.
+    """
+    _check_keys(node, {"row", "column", "metric"}, f"{where} criterion")
     row, column = (str(node.get(key, "*")) for key in ("row", "column"))
     cells = tuple(cell for cell in table.cells if _is(cell.label, row) and _is(cell.column, column))
     if not cells:
         raise ConfigError(f"{where}: no cell has row {row} and column {column}")
+    if metric := node.get("metric"):
+        Metric.read(metric)
+        return tuple(replace(cell, metric=metric) for cell in cells)
     return cells
 
 

@@ -39,23 +39,35 @@ class Judged:
     @property
     def words(self) -> str:
         """The verdict in words."""
+        if self.verdict is ClaimVerdict.CONTRADICTED:
+            return self.claim.contradicted
         margin = max(criterion.limits[1] for criterion in self.claim.criteria if not criterion.control)
         equal = self.claim.kind == "equivalence" and self.verdict is ClaimVerdict.SHOWN
         return f"no difference larger than {margin:g}" if equal else self.verdict.value
 
-    def row(self, brief: bool = False) -> tuple[str, ...]:
-        """The entries of a printed row, by HEADINGS, with the finding that the verdict rests on; in brief, numbers."""
-        claim, bad = self.claim, failed(self.findings)
+    @property
+    def told(self) -> Tested:
+        """The finding of a printed row: a control that failed, or the first criterion with the claim's verdict."""
         asked = [each for each in self.findings if not each.criterion.control]
-        rests = max((each for each in asked if each.verdict is verdict(asked)), key=lambda each: each.p)
-        control = "none" if asked == self.findings else "failed" if bad else "passed" if self.was_run else "not run"
+        return [*failed(self.findings), *(each for each in asked if each.verdict is verdict(asked))][0]
+
+    @property
+    def numbers(self) -> str:
+        """The numbers of that finding, and what was asked of them; empty without runs."""
+        told = self.told
+        control = "control: " * told.criterion.control
+        return f"{control}{_mean(told)} {told.criterion.limit}" if told.numbers else ""
+
+    def row(self, brief: bool = False) -> tuple[str, ...]:
+        """The entries of a printed row, by HEADINGS; in brief, without what the words say."""
+        claim, controls = self.claim, [each for each in self.findings if each.criterion.control]
+        passed = "failed" if failed(controls) else "passed" if self.was_run else "not run"
         ran = self.was_run and self.source == "project"
         hours = measurements.read(claim)["seconds"] / 3600 if ran else claim.minutes / 60
-        first = claim.name if brief else f"{claim.name}: {claim.says} ({claim.where})"
-        told = [*bad, rests][0]
-        numbers = f"{'control: ' * bool(bad)}{_mean(told)} {told.criterion.limit}" if told.numbers else ""
-        effect = numbers if brief else _sentence(told)
-        return first, self.words, effect, control, str(len(rests.numbers)), f"{hours:.1f}"
+        last = passed if controls else "none", str(len(self.told.numbers)), f"{hours:.1f}"
+        if brief:
+            return claim.name, self.verdict.value, self.numbers, *last
+        return f"{claim.name}: {claim.says} ({claim.where})", self.words, _sentence(self.told), *last
 
     def lines(self) -> list[str]:
         """The sentence, each finding with its numbers, the verdict, and why these seeds."""
@@ -126,7 +138,8 @@ def formatted(form: str, judged: Sequence[Judged]) -> str:
         columns.add_row(*each.row(brief=True))
     console = Console(file=file, highlight=False, markup=False, emoji=False, width=Console().width)
     console.print(columns)
-    console.print("\nThe claims; ssl-bench table CLAIM prints what was measured:")
+    console.print("\nThe claims, and the effect that is printed; ssl-bench table CLAIM prints what was measured:")
     for each in judged:
-        console.print(f"{each.claim.name}: {each.claim.says} ({each.claim.where})")
+        says = each.told.criterion.says
+        console.print(f"{each.claim.name}: {each.claim.says} ({each.claim.where}) Effect: {says}")
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())

@@ -6,6 +6,7 @@ The last test trains one seed of each decided claim again.
 import json
 import math
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.papers import claims, drawing, measurements, tables, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell
-from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim
+from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim, verdict
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import Selection
 from ssl_bench.report import filled as report
@@ -155,6 +156,39 @@ def test_the_criteria_of_a_claim_share_an_error_by_holms_steps(write: Any) -> No
     assert errors(0.02, 0.03, 0.04) == [third] * 3  # none is shown
 
 
+def test_a_criterion_whose_runs_are_not_complete_is_one_of_those_that_share_the_error(write: Any) -> None:
+    criteria = [{"says": name, "of": {"row": name}, "above": 0} for name in "abc"]
+    claim = write(rows={name: ["loss=dcl"] for name in "abc"}, criteria=criteria)
+    for rest in ([9.0, 9.0], []):  # the smallest p-value, and none
+        found = of_rows(claim, {"a": [1.0, 1.1, 1.2], "b": rest, "c": [2.0, 2.2, 2.3]})
+        assert [each.error for each in found] == [0.05 / 2, 0.05, 0.05 / 3]
+        assert [each.verdict for each in found] == [ClaimVerdict.SHOWN, ClaimVerdict.NOT_RUN, ClaimVerdict.SHOWN]
+
+
+def test_a_line_has_the_first_criterion_with_the_verdict_of_the_claim_and_its_name(write: Any) -> None:
+    criteria = [
+        {"says": "the effect", "of": {"row": "DCL", "column": 16}, "above": 0},
+        {"says": "a check", "of": {"row": "SimCLR", "column": 16}, "above": 0},
+    ]
+    claim = write(criteria=criteria, contradicted="the opposite here")
+
+    def told(dcl: list[float], simclr: list[float]) -> tuple[str, str]:
+        found = verdicts.Judged(
+            claim, tested := of_rows(claim, {"DCL": dcl, "SimCLR": simclr}), "ours", verdict(tested)
+        )
+        assert found.row()[2].startswith(f"{found.told.criterion.says}: {found.told.mean:.3g} [")
+        assert found.row(brief=True)[2] == f"{verdicts._mean(found.told)} above 0"
+        lines = verdicts.formatted("rich", [found]).splitlines()
+        assert lines[-1] == f"mine/better: DCL is better. (table 1) Effect: {found.told.criterion.says}"
+        return found.told.criterion.says, found.row()[1]
+
+    sure, unsure = [5.0, 5.1, 5.3], [0.1, 1.0, 2.0]
+    assert told(sure, [1.0, 1.3, 1.5]) == ("the effect", "shown")  # the check has the larger p-value
+    assert told(sure, unsure) == ("a check", "undecided")
+    assert told(unsure, sure) == ("the effect", "undecided")
+    assert told(sure, [-1.0, -1.3, -1.5]) == ("a check", "the opposite here")
+
+
 def test_a_control_that_fails_leaves_a_claim_undecided_and_is_named_first(write: Any) -> None:
     control = {"says": "SimCLR has learned", "of": {"row": "SimCLR", "column": 16}, "above": 50}
     claim = write(controls=[control])
@@ -261,14 +295,23 @@ def test_a_wrong_claim_is_refused(keys: dict[str, Any], message: str, write: Any
     assert message in str(error.value)
 
 
-def _finished(folder: Path, cell: Cell, seed: int, top1: float) -> None:
-    """Write the results of a run of a cell, as a training does."""
+def _finished(
+    folder: Path, cell: Cell, seed: int, top1: float = 0.0, environment: Any = None, **metrics: float
+) -> None:
+    """Write the results of a run of a cell, as a training does; ``metrics`` in place of ``top1``."""
     config = composed(cell.overrides, cell.command, seed)
     path = folder / "mine" / run_id(config)
     path.mkdir(parents=True, exist_ok=True)
-    environment = {"git": "0123456789", "device": "a CPU", "threads": 1, "torch": "2.15.0", "ssl_bench": "0.2.0"}
-    results = {"run_id": run_id(config), "name": "mine", "config": config, "metrics": {"knn/top1": top1}}
-    (path / "results.json").write_text(json.dumps({**results, "environment": environment, "seconds": 3.4}))
+    known = {"git": "0123456789", "device": "a CPU", "threads": 1, "torch": "2.15.0", "ssl_bench": "0.2.0"}
+    results: dict[str, Any] = {
+        "run_id": run_id(config),
+        "name": "mine",
+        "config": config,
+        "metrics": metrics or {"knn/top1": top1},
+    }
+    results |= {"environment": known | (environment or {}), "seconds": 3.4}
+    results |= {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:01:00+00:00"}
+    (path / "results.json").write_text(json.dumps(results))
 
 
 def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
@@ -334,8 +377,8 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
     assert "| DCL | project | 61.00 ± 1.00 (3) | 61.00 ± 1.00 (3) |" in lines
     assert (tmp_path / "measured" / "mine_better.png").read_bytes().startswith(b"\x89PNG")
     marked = "Ours.\n<!-- decided claims -->\nold\n<!-- end -->\n"
-    brief = "| mine/better: DCL is better. | shown | 10 [10, 10] above 0 |"
-    assert brief in commit_numbers.readme(marked).splitlines() and "old" not in commit_numbers.readme(marked)
+    brief = "| mine/better: DCL is better. | shown | DCL minus SimCLR: 10 [10, 10] above 0 |"
+    assert brief in commit_numbers.readme(marked).splitlines() and "\nold\n" not in commit_numbers.readme(marked)
 
 
 def test_a_figure_has_the_verdict_the_intervals_of_the_seeds_and_theory(write: Any, tmp_path: Path) -> None:
@@ -397,11 +440,84 @@ def test_the_committed_page_is_made_from_the_committed_numbers() -> None:
     readme = Path(__file__).parents[2] / "README.md"
     assert readme.read_text() == commit_numbers.readme(readme.read_text())
     of_papers = sum(not each.claim.ours for each in commit_numbers.decided())
-    assert f"{of_papers} of them sentences of the papers:" in readme.read_text()
+    asked = len(CLAIMS) + len(commit_numbers.DROPPED)
+    decide = f"Of {asked} claims committed runs decide {len(commit_numbers.decided())}: {of_papers} sentences of the"
+    assert decide in readme.read_text()
+    told = (tables.directory() / "README.md").read_text()
+    assert all(f"`{name}`" in told for name in commit_numbers.DROPPED)
+    assert not {*commit_numbers.DROPPED} & {claim.name for claim in CLAIMS}
+    of_tables = {table.name for table in commit_numbers.measured() if not isinstance(table, PaperClaim)}
+    assert sum(not name.startswith("losses/") for name in of_tables) == 2  # of 54, say both READMEs
     measured = {measurements.path_of(table) for table in commit_numbers.measured()}
     assert measured == set(folder.glob("*.json"))
     figures = {measurements.path_of(table).stem for table in commit_numbers.measured() if commit_numbers.drawn(table)}
     assert {path.stem for path in folder.glob("*.png")} == figures
+
+
+def test_a_control_is_about_the_baselines_of_the_same_runs(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minus = {"row": "SimCLR", "metric": "knn_init/top1"}
+    control = {"says": "SimCLR minus random initialisation", "of": {"row": "SimCLR"}, "minus": minus, "above": 5}
+    claim = write(controls=[control], set=[*COMMON, "evaluate=[knn]", "evaluate.baselines=[init]"])
+    monkeypatch.chdir(tmp_path)
+
+    def run(initial: float) -> verdicts.Judged:
+        for cell in claim.cells:
+            for seed in range(3):
+                top1 = {"knn/top1": 0.5 + seed / 100 + (0.1 if cell.row == "DCL" else 0), "knn_init/top1": initial}
+                _finished(tmp_path / "outputs", cell, seed, **top1)
+        return judged(claim)
+
+    found = run(0.47)
+    assert (found.verdict, found.row()[3]) == (ClaimVerdict.UNDECIDED, "failed")
+    assert found.findings[0].numbers == pytest.approx([3.0, 4.0, 5.0])
+    assert run(0.3).verdict is ClaimVerdict.SHOWN
+    commit_numbers.main(["mine/better"])
+    (tmp_path / "outputs").rename(tmp_path / "elsewhere")
+    found = judged(claim)
+    assert found.source == "project" and found.findings[0].numbers == pytest.approx([20.0, 21.0, 22.0])
+    with pytest.raises(ConfigError, match="metric=knn@x: set metric to name"):
+        write(controls=[{**control, "of": {"row": "SimCLR", "metric": "knn@x"}}])
+
+
+def test_baselines_that_a_criterion_asks_for_are_evaluated_by_its_runs() -> None:
+    asked = {(cell.request, cell.metric) for claim in CLAIMS for cell in claim.asked if cell.command == "train"}
+    wanted = [(request, kind) for request, metric in asked for kind in ("init", "raw") if f"_{kind}/" in metric]
+    assert len(wanted) > 8 and sum("knn_raw" in metric for _, metric in asked) >= 4
+    for (command, overrides), kind in wanted:
+        assert kind in composed(overrides, command)["evaluate"]["baselines"], overrides
+
+
+def test_criteria_are_those_of_the_commit_at_which_the_runs_began(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=me", "-c", "user.email=me@example.org", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    claim, control = write(), {"says": "learned", "of": {"row": "SimCLR"}, "above": 5}
+    monkeypatch.chdir(tmp_path)
+    git("init", "-q")
+    git("add", "mine.yaml")
+    git("commit", "-q", "-m", "criteria")
+    start = git("rev-parse", "HEAD")
+    environment = {"git": f"{start}+", "git_later": ["0123456789"]}
+    for cell in claim.cells:
+        _finished(tmp_path / "outputs", cell, 0, 0.5, environment=environment)
+    (renamed,) = [{**each, "says": "other words"} for each in CLAIM["criteria"]]
+    write(criteria=[renamed], controls=[control], claim="DCL is better here.")  # no other decision, or a stricter one
+    commit_numbers.main(["mine/better"])
+    assert "mine/better: commit 0123456 is not here, so its criteria are not compared" in capsys.readouterr().out
+    content = json.loads((tmp_path / "measured" / "mine_better.json").read_text())
+    assert content["commit"] == "; ".join(sorted(["0123456", f"{start[:7]}+"]))
+    assert content["criteria"] == claim.rules
+    assert (content["started"], content["finished"]) == ("2026-01-01T00:00:00+00:00", "2026-01-01T00:01:00+00:00")
+    for changed in ({"above": 0.1}, {"minus": {"row": "SimCLR", "column": 16}}, {"statistic": "largest"}):
+        write(criteria=[{**renamed, **changed}])
+        with pytest.raises(SystemExit):
+            commit_numbers.main(["mine/better"])
+        assert "with other criteria: name new seeds" in capsys.readouterr().err
 
 
 def test_a_claim_is_one_line_of_a_terminal_of_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,6 +530,10 @@ def test_a_claim_is_one_line_of_a_terminal_of_100_columns(monkeypatch: pytest.Mo
 def test_committed_numbers_are_those_of_the_cells_as_they_are_now() -> None:
     """A claim whose set-up has changed since its runs has other run_ids."""
     for each in commit_numbers.measured():
+        if isinstance(each, PaperClaim) and commit_numbers.counted(each):
+            assert measurements.read(each)["criteria"] == each.rules, (
+                f"{each.name}: a criterion changed: name new seeds"
+            )
         committed = {(c["row"], c["column"], c["seed"]): c.get("run_id") for c in measurements.read(each)["cells"]}
         for cell in each.cells:
             for seed in cell.seeds:
