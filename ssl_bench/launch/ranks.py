@@ -71,7 +71,7 @@ def compute(
     def computed() -> None:
         metrics = work(config)
         content = {"run_id": run_id, "name": config["name"], "config": config, "metrics": metrics}
-        content |= {"environment": environment(device), **times, "finished": now()}
+        content |= {"environment": environment(device) | times | {"finished": now()}}
         content |= {"seconds": round(time.monotonic() - started, 3)}
         files.write_json(folder / results.NAME, content)
 

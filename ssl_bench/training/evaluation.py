@@ -22,7 +22,6 @@ from ssl_bench.training.state import TrainingState
 from ssl_bench.training.watch import warnings_of
 
 log = logging.getLogger("ssl_bench")
-OF_TRAINING = ("environment", "started", "finished", "seconds")  # what a later evaluation leaves as it is
 
 
 class Evaluation:
@@ -74,8 +73,7 @@ class Evaluation:
         entries = [*known, *(hits.written(folder, entry) for entry in found)]
         content = self._results(run_id, entries, facts)
         if trained is not None:
-            kept = [key for key in trained if key in OF_TRAINING or key.partition("/")[0] == "classes"]
-            content = {key: value for key, value in content.items() if key not in OF_TRAINING}
+            kept = [key for key in trained if key in ("environment", "seconds") or key.partition("/")[0] == "classes"]
             content = {**content, **{key: trained[key] for key in kept}, **self._classes()}
             content["config"] = {**trained["config"], "evaluate": self.config["evaluate"]}
         target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
@@ -143,14 +141,12 @@ class Evaluation:
             "evaluations": list(found),
             "environment": environment(self.state.device)
             | memory
-            | {"git": starts[0]["git"], **later}
+            | {"git": starts[0]["git"], **later, "started": starts[0]["at"], "finished": now()}
             | {
                 "precision": self.precision.name,
                 "images": self.config["dataset"].get("content"),
             },
             "facts": facts,
-            "started": starts[0]["at"],
-            "finished": now(),
             "seconds": round(self.state.seconds(), 3),
             **self._classes(),
         }

@@ -76,6 +76,7 @@ class TrainingState:
         """
         self.method.collect()
         local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": conditions(self.device)}
+        local["starts"] = self.starts
         ranks: list[Any] = [local]
         if world() > 1:
             ranks = [None] * world()
@@ -89,7 +90,6 @@ class TrainingState:
             raise RunError(f"the weights are not finite after {at}: {remedy}")
         if rank() == 0:
             counters = {"run_id": run_id, "step": self.step, "judged": self.evaluated_step, "ranks": ranks}
-            counters["starts"] = self.starts
             states = {name: part.state_dict() for name, part in self._stateful_parts().items()}
             checkpoint.save(folder / "checkpoints", counters | {"seconds": self.seconds()} | states)
 
@@ -128,9 +128,9 @@ class TrainingState:
         self._earlier_seconds = float(state["seconds"])
         if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
             raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")
-        former = [dict(each) for each in state.get("starts", [{"git": None, "at": None}])]
-        self.starts = former + [each for each in self.starts if each["git"] != former[-1]["git"]]
         ranks = state["ranks"]
+        former = [dict(each) for each in ranks[0].get("starts", [{"git": None, "at": None}])]
+        self.starts = former + [each for each in self.starts if each["git"] != former[-1]["git"]]
         self.former_conditions = dict(ranks[0].get("conditions", {}))
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])

@@ -309,8 +309,8 @@ def _finished(
         "config": config,
         "metrics": metrics or {"knn/top1": top1},
     }
+    known |= {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:01:00+00:00"}
     results |= {"environment": known | (environment or {}), "seconds": 3.4}
-    results |= {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:01:00+00:00"}
     (path / "results.json").write_text(json.dumps(results))
 
 
