@@ -4,10 +4,10 @@ the table of decided claims in the README.
     python scripts/commit_numbers.py                                  # the page, the figures and README's table
     python scripts/commit_numbers.py eqco/bound paths.outputs=FOLDER  # the numbers of a table or claim before
 
-A table's file has every number with its seed and run_id, null for a run that diverged, the command, and of the runs the
-commits at their starts (+: with changed files), times, hardware, versions and seconds. Of a file that is there, the
-``note``, the ``errata`` and the numbers of seeds that the table no longer names are kept. A claim's file has the hash of
-its criteria too; they must be those of the commits at which its runs began.
+A table's file has every number with its seed and run_id, null for a run that diverged, the command, and of the runs
+the commits at their starts (+: with changed files), times, hardware, versions and seconds. Of a file that is there,
+the ``note``, the ``errata`` and the numbers of seeds that the table no longer names are kept. A claim's file has the
+hash of its criteria too; they must be those of the commits at which its runs began.
 """
 
 import argparse
