@@ -230,7 +230,7 @@ def test_a_card_names_own_images_and_the_weights_that_it_started_from(tmp_path: 
         "root": "/home/me/photos",
         "content": "c0ffee0123",
     }
-    for key in ("name", "torchvision", "pretrain"):
+    for key in ("name", "torchvision", "pretrain", "held_out"):
         del config["dataset"][key]
     config["dataset"]["train_images"] = 540
     config["init"] = {"path": "/home/me/vit.safetensors", "weights": "0123abcd"}
