@@ -125,7 +125,7 @@ class Evaluation:
                 found.append(evaluations.filled(entry, metrics))
                 artifacts |= {evaluations.named(name, entry, [*known, *wanted]): each for name, each in own.items()}
                 if suffix and rank() == 0 and not own:
-                    baselines.write(path, start, found[-1]["metrics"])
+                    baselines.write(path, start, {name: float(value) for name, value in found[-1]["metrics"].items()})
         set_rng_state(kept)
         return found, artifacts
 
