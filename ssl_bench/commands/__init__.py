@@ -4,6 +4,7 @@
 COMMANDS = {
     "train": "pre-train and evaluate: train [group=option] [key=value], a grid with -m",
     "evaluate": "evaluate a trained run again: evaluate RUN_DIR [evaluate=linear_moco] [evaluate.knn.k=20]",
+    "verify": "is a run what it says? Steps of it are trained again and compared: verify RUN_DIR",
     "export": "its backbone for timm, torchvision or the Hugging Face hub: export RUN_DIR [--format card] [--out DIR]",
     "check": "what this machine can do, and whether it does it right: check [--quick|--full] [--only speed,plan]",
     "status": "every run and grid under outputs/: status [OUTPUTS] [--where loss=dcl] [--sort knn/top1] [--watch]",

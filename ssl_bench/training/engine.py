@@ -36,6 +36,8 @@ from ssl_bench.training.watch import Watch
 
 log = logging.getLogger("ssl_bench")
 
+TAIL, SHARE = 10, 100  # the state before the last steps is kept, to train them again: so many, or one in SHARE of all
+
 
 def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, command: str | None) -> None:
     """Carry out a run from its last checkpoint to what ``results.json`` lacks, on this rank.
@@ -161,7 +163,7 @@ class Training:
 
     def _is_saved(self, step: int) -> bool:
         every = self.config["checkpoint"]["every"] * self.schedule.steps_per_epoch
-        return step % every == 0 or step == self.last_step
+        return step % every == 0 or self.last_step - step in (0, max(TAIL, self.last_step // SHARE))
 
     def _log(self, diagnostics: dict[str, Tensor], progress: Progress, tracker: Tracker | None) -> None:
         """Write a row of metrics and show it."""

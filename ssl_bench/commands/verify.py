@@ -1,0 +1,52 @@
+"""``ssl-bench verify RUN``: is a finished run what it says it is? A part of its training is carried out again.
+
+Its files are compared with each other, the first and the last steps are trained again and its network is evaluated
+again, in a temporary folder: nothing is written into that of the run.
+"""
+
+from collections.abc import Sequence
+
+import yaml
+
+from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
+from ssl_bench.errors import ConfigError
+
+KEYS = ("devices", "threads", "paths.data", "dataset.root", "dataset.path")  # where and how to carry it out
+
+
+@in_sentences
+def main(arguments: Sequence[str]) -> int:
+    """Verify a run.
+
+    Returns:
+        0: verified. 1: something contradicts the run, or cannot be shown. 2: there is no finished run, its images or
+        plugins are not here, or the arguments are wrong.
+    """
+    parser = Parser(
+        "verify", "Is a finished run what its config.yaml says? Steps of it are trained again and compared."
+    )
+    parser.add_argument(
+        "run", metavar="RUN", help="outputs/<name>/<run_id>, or the run_id of a run below paths.outputs"
+    )
+    parser.epilog = (
+        "paths.data=DIR (or dataset.root, dataset.path) says where its images are, devices=N and threads=N how to carry "
+        "it out here, paths.outputs=DIR where a run_id is looked for. What it cannot show is in ssl_bench/check/README.md."
+    )
+    options = parser.read(arguments)
+    outputs = taken_outputs(options.overrides)
+    from ssl_bench.check.replayed import checks
+    from ssl_bench.record.folders import named
+
+    folder = named(options.run, outputs)
+    changes = {}
+    for key, _, value in (override.partition("=") for override in options.overrides):
+        if key not in KEYS:
+            raise ConfigError(f"{key}={value}: leave it out: {', '.join(KEYS)} are what can be set here")
+        changes[key] = yaml.safe_load(value)
+    failed = []
+    for found in checks(folder, changes):
+        bad = found.verdict.value == "wrong"
+        print(f"{found.verdict.value:<7} {found.name:<10} {found.figure}", flush=True)
+        failed += [found.name] * bad
+    print(f"not verified: {', '.join(failed)}" if failed else "verified", flush=True)
+    return int(bool(failed))
