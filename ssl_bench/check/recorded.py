@@ -22,6 +22,7 @@ from ssl_bench.training.engine import Training
 from ssl_bench.training.parts import read_config
 
 EXACT = 1e-9  # relative difference of numbers that are computed in float64 and have no noise
+ENTRY = {"evaluator", "id", "settings", "network", "epochs", "metrics"}
 SINGLE = 1e-6  # of numbers that have passed through float32
 
 
@@ -54,7 +55,8 @@ class Recorded:
             group, _, inner = key.rpartition(".")
             (self.config[group] if group else self.config)[inner] = value
         self.rows = [row for row in files.read_json_lines(folder / "metrics.jsonl") if isinstance(row, dict)]
-        self.losses = {row["step"]: row for row in self.rows if "loss" in row and type(row.get("step")) is int}
+        trained = (row for row in self.rows if results.is_number(row.get("loss")) and type(row.get("step")) is int)
+        self.losses = {row["step"]: row for row in trained}
         self.states, self.unread = dict[str, dict[str, Any]](), dict[str, str]()
         for name in ("last.pt", "previous.pt"):
             try:
@@ -66,6 +68,8 @@ class Recorded:
             except ValueError as error:
                 self.unread[name] = f"{name} {error}"
         self.entries = evaluations.entries(found)
+        if not all(isinstance(each, Mapping) and each.keys() >= ENTRY for each in self.entries):
+            raise ConfigError(f"{folder / results.NAME} is damaged: its evaluations are no evaluations")
 
     def identity(self) -> Iterator[str]:
         """The run_id of ``config.yaml``, beside that of the directory, the results and the checkpoints."""

@@ -9,6 +9,7 @@ import copy
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from ssl_bench import files
 from ssl_bench.check.finding import Finding, Verdict
 from ssl_bench.check.recorded import Recorded, finding
+from ssl_bench.config import schema
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import local_device
 from ssl_bench.launch import ranks
@@ -30,9 +32,10 @@ FARTHEST = 100  # steps until the first row of metrics
 ROOM, FLOOR = 10.0, 1e-5  # times the twin's difference, and the least bound
 LIMIT = {"loss": 0.2, "weights": 0.1}  # the largest bounds: of a loss, relative; of weights, as a share of their change
 IMAGES, SHARE, LEAST = 2, 0.002, 1e-3  # bounds of an accuracy: test images, or a share of them; of others, relative
-NOTHING = {"every": 0, "watch": 0, "baselines": [], "on": None}  # below evaluate
+NOTHING: dict[str, Any] = {"every": 0, "watch": 0, "baselines": [], "on": None}  # below evaluate
 NOISE = {"fp64": 2.0**-46, "fp32": 2.0**-17, "fp16": 2.0**-11, "bf16": 2.0**-9}  # relative, of the twin's weights
 Weights = Mapping[str, Any]
+NONE: Weights = {}
 Rows = Mapping[int, Mapping[str, Any]]
 
 
@@ -85,7 +88,7 @@ class Replay:
 
     def start(self) -> Finding:
         """The first steps, from the initialisation that the seed gives."""
-        first, end = min(self.run.losses), self.training.schedule.last_step
+        first, end = min(self.run.losses, default=1), self.training.schedule.last_step
         stop = min(max(TAIL, first), FARTHEST, end)
         return self._steps("start", self.initial, stop, first if first <= FARTHEST else 1, fresh=True)
 
@@ -96,9 +99,7 @@ class Replay:
             return Finding("end", self.run.unread["last.pt"], Verdict.WRONG)
         if before is None or not 0 <= before["step"] < last["step"]:
             if self.training.schedule.last_step <= TAIL:
-                return Finding(
-                    "end", "the run has no more steps than were trained again from the start", Verdict.SKIPPED
-                )
+                return Finding("end", "the run has no more steps than those from the start", Verdict.SKIPPED)
             why = self.run.unread.get("previous.pt", "previous.pt is no earlier state")
             return Finding("end", f"the last steps cannot be trained again: {why}", Verdict.WRONG)
         groups = {"param_groups": self.initial["optimizer"]["param_groups"]}  # rates, decay, momentum of config.yaml
@@ -112,7 +113,10 @@ class Replay:
             rows, weights = self._train(name, None if fresh else state, stop, log_every)
         except RunError as error:
             return Finding(name, f"{window} cannot be trained again: {error}", Verdict.WRONG)
-        recorded = {step: row for step, row in self.run.losses.items() if begin < step <= stop and step in rows}
+        ours, theirs = _intervals(rows, begin), _intervals(self.run.losses, begin)
+        if len(state["ranks"]) != self.run.config["devices"] and state["ranks"][0]["meter"][1]:
+            ours.pop(min(ours), None)  # other ranks have no losses of the steps before
+        recorded = {step: self.run.losses[step] for step in ours if ours[step] == theirs.get(step)}
         last = self.run.states.get("last.pt", {})
         ends = last["method"] if last.get("step") == stop else None
         if not recorded and ends is None:
@@ -161,8 +165,7 @@ class Replay:
         folder = self.scratch / name / self.run.name
         if state is not None and not (folder / "checkpoints").exists():
             checkpoint.save(folder / "checkpoints", state | {"run_id": self.run.name})
-        (folder / "figures").mkdir(parents=True, exist_ok=True)
-        config = config | {"paths": config["paths"] | {"outputs": str(self.scratch / name)}}
+        config = config | {"pictures": False, "paths": config["paths"] | {"outputs": str(self.scratch / name)}}
         outcome = ranks.launch(config, self.run.name, folder, separate=True)
         if outcome.code > 128:
             raise SystemExit(outcome.code)
@@ -193,7 +196,7 @@ class Replay:
         if any(value.shape != getattr(recorded.get(name), "shape", None) for name, value in numbers.items()):
             return math.inf, 0.0
 
-        def apart(one: Weights, other: Weights, names: Iterable[str], less: Weights = {}) -> float:
+        def apart(one: Weights, other: Weights, names: Iterable[str], less: Weights = NONE) -> float:
             """The norm of the difference of some tensors."""
             pairs = ((one[n].double() - other[n].double() - (less[n].double() if n in less else 0.0)) for n in names)
             return math.hypot(*(float(each.norm()) for each in pairs))
@@ -252,6 +255,7 @@ class Replay:
         """The entries of a state that has the last step, computed here, and the facts of the run."""
         config = self.run.config
         for node in _rounds(entries) or [NOTHING]:
+            schema.check(config | {"evaluate": node})
             folder = self._launch(name, state, config | {"evaluate": node})
         found: Any = results.read(folder)
         return evaluations.entries(found), found["facts"]
@@ -267,7 +271,8 @@ def _rounds(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         if (node := next(fitting, None)) is None:
             nodes.append(node := NOTHING | {"on": on})
         node[name] = settings
-        node["baselines"] = sorted({*node["baselines"], *filter(None, [entry["network"].removeprefix("_")])})
+        if entry["network"]:
+            node["baselines"] = sorted({*node["baselines"], entry["network"].removeprefix("_")})
     return nodes
 
 
@@ -286,6 +291,12 @@ def _least(entry: Entry, name: str, value: float) -> float:
         count = next((each["images"] for each in entry.get("hits", {}).values()), 1 / SHARE)
         return max((IMAGES + 0.5) / count, SHARE)
     return LEAST * abs(value)
+
+
+def _intervals(rows: Rows, begin: int) -> dict[int, int]:
+    """The rows after the step ``begin``, each with the one before: a row has the mean loss since then."""
+    steps = [begin, *sorted(step for step in rows if step > begin)]
+    return {after: before for before, after in pairwise(steps)}
 
 
 def same(one: float, other: float) -> bool:

@@ -10,6 +10,7 @@ COMMANDS = {
     "status": "every run and grid under outputs/: status [OUTPUTS] [--where loss=dcl] [--sort knn/top1] [--watch]",
     "report": "runs, plots and tables as one HTML file: report [OUTPUTS | NAME ...] [--out FILE] [--open] [--watch]",
     "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
+    "replicate": "measure the committed numbers of a claim again, and compare: replicate eqco/toy [--who NAME]",
     "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",
     "figure": "the same as a plot: figure dcl/fig3 --out fig3.png",
     "prepare": "write a dataset's arrays: prepare dataset=cifar10 [--source FOLDER]",

@@ -51,7 +51,7 @@ def answer(parser: Parser) -> None:
 def _candidates(prefix: str, parser: Parser, **_: object) -> Iterator[str]:
     """Tables, groups, options and keys that begin with ``prefix``."""
     command = parser.prog.split()[-1]
-    if command in ("table", "figure", "reproduce"):
+    if command in ("table", "figure", "reproduce", "replicate"):
         from ssl_bench.papers import tables
 
         yield from (table.name for table in tables.every() if command != "figure" or table.x)

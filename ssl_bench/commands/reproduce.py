@@ -60,13 +60,18 @@ def main(arguments: Sequence[str]) -> int:
             print(*cells, text, "", sep="\n")
         return 0
     _leave_out_impossible(request, planned, skip, options.dry_run)
-    _summarise(request, planned)
+    summarise(request, planned)
     todo = [runs for runs in planned if runs.missing]
     if options.dry_run:
         print(*(runs.line() for runs in todo), sep="\n")
         if request.scale != "smoke":  # which generates its images
-            print(*(f"data missing: {sentence}" for sentence in _missing_data(todo)), sep="\n")
+            print(*(f"data missing: {sentence}" for sentence in missing_data(todo)), sep="\n")
         return 0
+    return train(request, todo)
+
+
+def train(request: Request, todo: Sequence[PlannedRuns]) -> int:
+    """Train runs as the request says; return the largest exit code of their commands."""
     if request.launcher != "basic":
         return max(_train_at_once(request, todo), default=0)
     try:
@@ -96,7 +101,7 @@ def _leave_out_impossible(request: Request, planned: Sequence[PlannedRuns], skip
         todo[number].unavailable = "impossible"
 
 
-def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
+def summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
     """Print which cells still need runs, how many are done or unavailable, and what the other ones cost."""
     available = [runs for runs in planned if runs.seeds and not runs.unavailable]
     for runs in available:
@@ -115,7 +120,7 @@ def _summarise(request: Request, planned: Sequence[PlannedRuns]) -> None:
     print(f"{count} runs to go in {len(todo)} cells{price}", flush=True)
 
 
-def _missing_data(todo: Sequence[PlannedRuns]) -> Iterator[str]:
+def missing_data(todo: Sequence[PlannedRuns]) -> Iterator[str]:
     """Name the data that the runs need and that are not there, a sentence for each dataset."""
     from ssl_bench.training.parts import Parts  # imports torch
 

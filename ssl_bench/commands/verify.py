@@ -22,15 +22,11 @@ def main(arguments: Sequence[str]) -> int:
         0: verified. 1: something contradicts the run, or cannot be shown. 2: there is no finished run, its images or
         plugins are not here, or the arguments are wrong.
     """
-    parser = Parser(
-        "verify", "Is a finished run what its config.yaml says? Steps of it are trained again and compared."
-    )
-    parser.add_argument(
-        "run", metavar="RUN", help="outputs/<name>/<run_id>, or the run_id of a run below paths.outputs"
-    )
+    parser = Parser("verify", "Is a finished run what it says it is? Steps of it are trained again and compared.")
+    parser.add_argument("run", metavar="RUN", help="its directory, or the run_id of a run below paths.outputs")
     parser.epilog = (
-        "paths.data=DIR (or dataset.root, dataset.path) says where its images are, devices=N and threads=N how to carry "
-        "it out here, paths.outputs=DIR where a run_id is looked for. What it cannot show is in ssl_bench/check/README.md."
+        "Then key=value: paths.data=DIR (or dataset.root, dataset.path), where its images are; devices=N, threads=N, "
+        "to carry it out here; paths.outputs=DIR. What this cannot show is in ssl_bench/check/README.md."
     )
     options = parser.read(arguments)
     outputs = taken_outputs(options.overrides)

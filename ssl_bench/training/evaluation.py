@@ -81,7 +81,8 @@ class Evaluation:
         content["warnings"] = doubts(self.parts.evaluators, target) + warnings_of(rows, content["metrics"], warmup)
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
-        pictures = plots.write_artifacts(folder / "figures", artifacts, tracker.path)
+        drawn = self.config.get("pictures", True)  # not where steps are only trained again
+        pictures = plots.write_artifacts(folder / "figures", artifacts, tracker.path) if drawn else {}
         step = self.state.step
         tracker.row(step, {"epoch": self.schedule.epoch(step), **content["metrics"]}, pictures)
         files.write_json(folder / "results.json", content)

@@ -1,0 +1,122 @@
+"""Committed numbers measured again on another machine: the comparison, and its record ``replications/<who>.json``.
+
+Numbers are equal if their six digits are. On a processor or under a torch that rounds otherwise a training is another
+draw of its seed: then a number agrees if it lies within SPREAD times the deviation over the committed seeds, that of
+its cell or of all cells with the same metric, whichever is larger.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ssl_bench import files
+from ssl_bench.errors import ConfigError
+from ssl_bench.papers import measurements, tables
+from ssl_bench.papers.cell_runs import Results
+from ssl_bench.papers.cells import Cell, Table
+from ssl_bench.papers.claims import PaperClaim, verdict
+from ssl_bench.papers.selection import Selection
+from ssl_bench.record import results as finished_run
+
+SPREAD = 5.0
+FLOOR, LEAST = 1e-5, 1e-9  # the least bound, relative and absolute: some claims are about rounding errors
+
+
+class Committed(Selection):
+    """A selection of the cells and seeds that have a committed number."""
+
+    def cells(self, table: Table) -> list[Cell]:
+        """The selected cells that have committed numbers, each with their seeds.
+
+        Raises:
+            ConfigError: the table has none.
+        """
+        found, asked = list[Cell](), self.setting("seed")
+        for cell in super().cells(table):
+            known = measurements.values(table, cell)
+            seeds = tuple(seed for seed in known if asked is None or str(seed) in asked.split(","))
+            found += [replace(cell, seeds=seeds)] if seeds and cell.available else []
+        if not found:
+            every = [each for paper in tables.papers() for each in (*tables.claims(paper), *tables.load(paper))]
+            names = ", ".join(each.name for each in every if measurements.read(each))
+            raise ConfigError(f"{table.name}: no committed number is selected; there are numbers of {names}")
+        return found
+
+
+@dataclass(frozen=True)
+class Number:
+    """A committed number beside the one that was found; None: there is no run of it."""
+
+    cell: Cell
+    seed: int
+    committed: float
+    found: float | None
+    bound: float
+
+    @property
+    def equal(self) -> bool:
+        """Whether the six digits that are committed are the same."""
+        return self.found is not None and f"{self.found:.6g}" == f"{self.committed:.6g}"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether they are equal, or rounding explains the difference."""
+        return self.equal or (self.found is not None and abs(self.found - self.committed) <= self.bound)
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        place = {"row": self.cell.label, "column": self.cell.column, "metric": self.cell.metric, "seed": self.seed}
+        numbers = {"committed": self.committed, "found": self.found, "equal": self.equal}
+        return place | numbers | ({} if self.equal else {"agrees": self.agrees, "bound": self.bound})
+
+
+def compared(table: Table, cells: Sequence[Cell], results: Results) -> list[Number]:
+    """The committed numbers of some cells beside those of the runs in a results folder."""
+    variances: dict[str, list[float]] = defaultdict(list)
+    for cell in table.cells:
+        if len(by_seed := measurements.values(table, cell)) > 1:
+            variances[cell.metric].append(statistics.variance(by_seed.values()))
+    found = list[Number]()
+    for cell in cells:
+        known, ours = measurements.values(table, cell), results.values(cell)
+        pooled = math.sqrt(statistics.fmean(variances[cell.metric] or [0.0]))
+        own = statistics.stdev(known.values()) if len(known) > 1 else 0.0
+        for seed in cell.seeds:
+            bound = max(SPREAD * max(own, pooled), FLOOR * abs(known[seed]), LEAST)
+            found.append(Number(cell, seed, known[seed], ours.get(seed), bound))
+    return found
+
+
+def record(table: Table, numbers: Sequence[Number], results: Results) -> dict[str, Any]:
+    """What is kept of a table: its commit, what the numbers were measured with here, and the numbers."""
+    runs = {run.run_id: run for number in numbers for run in results.of_cell(number.cell) if run.seed == number.seed}
+    each = [files.read_json(run.folder / finished_run.NAME).get("environment", {}) for run in runs.values()]
+    kept = sorted({key for environment in each for key in environment})
+    here = {key: "; ".join(sorted({str(one.get(key)) for one in each})) for key in kept if not key.startswith("peak")}
+    content = {"committed": measurements.read(table).get("commit"), "environment": here}
+    content |= {"seconds": round(sum(run.seconds or 0.0 for run in runs.values()))}
+    if isinstance(table, PaperClaim):
+        ours = {(each.cell.label, each.cell.column, each.cell.metric, each.seed): each.found for each in numbers}
+
+        def values(cell: Cell) -> dict[int, float]:
+            by_seed = {seed: ours.get((cell.label, cell.column, cell.metric, seed)) for seed in cell.seeds}
+            return {seed: number for seed, number in by_seed.items() if number is not None}
+
+        content["verdict"] = verdict(table.findings(values)).value
+        committed = table.findings(lambda cell: measurements.values(table, cell))
+        content["verdict_committed"] = verdict(committed).value
+    return content | {"numbers": [number.record() for number in numbers]}
+
+
+def write(path: Path, who: str, content: dict[str, Any]) -> None:
+    """Write what was found about some tables, by name, into the record of ``who``; others stay in it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known: Any = files.read_json(path)
+    former = known.get("tables") if isinstance(known, dict) else None
+    files.write_json(path, {"who": who, "tables": {**(former if isinstance(former, dict) else {}), **content}})

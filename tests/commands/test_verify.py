@@ -1,0 +1,348 @@
+"""Forged runs are found, each by the check that it must fail, and honest ones pass, also with AVX2.
+
+A forgery is thorough: a run is presented as another one, with that one's configuration, rates, temperatures, epochs,
+facts and settings of the optimiser, under its run_id. What is lazier is found by what costs nothing.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from ssl_bench.check.finding import Verdict
+from ssl_bench.check.replayed import checks
+from ssl_bench.commands import evaluate, verify
+from ssl_bench.commands.train import main as train
+from ssl_bench.config.identity import run_id
+from ssl_bench.record import checkpoint
+from ssl_bench.training.engine import Training
+from tests.conftest import SMALL, no_pictures, only_run
+from tests.door.door import enter, files, refuses
+
+SHORT = [*SMALL, "threads=1", "epochs=40", "max_steps=24", "evaluate=[knn]"]
+AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+Change = Callable[[dict[str, Any]], None]
+
+
+class Runs:
+    """Honest runs, each trained once; a test is given copies."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.known, self.copies = folder, dict[str, Path](), itertools.count()
+
+    def __call__(self, typed: str = "") -> Path:
+        """A copy of the run with some overrides, in the working directory."""
+        if typed not in self.known:
+            place = self.folder / str(len(self.known))
+            with no_pictures():
+                assert train([*SHORT, *typed.split(), f"paths.outputs={place}"]) == 0
+            self.known[typed] = only_run(place)
+        run, copy = self.known[typed], Path("outputs", str(next(self.copies)), self.known[typed].name)
+        shutil.copytree(run, copy)
+        return copy
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+# ---- forging
+
+
+def edit(path: Path, change: Change) -> None:
+    """Change the content of a file of a run."""
+    if path.suffix == ".pt":
+        state = checkpoint.read(path)
+        change(state)
+        torch.save(state, path)
+    elif path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:
+            change(row)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows if row))
+    else:
+        content = yaml.safe_load(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+
+
+def everywhere(run: Path, change: Change) -> None:
+    for path in (run / "config.yaml", run / "results.json", *run.glob("checkpoints/*")):
+        edit(path, change)
+
+
+def named(run: Path, config: dict[str, Any]) -> Path:
+    """Give a run the name that a configuration has."""
+    name = run_id(config)
+    everywhere(run, lambda content: content.update({"run_id": name} if "run_id" in content else {}))
+    return run.rename(run.parent / name)
+
+
+def claimed(run: Path, **keys: Any) -> Path:
+    """Let a run say that it had other values of some keys of the optimiser or the temperature."""
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    for key, value in keys.items():
+        group, _, inner = key.partition("__")
+        config[group][inner] = value
+    edit(run / "config.yaml", lambda content: content.update(config))
+    edit(run / "results.json", lambda content: content.update(config=config))
+    return named(run, config)
+
+
+def presented(run: Path, other: Path) -> Path:
+    """Present a run as another one."""
+    shutil.copy(other / "config.yaml", run / "config.yaml")
+    theirs = json.loads((other / "results.json").read_text())
+    lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
+    rows = {row["step"]: row for row in lines if "loss" in row}
+    told = {key: theirs[key] for key in ("config", "facts")}
+    edit(run / "results.json", lambda content: content.update(told))
+    columns = ("epoch", "lr", "tau")
+    edit(run / "metrics.jsonl", lambda row: row.update({n: rows[row["step"]][n] for n in columns if n in row}))
+    for path in run.glob("checkpoints/*"):
+        groups = checkpoint.read(other / "checkpoints" / path.name)["optimizer"]["param_groups"]
+        edit(path, lambda state, groups=groups: state["optimizer"].update(param_groups=groups))  # type: ignore[misc]
+    return named(run, theirs["config"])
+
+
+def with_last(run: Path, method: dict[str, Any]) -> Path:
+    edit(run / "checkpoints" / "last.pt", lambda state: state.update(method=method))
+    return run
+
+
+def state_of(run: Path, name: str = "last.pt") -> dict[str, Any]:
+    return checkpoint.read(run / "checkpoints" / name)
+
+
+def initial(run: Path) -> dict[str, Any]:
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    state: dict[str, Any] = Training(config, run.name, run, torch.device("cpu")).state.method.state_dict()
+    return state
+
+
+def better(run: Path, rows: bool = True) -> Path:
+    """Raise an accuracy in ``results.json``, and in ``metrics.jsonl`` too."""
+
+    def change(content: dict[str, Any]) -> None:
+        for numbers in (content, content.get("metrics", {}), *(e["metrics"] for e in content.get("evaluations", ()))):
+            numbers.update({"knn/top1": numbers["knn/top1"] + 0.04} if "knn/top1" in numbers else {})
+
+    edit(run / "results.json", change)
+    if rows:
+        edit(run / "metrics.jsonl", change)
+    return run
+
+
+def without_hits(run: Path) -> Path:
+    def change(content: dict[str, Any]) -> None:
+        for entry in content["evaluations"]:
+            entry.pop("hits", None)
+
+    edit(run / "results.json", change)
+    return run
+
+
+def lower(run: Path, first: int, last: int) -> Path:
+    """Lower the recorded losses of some steps by 3%."""
+
+    def change(row: dict[str, Any]) -> None:
+        if "loss" in row and first <= row["step"] <= last:
+            row["loss"] *= 0.97
+
+    edit(run / "metrics.jsonl", change)
+    return run
+
+
+def without_rows(run: Path, first: int, last: int) -> Path:
+    edit(run / "metrics.jsonl", lambda row: row.clear() if first <= row["step"] <= last else None)
+    return run
+
+
+def skipped(run: Path, whole: Path, made_up: bool) -> Path:
+    """Let a run of 14 steps look like one of 24, with rows for what it has skipped or without."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    early = [row for row in rows if "loss" in row and row["step"] <= (14 if made_up else 4)]
+    late = [{**row, "step": row["step"] + 10} for row in rows if row["step"] > 4]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*early, *late)))
+    for path in run.glob("checkpoints/*"):
+        edit(path, lambda state: state.update(step=state["step"] + 10))
+    return presented(run, whole)
+
+
+def statistics(run: Path) -> Path:
+    """Change the statistics of the batch norms in the last checkpoint."""
+    method = state_of(run)["method"]
+    return with_last(run, {n: 1.05 * v if n.endswith("running_var") else v for n, v in method.items()})
+
+
+def at_another_step(run: Path) -> Path:
+    return with_last(run, state_of(run, "previous.pt")["method"])
+
+
+def from_weights(runs: Runs) -> Path:
+    """A run that did not begin where its seed says."""
+    begun = runs()
+    return presented(runs(f"init={begun.absolute()}"), runs())
+
+
+def facts(run: Path) -> Path:
+    edit(run / "results.json", lambda content: content["facts"].update(negatives_per_anchor=1000))
+    return run
+
+
+def other_results(run: Path, other: Path) -> Path:
+    theirs = json.loads((other / "results.json").read_text())
+    edit(run / "results.json", lambda content: content.update(metrics=theirs["metrics"]))
+    entries = [{**entry, "hits": {}} for entry in theirs["evaluations"]]
+    edit(run / "results.json", lambda content: content.update(evaluations=entries))
+    edit(run / "metrics.jsonl", lambda row: row.update(theirs["metrics"]) if "loss" not in row else None)
+    return run
+
+
+def only(run: Path, name: str) -> Path:
+    """Change the seed in one file alone."""
+    edit(run / name, lambda content: content.get("config", content).update(seed=5))
+    return run
+
+
+FORGED: dict[str, tuple[Callable[[Runs], Path], str]] = {
+    "seed": (lambda runs: presented(runs("seed=1"), runs()), "start"),
+    "a rate that is 20% higher": (lambda runs: presented(runs("optimizer.lr=0.36"), runs()), "end"),
+    "rate, in config.yaml only": (lambda runs: claimed(runs(), optimizer__lr=0.6), "steps"),
+    "loss": (lambda runs: presented(runs("loss=dcl"), runs()), "start"),
+    "temperature": (lambda runs: presented(runs("temperature.tau=0.22"), runs()), "start"),
+    "temperature, in config.yaml only": (lambda runs: claimed(runs(), temperature__tau=0.1), "schedule"),
+    "weight decay": (lambda runs: presented(runs("optimizer.weight_decay=0.1"), runs()), "end"),
+    "weight decay, in config.yaml only": (lambda runs: claimed(runs(), optimizer__weight_decay=0.1), "steps"),
+    "number of negatives": (
+        lambda runs: presented(runs("negatives=random_k negatives.k=64"), runs("negatives=random_k negatives.k=32")),
+        "start",
+    ),
+    "views": (lambda runs: presented(runs("augment.scale=[0.9,1.0]"), runs()), "start"),
+    "weights to start from": (from_weights, "start"),
+    "weights of another run": (lambda runs: with_last(runs(), state_of(runs("seed=1"))["method"]), "end"),
+    "weights of the initialisation": (lambda runs: with_last(run := runs(), initial(run)), "end"),
+    "weights of another step": (lambda runs: at_another_step(runs()), "end"),
+    "statistics of batch norms": (lambda runs: statistics(runs()), "end"),
+    "results of another run": (lambda runs: other_results(runs(), runs("seed=1")), "results"),
+    "a result": (lambda runs: better(runs(), rows=False), "metrics"),
+    "a result wherever it stands": (lambda runs: better(runs()), "metrics"),
+    "a result without its images": (lambda runs: without_hits(better(runs())), "results"),
+    "the last losses": (lambda runs: lower(runs(), 20, 24), "end"),
+    "the first losses": (lambda runs: lower(runs(), 1, 3), "start"),
+    "rows left out": (lambda runs: without_rows(runs(), 12, 13), "schedule"),
+    "skipped epochs": (lambda runs: skipped(runs("max_steps=14"), runs(), made_up=False), "schedule"),
+    "skipped epochs with made-up rows": (lambda runs: skipped(runs("max_steps=14"), runs(), made_up=True), "end"),
+    "config.yaml alone": (lambda runs: only(runs(), "config.yaml"), "identity"),
+    "configuration of the results alone": (lambda runs: only(runs(), "results.json"), "config"),
+    "facts": (lambda runs: facts(runs()), "facts"),
+}
+QUICK = ("weights of another step", "rate, in config.yaml only", "a result wherever it stands", "skipped epochs")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in FORGED])
+def test_a_forged_run_is_found(name: str, runs: Runs) -> None:
+    make, check = FORGED[name]
+    assert any(each.name == check and each.verdict is Verdict.WRONG for each in checks(make(runs), {}))
+
+
+# ---- honest runs
+
+HONEST = {
+    "dcl": "loss=dcl temperature=cosine temperature.final=0.5",
+    "macl": "loss=macl temperature=macl_a",
+    "vicreg": "loss=vicreg negatives=none",
+    "sogclr": "loss=sogclr",
+    "learned temperature": "temperature=learned",
+    "moco": "framework=moco_v2 negatives.k=192",
+    "byol": "framework=byol framework.predictor=32 head.hidden=32",
+    "supervised": "framework=supervised",
+    "npid": "framework=npid framework.noise=32",
+    "adamw": "optimizer=adamw optimizer.lr=0.01",
+    "lars": "optimizer=lars",
+    "chunks": "batch_size.chunk=16 loss=flatnce",
+    "double precision": "precision=fp64",
+    "few rows": "log_every=7",
+    "one row": "log_every=1000",
+    "three steps": "max_steps=3",
+    "baselines": "evaluate=[knn,linear,geometry] evaluate.linear.epochs=3 evaluate.baselines=[init,raw]",
+    "on the way": "evaluate.every=1 max_steps=42",
+    "two ranks": "devices=2",
+}
+
+
+def verdicts(run: Path, changes: dict[str, Any] | None = None) -> dict[str, str]:
+    """What is found out about a run, of which nothing may be wrong and no file may change."""
+    before = files()
+    found = list(checks(run, changes or {}))
+    assert not [each for each in found if each.verdict is Verdict.WRONG], found
+    assert files() == before
+    return {each.name: each.figure for each in found}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "three steps")) for n in HONEST])
+def test_an_honest_run_is_verified_to_the_last_bit(name: str, runs: Runs) -> None:
+    found = verdicts(runs(HONEST[name]))
+    assert "the same bits" in found["start"] + found["end"] and "to the last bit" in found["results"], found
+
+
+@pytest.mark.slow
+def test_a_run_that_was_halted_resumed_grown_and_evaluated_again_is_verified(runs: Runs) -> None:
+    def go_on(*overrides: str) -> None:
+        with no_pictures():
+            assert train([*SMALL, "threads=1", "optimizer.schedule=constant", "evaluate=[knn]", *overrides]) == 0
+
+    go_on("epochs=2", "halt_at=1", "log_every=4", "evaluate.every=1")
+    run = only_run()
+    assert verify.main([str(run)]) == 2  # it has not ended
+    go_on("epochs=2", "log_every=4")
+    verdicts(run)
+    go_on("epochs=3", "log_every=3")
+    assert evaluate.main([str(run), "evaluate=[knn]", "evaluate.knn.k=5"]) == 0
+    found = verdicts(run)
+    assert "8 numbers are the same to the last bit; 1 evaluations of other epochs" in found["results"], found
+
+
+@pytest.mark.slow
+def test_honest_runs_are_verified_with_other_instructions_and_numbers_of_threads_and_ranks(runs: Runs) -> None:
+    names = ("moco", "adamw", "few rows", "baselines")
+    elsewhere = [(str(runs(HONEST[name])), {}) for name in names]
+    elsewhere += [(str(runs("optimizer.lr=3")), {"threads": 2}), (str(runs(HONEST["two ranks"])), {"devices": 1})]
+    code = "from pathlib import Path; from ssl_bench.check.replayed import checks\n"
+    code += f"for run, changes in {elsewhere}:\n"
+    code += "    for each in checks(Path(run), changes): print(each.verdict.value, each.name, each.figure)"
+    environment = {**os.environ, **AVX2, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, env=environment)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 9 * len(elsewhere) and not [line for line in lines if line.startswith("wrong")], done
+    assert sum("of their change apart" in line for line in lines) > 3, lines
+
+
+# ---- the command
+
+
+def test_the_command_prints_a_line_a_check_and_a_verdict(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    run = runs(HONEST["three steps"])
+    answer = enter(f"verify {run}", capfd)
+    lines = answer.out.splitlines()
+    names = ["identity", "config", "steps", "metrics", "schedule", "start", "end", "results", "facts"]
+    assert answer.code == 0 and [line.split()[1] for line in lines[:-1]] == names and lines[-1] == "verified", answer
+    assert lines[5].endswith("steps 1 to 3: 3 losses and all weights have the same bits")
+    edit(run / "metrics.jsonl", lambda row: row.update(lr=1) if "lr" in row else None)
+    answer = enter(f"verify {run}", capfd)
+    assert answer.code == 1 and answer.out.splitlines()[-1] == "not verified: schedule"
+    refuses("verify nowhere", "nowhere is no run directory", capfd)
+    refuses(f"verify {run} seed=1", "seed=1: leave it out: devices, threads, paths.data", capfd)
+    refuses(f"verify {run} devices=999", "devices=999", capfd)
+    (run / "results.json").unlink()
+    refuses(f"verify {run}", "is not trained to its end", capfd)

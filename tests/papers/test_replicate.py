@@ -1,0 +1,82 @@
+"""Committed numbers are measured again: equal, within the bound, beyond it or missing, and the record of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssl_bench.commands import replicate
+from tests import golden
+from tests.conftest import no_pictures
+from tests.door.door import refuses
+
+HERE = golden.machine()
+SAME = all(HERE[key] == golden.read()["machine"][key] for key in ("processor", "capability", "threads", "weights"))
+
+
+def numbers(claim: str, who: str = "me") -> list[dict[str, Any]]:
+    content = json.loads(Path("replications", f"{who}.json").read_text())
+    found: list[dict[str, Any]] = content["tables"][claim]["numbers"]
+    return found
+
+
+def test_a_seed_of_a_claim_comes_out_again_to_six_digits(capfd: pytest.CaptureFixture[str]) -> None:
+    """The run takes six seconds and makes its own data. On another processor it need only agree."""
+    assert replicate.main(["eqco/toy", "row=EqCo", "col=64", "seed=20", "--who", "me"]) == 0
+    (found,) = numbers("eqco/toy")
+    assert found["committed"] == 6.09245 and (found["equal"] or not SAME)
+    assert f"eqco/toy: {int(found['equal'])} of 1 equal" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_run_checks_three_claims_to_six_digits() -> None:
+    """Run 3a324a7233: the default training with seed 10, with the evaluators of the claims. It needs no download."""
+    claims = ["dcl/decoupled_gradient", "macl/multiplier", "less/snr_given_weights"]
+    with no_pictures():
+        assert replicate.main([*claims, "seed=10", "--who", "me"]) == 0
+    for claim in claims:
+        found = numbers(claim)
+        assert len(found) > 5 and (not SAME or all(each["equal"] for each in found)), claim
+
+
+def test_what_differs_is_named_and_the_record_keeps_other_tables(
+    tiny: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refuses("replicate tiny/table1", "tiny/table1: no committed number is selected", capfd)
+    place = {"row": "digits", "metric": "knn/top1", "seed": 0}
+    cells: list[dict[str, Any]] = [{**place, "column": name, "value": 0.0} for name in ("infonce", "dcl")]
+    folder = tmp_path / "papers" / "measured"
+    folder.mkdir()
+
+    def commit() -> None:
+        (folder / "tiny_table1.json").write_text(
+            json.dumps({"table": "tiny/table1", "commit": "0123456", "cells": cells})
+        )
+
+    commit()
+    refuses("replicate tiny/table1 optimizer.lr=1", "optimizer.lr=1: leave it out", capfd)
+    refuses("replicate tiny/table1 --who a/b", "--who=a/b: set --who to letters", capfd)
+    with no_pictures():
+        assert replicate.main(["tiny/table1", "col=infonce", "--who", "me"]) == 1
+    out = capfd.readouterr().out
+    (number,) = numbers("tiny/table1")
+    assert "tiny/table1: 0 of 1 equal" in out and "digits | infonce | knn/top1, seed 0: 0 committed" in out
+    cells[0]["value"] = float(f"{number['found']:.6g}")
+    commit()
+    Path("replications", "me.json").write_text(json.dumps({"tables": {"other/table": 1}}))
+    assert replicate.main(["tiny/table1", "col=infonce", "--who", "me"]) == 0  # nothing is left to train
+    (number,) = numbers("tiny/table1")
+    content = json.loads(Path("replications", "me.json").read_text())
+    assert number["equal"] and content["tables"]["other/table"] == 1 and content["who"] == "me"
+    assert content["tables"]["tiny/table1"]["environment"]["threads"] == "1"
+    cells[0]["value"] += 1  # within 5 standard deviations of these seeds
+    cells[1:] = [{**cells[0], "seed": 1, "value": cells[0]["value"] + 2}]
+    commit()
+    assert replicate.main(["tiny/table1", "col=infonce", "seed=0", "--who", "me"]) == 0
+    assert "0 of 1 equal, 1 within the bound" in capfd.readouterr().out
+
+
+def test_missing_images_are_refused_before_anything_is_trained(capfd: pytest.CaptureFixture[str]) -> None:
+    refuses("replicate dcl/small_batches paths.data=nowhere", "prepare dataset=mnist", capfd)
