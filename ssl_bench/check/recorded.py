@@ -55,7 +55,7 @@ class Recorded:
             group, _, inner = key.rpartition(".")
             (self.config[group] if group else self.config)[inner] = value
         self.rows = [row for row in files.read_json_lines(folder / "metrics.jsonl") if isinstance(row, dict)]
-        trained = (row for row in self.rows if results.is_number(row.get("loss")) and type(row.get("step")) is int)
+        trained = (row for row in self.rows if isinstance(row.get("loss"), float) and type(row.get("step")) is int)
         self.losses = {row["step"]: row for row in trained}
         self.states, self.unread = dict[str, dict[str, Any]](), dict[str, str]()
         for name in ("last.pt", "previous.pt"):

@@ -79,4 +79,4 @@ def test_what_differs_is_named_and_the_record_keeps_other_tables(
 
 
 def test_missing_images_are_refused_before_anything_is_trained(capfd: pytest.CaptureFixture[str]) -> None:
-    refuses("replicate dcl/small_batches paths.data=nowhere", "prepare dataset=mnist", capfd)
+    refuses("replicate intriguing/few_bits paths.data=nowhere", "prepare dataset=mnist", capfd)
