@@ -1,4 +1,4 @@
-"""What the files of a finished run say about each other: the part of ``ssl-bench verify`` that costs nothing."""
+"""Compare the files of a finished run with each other: the part of ``ssl-bench verify`` that costs nothing."""
 
 import copy
 import json

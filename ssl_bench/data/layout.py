@@ -15,7 +15,7 @@ Parts = tuple[str, ...]  # a path below the folder
 
 @dataclass
 class Tree:
-    """What is below a folder. Paths are relative to it.
+    """Files below a folder, by paths relative to it.
 
     Attributes:
         images: path of each image, with its status; None: it cannot be opened, as a link to nothing.

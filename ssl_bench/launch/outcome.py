@@ -25,7 +25,7 @@ FINISHED = (State.DONE, State.DONE_BEFORE)
 
 
 class Failure(TypedDict):
-    """What is read of ``failed.json`` of a run: why it failed, in a sentence."""
+    """Content of a run's ``failed.json``: why it failed, in a sentence."""
 
     reason: str
 

@@ -24,7 +24,7 @@ LARGEST = 2**36  # bytes of an export
 
 
 class Export(TypedDict):
-    """What is read of the JSON of an export: the node of a network of this package, or what timm makes one of."""
+    """Content of an export's JSON: the node of a network of this package, or the arguments of timm."""
 
     sha256: str
     library: str

@@ -146,7 +146,7 @@ def _starts(name: str) -> list[int]:
 
 
 def _prefixes(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
-    """What stands before names of the backbone in the file; nothing, if none of them is there."""
+    """The text before names of the backbone in the file; nothing, if none of them is there."""
     found = {name[:start]: None for name in weights for start in _starts(name) if name[start:] in own}
     return list(found) or [""]
 

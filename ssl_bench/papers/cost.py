@@ -53,7 +53,7 @@ class Finding(TypedDict):
 
 
 class Check(TypedDict):
-    """What is read of ``check.json``."""
+    """Content of ``check.json``."""
 
     machine: str
     gpus: int

@@ -37,7 +37,7 @@ class Counted(TypedDict):
 
 
 class Measured(TypedDict, total=False):
-    """What is read of a table's file; ``errata`` say what is wrong with its numbers."""
+    """Content of a table's file; ``errata`` say what is wrong with its numbers."""
 
     errata: str
     cells: list[Number]

@@ -94,7 +94,7 @@ def compared(table: Table, cells: Sequence[Cell], results: Results) -> list[Numb
 
 
 def record(table: Table, numbers: Sequence[Number], results: Results) -> dict[str, Any]:
-    """What is kept of a table: its commit, what the numbers were measured with here, and the numbers."""
+    """The record of a table: its commit, what the numbers were measured with here, and the numbers."""
     runs = {run.run_id: run for number in numbers for run in results.of_cell(number.cell) if run.seed == number.seed}
     each = [files.read_json(run.folder / finished_run.NAME).get("environment", {}) for run in runs.values()]
     kept = sorted({key for environment in each for key in environment})
