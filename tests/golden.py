@@ -170,6 +170,11 @@ def _captured() -> Iterator[Any]:
 # ---- observations
 
 
+def _files(folder: Path) -> list[Path]:
+    """The files of a run without those in ``hits/``, which tests/record/test_hits.py reads."""
+    return [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "hits"]
+
+
 def observe(name: str, carry_out: Callable[..., tuple[int, str]] = command) -> Run:
     """Carry out a run in the current folder, which must be empty; return its observations."""
     with contextlib.nullcontext() if name == "default" else no_pictures():
@@ -178,7 +183,7 @@ def observe(name: str, carry_out: Callable[..., tuple[int, str]] = command) -> R
     folder = only_run()
     results = json.loads((folder / "results.json").read_text())
     found: Run = {
-        "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()),
+        "files": sorted(str(path.relative_to(folder)) for path in _files(folder)),
         "results": sorted(results.keys() - {"evaluations", "warnings"}),  # the first have the numbers of "metrics"
         "metrics": results["metrics"],
         "facts": {key: value for key, value in results.get("facts", {}).items() if key not in CLOCKS},
