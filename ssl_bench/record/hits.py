@@ -11,22 +11,25 @@ from typing import Any
 import numpy as np
 
 from ssl_bench import files
-from ssl_bench.evaluate.accuracy import Accuracy
 from ssl_bench.record.evaluations import Entry
 
 FOLDER = "hits"
 
 
 def written(folder: Path, entry: Entry) -> Entry:
-    """Write which images the accuracies of an entry count into the run's folder; the entry then names the files."""
+    """Write which images the accuracies of an entry count into the run's folder; the entry then names the files.
+
+    An accuracy that knows its images is an ``evaluate.accuracy.Accuracy``.
+    """
     named = {}
     for name, value in entry["metrics"].items() if not entry["network"] else ():
-        if not isinstance(value, Accuracy):
+        right = getattr(value, "right", None)
+        if right is None:
             continue
         place = f"{FOLDER}/{name.replace('/', '-')}_{entry['id']}_{entry['epochs']}.bits"
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        files.write_bytes(folder / place, np.packbits(value.right.cpu().numpy()).tobytes())
-        named[name] = {"file": place, "images": len(value.right)}
+        files.write_bytes(folder / place, np.packbits(right.cpu().numpy()).tobytes())
+        named[name] = {"file": place, "images": len(right)}
     return {**entry, "hits": named} if named else entry
 
 
