@@ -107,7 +107,7 @@ def left_by(outputs: Path) -> End:
     checkpoint = torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return {
-        "checkpoint": {key: value for key, value in checkpoint.items() if key != "seconds"},
+        "checkpoint": {key: value for key, value in checkpoint.items() if key not in ("seconds", "starts")},
         "rows": [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second")} for row in rows],
         "results": json.loads((folder / "results.json").read_text())["metrics"],
         "files": sorted(str(path.relative_to(outputs)) for path in outputs.rglob("*") if path.name != "previous.pt"),

@@ -43,8 +43,10 @@ class Recorded:
 
     def __init__(self, folder: Path, changes: Mapping[str, Any]) -> None:
         self.folder, self.name = folder, folder.resolve().name
-        self.claimed, found = read_config(folder), results.read(folder)
-        if found is None or "facts" not in found:
+        self.claimed, self.stored = read_config(folder), files.read_yaml(folder / "config.yaml", dict, named=False)
+        # As it is: what contradicts itself is no result for other commands, and is to be found here.
+        found: Any = files.read_json(folder / results.NAME, results.Results)
+        if found is None or not {"facts", "evaluations"} <= found.keys():
             raise ConfigError(f"{folder} is not trained to its end: only a finished training can be verified")
         self.results, ran = found, found.get("environment", {})
         self.config = copy.deepcopy(self.claimed) | {"halt_at": None}
@@ -72,13 +74,14 @@ class Recorded:
             raise ConfigError(f"{folder / results.NAME} is damaged: its evaluations are no evaluations")
 
     def identity(self) -> Iterator[str]:
-        """The run_id of ``config.yaml``, beside that of the directory, the results and the checkpoints."""
+        """The run_id of the configuration, beside that of the directory, the files and the checkpoints."""
         made = {run_id(self.claimed), recipe_id(self.claimed)}
         named = {"the directory": self.name, "results.json": self.results["run_id"]}
+        named["config.yaml"] = run_id(upgraded(self.stored)) if isinstance(self.stored, Mapping) else "nothing"
         named |= {name: state["run_id"] for name, state in self.states.items()}
         for name, found in named.items():
             if found not in made:
-                yield f"{name} is of {found}, and config.yaml of {run_id(self.claimed)}"
+                yield f"{name} is of {found}, and the configuration of {run_id(self.claimed)}"
 
     def configuration(self) -> Iterator[str]:
         """``config.yaml`` beside the configuration in ``results.json``."""

@@ -29,7 +29,7 @@ from ssl_bench.training.engine import TAIL, Training
 from ssl_bench.training.parts import Parts
 
 FARTHEST = 100  # steps until the first row of metrics
-ROOM, FLOOR = 10.0, 1e-5  # times the twin's difference, and the least bound
+ROOM, FLOOR = 10.0, 1e-4  # times the twin's difference, and the least bound
 LIMIT = {"loss": 0.2, "weights": 0.1}  # the largest bounds: of a loss, relative; of weights, as a share of their change
 IMAGES, SHARE, LEAST = 2, 0.002, 1e-3  # bounds of an accuracy: test images, or a share of them; of others, relative
 NOTHING: dict[str, Any] = {"every": 0, "watch": 0, "baselines": [], "on": None}  # below evaluate
@@ -127,6 +127,11 @@ class Replay:
         if same == len(recorded) and equal:
             what = f"{len(recorded)} losses{' and all weights' * (ends is not None)}"
             return Finding(name, f"{window}: {what} have the same bits", Verdict.GOOD)
+        if equal and ends is not None:
+            step = next(s for s, row in recorded.items() if rows[s]["loss"] != row["loss"])
+            pair = f"{recorded[step]['loss']:.6g} recorded, {rows[step]['loss']:.6g} found"
+            told = f"all weights have the same bits, and the loss of step {step} does not: {pair}"
+            return Finding(name, f"{window}: {told}", Verdict.WRONG)
         noisy, noise = self._perturbed(state)
         twin_rows, twin = self._train(f"{name}-twin", noisy, stop, log_every)
         told, wrong, room, far = 0, "", FLOOR, 0.0
@@ -207,7 +212,7 @@ class Replay:
             scale = max(apart(numbers, before, names), least, 1e-12)
             far.append(apart(numbers, recorded, names) / scale)
             room.append(apart(twin, numbers, names, noise) / scale)
-        bounds = [min(LIMIT["weights"], 10 * FLOOR + ROOM * each) for each in room]
+        bounds = [min(LIMIT["weights"], FLOOR + ROOM * each) for each in room]
         worst = max(range(len(far)), key=lambda i: far[i] / bounds[i])
         return far[worst], bounds[worst]
 

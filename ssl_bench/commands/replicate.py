@@ -14,7 +14,7 @@ from typing import Any
 from ssl_bench.commands import reproduce
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.papers import replication
+from ssl_bench.papers import replication, tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.plan import Request, plan
 from ssl_bench.papers.selection import HELP
@@ -37,7 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     remedy = "letters, digits and any of . _ @ -"
     require(re.fullmatch(r"[\w@-][\w.@-]*", options.who) is not None, "--who", options.who, remedy)
-    selection = replication.Committed.read(options.names, False, options.overrides)
+    # First what is recorded during training: claims may share a run, and the others are evaluated after it.
+    names = sorted(options.names, key=lambda name: not any("@" in c.metric for t in tables.find(name) for c in t.cells))
+    selection = replication.Committed.read(names, False, options.overrides)
     request = replace(Request.read(selection), seeds=())
     if request.scale != "full":
         raise ConfigError(f"{' '.join(request.overrides)}: leave it out: it changes what is measured")

@@ -46,7 +46,7 @@ class Fit:
         height, error: of the fit there, and its standard error.
         at: value of each key there.
         ends: the keys that are at an end of their range there.
-        difference: from the height of the reference row in this column, and its standard error.
+        difference: from the height of the row that it is compared with in this column, and its standard error.
     """
 
     height: float
@@ -130,11 +130,13 @@ def lines(table: Table, filled: Sequence[Filled]) -> list[str]:
     found = arms(table, filled)
     metrics = [each.cell.metric for each in filled if each.cell.over]
     known = np.concatenate([arm.chosen for arm in found])
+    placebos = {arm.cell.row: arm.cell.against for arm in found if arm.cell.placebo}
+    of_placebos = "".join(f", of {row} to that of {equals}" for row, equals in placebos.items())
     words = [
         f"{np.isfinite(known).sum()} of {known.size} points have run, {sum(arm.diverged.sum() for arm in found)} more "
         f"diverged. optimum: the highest of a quadratic, ± standard error (points within {CLIFF:g} of the best, which "
         "it is fitted to); at: where it is, ! at an end of its range",
-        *([f"difference: to the optimum of {table.reference}"] if table.reference else []),
+        *([f"difference: to the optimum of {table.reference}{of_placebos}"] if table.reference else []),
         f"best of n: the expected {metrics[-1]} of the best of {', '.join(map(str, TRIALS))} points by {metrics[0]}",
     ]
     text = ["; ".join(words) + "."]
@@ -144,7 +146,7 @@ def lines(table: Table, filled: Sequence[Filled]) -> list[str]:
             "",
             f"Shares of the variance of {metrics[-1]} in percent [95% interval, of other seeds]: {told}.",
         ]
-        left_out = len({arm.cell.row for arm in found}) - len(_complete(found))
+        left_out = len({arm.cell.row for arm in found if not arm.cell.placebo}) - len(_complete(found))
         text += [f"Without {left_out} rows that have points to run."] if left_out else []
     return text
 
@@ -175,7 +177,7 @@ def arms(table: Table, filled: Sequence[Filled]) -> list[Arm]:
     fits = dict[tuple[str, str], Fit]()
     for arm, place in zip(fitted, places, strict=True):
         ends = [key for (key, *ends), value in zip(arm.cell.over, place, strict=True) if value in ends]
-        other = None if arm.cell.row == table.reference else of.get((table.reference, arm.cell.column))
+        other = of.get((arm.cell.against, arm.cell.column))
         heights = [of[arm.name]] + ([] if other is None else [of[arm.name] - other])
         told = [(float(each @ coefficients), math.sqrt(each @ covariance @ each)) for each in heights]
         values = {key: float(f"{value:.3g}") for key, value in zip(arm.keys, place, strict=True)}
@@ -251,10 +253,11 @@ def expected(chosen: np.ndarray, tested: np.ndarray) -> dict[int, float]:
 
 
 def _complete(found: Sequence[Arm]) -> list[list[Arm]]:
-    """The rows whose runs have all ended, with their columns."""
+    """The rows whose runs have all ended, with their columns, without placebos: these are no other losses."""
     rows: dict[str, list[Arm]] = {}
     for arm in found:
-        rows.setdefault(arm.cell.row, []).append(arm)
+        if not arm.cell.placebo:
+            rows.setdefault(arm.cell.row, []).append(arm)
     most = max(map(len, rows.values()), default=0)
     return [of for of in rows.values() if len(of) == most and not any(np.isnan(arm.tested).any() for arm in of)]
 

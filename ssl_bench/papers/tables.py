@@ -292,11 +292,11 @@ def _row(
     over, compared = _over(where, row, table), table.get("compare") or {}
     equals = row.get("placebo", False)
     equals = compared.get("to", "") if equals is True else equals or ""
-    if (equals or not row.get("compared", True)) and ("points" in table or not compared):
-        raise ConfigError(f"{where}: leave out placebo and compared: its table has no compare, or has points")
+    if (equals or not row.get("compared", True)) and not compared:
+        raise ConfigError(f"{where}: leave out placebo and compared: its table has no compare")
     if equals and (equals not in table["rows"] or equals == label):
         raise ConfigError(f"{where}: placebo={equals}: set placebo to the row that it equals, or to true")
-    against = equals or (compared.get("to", "") if row.get("compared", True) and "points" not in table else "")
+    against = equals or (compared.get("to", "") if row.get("compared", True) else "")
     lists = row.get("values") or {}
     lists = lists if isinstance(lists, Mapping) else {"": lists}
     if unknown := sorted(set(lists) - set(metrics)):

@@ -76,7 +76,6 @@ class TrainingState:
         """
         self.method.collect()
         local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": conditions(self.device)}
-        local["starts"] = self.starts
         ranks: list[Any] = [local]
         if world() > 1:
             ranks = [None] * world()
@@ -91,7 +90,8 @@ class TrainingState:
         if rank() == 0:
             counters = {"run_id": run_id, "step": self.step, "judged": self.evaluated_step, "ranks": ranks}
             states = {name: part.state_dict() for name, part in self._stateful_parts().items()}
-            checkpoint.save(folder / "checkpoints", counters | {"seconds": self.seconds()} | states)
+            clocks = {"seconds": self.seconds(), "starts": self.starts}
+            checkpoint.save(folder / "checkpoints", counters | clocks | states)
 
     def resume(self, folder: Path, run_id: str, trains: bool = True) -> bool:
         """Restore the last checkpoint; False if there is none.
@@ -129,7 +129,7 @@ class TrainingState:
         if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
             raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")
         ranks = state["ranks"]
-        former = [dict(each) for each in ranks[0].get("starts", [{"git": None, "at": None}])]
+        former = [dict(each) for each in state.get("starts", [{"git": None, "at": None}])]
         self.starts = former + [each for each in self.starts if each["git"] != former[-1]["git"]]
         self.former_conditions = dict(ranks[0].get("conditions", {}))
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed

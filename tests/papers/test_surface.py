@@ -136,7 +136,8 @@ def simulated(
     random: np.random.Generator, cliff: bool, diverge: bool = False
 ) -> tuple[tables.Table, np.ndarray, list[Filled]]:
     """A table of 8 rows, their optima, and its filled cells; with ``diverge`` what is below the cliff has no number."""
-    mine = replace(tables.find("mine/surface")[0], reference="0")
+    mine = tables.find("mine/surface")[0]
+    mine = replace(mine, cells=tuple(replace(cell, against="0" * (cell.row != "0")) for cell in mine.cells))
     optima = np.stack([random.uniform(0, 0.5, 8), random.uniform(-0.9, -0.4, 8)], axis=1)
     filled = []
     for cell in mine.cells:
@@ -214,6 +215,23 @@ def test_shares_of_variance_and_their_intervals(paper: Path, monkeypatch: pytest
         held.append([low <= share <= high for share, (_, low, high) in zip(true, shares.values(), strict=True)])
     assert np.abs(np.mean(found, axis=0) - true).max() < 1
     assert 0.9 <= np.mean(np.array(held)[:, np.array(true) > 1]) <= 1
+
+
+def test_a_placebo_of_a_design_is_compared_with_what_it_equals_and_is_no_row_of_the_shares(paper: Path) -> None:
+    placebo = {"set": ["loss=flatnce"], "placebo": "DCL", "seeds": [1]}
+    rows = {"NT-Xent": ["loss=infonce"], "DCL": ["loss=dcl"], "FlatNCE": placebo}
+    write(paper, metrics=None, metric="knn/top1", points=8, columns=[64, 32], rows=rows, compare={"to": "NT-Xent"})
+    (mine,) = tables.find("mine/surface")
+    heights = {"NT-Xent": 50.0, "DCL": 52.0, "FlatNCE": 52.5}
+    filled = [Filled(c, [heights[c.row]], [], "", []) for c in mine.cells if c.over]
+    differences = {arm.cell.row: arm.fit and arm.fit.difference for arm in surface.arms(mine, filled)}
+    assert differences["NT-Xent"] is None
+    assert differences["DCL"] == pytest.approx((2.0, 0), abs=1e-9)
+    assert differences["FlatNCE"] == pytest.approx((0.5, 0), abs=1e-9)
+    (rows_share,) = [share for name, share, *_ in surface.shares(surface.arms(mine, filled)) if name == "rows"]
+    without = [each for each in filled if each.cell.row != "FlatNCE"]
+    assert [rows_share] == [s for name, s, *_ in surface.shares(surface.arms(mine, without)) if name == "rows"] == [100]
+    assert "to the optimum of NT-Xent, of FlatNCE to that of DCL" in surface.lines(mine, filled)[0]
 
 
 def test_the_best_of_n_points() -> None:

@@ -287,7 +287,7 @@ def test_the_commit_of_a_run_is_that_at_its_start_and_later_ones_stand_beside_it
     (checkout / "file").write_text("changed")
     assert train("epochs=2", "halt_at=1", "evaluate=[knn]")[0] == 0  # halted already
     state = torch.load(only_run() / "checkpoints" / "last.pt", weights_only=True)
-    assert [each["git"] for each in state["ranks"][0]["starts"]] == [first]
+    assert [each["git"] for each in state["starts"]] == [first]
     saved = Stepper.__call__
 
     def stepped(*arguments: Any) -> Any:
@@ -301,7 +301,7 @@ def test_the_commit_of_a_run_is_that_at_its_start_and_later_ones_stand_beside_it
     results = json.loads((only_run() / "results.json").read_text())
     known = results["environment"]
     assert known["git"] == first and known["git_later"] == [f"{second}+"]
-    assert known["started"] == state["ranks"][0]["starts"][0]["at"] <= known["finished"]
+    assert known["started"] == state["starts"][0]["at"] <= known["finished"]
     commit("4")
     assert train("epochs=2", "evaluate=[knn]")[0] == 0  # evaluated by a later process
     later = json.loads((only_run() / "results.json").read_text())
