@@ -29,7 +29,6 @@ def test_a_seed_of_a_claim_comes_out_again_to_six_digits(capfd: pytest.CaptureFi
     assert f"eqco/toy: {int(found['equal'])} of 1 equal" in capfd.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_one_run_checks_three_claims_to_six_digits() -> None:
     """Run 3a324a7233: the default training with seed 10, with the evaluators of the claims. It needs no download."""
