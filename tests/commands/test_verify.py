@@ -248,9 +248,16 @@ FORGED: dict[str, tuple[Callable[[Runs], Path], str]] = {
     "facts": (lambda runs: facts(runs()), "facts"),
 }
 QUICK = ("weights of another step", "rate, in config.yaml only", "a result wherever it stands", "skipped epochs")
+USUAL = ("seed", "loss", "temperature", "results of another run", "the last losses", "skipped epochs with made-up rows")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in FORGED])
+def thorough(name: str, quick: tuple[str, ...], usual: tuple[str, ...]) -> Any:
+    """A case that every run of the tests has, the slower one has, or only the one of everything."""
+    marks = [] if name in quick else [pytest.mark.slow if name in usual else pytest.mark.exhaustive]
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", [thorough(name, QUICK, USUAL) for name in FORGED])
 def test_a_forged_run_is_found(name: str, runs: Runs) -> None:
     make, check = FORGED[name]
     assert any(each.name == check and each.verdict is Verdict.WRONG for each in checks(make(runs), {}))
@@ -290,7 +297,7 @@ def verdicts(run: Path, changes: dict[str, Any] | None = None) -> dict[str, str]
     return {each.name: each.figure for each in found}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "three steps")) for n in HONEST])
+@pytest.mark.parametrize("name", [thorough(name, ("three steps",), ("moco", "sogclr", "two ranks")) for name in HONEST])
 def test_an_honest_run_is_verified_to_the_last_bit(name: str, runs: Runs) -> None:
     found = verdicts(runs(HONEST[name]))
     assert "the same bits" in found["start"] + found["end"] and "to the last bit" in found["results"], found
