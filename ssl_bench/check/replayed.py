@@ -130,8 +130,8 @@ class Replay:
         if equal and ends is not None:
             step = next(s for s, row in recorded.items() if rows[s]["loss"] != row["loss"])
             pair = f"{recorded[step]['loss']:.6g} recorded, {rows[step]['loss']:.6g} found"
-            told = f"all weights have the same bits, and the loss of step {step} does not: {pair}"
-            return Finding(name, f"{window}: {told}", Verdict.WRONG)
+            words = f"all weights have the same bits, and the loss of step {step} does not: {pair}"
+            return Finding(name, f"{window}: {words}", Verdict.WRONG)
         noisy, noise = self._perturbed(state)
         twin_rows, twin = self._train(f"{name}-twin", noisy, stop, log_every)
         told, wrong, room, far = 0, "", FLOOR, 0.0
