@@ -1,9 +1,9 @@
 """Contrastive self-supervised learning with loss, negatives, batch size and temperature as independent axes.
 
-For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``, ``alignment_uniformity``, ``views`` and
-``chunked``. For the results of runs: ``runs``, ``curves`` and ``load``. Each is imported when it is first used, so that
-``import ssl_bench`` takes no time. Which loss and which negatives: `ssl_bench.objective`. How the losses follow from
-each other: `ssl_bench.objective.losses`.
+``train`` trains runs and grids. For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``,
+``alignment_uniformity``, ``views`` and ``chunked``. For the results of runs: ``runs``, ``curves`` and ``load``. Each is
+imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which negatives:
+`ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
 """
 
 import importlib
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from .api.pair_loss import PairLoss
     from .api.reading import curves, load, runs
     from .api.views import views
+    from .train import train
 
 __version__ = "0.2.0"
-__all__ = ["PairLoss", "alignment_uniformity", "chunked", "curves", "knn", "linear_probe", "load", "runs", "views"]
+__all__ = ["PairLoss", "alignment_uniformity", "chunked", "curves", "knn", "linear_probe", "load", "runs"]
+__all__ += ["train", "views"]
 
 _MODULES = {
     "PairLoss": "pair_loss",
@@ -33,6 +35,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "train":  # a module that can be called
+        return importlib.import_module(f"{__name__}.train")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(f"{__name__}.api.{_MODULES[name]}"), name)

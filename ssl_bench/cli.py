@@ -9,6 +9,7 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 
 from ssl_bench import __version__
 from ssl_bench.commands import COMMANDS
@@ -26,7 +27,8 @@ def main() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
         try:
-            code = _run(*(sys.argv[1:] or ["--help"]))
+            command, arguments = _chosen(*(sys.argv[1:] or ["--help"]))
+            code = command(arguments)
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else refuse(end.code, 1) if end.code else 0
         sys.stdout.flush()
@@ -48,23 +50,22 @@ def main() -> None:
     sys.exit(code)
 
 
-def _run(command: str, *arguments: str) -> int:
-    """Run a command; return its exit code."""
+def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], int], Sequence[str]]:
+    """The function of a command, and its arguments."""
     if "_ARGCOMPLETE" in os.environ:  # set by the script of ssl-bench completion
         importlib.import_module("ssl_bench.commands.completion").complete()
     if command in ("--version", "-V", "version"):
         print(f"ssl-bench {__version__}")
-        return 0
+        sys.exit(0)
     if command in ("help", "--help", "-h"):
         if not arguments or arguments[0].startswith("-"):
             print(USAGE, end="")
-            return 0
+            sys.exit(0)
         command, arguments = arguments[0], ("--help",)
     if command not in COMMANDS:
-        return refuse(_no_command(command))
+        sys.exit(refuse(_no_command(command)))
     _prepare(command)
-    code: int = importlib.import_module(f"ssl_bench.commands.{command}").main(arguments)
-    return code
+    return importlib.import_module(f"ssl_bench.commands.{command}").main, arguments
 
 
 def _prepare(command: str) -> None:

@@ -1,9 +1,75 @@
-"""``python -m ssl_bench.train`` is ``ssl-bench train``."""
+"""Train runs from Python, by ``ssl_bench.train(...)``, which is :func:`train`.
 
+``python -m ssl_bench.train`` is ``ssl-bench train``.
+"""
+
+import signal
 import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from ssl_bench import cli
+from ssl_bench.commands.train import carry_out, read
 from ssl_bench.commands.train import main as main
+from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.launch.outcome import State
+
+
+def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int = 1) -> Any:
+    """Train a run, or a grid, and return a table of its runs; in a notebook, too.
+
+        table = ssl_bench.train(["loss=infonce,dcl", "seed=0,1"], name="mine", jobs=2)
+
+    It does what ``ssl-bench train -m`` does: what is finished is not trained again, and what was interrupted goes on.
+
+    Args:
+        overrides: as on the command line: ``group=option``, ``key=value``, several values between commas, and
+            ``--config-dir=FOLDER``.
+        name: the results go to ``<paths.outputs>/<name>``.
+        jobs: runs at a time, each with GPUs or cores of its own.
+
+    Returns:
+        As :func:`ssl_bench.runs`, with a row for each run in the order of the grid. Runs that failed beside others that
+        did not have the state ``failed``.
+
+    Raises:
+        ConfigError: the configuration of a run cannot be used; none has started then.
+        RunError: all runs failed.
+        KeyboardInterrupt: Ctrl-C, or a notebook's stop button; the state of what trained is on disk.
+    """
+    if isinstance(overrides, str) or not all(isinstance(word, str) for word in overrides):
+        raise ConfigError(f"overrides={overrides}: set overrides to a list of texts, such as ['seed=0,1']")
+    if flags := [word for word in overrides if word.startswith("-") and not word.startswith("--config-dir=")]:
+        raise ConfigError(f"{flags[0]} is a flag of the command: leave it out, ssl_bench.train takes overrides")
+    if threading.current_thread() is not threading.main_thread():
+        raise RunError("only the main thread receives signals: call ssl_bench.train there")
+    words = [f"name={name}"] if name is not None else []
+    words += ["hydra/launcher=local", f"hydra.launcher.n_jobs={jobs}"] if jobs != 1 else []
+    code, runs, ends = carry_out(read(["-m", *overrides, *words]))
+    if code == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
+    if code > 128:
+        raise SystemExit(code)
+    failed = [outcome for outcome in ends.values() if outcome.state is State.FAILED]
+    if code and failed and not any(run.done or ends[run.number].finished for run in runs if run.number in ends):
+        raise (ConfigError if code == ConfigError.exit_code else RunError)(failed[0].reason)
+    from ssl_bench.api.reading import table_of
+
+    folders = [Path(ends[run.number].folder or run.folder) if run.number in ends else run.folder for run in runs]
+    return table_of(folders, {Path(run.config["paths"]["outputs"]) for run in runs})
+
+
+class _Callable(ModuleType):
+    """This module as a function: importing ``ssl_bench.train`` puts it in the place of the function of that name."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return train(*arguments, **keywords)
+
+
+sys.modules[__name__].__class__ = _Callable
 
 if __name__ == "__main__":
     sys.argv.insert(1, "train")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from ssl_bench.record.metrics import Row
 from ssl_bench.status import keys
 from ssl_bench.status.labels import labels
 from ssl_bench.status.runs import METRICS, as_text
-from ssl_bench.status.scan import Scan
+from ssl_bench.status.scan import Entry, Scan
 from ssl_bench.status.select import select
 
 if TYPE_CHECKING:
@@ -48,7 +48,17 @@ def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] |
     entries, _ = Scan(outputs).update(time.time())
     conditions = [f"{key}={','.join(map(as_text, _listed(value)))}" for key, value in (where or {}).items()]
     shown = select(list(zip(entries, labels(entries), strict=True)), conditions, None)
-    chosen = [entry for entry, _ in shown]
+    return _rows([entry for entry, _ in shown])
+
+
+def table_of(folders: Sequence[Path], outputs: Iterable[Path]) -> Any:
+    """The rows of :func:`runs` for the runs with some directories below some results folders, in their order."""
+    entries = [entry for each in outputs for entry in Scan(each).update(time.time())[0]]
+    found = {entry.run.folder: entry for entry in entries if entry.run}
+    return _rows([found[folder] for folder in dict.fromkeys(folders) if folder in found])
+
+
+def _rows(chosen: Sequence[Entry]) -> Any:
     groups = {group for entry in chosen if entry.run for group in entry.run.shared.groups}
     common = {name: value for name, value in keys.compare(chosen, []).common.items() if name in groups}
     ids = [{"run_id": entry.run.folder.name if entry.run else None} for entry in chosen]

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, arguments: Sequence[str] | None = None) -> Any:  # type: ignore[override]
         """As argparse does it, or answer a Tab."""
         if "_ARGCOMPLETE" in os.environ:
-            from ssl_bench.commands.completion import answer
+            from ssl_bench.commands.candidates import answer
 
             answer(self)
         return super().parse_args(None if arguments is None else _at_home(arguments))
@@ -77,19 +77,34 @@ def taken_outputs(overrides: list[str]) -> Path:
     return given_path((given or ["=outputs"])[-1].partition("=")[2])
 
 
+class End:
+    """The end of a command."""
+
+    code = 0
+
+
+@contextlib.contextmanager
+def sentences() -> Iterator[End]:
+    """Print what the block refuses, or what a file system refuses it, as one sentence; yield what has the exit code."""
+    end = End()
+    try:
+        yield end
+    except (ConfigError, RunError) as error:
+        end.code = refuse(error, error.exit_code)
+    except BrokenPipeError:  # the reader of the output has closed it
+        raise
+    except OSError as error:
+        end.code = refuse(error, RunError.exit_code)
+
+
 def in_sentences(main: Main) -> Main:
-    """Let a command print what it refuses, or what a file system refuses it, as one sentence, and return its code."""
+    """Let a command run in the block of :func:`sentences`, and return its code."""
 
     @functools.wraps(main)
     def run(*arguments: Any) -> int:
-        try:
-            return main(*arguments)
-        except (ConfigError, RunError) as error:
-            return refuse(error, error.exit_code)
-        except BrokenPipeError:  # the reader of the output has closed it
-            raise
-        except OSError as error:
-            return refuse(error, RunError.exit_code)
+        with sentences() as end:
+            end.code = main(*arguments)
+        return end.code
 
     return run  # type: ignore[return-value]
 

@@ -7,34 +7,29 @@ interrupted goes on by the same command.
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
-from ssl_bench.commands.search import SearchSweeper
+from ssl_bench.commands.search import Search, Strategy
+from ssl_bench.launch.plan import Plan
+from ssl_bench.launch.run import Run
 
 
-class HalvingSweeper(SearchSweeper):
-    """Carries out a grid by successive halving; the share of the runs that go on is rounded up."""
+def halving(plan: Plan) -> Strategy:
+    """Train the runs of a grid from halt to halt, fewer each time; the share that goes on is rounded up."""
+    search = Search(plan)
+    alive = plan.every(search.check)
+    for epoch in [*search.epochs[:-1], None]:
+        values = yield from search.values_at(epoch, alive)
+        alive = _best(search, alive, values, epoch) if epoch else alive
+    search.conclude()
 
-    def carry_out(self) -> None:
-        """Train the runs from halt to halt, fewer each time."""
-        self.check_group()
-        self.add_all()
-        epochs: Any = self.epochs
-        alive = [*range(len(self.numbers))]
-        for epoch in [*epochs[:-1], None]:
-            values = self.values_at(epoch, alive)
-            if values is None:
-                return
-            alive = self._best(values, epoch) if epoch else alive
-        self.conclude()
 
-    def _best(self, values: Mapping[int, float | None], epoch: int) -> list[int]:
-        """The runs that go on; one without a value has failed or diverged and does not."""
-        kept, runs = list[int](), list(self.numbers)
-        for name, members in self.groups(values).items():
-            known = {number: value for number in members if (value := values[number]) is not None}
-            best = sorted(known, key=lambda number: -known[number])[: max(1, math.ceil(self.keep * len(members)))]
-            kept += best
-            text = f", the best with {self.metric} {known[best[0]]:.4g}: {' '.join(runs[best[0]])}" if best else ""
-            print(f"after epoch {epoch}: {len(best)} of {len(members)} {name}".rstrip() + f" go on{text}", flush=True)
-        return sorted(kept)
+def _best(search: Search, runs: list[Run], values: Mapping[int, float | None], epoch: int) -> list[Run]:
+    """The runs that go on; one without a value has failed or diverged and does not."""
+    kept = list[Run]()
+    for name, members in search.groups(runs).items():
+        known = {run: value for run in members if (value := values[run.number]) is not None}
+        best = sorted(known, key=lambda run: -known[run])[: max(1, math.ceil(search.keep * len(members)))]
+        kept += best
+        text = f", the best with {search.metric} {known[best[0]]:.4g}: {' '.join(best[0].overrides)}" if best else ""
+        print(f"after epoch {epoch}: {len(best)} of {len(members)} {name}".rstrip() + f" go on{text}", flush=True)
+    return sorted(kept, key=lambda run: run.number)

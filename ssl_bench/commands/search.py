@@ -1,51 +1,50 @@
-"""Base class of the sweepers that search: values of a metric on the way, and the best setting at the end."""
+"""What searches have in common: values of a metric on the way, groups, and the best setting at the end."""
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.sweeper import GridSweeper, bounds
+from ssl_bench.config.values import bounds
 from ssl_bench.errors import InvalidValue, require
-from ssl_bench.launch import grid
 from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.plan import Plan
+from ssl_bench.launch.run import Run
 from ssl_bench.record import evaluations, results
 from ssl_bench.record.metrics import Row
 
 NEAR = 0.05  # share of an interval, at both ends, where a value counts as near the end
+Ends = Mapping[int, Outcome]  # by the number of the run
+Strategy = Generator[Sequence[Run], Ends, None]  # yields runs and is sent how they ended
 
 
-class SearchSweeper(GridSweeper):
+def every(plan: Plan) -> Strategy:
+    """Train every run of a grid."""
+    runs = plan.every()
+    left = [run for run in runs if not run.done]
+    plan.ended, plan.total = len(runs) - len(left), len(runs)
+    yield left
+
+
+class Search:
     """Compares runs by a metric.
 
     Args:
-        metric: of the trained network, such as knn_val/top1; the larger the better.
-        epochs: rising, at which the runs are compared; the last one is the epochs of every run. None: at their end.
-        keep: share in (0, 1) of the runs that go on.
-        group_by: a key of the grid: the best are chosen among the runs with the same value; None: among all.
+        plan: the runs, with the settings ``hydra.sweeper`` of a search.
     """
 
-    def __init__(
-        self,
-        metric: str,
-        epochs: Sequence[int] | None,
-        keep: float,
-        group_by: str | None,
-        params: Any,
-        max_batch_size: Any,
-    ) -> None:
-        super().__init__(params, max_batch_size)
-        self.metric, self.keep, self.group_by, self.epochs = metric, keep, group_by, epochs and list(epochs)
-
-    def check_group(self) -> None:
-        """Refuse a ``group_by`` that is no key with several values."""
-        swept = [key for key, override in self.space.items() if override.is_sweep_override()]
+    def __init__(self, plan: Plan) -> None:
+        settings = plan.asked.sweeper
+        self.plan, self.metric, self.keep = plan, settings["metric"], settings["keep"]
+        self.epochs, self.group_by = settings["epochs"], settings["group_by"]
+        self.ends = dict[int, Outcome]()
+        swept = plan.asked.swept
         known = self.group_by is None or self.group_by in swept
         require(known, "hydra.sweeper.group_by", self.group_by, f"a key of the grid: {', '.join(swept)}")
 
-    def check_run(self, config: Mapping[str, Any]) -> None:
+    def check(self, config: Mapping[str, Any]) -> None:
         """Refuse a run of another length, or one that is not evaluated by the metric."""
         last, evaluator = (self.epochs or [config["epochs"]])[-1], self.metric.partition("/")[0]
         require(config["epochs"] == last, "hydra.sweeper.epochs", self.epochs, f"end with epochs={config['epochs']}")
@@ -53,87 +52,89 @@ class SearchSweeper(GridSweeper):
         remedy = f"a metric of {', '.join(known) or 'an evaluator'}, or evaluate to one that gives it"
         require(evaluator in known, "hydra.sweeper.metric", self.metric, remedy)
 
-    def values_at(self, epoch: int | None, numbers: Iterable[int]) -> dict[int, float | None] | None:
+    def values_at(
+        self, epoch: int | None, runs: Iterable[Run]
+    ) -> Generator[Sequence[Run], Ends, dict[int, float | None]]:
         """Train runs to an epoch, or to their end; the metric of each there, None for one that failed or diverged.
 
-        A run that has come to the epoch before is not started. None: a run was interrupted.
+        A run that has come to the epoch before is not started.
         """
-        numbers = sorted(numbers)
-        there = [n for n in numbers if epoch and n not in self.finished and self._metrics(n, epoch)]
-        for number in there:
-            self.note(number, Outcome(State.HALTED))
-        if not self.train([n for n in numbers if n not in there], [f"halt_at={epoch}"] if epoch else []):
-            return None
-        return {number: self._value(number, epoch) for number in numbers}
+        runs = sorted(runs, key=lambda run: run.number)
+        there = [run for run in runs if epoch and not run.done and self._metrics(run, epoch)]
+        for run in there:
+            self.note(run, Outcome(State.HALTED))
+        if todo := [run for run in runs if run not in there and not run.done]:
+            if epoch or self.epochs:
+                self.plan.ended, self.plan.total = len(runs) - len(todo), len(runs)
+            self.ends |= yield [run.until(epoch) if epoch else run for run in todo]
+        return {run.number: self._value(run, epoch) for run in runs}
 
-    def note(self, number: int, outcome: Outcome) -> None:
+    def note(self, run: Run, outcome: Outcome) -> None:
         """Record the outcome of a run that this process has not started."""
-        outcome = replace(outcome, folder=str(self.folders[number]))
-        grid.record(self.grid, number, list(self.numbers)[number], outcome)
+        self.ends[run.number] = replace(outcome, folder=str(run.folder))
+        run.record(self.ends[run.number])
 
-    def _value(self, number: int, epoch: int | None) -> float | None:
+    def _value(self, run: Run, epoch: int | None) -> float | None:
         """The metric of a run after an epoch or at its end; at its end too if it was finished before."""
-        before = number in self.finished
-        if not before and grid.outcome(self.grid, number).state is State.FAILED:
+        if run.number in self.ends and self.ends[run.number].state is State.FAILED:
             return None
-        metrics = (epoch and self._metrics(number, epoch)) or self._metrics(number, None)
+        metrics = (epoch and self._metrics(run, epoch)) or self._metrics(run, None)
         if metrics and self.metric not in metrics:
             raise InvalidValue("hydra.sweeper.metric", self.metric, f"one of {', '.join(metrics)}")
         value = metrics.get(self.metric, math.nan)
         return value if math.isfinite(value) else None
 
-    def _metrics(self, number: int, epoch: int | None) -> dict[str, float]:
+    def _metrics(self, run: Run, epoch: int | None) -> dict[str, float]:
         """Read what the metric's evaluator has measured after an epoch, or at the run's end; empty if nothing."""
-        folder, start = self.folders[number], f"{self.metric.partition('/')[0]}/"
+        start = f"{self.metric.partition('/')[0]}/"
         if epoch is None:
-            found = results.read(folder)
-            metrics = evaluations.of(evaluations.entries(found), self.configs[number]) if found else {}
+            found = results.read(run.folder)
+            metrics = evaluations.of(evaluations.entries(found), run.config) if found else {}
         else:
-            rows = files.read_json_lines(folder / "metrics.jsonl", Row)
+            rows = files.read_json_lines(run.folder / "metrics.jsonl", Row)
             at = [row for row in rows if abs(row.get("epoch", 0.0) - epoch) < 1e-6]
             metrics = {name: value for row in at for name, value in row.items()}
         return {name: value for name, value in metrics.items() if name.startswith(start) and isinstance(value, float)}
 
-    def groups(self, numbers: Iterable[int]) -> dict[str, list[int]]:
+    def groups(self, runs: Iterable[Run]) -> dict[str, list[Run]]:
         """The runs by their override of ``group_by``; all under "" without it."""
-        runs, groups = list(self.numbers), dict[str, list[int]]()
-        for number in numbers:
-            given = [override for override in runs[number] if override.startswith(f"{self.group_by}=")]
-            groups.setdefault("".join(given), []).append(number)
+        groups = dict[str, list[Run]]()
+        for run in runs:
+            given = [override for override in run.overrides if override.startswith(f"{self.group_by}=")]
+            groups.setdefault("".join(given), []).append(run)
         return groups
 
-    def setting(self, number: int) -> list[str]:
+    def setting(self, run: Run) -> list[str]:
         """The overrides of a run whose keys have several values, without that of ``group_by``."""
-        swept = [key for key, override in self.space.items() if override.is_sweep_override() and key != self.group_by]
-        return [override for override in list(self.numbers)[number] if override.partition("=")[0] in swept]
+        keys = {*self.plan.asked.swept} - {self.group_by}
+        return [override for override in run.overrides if override.partition("=")[0] in keys]
 
     def conclude(self) -> None:
         """Write ``best.json`` in the grid's folder, and what is printed at the end: the best run of each group."""
         best, lines = list[dict[str, Any]](), list[str]()
-        for name, members in self.groups(range(len(self.numbers))).items():
-            ended = {number: value for number in members if (value := self._value(number, None)) is not None}
+        for name, members in self.groups(self.plan.runs.values()).items():
+            ended = {run: value for run in members if (value := self._value(run, None)) is not None}
             if not ended:
                 continue
-            number = max(ended, key=lambda number: ended[number])
-            setting, folder = self.setting(number), self.folders[number]
-            entry = {"group": name, "metric": self.metric, "value": ended[number], "overrides": setting}
-            best.append({**entry, "folder": str(folder)})
+            run = max(ended, key=lambda run: ended[run])
+            setting = self.setting(run)
+            entry = {"group": name, "metric": self.metric, "value": ended[run], "overrides": setting}
+            best.append({**entry, "folder": str(run.folder)})
             edges = [f"{edge}{f' ({name})' if name else ''}: extend it" for edge in map(self._edge, setting) if edge]
-            lines += [f"{' '.join([name, *setting]).strip()}: {self.metric} {ended[number]:.4g}, {folder}", *edges]
-        if not best:
+            lines += [f"{' '.join([name, *setting]).strip()}: {self.metric} {ended[run]:.4g}, {run.folder}", *edges]
+        if not best or self.plan.folder is None:
             return
-        files.write_json(self.grid / "best.json", best)
+        files.write_json(self.plan.folder / "best.json", best)
         if re.search(r"top\d", self.metric) and "val" not in self.metric:
             remedy = "choose by knn_val/top1 or linear/val_top1, and report this one of what was chosen"
             lines.append(f"{self.metric} is measured on test images: {remedy}")
-        GridSweeper.closing = "\n".join(
-            ["", f"the best by {self.metric}, of the runs that went on to the end:", *lines, ""]
-        )
+        title = f"the best by {self.metric}, of the runs that went on to the end:"
+        self.plan.closing = "\n".join(["", title, *lines, ""])
 
     def _edge(self, override: str) -> str:
         """That a value is the smallest or the largest of the grid, or near an end of its interval; empty otherwise."""
         key, _, text = override.partition("=")
-        swept: Any = self.space[key]
+        swept: Any = self.plan.asked.space[key]
         try:
             value = float(text)
             if interval := swept.is_interval_sweep():

@@ -1,50 +1,51 @@
 """``ssl-bench train``: compose, validate, skip finished runs, train.
 
-Everything after ``train`` belongs to Hydra: ``ssl-bench train dataset=cifar10 batch_size=b128``. With ``-m`` it is a
-grid: ``ssl-bench train -m batch_size=b64,b128 seed=0,1,2``. The same configuration always has the same directory: there
-a finished run is skipped and a partial one resumed.
+``ssl-bench train dataset=cifar10 batch_size=b128`` is one run. With ``-m`` it is a grid:
+``ssl-bench train -m batch_size=b64,b128 seed=0,1,2``. The same configuration always has the same directory: there a
+finished run is skipped and a partial one resumed.
 """
 
+import contextlib
+import itertools
 import os
+import shlex
+import signal
 import sys
-import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
-from hydra.types import RunMode
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-
 from ssl_bench import __version__
-from ssl_bench.commands import experiments, sweeper
-from ssl_bench.commands.arguments import Parser, in_sentences, refuse
-from ssl_bench.commands.sweeper import GridSweeper
-from ssl_bench.config import compose, schema
-from ssl_bench.errors import ConfigError, require
-from ssl_bench.launch import grid, impossible, processes
-from ssl_bench.launch.job import Check, Job, Work
+from ssl_bench.commands import dry_run, experiments, search
+from ssl_bench.commands.arguments import Parser, sentences
+from ssl_bench.commands.halving import halving
+from ssl_bench.commands.optuna import optuna
+from ssl_bench.config import compose, reference, schema
+from ssl_bench.config.asked import Asked
+from ssl_bench.errors import ConfigError
+from ssl_bench.launch import grid, impossible, local, slurm
+from ssl_bench.launch.live import Live
 from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.plan import Check, Plan, Refusals
+from ssl_bench.launch.run import Run, Work, ranks_here
+from ssl_bench.record.wandb import under_agent
 
-INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+SEARCHES = {"basic": search.every, "halving": halving, "optuna": optuna}
+NO_MORE = {  # flags of Hydra, with what to write instead
+    ("--info", "-i"): "--cfg hydra --package hydra.runtime has the chosen options and the folders of options",
+    ("--hydra-help",): "--help and --cfg are all that is left of them",
+    ("--run", "-r"): "without -m there is one run",
+}
 
 
-@in_sentences
 def main(
-    arguments: Sequence[str],
-    primary: str = "train",
-    check: Check = schema.check,
-    work: Work | None = None,
+    arguments: Sequence[str], primary: str = "train", check: Check = schema.check, work: Work | None = None
 ) -> int:
     """Carry out one run or a grid.
 
     Args:
-        arguments: Hydra's, without the command.
+        arguments: flags and overrides.
         primary: the configuration to compose.
         check: raises ConfigError for invalid values.
         work: computes the metrics of a configuration in this process; None: pre-train and evaluate on ``devices``.
@@ -53,95 +54,155 @@ def main(
         0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:
         stopped by signal n, to be resumed by the same command.
     """
-    flags, overrides = _read(primary, arguments)
-    GridSweeper.dry_run, GridSweeper.skip = "--dry-run" in arguments, impossible.taken_skip(overrides)
-    if GridSweeper.skip and not {"-m", "--multirun"} & {*flags}:
-        raise ConfigError(f"{impossible.SKIP} leaves out runs of a grid: add -m, or leave it out")
-    under_torchrun()  # or refused, before Hydra starts
-    overrides = compose.as_hydra_takes(overrides)
-    os.environ["SSL_BENCH_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, which are put into sentences below
-    # Hydra reads sys.argv, flags first.
-    shell_arguments, sys.argv = sys.argv, [f"ssl-bench {primary}", *flags, *overrides]
-    outcomes: list[Outcome] = []
+    with sentences() as end:
+        end.code = carry_out(read(arguments, primary), primary, check, work)[0]
+    return end.code
 
-    def run_one(cfg: DictConfig) -> None:
-        settings = HydraConfig.get()
-        chosen = settings.runtime.choices["hydra/sweeper"]
-        in_grid = settings.mode is RunMode.MULTIRUN
-        known = chosen in ("basic", "halving", "optuna") or not in_grid
-        require(known, "hydra/sweeper", chosen, "basic, halving or optuna, or search with a W&B sweep")
-        job = Job(cfg, settings, check, work)
-        if not job.in_grid:
-            outcomes.append(job.run())
-            return
-        processes.prepare(job.launcher)
-        print(f"[{job.number + 1}] {' '.join(job.overrides)}", flush=True)
-        outcome = job.run()
-        if outcome.state is State.INTERRUPTED:
-            if job.launcher == "basic":
-                raise SystemExit(outcome.code)
-            processes.pass_on(outcome.signal)
 
-    GridSweeper.folder, GridSweeper.refusals = None, _refusals if work is None else partial(_refusals_of, check)
-    GridSweeper.closing = ""
+def carry_out(
+    words: Any, primary: str = "train", check: Check = schema.check, work: Work | None = None
+) -> tuple[int, list[Run], dict[int, Outcome]]:
+    """Carry out what the words of a command ask for: a grid, or a run, which is a grid of one.
+
+    Returns:
+        The exit code, the runs, and how those ended that were started, by their numbers.
+    """
     experiments.register()
-    sweeper.register()
-    try:
-        compose.check_overrides(overrides)
-        hydra.main(config_path=str(compose.directory()), config_name=primary, **compose.VERSION_BASE)(run_one)()
-    except (HydraException, OmegaConfBaseException) as error:
-        return refuse(compose.explain(error, overrides, primary))
-    finally:
-        sys.argv = shell_arguments
-    if GridSweeper.folder is not None:
-        code = grid.summarise(GridSweeper.folder)
-        print(GridSweeper.closing, end="")
-        return code
-    return outcomes[0].code if outcomes else 0
+    with compose.opened():
+        asked = Asked.of(words.overrides, primary, words.config_dir, words.multirun)
+        if words.help or words.cfg:
+            print(reference.help_text(asked.cfg, words.config_dir) if words.help else _configuration(asked.cfg, words))
+            return 0, [], {}
+        _check_together(words, asked)
+        plan = Plan(asked, [primary, *words.folders], check, _refusals(asked, check, work), work, words.skip)
+        if words.dry_run:
+            dry_run.show(plan)
+            return 0, [], {}
+        if asked.many:
+            plan.begin(shlex.join(["ssl-bench", primary, *words.flags, *asked.given]))
+        steps = SEARCHES[asked.by](plan) if asked.many else _alone(plan)
+        every, ends = dict[int, Outcome](), None
+        with contextlib.closing(steps), Live(plan) if asked.many else contextlib.nullcontext() as live:
+            while (runs := _next(steps, ends)) is not None:
+                ends = dict[int, Outcome]()
+                for run, outcome in _launched(plan, runs, ends, live):
+                    ends[run.number] = outcome
+                every |= ends
+    runs = list(plan.runs.values())
+    if plan.folder is None:
+        return every[0].code, runs, every
+    for number in {outcome.signal for outcome in every.values() if outcome.state is State.INTERRUPTED}:
+        name = signal.Signals(number).name
+        print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
+    code = grid.summarise(plan.folder)
+    print(plan.closing, end="", flush=True)
+    return code, runs, every
 
 
-def _refusals(configs: Sequence[dict[str, Any]], launcher: str) -> list[ConfigError | None]:
-    """Why each run of a grid cannot be, on this machine or, under Slurm, on another one; None for one that can."""
-    if not configs:
-        return []
-    from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
-
-    return refusals(configs, here=launcher != "slurm")
-
-
-def _refusals_of(check: Check, configs: Sequence[dict[str, Any]], launcher: str) -> list[ConfigError | None]:
-    """As :func:`_refusals`, by a check of the values."""
-    found: list[ConfigError | None] = []
-    for config in configs:
-        try:
-            check(config)
-            found.append(None)
-        except ConfigError as error:
-            found.append(error)
-    return found
+def _next(steps: search.Strategy, ends: Mapping[int, Outcome] | None) -> Sequence[Run] | None:
+    """The next runs of a search that is told how the last ones ended; None at its end, or after a signal."""
+    if ends and any(outcome.state is State.INTERRUPTED for outcome in ends.values()):
+        return None
+    with contextlib.suppress(StopIteration):
+        return steps.send(ends)  # type: ignore[arg-type]  # the first one is None
+    return None
 
 
-def _read(primary: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Check the command line; return Hydra's flags and the overrides.
+def _alone(plan: Plan) -> search.Strategy:
+    """Train the only run of a command."""
+    asked = plan.asked
+    with compose.in_sentences(asked.given, asked.primary):
+        config = compose.resolved(asked.cfg, asked.folder)
+    if under_torchrun() and plan.work is None:
+        config["devices"] = int(os.environ["WORLD_SIZE"])
+    run = plan.run(asked.overrides, config)
+    if refused := plan.refused([run]):
+        raise refused[0]
+    yield plan.add([run])
+
+
+def _launched(
+    plan: Plan, runs: Sequence[Run], ends: Mapping[int, Outcome], live: Live | None
+) -> Iterator[tuple[Run, Outcome]]:
+    """Carry out runs and yield each as it ends, last those that other processes were training."""
+    asked, folder = plan.asked, plan.folder
+
+    def passes() -> Iterator[Iterator[tuple[Run, Outcome]]]:
+        left = runs
+        for wait in (False, True) if asked.many else (True,):
+            if live:
+                live.expect(left)
+            if folder is not None and asked.where == "slurm":
+                yield slurm.submit(left, asked.launcher, folder, wait)
+            elif asked.where == "local":
+                yield local.at_once(left, asked.launcher["n_jobs"], wait)
+            else:
+                yield local.here(left, wait, quiet=asked.many)
+            stopped = any(outcome.state is State.INTERRUPTED for outcome in ends.values())
+            left = [] if stopped else [run for run in runs if ends[run.number].state is State.HELD]
+
+    each = itertools.chain.from_iterable(passes())
+    return map(live.seen, each) if live else each
+
+
+def _check_together(words: Any, asked: Asked) -> None:
+    """Refuse flags that do not go together, and a grid where it cannot be carried out.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    if words.dry_run and not asked.many:
+        raise ConfigError("--dry-run lists the runs of a grid: add -m")
+    if words.skip and not asked.many:
+        raise ConfigError(f"{impossible.SKIP} leaves out runs of a grid: add -m, or leave it out")
+    if asked.many and under_torchrun():
+        raise ConfigError("a grid cannot run under torchrun, where every rank would start it: use devices=N instead")
+    if asked.many and under_agent():
+        raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
+    if asked.where == "slurm" and not words.dry_run:
+        slurm.check()
+
+
+def _refusals(asked: Asked, check: Check, work: Work | None) -> Refusals:
+    """The function that says why configurations cannot be carried out, here or, under Slurm, on another machine."""
+
+    def refusals(configs: Sequence[dict[str, Any]]) -> list[ConfigError | None]:
+        if work is not None:  # its values are checked already
+            return [None] * len(configs)
+        from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
+
+        return refusals(configs, asked.where != "slurm", ranks_here)
+
+    return refusals
+
+
+def _configuration(cfg: Any, words: Any) -> str:
+    """What ``--cfg`` prints."""
+    with compose.in_sentences(words.overrides, "train"):
+        return compose.as_yaml(cfg, words.cfg, words.package, words.resolve)
+
+
+def read(arguments: Sequence[str], primary: str = "train") -> Any:
+    """Read the words of a command: its flags, ``overrides``, ``skip``, and ``folders``, the flag of a configuration's
+    folder as it was written.
 
     Raises:
         ConfigError: a word that is no override, or a flag without the one that it belongs to.
     """
     parser = Parser(primary, "", add_help=False)
     parser.add_argument("--help", "-h", action="store_true")
-    parser.add_argument("--hydra-help", action="store_true")
     parser.add_argument("--version", action="version", version=f"ssl-bench {__version__}")
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--run", "-r", action="store_true")
     modes.add_argument("--multirun", "-m", action="store_true")
     modes.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
-    modes.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--package", "-p")
     parser.add_argument("--config-dir", "-cd", type=Path)
     parser.add_argument("words", nargs="*")
+    for flags, instead in NO_MORE.items():
+        if {*flags} & {word.partition("=")[0] for word in arguments}:
+            raise ConfigError(f"{flags[0]} is no flag any more: {instead}")
     options = parser.read(arguments)
     if options.words:
         word = options.words[0]
@@ -150,9 +211,10 @@ def _read(primary: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
     if options.cfg is None and (options.resolve or options.package):
         raise ConfigError("--resolve and --package are part of --cfg: add --cfg job")
-    if options.help:
-        from ssl_bench.config import reference  # noqa: F401  # registers what --help prints
-    if options.dry_run and not options.multirun:
-        raise ConfigError("--dry-run lists the runs of a grid: add -m")
-    flags, overrides = parser.split(arguments)
-    return [flag for flag in flags if flag != "--dry-run"], overrides
+    if options.config_dir and not options.config_dir.is_dir():
+        raise ConfigError(f"config directory {options.config_dir} not found: name a folder with options")
+    under_torchrun()  # or refused, before anything is composed
+    options.skip = impossible.taken_skip(options.overrides)
+    options.folders = ["--config-dir", str(options.config_dir)] if options.config_dir else []
+    options.flags = [word for word in parser.split(arguments)[0] if word != "--dry-run"]
+    return options

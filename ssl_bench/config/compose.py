@@ -2,17 +2,18 @@
 
 import contextlib
 import math
-import os
 import pickle
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
@@ -28,7 +29,6 @@ from ssl_bench.files import given_path
 from ssl_bench.hardware import concurrent_runs
 
 ConfigStore.instance().store("schema", Config)
-guard.install()
 # Hydra 1.4 has no older behaviour to choose from, and warns if one is named.
 VERSION_BASE = {"version_base": "1.3"} if version("hydra-core").startswith("1.3.") else {}
 # OmegaConf 2.4 has another name for the function.
@@ -41,8 +41,8 @@ register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
 )
 register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
 register("wandb_tags", wandb.tags, replace=True)
-register("home", os.path.expanduser, replace=True)  # ${home:${paths.outputs}}
 _MISSING = object()
+_OPEN: ContextVar[bool] = ContextVar("_OPEN", default=False)  # Hydra has the folder of the YAML files
 _NO_KEY = r"Could not override '(.+?)'"  # of Hydra's error
 NUMBERS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}  # what group=0.1 may mean
 
@@ -51,11 +51,14 @@ class NoSuchKey(ConfigError):
     """The chosen options have no key of a name; other options may have it."""
 
 
-def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(cfg: Any, choices: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
     """Turn a composed configuration into a plain dict without interpolations.
 
     Its key ``choices`` has the option that was chosen in each group. What the user's own images and weights are is
     found on the disk, and written into it.
+
+    Args:
+        folder: of ``--config-dir``.
 
     Raises:
         ConfigError: an interpolation has no value, a value is missing, a plugin cannot be used, or there are no such
@@ -67,7 +70,7 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
         if "dataset" in cfg:
             found.find_images(cfg, choices)
             found.find_weights(cfg)
-            _find_other_images(cfg)
+            _find_other_images(cfg, folder)
             found.leave_out(cfg, choices)
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
@@ -82,7 +85,7 @@ def resolve(cfg: Any, choices: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _find_other_images(cfg: DictConfig) -> None:
+def _find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:
     """Replace ``evaluate.on``, a dataset's option or a mapping of the option ``dataset`` and keys, by that dataset."""
     given = OmegaConf.to_container(cfg.evaluate).get("on")  # type: ignore[union-attr]
     keys = given if isinstance(given, dict) else {"dataset": given}
@@ -93,8 +96,7 @@ def _find_other_images(cfg: DictConfig) -> None:
     overrides = [f"dataset={keys['dataset']}", *(f"dataset.{k}={v}" for k, v in values.items() if k != "dataset")]
     try:
         check_overrides(overrides)
-        with _hydra():
-            other, choices = _composed(overrides, "train")
+        other, choices = _parts(composed(overrides, folder=folder))
     except (HydraException, ConfigError) as error:
         raise ConfigError(f"evaluate.on: {explain(error, overrides)}") from error
     other.paths.data = cfg.paths.data
@@ -109,20 +111,107 @@ def _find_other_images(cfg: DictConfig) -> None:
                 cfg.evaluate[name].k = node["knn_k"]
 
 
-def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any]:
-    """Compose ``<primary>.yaml`` with overrides, without Hydra's command line.
+def load(overrides: Sequence[str] = (), primary: str = "train", folder: Path | None = None) -> dict[str, Any]:
+    """Compose ``<primary>.yaml`` with overrides and resolve it.
+
+    Args:
+        folder: with further options, of ``--config-dir``.
 
     Raises:
         ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
     """
-    try:
+    with in_sentences(overrides, primary):
         overrides = as_hydra_takes(overrides)
         check_overrides(overrides)
-        with _hydra():
-            return resolve(*_composed(overrides, primary))
-    except (HydraException, ValueError) as error:
+        return resolved(composed(overrides, primary, folder), folder)
+
+
+@contextlib.contextmanager
+def in_sentences(overrides: Sequence[str], primary: str) -> Iterator[None]:
+    """Put what Hydra and OmegaConf raise in the block into a ConfigError.
+
+    Args:
+        overrides, primary: what is composed.
+    """
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         refusal = NoSuchKey if re.search(_NO_KEY, str(error)) else ConfigError
         raise refusal(explain(error, overrides, primary)) from error
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[None]:
+    """Let Hydra find the YAML files in the block, which may stand in another one, or in a program of Hydra's own."""
+    if _OPEN.get():
+        yield
+        return
+    with initialize_config_dir(str(directory()), **VERSION_BASE):
+        token = _OPEN.set(True)
+        try:
+            yield
+        finally:
+            _OPEN.reset(token)
+
+
+def composed(overrides: Sequence[str], primary: str = "train", folder: Path | None = None) -> DictConfig:
+    """Compose ``<primary>.yaml`` with overrides; Hydra's own part is its key ``hydra``.
+
+    Args:
+        folder: with further options, of ``--config-dir``.
+
+    Raises:
+        ConfigError: a file is no YAML, or Hydra's part holds what is refused.
+        HydraException: an override names a key or an option that does not exist, or a value of the wrong type.
+    """
+    place = [f"file://{folder.absolute()}"] if folder else []
+    search = [f"hydra.searchpath=[{quoted(place[0])}]"] if place else []
+    try:
+        with opened():
+            cfg = compose(primary, [*search, *overrides], return_hydra_config=True)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"a YAML file of the configuration cannot be read: {error}") from error
+    if place and cfg.hydra.searchpath == place:
+        cfg.hydra.searchpath = []
+    guard.check_unread(cfg.hydra)
+    return cfg
+
+
+def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
+    """What :func:`composed` gives, without Hydra's own part, as :func:`resolve` gives it."""
+    return resolve(*_parts(cfg), folder)
+
+
+def as_yaml(cfg: DictConfig, part: str, package: str | None, resolve: bool) -> str:
+    """A composed configuration as YAML.
+
+    Args:
+        part: ``job``, ``hydra`` or ``all`` of it.
+        package: only what stands at this key.
+        resolve: replace interpolations by their values.
+
+    Raises:
+        ConfigError: there is no such key.
+    """
+    with open_dict(cfg):
+        for key in list(cfg):
+            if part != "all" and (key == "hydra") != (part == "hydra") and key != (package or "").partition(".")[0]:
+                del cfg[key]
+    node: Any = OmegaConf.select(cfg, package) if package and package != "_global_" else cfg
+    if node is None:
+        raise ConfigError(f"--package={package}: there is no such key: --cfg {part} prints them all")
+    if not OmegaConf.is_config(node):
+        return str(node)
+    head = f"# @package {package}\n" if package else ""
+    return (head + OmegaConf.to_yaml(node, resolve=resolve)).rstrip("\n")
+
+
+def _parts(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
+    """What Hydra composed without Hydra's own part, and the option that was chosen in each group."""
+    choices = dict(cfg.hydra.runtime.choices)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg, choices
 
 
 def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -145,10 +234,9 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         root.evaluate = {"on": None} | config["evaluate"]  # runs of older versions lack it
         choices = dict(config["choices"])
         if "evaluate" in given:
-            with _hydra():
-                composed, chosen = _composed([str(given.pop("evaluate").input_line)], "train")
+            other, chosen = _parts(composed([str(given.pop("evaluate").input_line)]))
             choices |= {"evaluate": chosen.get("evaluate")}
-            evaluators = identity.evaluators(composed.evaluate)
+            evaluators = identity.evaluators(other.evaluate)
             own = identity.evaluators(config["evaluate"])
             settings = {name: value for name, value in config["evaluate"].items() if name not in own}
             root.evaluate = OmegaConf.merge(evaluators, settings)
@@ -172,23 +260,18 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
     return {key: resolved[key] for key in ("evaluate", "paths", "dataset")}
 
 
-def _composed(overrides: Sequence[str], primary: str) -> tuple[DictConfig, dict[str, Any]]:
-    """Hydra's configuration without Hydra's own part, and the option that was chosen in each group."""
-    cfg = compose(primary, list(overrides), return_hydra_config=True)
-    choices = dict(cfg.hydra.runtime.choices)
-    with open_dict(cfg):
-        del cfg["hydra"]
-    return cfg, choices
-
-
 class Composer:
     """Composes many configurations: Hydra composes each combination of groups once, values are set in copies of it.
 
     Hydra takes a tenth of a second for a combination of groups. Setting values takes a few milliseconds, through the
-    same functions as in Hydra. Inside Hydra's own application the configuration folders are those of the application.
+    same functions as in Hydra.
+
+    Args:
+        folder: with further options, of ``--config-dir``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
         self._bases: dict[tuple[str, tuple[str, ...]], tuple[bytes, Mapping[str, Any]]] = {}
 
     def load(self, overrides: Sequence[str], primary: str = "train") -> dict[str, Any]:
@@ -198,29 +281,28 @@ class Composer:
             ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
         """
         try:
-            with _hydra():
-                return self._with_values(overrides, primary)
+            return self._with_values(overrides, primary)
         except (HydraException, OmegaConfBaseException, ValueError):
-            return load(overrides, primary)  # for anything unusual, and for Hydra's own error
+            return load(overrides, primary, self._folder)  # for anything unusual, and for Hydra's own error
 
     def _with_values(self, overrides: Sequence[str], primary: str) -> dict[str, Any]:
-        groups = _groups()
+        known = groups()
         chosen, values = list[str](), list[str]()  # what Hydra has to compose, and what sets a value
         for override in map(as_typed, overrides):
             key = override.partition("=")[0]
             if not re.fullmatch(r"[\w./]+", key) or key.startswith("backbone.args."):  # it adds, removes or moves
                 raise ValueError(override)
-            part = chosen if key in groups or "/" in key or key.startswith("hydra.") else values
+            part = chosen if key in known or "/" in key or key.startswith("hydra.") else values
             part.append(override)
         base = primary, tuple(chosen)
         if base not in self._bases:
-            cfg, options = _composed(chosen, primary)
+            cfg, options = _parts(composed(chosen, primary, self._folder))
             self._bases[base] = pickle.dumps(cfg), options
         pickled, choices = self._bases[base]
         cfg = pickle.loads(pickled)  # ten times faster than a deep copy
         for value in map(_parse, values):
             OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
-        return resolve(cfg, choices)
+        return resolve(cfg, choices, self._folder)
 
 
 @cache
@@ -235,19 +317,6 @@ def _parse(override: str) -> Override:
     if parsed.is_sweep_override():
         raise ValueError(override)
     return parsed
-
-
-def _hydra() -> contextlib.AbstractContextManager[Any]:
-    """Hydra with the folder of the YAML files, unless it was started before."""
-    if GlobalHydra.instance().is_initialized():
-        return contextlib.nullcontext()
-    return initialize_config_dir(str(directory()), **VERSION_BASE)
-
-
-def as_written(overrides: Any) -> list[str]:
-    """Hydra's list of overrides as texts, without resolving interpolations in them."""
-    texts: Any = OmegaConf.to_container(overrides, resolve=False)
-    return list(texts)
 
 
 def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
@@ -276,7 +345,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
         if group == "experiment" and (isinstance(value, list) or override.is_sweep_override()):
             raise ConfigError(f"{line}: each experiment has a grid of its own: start one at a time")
         names = value if isinstance(value, list) and group == "evaluate" else [value]
-        in_question = group in _groups() and not override.is_delete() and not override.is_sweep_override()
+        in_question = group in groups() and not override.is_delete() and not override.is_sweep_override()
         if in_question and not all(isinstance(name, str) for name in names):
             several = "; only evaluate takes a list" if isinstance(value, list) else f", or leave it out by ~{group}"
             if group in NUMBERS and isinstance(value, int | float):
@@ -296,13 +365,13 @@ def _meant(key: str, known: Collection[str]) -> str:
     """`` (did you mean X or Y?)`` for an unknown key: keys of that name in other groups, or one that is similar."""
     group, _, name = key.rpartition(".")
     elsewhere = sorted(other for other in known if other.rpartition(".")[2] == name and other.count(".") < 2)
-    groups = [group] if group in _groups() else sorted(_groups() - {"evaluate"})
-    other_options = [text for each in groups if " " in (text := _key_of_group(each, name))] if not elsewhere else []
+    each_group = [group] if group in groups() else sorted(groups() - {"evaluate"})
+    other_options = [text for each in each_group if " " in (text := _key_of_group(each, name))] if not elsewhere else []
     found = " or ".join([*elsewhere, *other_options])
     return f" (did you mean {found}?)" if found else near(key, known)
 
 
-def _groups() -> set[str]:
+def groups() -> set[str]:
     """Names of the groups of options."""
     return {"experiment", *(entry.name for entry in directory().iterdir() if entry.is_dir())} - {"hydra"}
 
@@ -348,10 +417,9 @@ def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = 
 
 def _keys(overrides: Sequence[str], primary: str) -> set[str]:
     """The groups, and all keys of the configuration with the groups that ``overrides`` choose."""
-    chosen = [override for override in overrides if override.split("=")[0] in _groups() and "," not in override]
+    chosen = [override for override in overrides if override.split("=")[0] in groups() and "," not in override]
     try:
-        with _hydra():
-            config = OmegaConf.to_container(_composed(chosen, primary)[0], resolve=False)
+        config = OmegaConf.to_container(_parts(composed(chosen, primary))[0], resolve=False)
     except HydraException:  # an option of a folder that only --config-dir names
         config = {}
-    return {path for path, _ in guard.leaves(config)} | _groups()
+    return {path for path, _ in guard.leaves(config)} | groups()

@@ -10,8 +10,21 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ssl_bench.config import compose, identity
+from ssl_bench.config import compose, identity, values
 from ssl_bench.config.schema import directory
+
+
+def help_text(root: DictConfig, folder: Path | None) -> str:
+    """What ``--help`` prints of a composed configuration: how to write the command, groups with options, all keys.
+
+    Args:
+        root: as for :func:`explained`.
+        folder: with further options, of ``--config-dir``.
+    """
+    own = {entry.name for entry in folder.iterdir() if entry.is_dir()} - {"hydra"} if folder else set[str]()
+    groups = [f"{group}: {', '.join(values.options(group, folder))}" for group in sorted(compose.groups() | own)]
+    texts = [root.hydra.help.header, "\n".join(groups), explained(root), root.hydra.help.footer]
+    return "\n\n".join(text.strip() for text in texts if text)
 
 
 def explained(root: DictConfig) -> str:
@@ -39,7 +52,7 @@ def explained(root: DictConfig) -> str:
         shown = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n...\n").strip()
         text = f"{f'{key}={shown}':<36}  {meanings.get(key, argument)}"
         blocks[group if group in blocks else ""].append(text.rstrip())
-    return "\n".join(line for block in blocks.values() for line in block).strip().replace("$", "$$")
+    return "\n".join(line for block in blocks.values() for line in block).strip()
 
 
 def _leaves(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any, str]]:
@@ -115,6 +128,3 @@ def _comments(path: Path) -> Iterator[tuple[str, str]]:
                 yield from of(value, f"{name}.")
 
     yield from of(yaml.compose(text), "" if top else f"{path.parent.name}.")
-
-
-compose.register("explained", lambda *, _root_: explained(_root_), replace=True)  # ${explained:} of hydra.help.template

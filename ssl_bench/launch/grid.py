@@ -9,7 +9,6 @@
 """
 
 import os
-import shlex
 import socket
 import sys
 import time
@@ -19,7 +18,6 @@ from typing import Any, NotRequired, TypedDict
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
-from ssl_bench.launch import impossible
 from ssl_bench.launch.lock import start_time
 from ssl_bench.launch.outcome import Job, Outcome, State
 from ssl_bench.record.summary import print_grid
@@ -63,6 +61,7 @@ class Grid(TypedDict):
 
 def begin(
     folder: Path,
+    command: str,
     runs: Sequence[Sequence[str]],
     finished: Mapping[int, Path],
     epochs: Sequence[int | None],
@@ -71,6 +70,7 @@ def begin(
     """Write ``grid.json``, again for a grid to which runs were added.
 
     Args:
+        command: that started the grid.
         runs: overrides of each run.
         finished: directories of the runs that have results already, by number.
         epochs: of each run, which may have gone on to more; None: it trains no network.
@@ -78,23 +78,12 @@ def begin(
     """
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
     process = {"host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
-    command = shlex.join([*sys.argv[0].split(), *sys.argv[1:], *([impossible.SKIP] if left_out else [])])
     content: dict[str, Any] = {"runs": [list(run) for run in runs], "epochs": list(epochs)}
     content |= {"left_out": [list(run) for run in left_out]} if left_out else {}
     content["finished"] = {str(n): str(each) for n, each in finished.items()}
     former: Grid | None = files.read_json(folder / "grid.json", Grid)
     started = former["started"] if former else time.time()
     files.write_json(folder / "grid.json", {"command": command, **process, "started": started, **content})
-
-
-def number_of(folder: Path, overrides: Sequence[str]) -> int:
-    """The number of a run of the grid. A sweep that halves it appends ``halt_at`` to the overrides of a run.
-
-    Raises:
-        ConfigError: ``grid.json`` was removed since :func:`begin`.
-    """
-    runs = _read(folder)[0]
-    return runs.index(list(overrides) if list(overrides) in runs else list(overrides[:-1]))
 
 
 def record(folder: Path, number: int, overrides: Sequence[str], outcome: Outcome) -> None:

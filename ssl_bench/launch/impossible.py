@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from ssl_bench.errors import ConfigError
 
 SKIP = "skip=impossible"
-MOST = 100_000  # runs of a grid
 NAMED, NAMED_VALUES = 3, 4  # reasons in the sentence that refuses a grid, and values of a key
 
 
@@ -26,12 +25,6 @@ def taken_skip(overrides: list[str]) -> bool:
             raise ConfigError(f"{override}: set skip to impossible, which leaves out runs that cannot be")
     overrides[:] = [override for override in overrides if override not in given]
     return bool(given)
-
-
-def check_size(count: int) -> None:
-    """Refuse a grid of too many runs."""
-    if count > MOST:
-        raise ConfigError(f"these are {count:,} runs: a grid has {MOST:,} or fewer: give its keys fewer values")
 
 
 def left(

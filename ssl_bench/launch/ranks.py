@@ -1,12 +1,13 @@
 """The processes of a run: this one, ranks started here, or the ranks of an outer torchrun. All return an Outcome."""
 
 import atexit
+import contextlib
 import os
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,46 +37,46 @@ def launch(
     run_id: str,
     folder: Path,
     command: str | None,
-    work: Callable[[dict[str, Any]], dict[str, float]] | None = None,
     torchrun: bool = False,
     separate: bool = False,
+    quiet: bool = False,
 ) -> Outcome:
     """Carry out a validated run and wait for it.
 
     Args:
         command: as for :func:`ssl_bench.training.engine.train`.
-        work: computes the metrics in this process, without training; None: pre-train and evaluate on ``devices``.
         torchrun: this process is one of the ranks already.
-        separate: use a process of its own even for one device, and print nothing, because other runs share this
-            process and its terminal.
+        separate: use a process of its own even for one device.
+        quiet: print nothing.
     """
-    if work is not None:
-        return compute(work, config, run_id, folder)
     if torchrun:
         die_with(os.getppid())
         return join(config, run_id, folder, command)
-    if config["devices"] == 1 and not separate:
-        return _train(config, run_id, folder, command, local_device(0))
+    if config["devices"] == 1 and separate:
+        return carry_out(train_here, {"the process of the run": (config, run_id, folder, command, quiet)})
     if config["devices"] == 1:
-        return carry_out(_alone, {"the process of the run": (config, run_id, folder, command)})
-    return _start(config, run_id, folder, command, separate)
+        return train_here(config, run_id, folder, command, quiet)
+    return _start(config, run_id, folder, command, quiet)
 
 
 def compute(
-    work: Callable[[dict[str, Any]], dict[str, float]], config: dict[str, Any], run_id: str, folder: Path
+    work: Callable[[dict[str, Any]], dict[str, float]],
+    config: dict[str, Any],
+    run_id: str,
+    folder: Path,
+    quiet: bool = False,
 ) -> Outcome:
     """Carry out a computation that is no training, in this process, and write ``results.json``."""
     device, started, times = torch.device("cpu"), time.monotonic(), {"started": now()}
     commit()  # that of the start
 
-    def computed() -> None:
+    with _outcome(folder, device, quiet) as end:
         metrics = work(config)
         content = {"run_id": run_id, "name": config["name"], "config": config, "metrics": metrics}
         content |= {"environment": environment(device) | times | {"finished": now()}}
         content |= {"seconds": round(time.monotonic() - started, 3)}
         files.write_json(folder / results.NAME, content)
-
-    return _outcome(computed, folder, device)
+    return end[0]
 
 
 def join(
@@ -96,7 +97,7 @@ def join(
     outcome = None
     try:
         done = broadcast(rank() == 0 and results.answers(folder, config))
-        outcome = Outcome(State.DONE_BEFORE) if done else _train(config, run_id, folder, command, device, quiet)
+        outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, run_id, folder, command, quiet, device)
     finally:
         _leave(outcome)
     if meeting is None and rank() > 0 and outcome.state is State.FAILED and LOST not in outcome.reason:
@@ -121,49 +122,52 @@ def _end_at_once(code: int) -> None:
     os._exit(code)
 
 
-def _alone(config: dict[str, Any], run_id: str, folder: Path, command: str | None) -> Outcome:
-    """Train on one device in a process of its own, beside other runs."""
-    torch.set_num_threads(available_cores())
-    return _train(config, run_id, folder, command, local_device(0), quiet=True)
-
-
-def _train(
-    config: dict[str, Any], run_id: str, folder: Path, command: str | None, device: torch.device, quiet: bool = False
+def train_here(
+    config: dict[str, Any],
+    run_id: str,
+    folder: Path,
+    command: str | None,
+    quiet: bool = False,
+    device: torch.device | None = None,
 ) -> Outcome:
-    """Train on this rank."""
+    """Train on this rank; ``device`` None: the first one of this machine."""
+    device = device or local_device(0)
     if config["threads"]:
         torch.set_num_threads(config["threads"])
-    outcome = _outcome(lambda: train(config, run_id, folder, device, command), folder, device, quiet)
+    with _outcome(folder, device, quiet) as end:
+        train(config, run_id, folder, device, command)
     if world() == 1:  # several ranks end with the run, and one that has failed may wait for the others in its GPU
         release_memory(device)
-    return outcome
+    return end[0]
 
 
-def _outcome(work: Callable[[], object], folder: Path, device: torch.device, quiet: bool = False) -> Outcome:
-    """Carry out ``work``. Known errors become the outcome; other errors of several ranks keep their traceback."""
+@contextlib.contextmanager
+def _outcome(folder: Path, device: torch.device, quiet: bool = False) -> Iterator[list[Outcome]]:
+    """Yield a list with the outcome of the block. Known errors become it; others of several ranks are raised."""
+    end = [Outcome(State.DONE)]
     with logging_to(folder if rank() == 0 else None, quiet):
         try:
-            work()
+            yield end
         except Interrupted as stop:
-            return Outcome.interrupted(stop.number)
+            end[0] = Outcome.interrupted(stop.number)
         except Halted as halt:
-            return Outcome(State.HALTED, reason=str(halt))
+            end[0] = Outcome(State.HALTED, reason=str(halt))
         except (ConfigError, RunError) as error:
-            return Outcome.failed(str(error), error.exit_code)
+            end[0] = Outcome.failed(str(error), error.exit_code)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            return Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")
+            end[0] = Outcome.failed(f"{where}{error.strerror or error}; after fixing that, the same command resumes")
         except Exception as error:
             if out_of_memory(error):
                 reason = f"out of memory on {device}: {str(error).splitlines()[0]}"
-                return Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
-            if world() == 1:
-                return Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
-            if _lost_a_rank(error):
+                end[0] = Outcome.failed(f"{reason} Set a smaller batch_size.size or more devices")
+            elif world() == 1:
+                end[0] = Outcome.failed(f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+            elif _lost_a_rank(error):
                 reason = f"rank {rank()} {LOST} ({str(error).splitlines()[0]})"
-                return Outcome.failed(f"{reason}; the same command resumes")
-            raise
-    return Outcome(State.DONE)
+                end[0] = Outcome.failed(f"{reason}; the same command resumes")
+            else:
+                raise
 
 
 def out_of_memory(error: Exception) -> bool:
@@ -206,15 +210,10 @@ def _start(config: dict[str, Any], run_id: str, folder: Path, command: str | Non
     beside = team.share(config["devices"])
     with tempfile.TemporaryDirectory(prefix="ssl-bench-", ignore_cleanup_errors=True) as private:  # of this user only
         meeting = Path(private) / "store" if team.count == 1 else team.rendezvous
-        calls = {}
+        calls, environments = dict[str, Any](), dict[str, Any]()
         for local in range(beside):
-            place = {"RANK": team.index * beside + local, "WORLD_SIZE": config["devices"]}
-            place |= {"LOCAL_RANK": local, "LOCAL_WORLD_SIZE": beside}
-            calls[f"rank {place['RANK']}"] = place, config, run_id, folder, command, quiet, meeting
-        return carry_out(_rank, calls)
-
-
-def _rank(place: dict[str, int], *arguments: Any) -> Outcome:
-    """Entry point of a rank that is started here."""
-    os.environ |= {name: str(number) for name, number in place.items()}
-    return join(*arguments)
+            number = team.index * beside + local
+            place = {"RANK": number, "WORLD_SIZE": config["devices"], "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": beside}
+            environments[f"rank {number}"] = {name: str(value) for name, value in place.items()}
+            calls[f"rank {number}"] = config, run_id, folder, command, quiet, meeting
+        return carry_out(join, calls, environments)

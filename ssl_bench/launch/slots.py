@@ -10,7 +10,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,12 +19,25 @@ from ssl_bench.hardware import visible_gpus
 from ssl_bench.record.streams import waiting
 
 
-@contextlib.contextmanager
-def slot(devices: int, runs_per_gpu: int, count: int) -> Iterator[None]:
-    """Wait for GPUs or cores and reserve them for one run.
+class Slot:
+    """GPUs or cores that are reserved until :meth:`release`, or until this process ends.
 
-    In the block this process and its children see no others: ``CUDA_VISIBLE_DEVICES`` is set or, on a machine without a
-    GPU, the CPU affinity of the process.
+    Attributes:
+        environment: ``CUDA_VISIBLE_DEVICES`` for the process that uses it; empty without GPUs.
+        cores: that this process may use; None: all.
+    """
+
+    def __init__(self, environment: dict[str, str], cores: set[int] | None, locks: Sequence[int]) -> None:
+        self.environment, self.cores, self._locks = environment, cores, locks
+
+    def release(self) -> None:
+        """Give it back."""
+        for lock in self._locks:
+            os.close(lock)
+
+
+def reserve(devices: int, runs_per_gpu: int, count: int, patient: Callable[[], bool] = lambda: True) -> Slot | None:
+    """Reserve GPUs, or cores on a machine without, for one run; wait for them as long as it is ``patient``.
 
     Args:
         devices: GPUs that the run needs.
@@ -34,32 +47,21 @@ def slot(devices: int, runs_per_gpu: int, count: int) -> Iterator[None]:
     Raises:
         ConfigError: the folder of the locks is that of another user.
     """
-    gpus, former = visible_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    cores = set() if gpus or not hasattr(os, "sched_getaffinity") else os.sched_getaffinity(0)
-    locks: dict[str, int] = {}
-    try:
-        if gpus:
-            locks = _reserve("gpu", gpus, runs_per_gpu, devices)
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(locks)
-        elif cores:
-            locks = _reserve("core", [str(core) for core in sorted(cores)], 1, min(count, len(cores)))
-            os.sched_setaffinity(0, {int(core) for core in locks})
-        yield
-    finally:
-        if cores:
-            os.sched_setaffinity(0, cores)
-        elif former is None:
-            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = former
-        for lock in locks.values():
-            os.close(lock)
+    if gpus := visible_gpus():
+        locks = _reserve("gpu", gpus, runs_per_gpu, devices, patient)
+        return Slot({"CUDA_VISIBLE_DEVICES": ",".join(locks)}, None, list(locks.values())) if locks else None
+    if not hasattr(os, "sched_getaffinity"):
+        return Slot({}, None, [])
+    cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
+    locks = _reserve("core", cores, 1, min(count, len(cores)), patient)
+    return Slot({}, {int(core) for core in locks}, list(locks.values())) if locks else None
 
 
-def _reserve(kind: str, names: Sequence[str], per_name: int, count: int) -> dict[str, int]:
+def _reserve(kind: str, names: Sequence[str], per_name: int, count: int, patient: Callable[[], bool]) -> dict[str, int]:
     """Lock ``count`` different names, each of which ``per_name`` runs may share; return the open files by name.
 
-    All are locked at once or none, so that two runs never wait for each other.
+    All are locked at once or none, so that two runs never wait for each other. None are returned once the caller is no
+    longer patient.
     """
     files = {name: [f"{kind}-{name}.{place}" for place in range(per_name)] for name in names}
 
@@ -70,23 +72,23 @@ def _reserve(kind: str, names: Sequence[str], per_name: int, count: int) -> dict
 
     with waiting(sentence):
         while True:
-            everything, locks = _try_lock("all"), dict[str, int]()
-            if everything is None:
-                time.sleep(0.05)
-                continue
-            try:
-                for place in range(per_name):  # the first place of every GPU before the second place of any
-                    for name in names:
-                        if name not in locks and len(locks) < count:
-                            lock = _try_lock(files[name][place])
-                            locks |= {} if lock is None else {name: lock}
-                if len(locks) == count:
-                    return locks
-                for lock in locks.values():
-                    os.close(lock)
-            finally:
-                os.close(everything)
-            time.sleep(0.5)
+            if (everything := _try_lock("all")) is not None:
+                locks = dict[str, int]()
+                try:
+                    for place in range(per_name):  # the first place of every GPU before the second place of any
+                        for name in names:
+                            if name not in locks and len(locks) < count:
+                                lock = _try_lock(files[name][place])
+                                locks |= {} if lock is None else {name: lock}
+                    if len(locks) == count:
+                        return locks
+                    for lock in locks.values():
+                        os.close(lock)
+                finally:
+                    os.close(everything)
+            if not patient():
+                return {}
+            time.sleep(0.5 if everything is not None else 0.05)
 
 
 def _try_lock(name: str) -> int | None:

@@ -1,8 +1,11 @@
 """Workers: the processes in which a run is carried out, one for each rank.
 
 On Linux they are forked in milliseconds from a server that has imported torch (``preloaded.py``). The server ends with
-the process that started it, and its workers end with the server: nothing is left behind however a run ends. Neither
-the server nor a worker that is still starting reacts to the signals that stop a run; a terminal sends them to all.
+the process that started it, and its workers end with the server: nothing is left behind however a run ends. The
+workers of a grid save the state of their runs before. Neither the server nor a worker that is still starting reacts to
+the signals that stop a run; a terminal sends them to all.
+
+The main module of the program is not imported in a worker: a script would start its runs there again.
 """
 
 import contextlib
@@ -13,14 +16,15 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import get_temp_dir
+from types import ModuleType
 from typing import Any, NoReturn
 
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.processes import METHOD, die_with
+from ssl_bench.launch.processes import METHOD, die_with, stop_after
 from ssl_bench.record import streams
 from ssl_bench.signals import STOPPED, release, stops
 
@@ -32,7 +36,11 @@ LOST = "has lost the others"  # in the reason of a worker that failed because an
 # ---- in the process that waits for a run
 
 
-def carry_out(function: Callable[..., Outcome], calls: Mapping[str, Sequence[Any]]) -> Outcome:
+def carry_out(
+    function: Callable[..., Outcome],
+    calls: Mapping[str, Sequence[Any]],
+    environments: Mapping[str, Mapping[str, str]] = {},
+) -> Outcome:
     """Call ``function`` in several processes at once, and wait for all.
 
     They have the environment, CPU affinity and working directory of this one, and are passed its signals. From the
@@ -41,29 +49,19 @@ def carry_out(function: Callable[..., Outcome], calls: Mapping[str, Sequence[Any
     Args:
         function: importable by its name.
         calls: the arguments of each call, which can be pickled, by the name of its process in sentences.
+        environments: variables of a process beside those of this one, by its name.
 
     Returns:
         What the first call returned if all succeed, otherwise why the first process failed or which signal stopped it.
     """
     workers: list[Worker] = []
-    received: list[int] = []
-
-    def pass_on(number: int, frame: Any) -> None:
-        received.append(number)
-        for worker in workers:
-            worker.send(number if len(received) < 3 else signal.SIGKILL)
-
-    former = {number: signal.signal(number, pass_on) for number in stops()}
-    try:
-        _start_server()
-        workers += [Worker(name, function, arguments) for name, arguments in calls.items()]
+    with signals_passed_on(workers) as received:
+        for name, arguments in calls.items():
+            workers.append(Worker(name, function, arguments, environments.get(name, {})))
         for number in list(received):  # that came while the workers started
             for worker in workers:
                 worker.send(number)
         outcome = _joint(_ended(workers))
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
     if received and not outcome.finished:
         return Outcome.interrupted(received[0])
     if received:
@@ -71,7 +69,36 @@ def carry_out(function: Callable[..., Outcome], calls: Mapping[str, Sequence[Any
     return outcome
 
 
-def _start_server() -> None:
+@contextlib.contextmanager
+def signals_passed_on(workers: Collection["Worker"]) -> Iterator[list[int]]:
+    """Pass the signals that stop runs on to ``workers``, and kill them from the third one on; yield the signals."""
+    received: list[int] = []
+
+    def pass_on(number: int, frame: Any) -> None:
+        received.append(number)
+        for worker in list(workers):
+            worker.send(number if len(received) < 3 else signal.SIGKILL)
+
+    former = {number: signal.signal(number, pass_on) for number in stops()}
+    try:
+        yield received
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the main module of this program, which multiprocessing would import in its processes."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def start_server() -> None:
     """Start the server, unless it runs already. Its socket needs a short path, which TMPDIR on a cluster may not be."""
     if METHOD != "forkserver":
         return
@@ -81,7 +108,8 @@ def _start_server() -> None:
         tempfile.tempdir = "/tmp"
     try:
         os.environ["TMPDIR"] = get_temp_dir()  # this process removes it at its end, with what imports leave in it
-        forkserver.ensure_running()
+        with _without_main():
+            forkserver.ensure_running()
     finally:
         tempfile.tempdir = former
         if variable is None:
@@ -93,17 +121,35 @@ def _start_server() -> None:
 class Worker:
     """A process that carries out a call.
 
+    Args:
+        name: of the process in sentences.
+        function, arguments: the call.
+        environment: variables beside those of this process.
+        cores: that it may use; None: those of this process.
+        saves: it outlives this process, to save the state of its run.
+
     Attributes:
         outcome: what it has reported; None if it ended without.
     """
 
-    def __init__(self, name: str, function: Callable[..., Outcome], arguments: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Outcome],
+        arguments: Sequence[Any],
+        environment: Mapping[str, str] = {},
+        cores: set[int] | None = None,
+        saves: bool = False,
+    ) -> None:
+        start_server()
         context: Any = multiprocessing.get_context(METHOD)
         self.name, self.outcome = name, None
         self._report, theirs = context.Pipe(duplex=False)
-        cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-        self.process = context.Process(target=_work, args=(theirs, dict(os.environ), cores, name, function, arguments))
-        self.process.start()
+        cores = cores or (os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None)
+        call = (theirs, {**os.environ, **environment}, cores, saves, name, function, arguments)
+        self.process = context.Process(target=_work, args=call)
+        with _without_main():
+            self.process.start()
         theirs.close()
 
     def channels(self) -> list[Any]:
@@ -170,12 +216,17 @@ def _work(
     report: Connection,
     environment: Mapping[str, str],
     cores: set[int] | None,
+    saves: bool,
     name: str,
     function: Callable[..., Outcome],
     arguments: Sequence[Any],
 ) -> NoReturn:
     """Carry out a call, report its outcome and exit."""
-    die_with(os.getppid())
+    if saves:
+        os.setpgrp()  # the process of the grid passes on the signals of a terminal
+        stop_after(os.getppid())
+    else:
+        die_with(os.getppid())
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None  # of this environment, no longer of the server

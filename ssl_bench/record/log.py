@@ -16,6 +16,11 @@ class _LogFile(logging.FileHandler):
         raise  # the error that is being handled
 
 
+def is_quiet() -> bool:
+    """Whether messages go to a file only, because other runs share the terminal."""
+    return bool(log.handlers) and all(isinstance(handler, _LogFile) for handler in log.handlers)
+
+
 @contextlib.contextmanager
 def logging_to(folder: Path | None, quiet: bool = False) -> Iterator[None]:
     """Send the package's messages to ``train.log`` in ``folder`` and, unless ``quiet``, to the terminal.

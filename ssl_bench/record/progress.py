@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ssl_bench.record.log import is_quiet
+
 log = logging.getLogger("ssl_bench")
 
 PAUSE = 10.0  # seconds between two lines, without a terminal
@@ -33,7 +35,7 @@ class Progress:
         self._task: Any = None
 
     def __enter__(self) -> "Progress":
-        if self.shown and sys.stdout.isatty():
+        if self.shown and sys.stdout.isatty() and not is_quiet():
             from rich.progress import BarColumn, Progress, TextColumn
 
             columns = [TextColumn("epoch {task.fields[epoch]}"), BarColumn(None), TextColumn("{task.fields[text]}")]

@@ -133,14 +133,18 @@ def _mean_and_deviation(values: Sequence[float], name: str) -> str:
     return f"{scale * mean(values):{form}}{over}{unit}"
 
 
-def one_line(folder: Path, config: Mapping[str, Any]) -> str:
-    """A finished run in one line, with the evaluations that ``config`` asks for."""
+def short(folder: Path, config: Mapping[str, Any]) -> str:
+    """The numbers of a finished run, such as ``knn 64.2%  linear 81.0%  12 s``, by what ``config`` asks for."""
     results = read(folder)
     if results is None:  # removed or damaged meanwhile
         return str(folder)
-    metrics = evaluations.of(evaluations.entries(results), config)
-    top1 = [f"{k} {100 * v:.1f}%" for k, v in metrics.items() if k in ("knn/top1", "linear/top1")]
-    return ", ".join([*top1, _end(results, config, folder)])
+    if "evaluate" not in config:
+        numbers = [f"{name} {value:.4g}" for name, value in results["metrics"].items()]
+    else:
+        metrics = evaluations.of(evaluations.entries(results), config)
+        top1 = {name: value for name, value in metrics.items() if name in _accuracies(metrics) and "/top1" in name}
+        numbers = [f"{name.removesuffix('/top1')} {100 * value:.1f}%" for name, value in top1.items()]
+    return "  ".join([*numbers, f"{results['seconds']:.0f} s"])
 
 
 def _end(results: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> str:

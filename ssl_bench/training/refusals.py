@@ -85,11 +85,16 @@ def identical(config: Mapping[str, Any], keys: Sequence[str]) -> str:
     return json.dumps([seedless(config.get(key)) for key in keys], sort_keys=True, default=str)
 
 
-def refusals(configs: Sequence[dict[str, Any]], here: bool) -> list[ConfigError | None]:
+def refusals(
+    configs: Sequence[dict[str, Any]],
+    here: bool,
+    ranks: Callable[[dict[str, Any]], int] = lambda config: config["devices"],
+) -> list[ConfigError | None]:
     """Why each of some runs cannot be; None for one that can.
 
     Args:
-        here: this machine carries them out, each with all its processes.
+        here: this machine carries them out.
+        ranks: how many of a run's processes it has then.
     """
     known: dict[str, dict[str, Any]] = {}
     found: list[ConfigError | None] = [None] * len(configs)
@@ -98,7 +103,7 @@ def refusals(configs: Sequence[dict[str, Any]], here: bool) -> list[ConfigError 
         config = configs[number]
         try:
             schema.check(config)
-            _Checked(config, known).validate(config["devices"] if here else None)
+            _Checked(config, known).validate(ranks(config) if here else None)
         except ConfigError as error:
             found[number] = ConfigError(str(error))  # a new one: the error keeps the networks in its traceback
     return found

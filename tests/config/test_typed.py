@@ -8,11 +8,11 @@ import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from ssl_bench.commands.sweeper import values
 from ssl_bench.config.build import _signature, located
 from ssl_bench.config.compose import Composer, directory, load
 from ssl_bench.config.schema import check
 from ssl_bench.config.typed import TEXT_KEY, as_typed
+from ssl_bench.config.values import values
 from ssl_bench.errors import ConfigError
 from tests.door.door import enter, refuses
 

@@ -4,13 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 
 from ssl_bench import __version__
 from ssl_bench.commands import table
-from ssl_bench.commands.sweeper import GridSweeper
 from ssl_bench.hardware import available_cores
 from tests.door.door import enter, refuses
 
@@ -120,7 +118,13 @@ REFUSED = {
     "train -m 'seed=glob(*)'": "seed=glob(*): there is no such option: write the values",
     "train -m seed=0,1 hydra.sweeper=x": "hydra.sweeper=x: leave it out: write hydra/sweeper=NAME",
     "train -m seed=0,1 hydra/launcher=local hydra.launcher.n_jobs=0": "hydra.launcher.n_jobs=0: 1 or more",
-    "train -m seed=0,1 hydra/launcher=local hydra.launcher.prefer=x": "hydra.launcher: prefer=x",
+    "train -m seed=0,1 hydra/launcher=local hydra.launcher.prefer=x": "there is no key hydra.launcher.prefer",
+    "train -m seed=0,1 hydra/launcher=local,slurm": "hydra/launcher=local,slurm: set one value",
+    "train -m seed=0,1 hydra/launcher=joblib": "hydra/launcher=joblib: set hydra/launcher to",
+    "train hydra/launcher=local": "hydra/launcher=local is for the runs of a grid: add -m",
+    "train --info": "--info is no flag any more: --cfg hydra --package hydra.runtime",
+    "train --hydra-help": "--hydra-help is no flag any more",
+    "train --cfg job --package nowhere": "--package=nowhere: there is no such key",
     # experiments
     "train experiment=nope": "experiment=nope: no such option; set experiment to one of dcl/fig1",
     "train experiment=dcl": "experiment=dcl: no such option; set experiment to one of dcl/table1_imagenet100",
@@ -160,7 +164,6 @@ HELP = {
     "": "usage: ssl-bench <command>",
     "help status": "usage: ssl-bench status",
     "train --help": "ssl-bench train [group=option]",
-    "train --hydra-help": "See https://hydra.cc for more info.",
     "mi --help": "ssl-bench mi",
     "train experiment=dcl/fig3a --package loss --cfg job": "_target_: ssl_bench.objective.losses.InfoNCE",
     "--version": f"ssl-bench {__version__}\n",
@@ -231,20 +234,6 @@ def test_a_job_that_slurm_refuses_is_one_sentence(
     assert answer.code == 2 and answer.err.splitlines()[-1].startswith(reason), answer
 
 
-def test_a_launcher_starts_no_more_processes_than_runs() -> None:
-    class Launcher:
-        joblib: ClassVar[dict[str, int]] = {"n_jobs": 500}
-
-        def launch(self, runs: list[list[str]], initial_job_idx: int) -> list[Any]:
-            return []
-
-    grid = GridSweeper(None, None)
-    grid.launcher, grid.jobs = Launcher(), 500
-    for count in (2, 3):  # fewer at first do not limit those that follow
-        grid.launch([[f"seed={seed}"] for seed in range(count)])
-        assert grid.launcher.joblib["n_jobs"] == count
-
-
 # ---- completion
 
 CANDIDATES = {
@@ -253,6 +242,9 @@ CANDIDATES = {
     "ssl-bench train -m loss=dcl,infon": ["loss=dcl,infonce"],
     "ssl-bench train evaluate=[knn,geo": ["evaluate=[knn,geometry"],
     "ssl-bench train  optimizer.sch": ["optimizer.schedule="],
+    "ssl-bench train framework=moco_v2 negatives": ["negatives.", "negatives="],
+    "ssl-bench train optimizer=adam optimizer.bet": ["optimizer.betas="],
+    "ssl-bench mi evalu": ["evaluate=", "evaluations="],
     "ssl-bench train experiment=dcl/fig3": ["experiment=dcl/fig3a", "experiment=dcl/fig3b"],
     "ssl-bench train --config-d": ["--config-dir"],
     "ssl-bench train zzz": [],

@@ -29,11 +29,11 @@ ATTACKS = {
     "train ~loss._target_": "loss no _target_",
     "train evaluate=[] '+evaluate.x={_target_: os.system}'": "evaluate.x._target_=os.system Evaluator",
     "weight temperature._target_=os.system": "temperature._target_=os.system Temperature",
-    # what Hydra would make
+    # what Hydra would make, or what nothing reads
     f"train '+hydra.callbacks.x._target_={RUN}' '+hydra.callbacks.x.command=touch X'": "hydra.callbacks leave it out",
-    f"train hydra.launcher._target_={RUN}": f"hydra.launcher._target_={RUN} BasicLauncher",
-    f"train -m seed=0,1 hydra/launcher=local +hydra.launcher.x._target_={RUN}": "hydra.launcher.x._target_",
-    f"train -m seed=0,1 hydra.sweeper._target_={RUN}": f"hydra.sweeper._target_={RUN} BasicSweeper",
+    f"train hydra.launcher._target_={RUN}": f"hydra.launcher._target_={RUN}: leave it out",
+    f"train -m seed=0,1 hydra/launcher=local +hydra.launcher.x._target_={RUN}": "there is no key hydra.launcher.x",
+    f"train -m seed=0,1 hydra.sweeper._target_={RUN}": f"hydra.sweeper._target_={RUN}: leave it out",
     "train +hydra.job.env_set.LD_PRELOAD=evil.so": "hydra.job.env_set in the shell",
     "train '+hydra.job_logging.handlers.x={class: subprocess.Popen}'": "hydra.job_logging train.log",
     # a plugin that nobody allowed

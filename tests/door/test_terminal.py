@@ -32,7 +32,7 @@ def finished_grid(runs: list[list[str]], values: list[float], metric: str = "knn
         config: dict[str, Any] = {"evaluate": {"knn": {}}}
         results = {"run_id": str(number), "config": config, "metrics": {metric: value}, "seconds": 1.0}
         (finished[number] / "results.json").write_text(json.dumps(results))
-    grid.begin(folder, runs, finished, [None] * len(runs))
+    grid.begin(folder, "ssl-bench train -m", runs, finished, [None] * len(runs))
     return folder
 
 

@@ -13,18 +13,17 @@ import torch
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores, concurrent_runs, visible_gpus
-from ssl_bench.launch.slots import slot
+from ssl_bench.launch.slots import reserve
 
 # Takes a slot and prints its GPUs and cores, as if torch saw all GPUs that the variable names.
 HOLDER = """
 import os, sys, time
 from ssl_bench.launch import slots
-from ssl_bench.launch.slots import slot
 if "CUDA_VISIBLE_DEVICES" in os.environ:
     slots.visible_gpus = lambda: os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-with slot(*map(int, sys.argv[1:4])):
-    print(os.environ.get("CUDA_VISIBLE_DEVICES"), sorted(os.sched_getaffinity(0)), flush=True)
-    time.sleep(60)
+slot = slots.reserve(*map(int, sys.argv[1:4]))
+print(slot.environment.get("CUDA_VISIBLE_DEVICES"), sorted(slot.cores or []), flush=True)
+time.sleep(60)
 """
 
 
@@ -102,8 +101,8 @@ def test_locks_in_the_folder_of_another_user_are_refused(
         folder.chmod(0o777)
     else:
         os.chown(folder, 65534, 65534)
-    with pytest.raises(ConfigError, match=f"{folder} is no folder that only you can write to"), slot(1, 1, 1):
-        pass
+    with pytest.raises(ConfigError, match=f"{folder} is no folder that only you can write to"):
+        reserve(1, 1, 1)
     assert list(folder.iterdir()) == []
 
 
@@ -113,5 +112,7 @@ def test_a_variable_alone_is_no_gpu(named: str, monkeypatch: pytest.MonkeyPatch)
     """Slurm sets it on machines without one: two GPUs of one name would be waited for without an end."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     assert visible_gpus() == [] and concurrent_runs(2, 1) == max(1, available_cores() // 2)
-    with slot(2, 1, 2):
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == named
+    slot = reserve(2, 1, 2)
+    assert slot is not None and slot.environment == {} and slot.cores
+    assert reserve(2, 1, 2, patient=lambda: False) is None  # its cores are taken
+    slot.release()

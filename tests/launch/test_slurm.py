@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from hydra.core.utils import JobStatus
 
 from ssl_bench import files
 from tests.conftest import SMALL, only_run
@@ -158,7 +157,8 @@ def test_a_run_on_two_nodes_resumes_after_its_first_node_has_failed(nodes: list[
     assert process.returncode == 0 and "1 run: 1 trained, 0 done before, 0 failed" in printed, printed
     assert job_is("Restarts=1", job)
     assert_resumed_with_the_same_bits(run, reference)
-    assert [pickle.loads(path.read_bytes())[1].status for path in results] == [JobStatus.COMPLETED] * 2
+    ends = [pickle.loads(path.read_bytes()) for path in results]
+    assert [(how, outcome.state.value) for how, outcome in ends] == [("success", "done")] * 2
 
 
 def test_the_batch_script_saves_and_requeues_a_run_under_torchrun(reference: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.slots import slot
-from ssl_bench.launch.workers import carry_out
+from ssl_bench.launch.slots import Slot, reserve
+from ssl_bench.launch.workers import Worker, carry_out
 from ssl_bench.signals import Interrupt
 from tests.conftest import SMALL
 from tests.launch.test_grid import LOCAL, results, training_processes
@@ -47,8 +47,11 @@ def tell(name: str) -> Outcome:
     return Outcome(State.DONE, reason=json.dumps(facts[name]()))
 
 
-def fact(name: str) -> Any:
-    outcome = in_worker(tell, name)
+def fact(name: str, slot: Slot | None = None) -> Any:
+    place = (slot.environment, slot.cores) if slot else ({}, None)
+    worker = Worker("the process of the run", tell, (name,), *place)
+    wait_for(worker.over)
+    outcome = worker.verdict
     assert outcome.state is State.DONE, outcome
     return json.loads(outcome.reason)
 
@@ -108,13 +111,13 @@ def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
     monkeypatch.setattr(sys, "argv", ["ssl-bench train", "seed=3"])
     rest = [str(tmp_path), ["ssl-bench train", "seed=3"]]
     if not torch.cuda.is_available():
-        with slot(1, 1, 1):
-            assert fact("surroundings") == [cores[:1], None, *rest]
+        slot = reserve(1, 1, 1)
+        assert slot is not None and fact("surroundings", slot) == [cores[:1], None, *rest]
+        slot.release()
     assert fact("surroundings") == [cores, None, *rest]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7a")
     monkeypatch.setattr("ssl_bench.launch.slots.visible_gpus", lambda: ["5", "GPU-7a"])
-    with slot(1, 1, 1):
-        assert fact("surroundings") == [cores, "5", *rest]
+    assert fact("surroundings", reserve(1, 1, 1)) == [cores, "5", *rest]
     assert fact("surroundings") == [cores, "5,GPU-7a", *rest]
 
 

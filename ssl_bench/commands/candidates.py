@@ -1,0 +1,59 @@
+"""What the Tab key can complete in the arguments of a command: flags, tables, groups, options and keys."""
+
+import argparse
+import os
+from collections.abc import Iterator
+
+import argcomplete
+
+from ssl_bench.errors import ConfigError
+
+COMPOSED = dict.fromkeys(("train", "evaluate", "prepare", "reproduce"), "train") | {"mi": "mi", "weight": "weight"}
+
+
+def answer(parser: argparse.ArgumentParser) -> None:
+    """Print the candidates for the arguments of a command, and exit."""
+    words = [action for action in parser._actions if not action.option_strings and action.choices is None]
+    for action in words or [parser.add_argument("overrides", nargs="*")]:
+        action.completer = _candidates  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def _candidates(prefix: str, parser: argparse.ArgumentParser, **_: object) -> Iterator[str]:
+    """Tables, groups, options and keys that begin with ``prefix``."""
+    command = parser.prog.split()[-1]
+    if command in ("table", "figure", "reproduce", "replicate"):
+        from ssl_bench.papers import tables
+
+        yield from (table.name for table in tables.every() if command != "figure" or table.x)
+        for paper in tables.papers():
+            if claims := tables.claims(paper):
+                yield from (f"{paper}/claims", *(claim.name for claim in claims))
+        yield from ("row=", "col=", "paths.outputs=")
+    if command in COMPOSED:
+        yield from _overrides(prefix, COMPOSED[command])
+
+
+def _overrides(prefix: str, primary: str) -> Iterator[str]:
+    """Groups and keys, or the options of a group, also of a list of them: ``loss=dcl,infonce`` ``evaluate=[knn,``."""
+    from ssl_bench.commands import experiments
+    from ssl_bench.config import compose, guard, values
+
+    experiments.register()
+    key, equals, value = prefix.partition("=")
+    if equals and key in compose.groups():
+        listed = value[: max(value.rfind(","), value.rfind("[")) + 1]
+        yield from (f"{key}={listed}{option}" for option in values.options(key))
+        return
+    others = [word for word in os.environ["COMP_LINE"].split()[2:] if "=" in word and word != prefix]
+    try:
+        cfg = compose.composed([word for word in others if "," not in word], primary)
+    except (ConfigError, compose.HydraException):  # a word that is not finished
+        return
+    yield from (f"{group}=" for group in compose.groups())
+    for path, given in guard.leaves(compose.OmegaConf.to_container(cfg, resolve=False)):
+        if equals:
+            yield from [f"{path}={given}"] if path == key else []
+        elif path.startswith(prefix) and not path.endswith("_target_"):
+            part, dot, _ = path.removeprefix(prefix).partition(".")
+            yield f"{prefix}{part}{dot or '='}"

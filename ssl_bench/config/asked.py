@@ -1,0 +1,80 @@
+"""What the overrides of a command ask for: a run or a grid, in which way, and where it is carried out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from ssl_bench.config import compose, guard, values
+from ssl_bench.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command asks for.
+
+    Attributes:
+        primary: its configuration, such as ``train``.
+        given: its overrides, as Hydra takes them.
+        folder: with further options, of ``--config-dir``.
+        cfg: composed with the overrides that have one value; Hydra's own part is its key ``hydra``.
+        many: it is a grid.
+        where, launcher: ``basic``, ``local`` or ``slurm``, with its settings.
+        by, sweeper: ``basic``, ``halving`` or ``optuna``, with its settings.
+        space: the overrides of the runs by their keys, with those of ``hydra.sweeper.params``.
+    """
+
+    primary: str
+    given: list[str]
+    folder: Path | None
+    cfg: DictConfig
+    many: bool
+    where: str
+    launcher: dict[str, Any]
+    by: str
+    sweeper: dict[str, Any]
+    space: dict[str, Override]
+
+    @classmethod
+    def of(cls, overrides: Sequence[str], primary: str, folder: Path | None, multirun: bool) -> "Asked":
+        """Read the overrides of a command; an experiment can ask for a grid, too.
+
+        Raises:
+            ConfigError: an override cannot be used, or has several values and is not of a grid.
+        """
+        given = compose.as_hydra_takes(overrides)
+        with compose.in_sentences(given, primary):
+            compose.check_overrides(given)
+            parsed = values.parsed(given)
+            fixed = [str(each.input_line) for each in parsed if not each.is_sweep_override()]
+            for each in parsed:
+                if each.is_hydra_override() and each.is_sweep_override():
+                    raise ConfigError(f"{each.input_line}: set one value: it is that of all runs")
+            cfg = compose.composed(fixed, primary, folder)
+            many = multirun or cfg.hydra.mode is RunMode.MULTIRUN
+            if not many and len(fixed) < len(parsed):
+                compose.composed(given, primary, folder)  # is refused
+            where, launcher = guard.settings(cfg.hydra, "launcher")
+            by, sweeper = guard.settings(cfg.hydra, "sweeper")
+            params = values.parsed(f"{key}={each}" for key, each in (sweeper.get("params") or {}).items())
+        for key, name in {"launcher": where, "sweeper": by}.items():
+            if name != "basic" and not many:
+                raise ConfigError(f"hydra/{key}={name} is for the runs of a grid: add -m, or leave it out")
+        runs = [*params, *(each for each in parsed if not each.is_hydra_override())]
+        space = {each.get_key_element(): each for each in runs}  # of a key, the last one counts
+        width = sweeper.get("n_jobs") or launcher.get("n_jobs", launcher.get("array_parallelism", 1))
+        return cls(primary, given, folder, cfg, many, where, launcher, by, {**sweeper, "n_jobs": width}, space)
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """The overrides of a single run, as they were given."""
+        return tuple(each for each in self.given if not each.lstrip("+~").startswith(("hydra.", "hydra/")))
+
+    @property
+    def swept(self) -> list[str]:
+        """The keys with several values."""
+        return [key for key, override in self.space.items() if override.is_sweep_override()]

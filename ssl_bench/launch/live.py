@@ -1,0 +1,131 @@
+"""What a person sees of a grid while it trains: one line for the runs that train, with the time left of the whole.
+
+On a terminal and in a notebook the line is renewed each second, anywhere else it is printed each minute.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.plan import Plan
+from ssl_bench.launch.run import Run
+from ssl_bench.record.progress import clock
+from ssl_bench.record.summary import short
+
+MINUTE = 60.0  # seconds between two lines in a file
+TAIL = 2**14  # bytes at the end of metrics.jsonl that have its last row
+
+
+class Live:
+    """Context manager that shows what trains."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.left = plan, 0
+        self._runs = dict[int, Run]()  # that may be training
+        self._since, self._done, self._began = time.monotonic(), 0.0, time.time()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+
+    def __enter__(self) -> "Live":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def expect(self, runs: Sequence[Run]) -> None:
+        """These runs start next."""
+        self._runs, self.left = {run.number: run for run in runs}, len(runs)
+
+    def seen(self, end: tuple[Run, Outcome]) -> tuple[Run, Outcome]:
+        """Say how a run has ended, unless another process is training it; return the run and its outcome."""
+        (run, outcome), plan = end, self.plan
+        if outcome.state is not State.HELD:
+            self._runs.pop(run.number, None)
+            self.left, self._done, plan.ended = self.left - 1, self._done + 1.0, plan.ended + 1
+            place = f"{plan.ended} of {max(plan.ended, plan.total)}"
+            print("  ".join(filter(None, (place, plan.label(run), told(run, outcome)))), flush=True)
+        return end
+
+    def _renew(self) -> None:
+        with _line() as (show, pause):
+            while not self._over.wait(pause):
+                if text := self._text():
+                    show(text)
+
+    def _text(self) -> str:
+        """The line; empty if no run has trained a step yet."""
+        runs = {run: row for run in list(self._runs.values()) if (row := last_row(run.folder, self._began))}
+        if not runs:
+            return ""
+        parts = {run: _part(run.config, row) for run, row in runs.items()}
+        done = self._done + sum(parts.values())
+        left = (self.left + self._done - done) * (time.monotonic() - self._since) / done if done > 0.02 else None
+        run, row = next(iter(runs.items()))
+        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        time_left = f", about {clock(left)} left" if left is not None else ""
+        return f"{self.plan.label(run)}  {parts[run]:.0%}  loss {row['loss']:.4f}{more}  ({self.left} to go{time_left})"
+
+
+@contextlib.contextmanager
+def _line() -> Iterator[tuple[Callable[[str], object], float]]:
+    """A function that shows a line in place of the one before it, and seconds between two calls."""
+    if sys.stdout.isatty():
+        from rich.live import Live as Terminal
+        from rich.text import Text
+
+        with Terminal(auto_refresh=False, transient=True) as terminal:
+            yield lambda text: terminal.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True), 1.0
+    elif "ipykernel" in sys.modules:
+        from IPython.display import Pretty, display
+
+        handle: Any = display(Pretty(""), display_id=True)
+        yield lambda text: handle.update(_Plain(text)), 1.0
+        handle.update(_Plain(""))
+    else:
+        yield lambda text: print(text, flush=True), MINUTE
+
+
+class _Plain(str):
+    """A text that a notebook shows without quotes."""
+
+    __repr__ = str.__str__
+
+
+def _part(config: Mapping[str, Any], row: Mapping[str, Any]) -> float:
+    """The share of its training that a run has done at a row of its metrics."""
+    steps, epochs = config["max_steps"], config["halt_at"] or config["epochs"]
+    return min(1.0, max(row["epoch"] / epochs, row["step"] / steps if steps else 0.0))
+
+
+def told(run: Run, outcome: Outcome) -> str:
+    """How a run ended: its results, or why it has none."""
+    before = "done before  " if outcome.state is State.DONE_BEFORE else ""
+    if outcome.finished and outcome.folder:
+        return before + short(Path(outcome.folder), run.config)
+    return f"failed: {outcome.reason}" if outcome.state is State.FAILED else outcome.reason or outcome.state.value
+
+
+def last_row(folder: Path, since: float) -> dict[str, Any] | None:
+    """The last row of a training that has written one since a time, in seconds of the epoch; else None."""
+    try:
+        with open(folder / "metrics.jsonl", "rb") as file:
+            status = os.fstat(file.fileno())
+            file.seek(max(0, status.st_size - TAIL))
+            lines = file.read().split(b"\n")[:-1] if status.st_mtime >= since else []
+    except OSError:
+        return None
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and {"step", "epoch", "loss"} <= row.keys():
+                return row
+    return None

@@ -1,0 +1,139 @@
+"""The runs of a command: composed, looked for on the disk and checked, all before the first one starts."""
+
+import itertools
+import math
+import os
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ssl_bench.config import compose, values
+from ssl_bench.config.asked import Asked
+from ssl_bench.config.found import find_prepared
+from ssl_bench.errors import ConfigError, unwritable
+from ssl_bench.files import given_path
+from ssl_bench.launch import grid, impossible
+from ssl_bench.launch.run import Run, Work
+from ssl_bench.record import folders, results
+
+MANY = 300  # runs that take some seconds to check
+Check = Callable[[dict[str, Any]], None]  # raises ConfigError for invalid values
+Refusals = Callable[[Sequence[dict[str, Any]]], list[ConfigError | None]]
+
+
+class Plan:
+    """The runs of one command, in their order.
+
+    Args:
+        asked: what the command asks for.
+        command: its name and flags, for the commands of single runs.
+        check: of the values of a configuration.
+        refusals: why each of some configurations cannot be carried out.
+        work: as for :class:`ssl_bench.launch.run.Run`.
+        skip: leave out runs that cannot be.
+
+    Attributes:
+        runs: by their overrides.
+        left_out: overrides of runs that cannot be.
+        folder: of the grid; None: it has not begun, and nothing is written.
+        ended, total: runs that have ended, of those that will.
+        closing: what is printed at the end.
+    """
+
+    def __init__(
+        self, asked: Asked, command: Sequence[str], check: Check, refusals: Refusals, work: Work | None, skip: bool
+    ) -> None:
+        self.asked, self.command, self.work, self.skip = asked, command, work, skip
+        self._check, self._refusals, self._typed = check, refusals, ""
+        self._composer = compose.Composer(asked.folder)
+        self.runs, self.left_out = dict[tuple[str, ...], Run](), dict[tuple[str, ...], None]()
+        self.folder: Path | None = None
+        self.ended, self.total, self.closing = 0, 0, ""
+
+    def begin(self, typed: str) -> None:
+        """Let the grid have a folder, with the command that was typed in ``grid.json``."""
+        outputs = given_path(str(self.asked.cfg.paths.outputs))
+        self.folder = outputs / ".sweeps" / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
+        self._typed = typed
+
+    def compose(self, overrides: tuple[str, ...]) -> Run:
+        """Compose a run and look for its results.
+
+        Raises:
+            ConfigError: an override cannot be used.
+        """
+        try:
+            return self.run(overrides, self._composer.load(overrides, self.asked.primary))
+        except compose.NoSuchKey as error:  # the options of this run lack a key that those of others may have
+            return Run(overrides, {}, Path(), "", refusal=error)
+
+    def run(self, overrides: tuple[str, ...], config: dict[str, Any]) -> Run:
+        """The run of a resolved configuration."""
+        try:
+            self._check(config)
+        except ConfigError as error:
+            return Run(overrides, config, Path(), "", refusal=error)
+        config = find_prepared(config)
+        folder, command = folders.find(config), shlex.join(["ssl-bench", *self.command, *overrides])
+        return Run(overrides, config, folder, command, self.work, results.answers(folder, config))
+
+    def label(self, run: Run) -> str:
+        """The overrides that distinguish a run from the others."""
+        keys = self.asked.swept
+        named = [override for override in run.overrides if override.partition("=")[0] in keys]
+        return " ".join(named or run.overrides)
+
+    def refused(self, runs: Sequence[Run]) -> dict[int, ConfigError]:
+        """Why runs cannot be, by their place in ``runs``; those that have their results are not checked."""
+        refused = {place: run.refusal for place, run in enumerate(runs) if run.refusal}
+        left = [place for place, run in enumerate(runs) if not (run.done or run.refusal)]
+        found = self._refusals([runs[place].config for place in left]) if left else []
+        refused |= {place: error for place, error in zip(left, found, strict=True) if error}
+        return dict(sorted(refused.items()))
+
+    def add(self, runs: Sequence[Run]) -> list[Run]:
+        """Add runs, unless they are there already, and write ``grid.json``; return them as they are in the grid."""
+        for run in runs:
+            if run.overrides not in self.runs:
+                self.runs[run.overrides] = replace(run, grid=self.folder, number=len(self.runs))
+        if self.folder is not None:
+            finished = {run.number: run.folder for run in self.runs.values() if run.done}
+            epochs = [run.config.get("epochs") for run in self.runs.values()]
+            typed = f"{self._typed} {impossible.SKIP}" if self.left_out else self._typed
+            try:
+                grid.begin(self.folder, typed, list(self.runs), finished, epochs, list(self.left_out))
+            except OSError as error:
+                raise unwritable(error) from error
+        return [self.runs[run.overrides] for run in runs]
+
+    def every(self, check: Check = lambda config: None) -> list[Run]:
+        """Add every combination of the values of the keys, those that can be.
+
+        Args:
+            check: raises ConfigError for a configuration that the search cannot use.
+
+        Raises:
+            ConfigError: the configuration of a run cannot be used.
+        """
+        space, own = self.asked.space.values(), self.asked.folder
+        count = math.prod(values.length(override, own) for override in space)
+        values.check_size(count)
+        if count > MANY:
+            print(f"checking {count} runs", flush=True)
+        each = (values.values(override, own) for override in space)
+        runs = [self.compose(overrides) for overrides in dict.fromkeys(itertools.product(*each))]
+        if all(isinstance(run.refusal, compose.NoSuchKey) for run in runs) and runs[0].refusal:  # a key of no run
+            raise runs[0].refusal
+        for run in runs:
+            if not run.refusal:
+                check(run.config)
+        refused = self.refused(runs)
+        possible = impossible.left([run.overrides for run in runs], refused, self.skip)
+        self.left_out |= {runs[place].overrides: None for place in refused}
+        added = self.add([runs[place] for place in possible])
+        if done := sum(run.done for run in added):
+            print(f"{done} of {len(added)} runs are done already", flush=True)
+        return added

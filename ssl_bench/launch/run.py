@@ -1,0 +1,192 @@
+"""Carry out one run in this process: from its configuration to an outcome."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ssl_bench import files
+from ssl_bench.config.found import find_prepared
+from ssl_bench.errors import ConfigError
+from ssl_bench.hardware import available_cores, visible_gpus
+from ssl_bench.launch import grid
+from ssl_bench.launch.lock import locked, remove_locks
+from ssl_bench.launch.nodes import forget_result, nodes, restarted, under_torchrun
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.record import folders
+from ssl_bench.record.metrics import show_agent
+from ssl_bench.record.results import Config, answers
+from ssl_bench.record.summary import print_run
+
+Work = Callable[[dict[str, Any]], dict[str, float]]  # metrics of a configuration
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run, alone or in a grid. It can be pickled.
+
+    Attributes:
+        overrides: of the command line, with one value each.
+        config: resolved; empty if it cannot be composed.
+        folder: its directory, which need not exist.
+        command: the command that carries out this run alone.
+        work: computes the metrics of a configuration in this process; None: pre-train and evaluate on ``devices``.
+        done: it has its results.
+        refusal: why it cannot be.
+        grid: the folder of its grid; None: it is alone.
+        number: in its grid.
+    """
+
+    overrides: tuple[str, ...]
+    config: dict[str, Any]
+    folder: Path
+    command: str
+    work: Work | None = None
+    done: bool = False
+    refusal: ConfigError | None = None
+    grid: Path | None = None
+    number: int = 0
+
+    def until(self, epoch: int) -> "Run":
+        """This run, which halts after an epoch."""
+        return replace(self, config=self.config | {"halt_at": epoch}, command=f"{self.command} halt_at={epoch}")
+
+    def record(self, outcome: Outcome) -> None:
+        """Write the outcome to the folder of the grid, if it is in one."""
+        if self.grid is not None and nodes().index == 0:
+            grid.record(self.grid, self.number, self.overrides, outcome)
+
+
+def carry_out(run: Run, wait: bool, quiet: bool = False) -> Outcome:
+    """Carry out a run and return how it ended. Failures become the outcome, so that a grid goes on.
+
+    Args:
+        wait: until another process that is training it has ended; otherwise it is ``HELD`` then.
+        quiet: print nothing, because other runs share this terminal.
+    """
+    torchrun = run.work is None and under_torchrun()
+    forget_result()
+    with _ending(run, quiet, torchrun) as end:
+        config = find_prepared(run.config)
+        end.folder = folder = folders.find(config)
+        run.record(Outcome(State.RUNNING, folder=str(folder)))
+        # Where the ranks have several parents, all start, and rank 0 tells them whether there is anything to do.
+        several_parents = torchrun or nodes().count > 1
+        first = os.environ["RANK"] == "0" if torchrun else nodes().index == 0
+        done = answers(folder, config)
+        if done and not several_parents:
+            end.outcome = Outcome(State.DONE_BEFORE)
+        elif run.work is None:
+            from ssl_bench.launch import ranks  # imports torch: only if there is something to train
+            from ssl_bench.training.parts import Parts
+
+            local = ranks_here(config)
+            if run.grid is not None:  # since its grid was checked the data may have gone
+                Parts(config).validate(local)
+            config = config | {"threads": threads(config, folder, local)}
+        with locked(folder, wait or restarted()) if first and not done else contextlib.nullcontext() as owner:
+            if owner is not None:
+                end.outcome = Outcome(State.HELD, 1, f"{folder} is being trained by {owner}")
+            elif first and not done and answers(folder, config):  # while this process waited
+                end.outcome = Outcome(State.DONE_BEFORE)
+            elif not done or several_parents:
+                if first and not done and folders.fresh(folder):  # else it does so once it is known to go on
+                    folders.begin(folder, config, run.command)
+                if first and not done and not quiet:
+                    print(f"run {folder.name} in {folder}", flush=True)
+                if run.work is None:
+                    end.outcome = ranks.launch(config, folder.name, folder, run.command, torchrun, quiet=quiet)
+                else:
+                    end.outcome = _compute(run.work, config, folder, quiet)
+            if first and end.outcome is not None:
+                _conclude(end.outcome, config, folder, run.work is None, quiet)
+    return end.outcome
+
+
+def ranks_here(config: dict[str, Any]) -> int:
+    """How many ranks of a run this machine has."""
+    return int(os.environ["LOCAL_WORLD_SIZE"]) if under_torchrun() else nodes().share(config["devices"])
+
+
+def threads(config: dict[str, Any], folder: Path, local: int, concurrent: int | None = None) -> int | None:
+    """CPU threads of each of the ``local`` processes, on which bits depend; None where GPUs compute.
+
+    They are those that were set, or that the run began with, so that it goes on with its bits from any launcher.
+    Else the runs of a grid have equal shares of the cores, whatever else runs.
+
+    Args:
+        concurrent: runs that share the cores; None: it has them alone.
+    """
+    from ssl_bench.launch.ranks import THREADS
+
+    given: int | None = config["threads"]
+    if given or visible_gpus():
+        return given
+    begun = (files.read_yaml(folder / "config.yaml", Config) or {}).get("threads")
+    if begun and begun > 0:
+        return min(begun, available_cores())
+    shared = concurrent is not None or local > 1
+    return max(1, available_cores() // (concurrent or 1) // local) if shared else THREADS
+
+
+class _End:
+    """How a run ended, and its directory once it is known."""
+
+    outcome: Any = None
+    folder: Path | None = None
+
+
+@contextlib.contextmanager
+def _ending(run: Run, quiet: bool, torchrun: bool) -> Iterator[_End]:
+    """Turn what the block raises into the outcome, then report and record it."""
+    end = _End()
+    try:
+        yield end
+    except ConfigError as error:
+        end.outcome = Outcome.failed(str(error), error.exit_code)
+    except OSError as error:  # of a file system, or of what the ranks share
+        where = error.filename or "what the processes share in /dev/shm or TMPDIR"
+        reason = f"{where}: {error.strerror or error}; after fixing that, the same command resumes"
+        end.outcome = Outcome.failed(reason)
+    end.outcome = replace(end.outcome, folder=str(end.folder) if end.folder else None)
+    if not quiet:
+        _report(end.outcome, not torchrun or os.environ.get("RANK", "0") == "0")
+    run.record(end.outcome)
+
+
+def _compute(work: Work, config: dict[str, Any], folder: Path, quiet: bool) -> Outcome:
+    from ssl_bench.launch import ranks
+
+    return ranks.compute(work, config, folder.name, folder, quiet)
+
+
+def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, trains: bool, quiet: bool) -> None:
+    """Show the results of a finished run; keep the reason of a failed one, unless it stands as it did before."""
+    if outcome.state is State.DONE_BEFORE:  # perhaps in a process that was killed after it wrote the results
+        remove_locks(folder)
+        files.remove_temporary(folder)
+        if trains:
+            show_agent(config, folder.name, folder)
+    if outcome.finished and not quiet:
+        print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")
+        print_run(folder, config)
+    if outcome.state is State.FAILED and outcome.detail:
+        print(outcome.detail, file=sys.stderr, flush=True)
+    if outcome.state is State.FAILED and folders.begun(folder, config):
+        with contextlib.suppress(OSError):  # a full disk may be the reason, which is reported anyway
+            files.write_json(folder / "failed.json", {"reason": outcome.reason, "detail": outcome.detail})
+
+
+def _report(outcome: Outcome, first: bool) -> None:
+    """Print why the run did not finish, on rank 0."""
+    if outcome.state is State.INTERRUPTED:
+        name = signal.Signals(outcome.signal).name
+        print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
+    if outcome.state is State.HALTED and first:
+        print(f"{outcome.reason}: without halt_at the same command goes on", flush=True)
+    if outcome.state in (State.FAILED, State.HELD) and first:
+        print(f"ssl-bench: {outcome.reason}", file=sys.stderr, flush=True)

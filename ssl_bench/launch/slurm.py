@@ -1,0 +1,106 @@
+"""Runs as an array of Slurm jobs, by submitit."""
+
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ssl_bench.errors import ConfigError, require
+from ssl_bench.launch import grid
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.run import Run, carry_out
+from ssl_bench.record import streams
+
+SBATCH = {"name": "job_name", "timeout_min": "time", "tasks_per_node": "ntasks_per_node"}  # its names of our settings
+PAUSE = 1.0  # seconds between two looks at the jobs
+
+
+class Job:
+    """What a Slurm job carries out, once on each of its nodes."""
+
+    def __call__(self, run: Run, wait: bool) -> Outcome:
+        streams.outlive_reader()
+        outcome = carry_out(run, wait)
+        if outcome.state is State.INTERRUPTED and outcome.signal == signal.SIGUSR2:
+            signal.raise_signal(signal.SIGUSR2)  # for submitit, which requeues the job and ends this process
+        return outcome
+
+    def checkpoint(self, run: Run, wait: bool) -> Any:
+        """What submitit submits when the job is requeued: the same."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, run, wait)
+
+
+def submit(runs: Sequence[Run], settings: Mapping[str, Any], folder: Path, wait: bool) -> Iterator[tuple[Run, Outcome]]:
+    """Carry out runs as jobs, and yield each as it ends.
+
+    Args:
+        settings: ``hydra.launcher``.
+        folder: of the grid.
+        wait: as for :func:`ssl_bench.launch.run.carry_out`.
+
+    Raises:
+        ConfigError: Slurm refuses the jobs.
+    """
+    try:
+        jobs = _executor(settings, folder).map_array(Job(), runs, [wait] * len(runs))
+    except RuntimeError as error:
+        reason = str(error).strip().rpartition("\n")[2]
+        if not reason.startswith("sbatch: "):
+            raise
+        remedy = "set hydra.launcher.<key> to what this cluster has, or hydra/launcher to local"
+        raise ConfigError(f"hydra/launcher=slurm: {reason}: {remedy}") from error
+    running = dict(zip(runs, jobs, strict=True))
+    while running:
+        for run in [run for run, job in running.items() if job.done()]:
+            yield run, _end(run, running.pop(run))
+        time.sleep(PAUSE if running else 0.0)
+
+
+def _end(run: Run, job: Any) -> Outcome:
+    """How a run ended, as its first node says; if it cannot say, as it was recorded last."""
+    from submitit.core.utils import FailedJobError, UncompletedJobError
+
+    try:
+        outcome: Outcome = job.results()[0]
+    except FailedJobError as error:
+        return Outcome.failed("its job failed", detail=str(error))
+    except UncompletedJobError:
+        assert run.grid is not None
+        return grid.outcome(run.grid, run.number)
+    return outcome
+
+
+def script(settings: Mapping[str, Any], folder: Path, count: int) -> str:
+    """The script of the jobs of ``count`` runs, on a machine without Slurm, too."""
+    text: str = _executor(settings, folder).script(count)
+    return text
+
+
+def check() -> None:
+    """Refuse to submit jobs from a machine without Slurm."""
+    remedy = "local, or start the command on a machine that has Slurm: there is no srun"
+    require(shutil.which("srun") is not None, "hydra/launcher", "slurm", remedy)
+
+
+def _executor(settings: Mapping[str, Any], folder: Path) -> Any:
+    """submitit's executor, which can say what it would submit."""
+    from submitit import SlurmExecutor
+
+    class Executor(SlurmExecutor):
+        @classmethod
+        def affinity(cls) -> int:  # also where there is no Slurm
+            return 1
+
+        def script(self, count: int) -> str:
+            self.parameters |= {"map_count": count} if count > 1 else {}
+            return self._make_submission_file_text(self._submitit_command_str, "")
+
+    given = {SBATCH.get(key, key): value for key, value in settings.items() if value is not None}
+    retries, python, memory = (given.pop(key, None) for key in ("max_num_timeout", "python", "mem_gb"))
+    executor = Executor(folder / "slurm", retries, python=python)
+    executor.update_parameters(**given, **({"mem": f"{int(memory * 1024)}MB"} if memory else {}))
+    return executor
