@@ -46,9 +46,11 @@ class Live:
         self._runs, self.left = {run.number: run for run in runs}, len(runs)
 
     def seen(self, end: tuple[Run, Outcome]) -> tuple[Run, Outcome]:
-        """Say how a run has ended, unless another process is training it; return the run and its outcome."""
+        """Say how a run has ended, or that another process is training it; return the run and its outcome."""
         (run, outcome), plan = end, self.plan
-        if outcome.state is not State.HELD:
+        if outcome.state is State.HELD:
+            print(f"{plan.label(run)}: {outcome.reason}: after the other runs", flush=True)
+        else:
             self._runs.pop(run.number, None)
             self.left, self._done, plan.ended = self.left - 1, self._done + 1.0, plan.ended + 1
             place = f"{plan.ended} of {max(plan.ended, plan.total)}"
@@ -84,7 +86,7 @@ def _line() -> Iterator[tuple[Callable[[str], object], float]]:
 
         with Terminal(auto_refresh=False, transient=True) as terminal:
             yield lambda text: terminal.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True), 1.0
-    elif "ipykernel" in sys.modules:
+    elif hasattr(getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel"):  # of a notebook
         from IPython.display import Pretty, display
 
         handle: Any = display(Pretty(""), display_id=True)
