@@ -1,6 +1,7 @@
 """Kill small runs at random moments, start them again, and compare them with a run that was never disturbed.
 
     python scripts/kill_runs.py --kills 100
+    python scripts/kill_runs.py --kills 60 --grid      # of two runs at a time
 
 A run of one or two ranks is hit by SIGKILL, SIGTERM, SIGINT, SIGSTOP (SIGCONT follows a second later) or a full disk
 (a small tmpfs, for which one must be root), once to three times in a row, and is then started until it ends. It must
@@ -32,6 +33,7 @@ from torch.utils._pytree import tree_flatten
 RUN = ["backbone.width=4", "head.out=16", "optimizer=sgd", "tracking=off", "log_every=1", "checkpoint.every=1"]
 RUN += ["epochs=2", "evaluate=[knn,linear]", "evaluate.baselines=[init]", "evaluate.every=1"]
 RUN += ["evaluate.linear.epochs=5", "evaluate.linear.lrs=[0.1]"]
+GRID = ["-m", "seed=0,1", "hydra/launcher=local", "hydra.launcher.n_jobs=2"]
 STOP, DISK = "SIGSTOP", "full disk"
 # The exit codes that each kind of kill may have, and a run that is not killed.
 CODES = {"": {0}, "SIGKILL": {0, 1, -9}, "SIGTERM": {0, 143, -15}, "SIGINT": {0, 130, -2}, STOP: {0}, DISK: {0, 1, 2}}
@@ -102,15 +104,22 @@ def _train(arguments: Sequence[str], printed: Path) -> None:
 
 
 def left_by(outputs: Path) -> End:
-    """The files of a finished run."""
-    (folder,) = (path.parent for path in outputs.glob("*/*/results.json"))
+    """The files of the finished runs."""
+    folders = sorted(path.parent for path in outputs.glob("*/*/results.json"))
+    ends = [_left_by(folder) for folder in folders]
+    files = (path for path in outputs.rglob("*") if path.name != "previous.pt" and ".sweeps" not in path.parts)
+    return {key: [end[key] for end in ends] for key in ends[0]} | {
+        "files": sorted(str(path.relative_to(outputs)) for path in files)
+    }
+
+
+def _left_by(folder: Path) -> End:
     checkpoint = torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return {
         "checkpoint": {key: value for key, value in checkpoint.items() if key not in ("seconds", "starts")},
         "rows": [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second")} for row in rows],
         "results": json.loads((folder / "results.json").read_text())["metrics"],
-        "files": sorted(str(path.relative_to(outputs)) for path in outputs.rglob("*") if path.name != "previous.pt"),
     }
 
 
@@ -170,7 +179,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="numbers of ranks, in turn")
+    parser.add_argument("--grid", action="store_true", help="kill grids of two runs at a time")
     options = parser.parse_args()
+    RUN.extend(GRID if options.grid else [])
     os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     multiprocessing.set_forkserver_preload(PRELOADED)
     chance, counts, wrong = random.Random(0), Counter[tuple[int, str]](), 0

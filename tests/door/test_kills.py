@@ -37,7 +37,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != DISK])
 def test_a_killed_run_ends_as_one_that_was_not_disturbed(kind: str, reference: Reference, tmp_path: Path) -> None:
     end, seconds = reference
-    assert len(end["rows"]) == 9
+    assert len(end["rows"][0]) == 9
     hits, faults = kill_runs.attempt(tmp_path, 1, end, [(kind, 0.4 * seconds), (kind, 0.6 * seconds)], random.Random(0))
     assert faults == [] and kind in hits
 
