@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.drawing import draw, panels
 from ssl_bench.papers.fill import fill
 from tests.papers.conftest import composed
+from tests.ranks import wait_for
 
 Output = pytest.CaptureFixture[str]
 ROW, COLUMN = "CIFAR-10 DCL", "256"
@@ -203,15 +203,12 @@ def test_a_signal_stops_the_whole_reproduction() -> None:
     command = [sys.executable, "-m", "ssl_bench", "reproduce", "eqco/table9", "row=MI 2 *"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
         assert started.stdout is not None
-        for line in started.stdout:
-            if line.startswith("run "):  # the first of eight
-                break
-        time.sleep(0.5)
+        wait_for(lambda: list(Path("outputs").glob("*/*/config.yaml")))  # of the first of eight
         started.send_signal(signal.SIGINT)
         printed = started.stdout.read()
         # If the signal arrives in code that Python runs from a string, Python ends by the signal: 130 for a shell too.
         assert started.wait(60) in (130, -signal.SIGINT), printed
-        assert "interrupted" in printed and "run " not in printed, printed
+        assert "interrupted" in printed and len(list(Path("outputs").glob("*/*/config.yaml"))) == 1, printed
 
 
 @pytest.mark.exhaustive
