@@ -73,12 +73,15 @@ def by_recipe(runs: Iterable[Run]) -> dict[str, list[Run]]:
 def trained(runs: Mapping[str, list[Run]], config: Mapping[str, Any]) -> list[Run]:
     """Those of the runs, by recipe, that have the recipe of a configuration and as many images as it says.
 
-    A part of a data set under its name is none of a paper's runs; in a smoke test it is all that there is.
+    A part of a data set under its name is none of a paper's runs; in a smoke test it is all that there is. A run counts
+    the images that it trains on, a composed configuration also those that it sets apart (``held_out``).
     """
     found = runs.get(recipe_id(config), [])
     if config.get("scale") == "smoke" or "dataset" not in config:
         return found
-    return [run for run in found if run.config["dataset"].get("train_images") == config["dataset"].get("train_images")]
+    images, apart = config["dataset"].get("train_images"), sum(config["dataset"].get("held_out") or ())
+    trains_on = None if images is None else images - apart
+    return [run for run in found if run.config["dataset"].get("train_images") == trains_on]
 
 
 class Results:

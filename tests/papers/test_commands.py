@@ -198,6 +198,16 @@ def test_an_interrupted_reproduction_goes_on_with_what_is_missing(tiny: None, ca
     assert [c["n"] for c in filled] == [2, 0] and 0 < filled[0]["mean"] < 100 and filled[0]["paper"] == 50.0
 
 
+def test_a_run_that_sets_images_apart_fills_its_cell(capsys: Output) -> None:
+    """It records the 35,000 of 50,000 images that it trains on; a run on all of them is another one."""
+    (first, *_) = (each for each in tables.find("losses/surface")[0].cells if each.column == "128")
+    values = {"knn_val/top1": 0.5, "knn/top1": 0.6}
+    for images, count in ((50_000, 0), (35_000, 1)):
+        write_result(first, 0, values, f"dataset.train_images={images}")
+        assert table.main(["losses/surface", "row=NT-Xent", "col=128", "--format", "md"]) == 0
+        assert f"{count} of 528 points have run" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_a_signal_stops_the_whole_reproduction() -> None:
     command = [sys.executable, "-m", "ssl_bench", "reproduce", "eqco/table9", "row=MI 2 *"]
