@@ -113,6 +113,13 @@ def _different(texts: Iterable[str]) -> str:
     return "; ".join(sorted(set(texts)))
 
 
+def lost(table: Table, content: dict[str, Any]) -> int:
+    """How many committed numbers a new content lacks: their runs may be on another machine."""
+    kept = {tuple(cell[key] for key in ("row", "column", "metric", "seed")) for cell in content["cells"]}
+    committed = measurements.read(table).get("cells", [])
+    return sum(tuple(cell[key] for key in ("row", "column", "metric", "seed")) not in kept for cell in committed)
+
+
 def write(path: Path, content: dict[str, Any]) -> None:
     """Write a table's file, one cell a line."""
     head = json.dumps({key: value for key, value in content.items() if key != "cells"}, indent=1)[:-2]
@@ -231,6 +238,9 @@ def main(arguments: list[str] | None = None) -> None:
                 parser.error(f"{table.name}: no cell has a finished run: train them with {content['command']}")
             if isinstance(table, PaperClaim) and (changed := _changed(table, content["commit"].split("; "))):
                 parser.error(f"{table.name}: its runs began at {changed}, with other criteria: name new seeds")
+            if count := lost(table, content):
+                again = f"train them here, or remove {measurements.path_of(table)} to begin anew"
+                parser.error(f"{table.name}: {count} committed numbers have no run in {selection.outputs}: {again}")
             write(measurements.path_of(table), content)
     for table in measured():
         if drawn(table):

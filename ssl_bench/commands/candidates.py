@@ -1,4 +1,4 @@
-"""What the Tab key can complete in the arguments of a command: flags, tables, groups, options and keys."""
+"""Candidates of the Tab key for the arguments of a command: flags, tables, groups, options and keys."""
 
 import argparse
 import os

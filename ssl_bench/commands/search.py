@@ -1,4 +1,4 @@
-"""What searches have in common: values of a metric on the way, groups, and the best setting at the end."""
+"""Parts that all searches use: values of a metric on the way, groups, and the best setting at the end."""
 
 import math
 import re

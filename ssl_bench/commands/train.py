@@ -177,7 +177,7 @@ def _refusals(asked: Asked, check: Check, work: Work | None) -> Refusals:
 
 
 def _configuration(cfg: Any, words: Any) -> str:
-    """What ``--cfg`` prints."""
+    """The text that ``--cfg`` prints."""
     with compose.in_sentences(words.overrides, "train"):
         return compose.as_yaml(cfg, words.cfg, words.package, words.resolve)
 

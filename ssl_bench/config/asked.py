@@ -1,4 +1,4 @@
-"""What the overrides of a command ask for: a run or a grid, in which way, and where it is carried out."""
+"""Read the overrides of a command: do they ask for a run or a grid, in which way, and where is it carried out?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ssl_bench.errors import ConfigError
 
 @dataclass(frozen=True)
 class Asked:
-    """What a command asks for.
+    """The task that the overrides of a command describe.
 
     Attributes:
         primary: its configuration, such as ``train``.

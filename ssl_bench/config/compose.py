@@ -178,7 +178,7 @@ def composed(overrides: Sequence[str], primary: str = "train", folder: Path | No
 
 
 def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:
-    """What :func:`composed` gives, without Hydra's own part, as :func:`resolve` gives it."""
+    """Resolve a configuration of :func:`composed`, without Hydra's own part."""
     return resolve(*_parts(cfg), folder)
 
 
@@ -207,7 +207,7 @@ def as_yaml(cfg: DictConfig, part: str, package: str | None, resolve: bool) -> s
 
 
 def _parts(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
-    """What Hydra composed without Hydra's own part, and the option that was chosen in each group."""
+    """A composed configuration without Hydra's own part, and the option that was chosen in each group."""
     choices = dict(cfg.hydra.runtime.choices)
     with open_dict(cfg):
         del cfg["hydra"]

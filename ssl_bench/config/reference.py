@@ -15,7 +15,7 @@ from ssl_bench.config.schema import directory
 
 
 def help_text(root: DictConfig, folder: Path | None) -> str:
-    """What ``--help`` prints of a composed configuration: how to write the command, groups with options, all keys.
+    """The help text of a composed configuration: how to write the command, groups with options, all keys.
 
     Args:
         root: as for :func:`explained`.

@@ -259,6 +259,8 @@ def test_a_run_that_diverges_is_counted(paper: Path, tmp_path: Path, capsys: Out
     content = commit_numbers.record(mine, Results(Path("outputs"), mine.cells))
     assert [cell["value"] for cell in content["cells"]] == 8 * [None]
     commit_numbers.write(measurements.path_of(mine), content)
+    assert commit_numbers.lost(mine, content) == 0
+    assert commit_numbers.lost(mine, content | {"cells": content["cells"][2:]}) == 2
     failed = next(Path("outputs/mine").glob("*/failed.json"))
     failed.write_text('{"reason": "no space left"}')
     assert table.main(["mine/surface", "--format", "json"]) == 0
