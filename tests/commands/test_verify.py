@@ -332,7 +332,9 @@ def test_honest_runs_are_verified_with_other_instructions_and_numbers_of_threads
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, env=environment)
     lines = done.stdout.splitlines()
     assert len(lines) == 9 * len(elsewhere) and not [line for line in lines if line.startswith("wrong")], done
-    assert sum("of their change apart" in line for line in lines) > 3, lines
+    # Where a processor has AVX2 only, just those with other numbers of threads and ranks have other bits.
+    other = torch.backends.cpu.get_cpu_capability() != "AVX2"
+    assert sum("of their change apart" in line for line in lines) >= (4 if other else 1), lines
 
 
 # ---- the command
