@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from ssl_bench import __version__
+from ssl_bench import __version__, surroundings
 from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import refuse
 from ssl_bench.record import streams
@@ -69,12 +69,10 @@ def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], in
 
 
 def _prepare(command: str) -> None:
-    """Set up the process of a command: what the program changes in it stands here, and in ``hardware.local_device``."""
-    os.environ["MPLBACKEND"] = "agg"  # a notebook has set its own one, which need not be installed here
+    """Set up the process of a command: what the program changes in it stands here."""
+    surroundings.of_command()
     if isinstance(sys.stdout, io.TextIOWrapper):  # the names of files may be any bytes, and ASCII the encoding
         sys.stdout.reconfigure(errors="backslashreplace")
-    if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
-        os.environ["PYTHONSAFEPATH"] = "1"  # no process of this one imports from the working directory
     if command not in READERS:
         streams.outlive_reader()
     atexit.register(_skip_last_collection)

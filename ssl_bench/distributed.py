@@ -8,8 +8,6 @@ gradient of the mean over the global batch.
 import contextlib
 import datetime
 import inspect
-import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from ssl_bench.surroundings import stay_on_this_machine
 
 _alone = False
 
@@ -48,12 +48,6 @@ def join_local(meeting: Path, rank: int, ranks: int, device: torch.device, timeo
     """
     stay_on_this_machine()
     join_group(device, timeout, store=dist.FileStore(str(meeting), ranks), rank=rank, world_size=ranks)
-
-
-def stay_on_this_machine() -> None:
-    """Let the sockets of this process's groups listen on the loopback interface only."""
-    loopback = "lo" if sys.platform == "linux" else "lo0"
-    os.environ |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
 
 
 def join_group(device: torch.device, timeout: float, **meeting: Any) -> None:

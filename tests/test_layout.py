@@ -21,7 +21,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # From the bottom to the top: a room imports only from itself and from rooms above it in this list. Modules that stand
 # in one line are one room.
 ROOMS = [
-    ["errors", "files", "seeding", "distributed", "hardware", "precision", "signals"],
+    ["errors", "files", "seeding", "surroundings", "distributed", "hardware", "precision", "signals"],
     ["config"],
     ["data"],
     ["networks"],
@@ -115,6 +115,19 @@ def test_hydra_is_known_to_config_and_experiments_and_wandb_to_one_file() -> Non
     assert all(user.startswith(allowed) for user in users_of("hydra") | users_of("omegaconf"))
     assert not [path for path in FILES if any(name.startswith("hydra._") for name in imports(path))]
     assert users_of("wandb") == {"record/wandb.py"}
+
+
+def test_environment_variables_are_set_in_one_file() -> None:
+    changes = {f"os.environ.{name}" for name in ("clear", "pop", "popitem", "setdefault", "update")} | {"os.putenv"}
+
+    def changing(node: ast.AST) -> bool:
+        if isinstance(node, ast.Call):
+            return ast.unparse(node.func) in changes
+        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
+        return any(target is not None and ast.unparse(target).startswith("os.environ") for target in targets)
+
+    found = {path.name for path in FILES if any(map(changing, ast.walk(ast.parse(path.read_text()))))}
+    assert found == {"surroundings.py"}
 
 
 def test_the_objective_imports_torch_and_the_kernel_only() -> None:

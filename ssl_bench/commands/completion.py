@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import argcomplete
 
+from ssl_bench import surroundings
 from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import Parser
 
@@ -31,7 +32,7 @@ def complete() -> None:
     *before, _ = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
     words = [word for word in before if word]
     if len(words) > 1 and words[1] in COMMANDS:
-        os.environ["_ARGCOMPLETE"] = "2"  # the command's arguments begin at the second word
+        surroundings.of_completion()
         importlib.import_module(f"ssl_bench.commands.{words[1]}").main([])
     parser = argparse.ArgumentParser()
     parser.add_argument("command", nargs="*", choices=[*COMMANDS, "help"])

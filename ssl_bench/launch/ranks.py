@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ssl_bench import files
-from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, stay_on_this_machine, world
+from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, world
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
@@ -27,6 +27,7 @@ from ssl_bench.record.environment import commit, environment, now
 from ssl_bench.record.log import logging_to
 from ssl_bench.record.streams import waiting
 from ssl_bench.signals import Halted, Interrupted
+from ssl_bench.surroundings import stay_on_this_machine
 from ssl_bench.training.engine import train
 
 THREADS = torch.get_num_threads()  # of a process in which nothing has set them

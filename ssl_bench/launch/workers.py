@@ -27,6 +27,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import METHOD, die_with, stop_after
 from ssl_bench.record import streams
 from ssl_bench.signals import STOPPED, release, stops
+from ssl_bench.surroundings import become, temporary_files_in
 
 PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
 LONGEST_FOLDER = 70  # bytes of the folder of the server's socket, whose path has at most 107
@@ -103,19 +104,15 @@ def start_server() -> None:
     if METHOD != "forkserver":
         return
     multiprocessing.set_forkserver_preload(["ssl_bench.launch.preloaded"])
-    former, variable = tempfile.tempdir, os.environ.get("TMPDIR")
+    former = tempfile.tempdir
     if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
         tempfile.tempdir = "/tmp"
     try:
-        os.environ["TMPDIR"] = get_temp_dir()  # this process removes it at its end, with what imports leave in it
-        with _without_main():
+        # This process removes the folder at its end, with what imports leave in it.
+        with temporary_files_in(get_temp_dir()), _without_main():
             forkserver.ensure_running()
     finally:
         tempfile.tempdir = former
-        if variable is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = variable
 
 
 class Worker:
@@ -227,8 +224,7 @@ def _work(
         stop_after(os.getppid())
     else:
         die_with(os.getppid())
-    os.environ.clear()
-    os.environ.update(environment)
+    become(environment)
     tempfile.tempdir = None  # of this environment, no longer of the server
     if cores is not None:
         os.sched_setaffinity(0, cores)

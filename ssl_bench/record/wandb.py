@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ssl_bench import surroundings
 from ssl_bench.config import wandb as variables
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record.dashboard import Dashboard, flat_config
@@ -49,8 +50,7 @@ class WandbRun(Dashboard):
         settings, choices, folder = self.config["tracking"], self.config["choices"], self.folder.resolve()
         if str(folder).encode(errors="replace") != os.fsencode(folder):
             raise ValueError(f"it needs a folder whose name is UTF-8, not {printable(str(folder))}")
-        os.environ.setdefault("WANDB_SILENT", "true")
-        os.environ |= {"WANDB_MODE": settings["mode"], "WANDB_DISABLED": "false"}  # the variables are defaults
+        surroundings.of_wandb(settings["mode"])
         import wandb
 
         place = {"project": settings["project"], "entity": settings["entity"], "id": self.run_id}
@@ -97,7 +97,7 @@ def log_table(name: str, record: Mapping[str, Any]) -> None:
     mode: Any = variables.mode(os.environ.get("WANDB_MODE", "offline"), os.environ.get("WANDB_DISABLED", ""))
     if mode == "off":
         raise ConfigError("WANDB_MODE or WANDB_DISABLED disables W&B: unset it, or leave --wandb out")
-    os.environ.setdefault("WANDB_SILENT", "true")
+    surroundings.of_wandb()
     import wandb
 
     project, label = os.environ.get("WANDB_PROJECT", "ssl-bench"), name.replace("/", "-")

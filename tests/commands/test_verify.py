@@ -320,7 +320,7 @@ def test_a_run_that_was_halted_resumed_grown_and_evaluated_again_is_verified(run
     assert "8 numbers are the same to the last bit; 1 evaluations of other epochs" in found["results"], found
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_honest_runs_are_verified_with_other_instructions_and_numbers_of_threads_and_ranks(runs: Runs) -> None:
     names = ("moco", "adamw", "few rows", "baselines")
     elsewhere: list[tuple[str, dict[str, int]]] = [(str(runs(HONEST[name])), {}) for name in names]

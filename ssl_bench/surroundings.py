@@ -1,0 +1,51 @@
+"""The environment variables that the program sets in its process, and why. No other file sets one."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+
+
+def of_command() -> None:
+    """Set those of a command's process and of all that it starts."""
+    os.environ["MPLBACKEND"] = "agg"  # a notebook has set its own one, which need not be installed here
+    if sys.path[0] not in ("", os.getcwd()):  # as python -m ssl_bench has it
+        os.environ["PYTHONSAFEPATH"] = "1"  # no process of this one imports from the working directory
+
+
+def of_completion() -> None:
+    """Tell argcomplete that a command's arguments begin at the second word."""
+    os.environ["_ARGCOMPLETE"] = "2"
+
+
+def of_wandb(mode: str | None = None) -> None:
+    """Keep W&B quiet unless the user says otherwise; set its mode, which the user's variables were a default of."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    if mode is not None:
+        os.environ |= {"WANDB_MODE": mode, "WANDB_DISABLED": "false"}
+
+
+def stay_on_this_machine() -> None:
+    """Let the sockets of this process's groups listen on the loopback interface only."""
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    os.environ |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
+
+
+@contextlib.contextmanager
+def temporary_files_in(folder: str) -> Iterator[None]:
+    """Let processes that start in the block write temporary files to a folder."""
+    former = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = former
+
+
+def become(environment: Mapping[str, str]) -> None:
+    """Give this process, which was forked from a server, the environment of the process that asked for it."""
+    os.environ.clear()
+    os.environ.update(environment)
