@@ -98,11 +98,11 @@ def test_files_do_not_import_each_other_in_a_circle(tmp_path: Path) -> None:
     assert circles(package) == ["package.a", "package.b", "package.c"]
 
 
-def test_every_module_is_in_a_room_and_the_root_has_at_most_eight() -> None:
+def test_every_module_is_in_a_room_and_the_root_has_at_most_nine() -> None:
     rooms = {room_of(path) for path in FILES} - {"__init__"}
     assert rooms == set(PLACE)
     modules = {path.stem for path in ROOT.glob("*.py")} - {"__init__", "__main__", "train"}
-    assert len(modules) <= 8
+    assert len(modules) <= 9
     for room in rooms:
         if (ROOT / room).is_dir():
             text = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""

@@ -264,14 +264,8 @@ def try_out(whole: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.
     return one
 
 
-BLOCKS = [
-    pytest.param(block, marks=[[], [pytest.mark.slow], [pytest.mark.exhaustive]][(block > 0) + (block > 2)])
-    for block in range(10)
-]
-
-
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", [pytest.param(n, marks=pytest.mark.exhaustive if n else ()) for n in range(10)])
 def test_damages_drawn_from_a_seed(block: int, try_out: Callable[[int], None]) -> None:
     """300 damages in all."""
     for number in range(30 * block, 30 * (block + 1)):
