@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from ssl_bench import files
 from ssl_bench.config.build import find_target, located, open_dataset
 from ssl_bench.config.identity import SOURCE, evaluators, is_own
-from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.errors import ConfigError, InvalidValue, require
 
 AUTO = "auto"  # the option of evaluate without the evaluators that need labels, where there are none
 
@@ -95,8 +95,12 @@ def find_weights(cfg: DictConfig) -> None:
     given, remedy = cfg.get("init"), "the directory of a finished run, outputs/<name>/<run_id>, or a file of weights"
     if given is None:
         return
-    resolved = isinstance(given, DictConfig) and given.keys() == {"path", "weights"}
-    path = Path(str(given.path if resolved else given)).absolute()
+    node = dict(given) if isinstance(given, DictConfig) else {"path": given}
+    valid = "path" in node and node.keys() <= {"path", "weights", "which"}
+    which, words = node.get("which"), "null, trained or momentum"
+    require(valid, "init", given, f"{remedy}, or to {{path: FILE, which: momentum}}")
+    require(which in (None, "trained", "momentum"), "init.which", which, words)
+    path = Path(str(node["path"])).absolute()
     if path.is_dir():
         results = files.read_json(path / "results.json", _Results, named=False)
         if results is None:
@@ -108,10 +112,10 @@ def find_weights(cfg: DictConfig) -> None:
                 weights = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
         except OSError as error:
             raise InvalidValue("init", given, f"{remedy}: {error.strerror}") from error
-    if resolved and given.weights != weights:
-        raise InvalidValue("init.weights", given.weights, f"nothing, but init to {path}: what it holds is found")
+    if node.get("weights", weights) != weights:
+        raise InvalidValue("init.weights", node["weights"], f"nothing, but init to {path}: what it holds is found")
     with open_dict(cfg):
-        cfg.init = {"path": str(path), "weights": weights}
+        cfg.init = {"path": str(path), "weights": weights} | ({"which": which} if which else {})
 
 
 def _of_run(folder: Path) -> str:

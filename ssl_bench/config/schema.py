@@ -14,9 +14,15 @@ from typing import Any, Literal
 from omegaconf import MISSING
 
 from ssl_bench.config.build import KINDS, converted, near
+from ssl_bench.config.identity import untrained
 from ssl_bench.errors import ConfigError, require
 
-OPTIONAL = ("loss", "negatives", "temperature")  # groups that a framework with an objective of its own leaves out
+OPTIONAL = (
+    "head",
+    "loss",
+    "negatives",
+    "temperature",
+)  # groups that a framework with an objective of its own leaves out
 # Types of keys by name that OmegaConf does not know, or would convert values to: -1 to true, a number to text.
 EXACT: dict[str, Any] = dict.fromkeys(("tf32", "compile", "compile_views", "npc_histogram"), bool)
 EXACT |= {
@@ -107,7 +113,7 @@ class Config:
     dataset: Any = MISSING
     augment: Any = MISSING
     backbone: Any = MISSING
-    head: Any = MISSING
+    head: Any = None
     framework: Any = MISSING
     loss: Any = None
     negatives: Any = None
@@ -230,7 +236,7 @@ def check(config: Mapping[str, Any]) -> None:
         "devices": (config["devices"], 1),
         "threads": (config["threads"], 1),
         "runs_per_gpu": (config["runs_per_gpu"], 1),
-        "epochs": (config["epochs"], 1),
+        "epochs": (config["epochs"], 0 if untrained(config) else 1),
         "max_steps": (config["max_steps"], 1),
         "halt_at": (config["halt_at"], 1),
         "log_every": (config["log_every"], 1),
@@ -242,6 +248,12 @@ def check(config: Mapping[str, Any]) -> None:
     }
     for key, (value, smallest) in least.items():
         require(value is None or value >= smallest, key, value, f"{smallest} or more")
+    if untrained(config):
+        remedy, baselines = "nothing: framework=frozen trains nothing", config["evaluate"]["baselines"]
+        require(config["epochs"] == 0, "epochs", config["epochs"], remedy)
+        require(config["halt_at"] is None, "halt_at", config["halt_at"], remedy)
+        other = "[raw] or []: framework=frozen evaluates the network as it is, and init=null one without weights"
+        require("init" not in baselines, "evaluate.baselines", baselines, other)
     require((config["threads"] or 1) <= MOST_THREADS, "threads", config["threads"], f"{MOST_THREADS} or less, or null")
     _check_tracking(config["tracking"])
     decay = config["diagnostics"]["gradient_snr"]

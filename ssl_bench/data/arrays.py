@@ -181,7 +181,7 @@ class Dataset(ABC):
         require(len(std) == len(mean), "std", std, f"as many numbers as mean has ({len(mean)})")
         self.root, self.size, self.channels, self.num_classes = Path(root), size, channels, num_classes
         self.content, self.hashes = content, hashes
-        self.eval_view: dict[str, int] = {}  # further arguments of EvalView, for images of many sizes
+        self.eval_view: dict[str, Any] = {}  # further arguments of EvalView, for images of many sizes
 
     @abstractmethod
     def check(self) -> int:

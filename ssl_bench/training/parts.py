@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import SOURCE, evaluators, run_id, upgraded
+from ssl_bench.config.identity import SOURCE, evaluators, run_id, untrained, upgraded
 from ssl_bench.data.arrays import ArrayDataset, Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
@@ -28,7 +28,8 @@ from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import check_devices
 from ssl_bench.methods.base import Contrastive, Framework, Method, MissingNeed
 from ssl_bench.networks.trial import try_backbone
-from ssl_bench.networks.weights import freeze, load_weights, read_weights
+from ssl_bench.networks.weight_files import read_weights
+from ssl_bench.networks.weights import freeze, load_weights
 from ssl_bench.objective.positives import OtherView
 from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint, results
@@ -50,6 +51,7 @@ class Parts:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config, self.choices = config, config["choices"]
+        self.taken = ""  # which weights of init the backbone has, in words, once it is built
         self.on: str = (config["evaluate"].get("on") or {}).get("dataset", "")  # of the dataset that it is evaluated on
 
     @cached_property
@@ -70,7 +72,7 @@ class Parts:
         # Images come to the size of the training, and photos are cut out at the same share of their short side.
         size, short = self.dataset.size, other.eval_view.get("resize", other.size)
         if other.eval_view or size != other.size:
-            other.eval_view = {"resize": round(short * size / other.size), "size": size}
+            other.eval_view |= {"resize": round(short * size / other.size), "size": size}
         return other
 
     @cached_property
@@ -103,9 +105,11 @@ class Parts:
     @cached_property
     def framework(self) -> Framework | Method:
         """The networks. Their weights are drawn from the global generator: seed it first."""
-        backbone = self.backbone
-        head = build(self.config["head"], "head", inputs=backbone.num_features)
-        made: Framework | Method = self._built("framework", backbone=backbone, head=head)
+        backbone, node, framework = self.backbone, self.config["head"], f"framework={self.choices.get('framework')}"
+        if has_argument(self.config["framework"], "framework", "head") != (node is not None):
+            raise ConfigError(f"head={self.choices.get('head')}: {framework} {'has none' if node else 'needs one'}")
+        head = {"head": build(node, "head", inputs=backbone.num_features)} if node else {}
+        made: Framework | Method = self._built("framework", backbone=backbone, **head)
         return made
 
     @cached_property
@@ -151,7 +155,7 @@ class Parts:
         require(type(node.get("freeze", False)) is bool, "backbone.freeze", node.get("freeze"), "true or false")
         backbone: nn.Module = build({k: v for k, v in node.items() if k != "freeze"}, "backbone")
         if init:
-            load_weights(backbone, _initial_weights(init), init["path"])
+            self.taken = load_weights(backbone, _initial_weights(init), init["path"], init.get("which"))
         if node.get("freeze"):
             freeze(backbone)
         return backbone
@@ -228,7 +232,7 @@ class Parts:
         """Refuse shapes of one part that another one does not have. The files in conf/ take them from each other."""
         _ = self.dataset  # refuses channels and sizes that are not positive
         config, size = self.config, self.views[0].size
-        channels, width = config["dataset"]["channels"], config["head"].get("out")
+        channels, width = config["dataset"]["channels"], (config["head"] or {}).get("out")
         of_images, of_views = f"{channels}, the channels of the images", f"{size}, the size of the views"
         shapes = [
             ("backbone", "in_channels", channels, of_images),
@@ -290,7 +294,7 @@ class Parts:
         of_many_sizes = self.evaluated.eval_view and not isinstance(self.evaluated, ArrayDataset)
         require(not (of_many_sizes and "raw" in baselines), "evaluate.baselines", baselines, remedy)
         remedy = f"{images} or less, the images of {self.choices.get('dataset', 'dataset')}"
-        require(size <= images, "batch_size.size", size, remedy)
+        require(size <= images or untrained(self.config), "batch_size.size", size, remedy)
         self._check_evaluators()
 
     def _check_machine(self, processes: int) -> None:
