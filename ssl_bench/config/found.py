@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ssl_bench import files
 from ssl_bench.config.build import find_target, located, open_dataset
-from ssl_bench.config.identity import SOURCE, evaluators, is_own
+from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, is_own
 from ssl_bench.errors import ConfigError, InvalidValue, require
 
 AUTO = "auto"  # the option of evaluate without the evaluators that need labels, where there are none
@@ -53,10 +53,16 @@ def find_prepared(config: dict[str, Any], training: bool = True) -> dict[str, An
     """
     evaluate, data = config.get("evaluate"), config["paths"].get("data")
     found = {"dataset": _prepared(config["dataset"], data)} if training and "dataset" in config else {}
-    if isinstance(evaluate, dict) and isinstance(on := evaluate.get("on"), dict):
-        name = {"dataset": on.get("dataset")}
-        found["evaluate"] = {**evaluate, "on": name | _prepared({k: v for k, v in on.items() if k != "dataset"}, data)}
+    if isinstance(evaluate, dict) and isinstance(on := evaluate.get("on"), dict | list):
+        each = [_named(node, data) for node in datasets_of(evaluate)]
+        found["evaluate"] = {**evaluate, "on": each if isinstance(on, list) else each[0]}
     return {**config, **found}
+
+
+def _named(node: Mapping[str, Any], data: str) -> dict[str, Any]:
+    """A node of ``evaluate.on`` with what is found in its prepared images."""
+    inner: dict[str, Any] = _prepared({k: v for k, v in node.items() if k != "dataset"}, data)
+    return {"dataset": node.get("dataset")} | inner
 
 
 def _prepared(node: Any, data: str) -> Any:
@@ -71,8 +77,8 @@ def _prepared(node: Any, data: str) -> Any:
 
 def leave_out(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
     """Without classes to evaluate on, leave out the evaluators of ``evaluate=auto`` that need some."""
-    node = cfg.evaluate.get("on") or cfg.dataset
-    if choices.get("evaluate") != AUTO or node.get("num_classes") != 0:
+    nodes = [on or cfg.dataset for on in datasets_of(OmegaConf.to_container(cfg.evaluate, resolve=False))]  # type: ignore[arg-type]
+    if choices.get("evaluate") != AUTO or any(node.get("num_classes") != 0 for node in nodes):
         return
     named = evaluators(cfg.evaluate)
     without = [name for name, each in named.items() if find_target(each, f"evaluate.{name}").needs_labels]

@@ -47,6 +47,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "positives": {"_target_": "ssl_bench.objective.positives.OtherView"},
         "backbone.freeze": False,
         "dataset.interpolation": "bilinear",
+        "dataset.share": 1.0,
         "backbone.args": None,
         "framework.stop_gradient": False,
     },
@@ -149,6 +150,12 @@ def evaluation_id(name: str, evaluator: Mapping[str, Any]) -> str:
     if isinstance(on := content.get("on"), Mapping):
         content["on"] = _of_dataset(on if is_own(on) else _without(on, {"content"}))
     return _digits(text([name, content]))
+
+
+def datasets_of(evaluate: Mapping[str, Any]) -> list[Any]:
+    """The nodes of ``evaluate.on``, one or several; one null, if that stands for the data set of the training."""
+    on = evaluate.get("on")
+    return list(on) if isinstance(on, list) and on else [on or None]
 
 
 def evaluators(node: Mapping[str, Any]) -> dict[str, Any]:

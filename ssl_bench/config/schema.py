@@ -14,7 +14,7 @@ from typing import Any, Literal
 from omegaconf import MISSING
 
 from ssl_bench.config.build import KINDS, converted, near
-from ssl_bench.config.identity import untrained
+from ssl_bench.config.identity import datasets_of, untrained
 from ssl_bench.errors import ConfigError, require
 
 OPTIONAL = (
@@ -302,11 +302,17 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
     converted(node.get("every"), int, "evaluate.every")
     converted(node.get("watch"), int, "evaluate.watch")
     converted(node.get("baselines"), list[Literal["init", "raw"]], "evaluate.baselines")
+    labels = converted(node.get("labels", [1.0]), list[float], "evaluate.labels")
+    shares = bool(labels) and len({*labels}) == len(labels) and all(0 < share <= 1 for share in labels)
+    require(shares, "evaluate.labels", labels, "different shares of the labelled images, such as [0.01,0.1,1.0]")
+    names = [each.get("dataset") for each in datasets_of(node) if isinstance(each, Mapping)]
+    require(len({*names}) == len(names), "evaluate.on", names, "data sets of different names, which metrics have")
     for name, evaluator in node.items():
-        known = name in ("every", "watch", "baselines") or isinstance(evaluator, Mapping)
-        known |= name == "on" and evaluator is None
+        known = name in ("every", "watch", "baselines", "labels") or isinstance(evaluator, Mapping)
+        known |= name == "on" and (evaluator is None or isinstance(evaluator, list))
         require(known, f"evaluate.{name}", evaluator, "an evaluator, or leave it out")
-        named = name != "on" or evaluator is None or isinstance(evaluator.get("dataset"), str)
+        nodes = [node for node in datasets_of(node) if node is not None] if name == "on" else []
+        named = all(isinstance(each, Mapping) and isinstance(each.get("dataset"), str) for each in nodes)
         require(named, "evaluate.on", evaluator, "a dataset, or to {dataset: folder, root: DIR}")
 
 

@@ -104,7 +104,8 @@ def load_weights(backbone: nn.Module, weights: Mapping[str, Tensor], source: str
     if wrong := [f"{name} {fault}" for name, value in taken.items() if (fault := _fault(name, value, own[name]))]:
         raise ConfigError(f"init={source}: {_few(wrong)}: set init to a file of finite floating-point weights")
     if unlike := [each for each in others if not all(_same(value, each.tensors.get(k)) for k, value in taken.items())]:
-        places, kinds = " and ".join(each.under() for each in (chosen, *unlike)), {c.which() for c in (chosen, *unlike)}
+        several = (chosen, *unlike)
+        places, kinds = " and ".join(each.under() for each in several), {each.which() for each in several}
         choice = ", or init.which to trained or momentum" if len(kinds) > 1 else ""
         raise ConfigError(f"init={source}: the network is there {places}: set init to a file with one of them{choice}")
     classifier = {name: chosen.tensors.get(name) for name in every if name not in own}
@@ -182,7 +183,7 @@ def _classifiers(backbone: nn.Module) -> tuple[str, ...]:
 
 
 def _channels(own: Mapping[str, Tensor], tensors: dict[str, Tensor]) -> list[str]:
-    """Give the first layer weights for grey or coloured images, if those are for the other ones; return how, in words."""
+    """Give the first layer weights for grey or coloured images, if those are for the other ones; say how."""
     first = next((name for name, value in own.items() if value.ndim == 4), "")
     value = tensors.get(first)
     if value is None or value.ndim != 4 or not value.is_floating_point() or value.layout != torch.strided:

@@ -18,8 +18,8 @@ class Status(StrEnum):
     """State of an entry.
 
     ``RUNNING``: the process that owns the run is alive, also if it evaluates a finished run again. ``DONE``: there are
-    results, also if a later evaluation was killed. ``EVALUATED``: the same of a network that was not trained. ``WAITING``: a grid at work has still to start the run.
-    ``PARTIAL``: the run was begun and has no owner; ``ssl-bench train`` resumes it.
+    results, also if a later evaluation was killed; ``EVALUATED``: the same without a training. ``WAITING``: a grid at
+    work has still to start the run. ``PARTIAL``: the run was begun and has no owner; ``ssl-bench train`` resumes it.
     """
 
     DONE = "done"

@@ -173,7 +173,7 @@ def logged() -> Iterator[list[str]]:
                 "optimizer": {"state": {0: {"momentum_buffer": QUEUE}}},
             },
             "under state_dict.module.encoder_q are taken; left out: state_dict.module.encoder_k (54), "
-            "state_dict.module.encoder_q.fc (2), state_dict.module.queue (1), optimizer (1); which=momentum takes those under ",
+            "state_dict.module.encoder_q.fc (2), state_dict.module.queue (1), optimizer (1); which=momentum takes ",
         ),
         (
             {"student": under("module.backbone.", OTHER), "teacher": under("backbone.") | {"head.bias": QUEUE}},
