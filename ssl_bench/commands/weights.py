@@ -87,7 +87,7 @@ def _of_timm(given: str, name: str, overrides: Sequence[str]) -> list[str]:
         else:
             from huggingface_hub import hf_hub_download
 
-            config = timm.get_pretrained_cfg(name).to_dict()
+            config = vars(timm.get_pretrained_cfg(name))
             path = Path(hf_hub_download(config["hf_hub_id"], config.get("hf_hub_filename") or "model.safetensors"))
     except Exception as error:  # of a network, a cache, a file and timm's tables
         remedy = "give a file of its weights, a folder with config.json and model.safetensors, or a network of timm's"

@@ -18,7 +18,11 @@ from ssl_bench.errors import ConfigError, reason
 # What the files of other programs hold beside tensors, and what runs no code when it is read: arguments of a command,
 # and numbers of NumPy.
 _SCALAR = cast(Any, np.float64(0).__reduce__())[0]
-HARMLESS = [argparse.Namespace, np.dtype, *(type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "bool"))]
+HARMLESS: list[Any] = [
+    argparse.Namespace,
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "bool")),
+]
 HARMLESS += [(_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
 
 

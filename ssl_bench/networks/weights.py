@@ -69,7 +69,8 @@ def load_weights(backbone: nn.Module, weights: Mapping[str, Tensor], source: str
     times the luma of each colour: its output is that of the grey image.
 
     Args:
-        weights: tensors by name, as from :func:`ssl_bench.networks.weight_files.read_weights`. Half and double precision are converted.
+        weights: tensors by name, as from :func:`ssl_bench.networks.weight_files.read_weights`. Half and double precision are
+            converted.
         source: named in sentences.
         which: the network that was trained, or the one that follows it with momentum; None: the one that its method
             evaluates.
@@ -88,7 +89,7 @@ def load_weights(backbone: nn.Module, weights: Mapping[str, Tensor], source: str
         candidates += [_candidate(backbone, own, prefix, renamed) for prefix, renamed in _numbered(own, weights)]
     complete = [each for each in candidates if not each.wrong]
     if not complete:
-        nearest = max(candidates, key=lambda each: len(each.tensors.keys() & own.keys()) - len(each.wrong))
+        nearest = max(candidates, key=lambda each: (len(each.tensors.keys() & own.keys()), -len(each.wrong)))
         where = f"{nearest.under()}, " if nearest.prefix else ""
         known = [name for name in nearest.tensors if name not in own]
         has = f"; it has {_few(list(map(printable, known)))}" if "is missing" in nearest.wrong[0] and known else ""

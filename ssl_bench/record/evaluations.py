@@ -46,14 +46,14 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
         return []
     baselines = [f"_{baseline}" for baseline in node.get("baselines", [])]
     places = [(on, share) for on in datasets_of(node) for share in node.get("labels", [1.0])]
-    made = []
+    made = list[Entry]()
     for name, own in evaluators(node).items():
         few = str(own.get("_target_")).rpartition(".")[2] in FEW_LABELS
         for on, share in places:
             if share < 1 and not few:
                 continue
             settings = {**own, **({"on": on} if on else {}), **({"labels": share} if share < 1 else {})}
-            entry = {"evaluator": name, "id": evaluation_id(name, settings), "settings": settings}
+            entry: dict[str, Any] = {"evaluator": name, "id": evaluation_id(name, settings), "settings": settings}
             entry |= {"images": on_disk({"dataset": on}).get("images")}
             networks = [network for network in NETWORKS if not network or network in baselines]
             made += [{**entry, "network": network, "epochs": config.get("epochs")} for network in networks]
