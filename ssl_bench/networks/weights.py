@@ -69,8 +69,8 @@ def load_weights(backbone: nn.Module, weights: Mapping[str, Tensor], source: str
     times the luma of each colour: its output is that of the grey image.
 
     Args:
-        weights: tensors by name, as from :func:`ssl_bench.networks.weight_files.read_weights`. Half and double precision are
-            converted.
+        weights: tensors by name, as from :func:`ssl_bench.networks.weight_files.read_weights`. Half and double
+            precision are converted.
         source: named in sentences.
         which: the network that was trained, or the one that follows it with momentum; None: the one that its method
             evaluates.
