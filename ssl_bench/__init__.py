@@ -2,8 +2,8 @@
 
 ``train`` trains runs and grids. For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``,
 ``alignment_uniformity``, ``views``, ``chunked`` and ``load_weights``. For the results of runs: ``runs``, ``curves``
-and ``load``. Each is imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which negatives:
-`ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
+and ``load``. Each is imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which
+negatives: `ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
 """
 
 import importlib
