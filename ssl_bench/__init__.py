@@ -1,9 +1,9 @@
 """Contrastive self-supervised learning with loss, negatives, batch size and temperature as independent axes.
 
 ``train`` trains runs and grids. For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``,
-``alignment_uniformity``, ``views`` and ``chunked``. For the results of runs: ``runs``, ``curves`` and ``load``. Each is
-imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which negatives:
-`ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
+``alignment_uniformity``, ``views``, ``chunked`` and ``load_weights``. For the results of runs: ``runs``, ``curves``
+and ``load``. Each is imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which
+negatives: `ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
 """
 
 import importlib
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from .api.pair_loss import PairLoss
     from .api.reading import curves, load, runs
     from .api.views import views
+    from .api.weights import load_weights
     from .train import train
 
 __version__ = "0.2.0"
 __all__ = ["PairLoss", "alignment_uniformity", "chunked", "curves", "knn", "linear_probe", "load", "runs"]
-__all__ += ["train", "views"]
+__all__ += ["load_weights", "train", "views"]
 
 _MODULES = {
     "PairLoss": "pair_loss",
@@ -29,6 +30,7 @@ _MODULES = {
     "knn": "features",
     "linear_probe": "features",
     "load": "reading",
+    "load_weights": "weights",
     "runs": "reading",
     "views": "views",
 }

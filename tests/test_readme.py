@@ -22,7 +22,7 @@ from tests.conftest import SMALL
 ROOT = Path(__file__).parents[1]
 READMES = ["README.md", "conf/README.md", "scripts/README.md", "ssl_bench/papers/README.md"]
 READMES += ["ssl_bench/papers/measured/README.md", "CONTRIBUTING.md"]
-READMES += [f"ssl_bench/{room}/README.md" for room in ("launch", "data", "check")]
+READMES += [f"ssl_bench/{room}/README.md" for room in ("launch", "data", "check", "networks")]
 SETUP = (
     "pip ",
     "pre-commit ",
@@ -118,6 +118,11 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
         keys = {word.split("=")[0] for word in chosen}
         return [*(word for word in short if word.split("=")[0] not in keys), *chosen]
     if name in ("evaluate", "export", "status", "verify"):
+        if "--weights" in words:
+            _composed(
+                ["framework=frozen", *(word for word in words if re.match(r"[a-z.]+=", word) and "which=" not in word)]
+            )
+            return ["--help"]
         words = [re.sub(r"RUN_DIR|outputs/default/(<run_id>|\*)", str(trained), word) for word in words]
         short = ["evaluate.npc.batches=1", "evaluate.npc.batch_sizes=[32]"] if "npc" in text else []
         return [*(word for word in words if word != "--watch"), *short]

@@ -30,7 +30,7 @@ def features(split: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 train, train_labels = features("train")
 test, test_labels = features("val")
-ranking = ssl_bench.knn(train, train_labels, test, k=min(200, len(train)))
-print(f"kNN {100 * (ranking[:, 0] == test_labels).float().mean():.1f} %")
+neighbours = ssl_bench.knn(train, train_labels, test, test_labels, k=min(200, len(train)))
+print(f"kNN {100 * neighbours.top1:.1f} %")
 probe = ssl_bench.linear_probe(train, train_labels, test, test_labels)
-print(f"linear probe {100 * probe['top1']:.1f} % with the learning rate {probe['lr']}")
+print(f"linear probe {100 * probe.top1:.1f} % with the learning rate {probe.chosen['lr']}")

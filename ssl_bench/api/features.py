@@ -7,6 +7,7 @@ rank passes the same features and gets the same result.
 Shapes: N training images; Q queries; D width; C classes; B images with two views.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn.functional import normalize
 from ssl_bench.api import options as conf
 from ssl_bench.api.arguments import integers, require_one_device, tensor
 from ssl_bench.errors import require
+from ssl_bench.evaluate.accuracy import top_accuracies
 from ssl_bench.evaluate.geometry import pair_statistics
 from ssl_bench.evaluate.knn import knn_predict, require_finite
 from ssl_bench.evaluate.linear import LinearProbe
@@ -23,17 +25,40 @@ from ssl_bench.evaluate.target import SplitName, Target
 from ssl_bench.networks.encoder import full_precision
 
 
+@dataclass(frozen=True)
+class Classified:
+    """The classes of some queries.
+
+    Attributes:
+        ranking: [Q, R] classes, the best first: all of them by kNN, up to five by a linear probe.
+        chosen: the settings: ``k`` and ``temperature``, or ``lr``, with the accuracy ``val_top1`` that chose it.
+        top1, top5: accuracies in [0, 1]; None: there are no labels of the queries, or no more than five classes.
+    """
+
+    ranking: Tensor
+    chosen: dict[str, float]
+    top1: float | None
+    top5: float | None
+
+    @property
+    def predictions(self) -> Tensor:
+        """[Q] classes."""
+        return self.ranking[:, 0]
+
+
 def knn(
     features: Any,
     labels: Any,
     queries: Any,
+    query_labels: Any = None,
+    *,
     k: int = 200,
     temperature: float = 0.1,
     num_classes: int | None = None,
-) -> Tensor:
-    """Rank the classes of each query by its k nearest neighbours, as :func:`ssl_bench.evaluate.knn.knn_predict` does.
+) -> Classified:
+    """Classify queries by their k nearest neighbours, as :func:`ssl_bench.evaluate.knn.knn_predict` does.
 
-        top1 = (ssl_bench.knn(features, labels, queries)[:, 0] == query_labels).float().mean()
+        top1 = ssl_bench.knn(features, labels, queries, query_labels).top1
 
     A neighbour at cosine s votes for its class with exp(s / temperature) (Wu et al. 2018, arXiv 1805.01978, section
     3.4, where it is 0.07). Memory does not grow with Q N. Cosines are float32.
@@ -42,61 +67,61 @@ def knn(
         features: [N, D], of any length, finite; zeros have cosine 0 with everything.
         labels: [N] integers from 0 to C - 1, of two classes or more.
         queries: [Q, D], likewise.
+        query_labels: [Q] from 0 to C - 1; None: there is no accuracy.
         k: number of neighbours, from 1 to N.
         temperature: of the votes, positive.
         num_classes: C; None: the largest label plus one.
 
-    Returns:
-        [Q, C] classes, the best first, on the device of the features.
-
     Raises:
         InvalidValue: shapes, devices or numbers that do not fit.
     """
-    bank, classes, asked, count = _read(num_classes, features=features, labels=labels, queries=queries)
-    return knn_predict(asked, bank, classes, **conf.checked(knn, k=k, temperature=temperature), num_classes=count)
+    given = {"features": features, "labels": labels, "queries": queries}
+    bank, classes, asked, count, *test_y = _read(num_classes, query_labels, given)
+    settings = conf.checked(knn, k=k, temperature=temperature)
+    return _classified(knn_predict(asked, bank, classes, **settings, num_classes=count), settings, count, test_y)
 
 
 def linear_probe(
     features: Any,
     labels: Any,
     queries: Any,
-    query_labels: Any,
+    query_labels: Any = None,
     *,
     num_classes: int | None = None,
     seed: int = 0,
     **options: Any,
-) -> dict[str, float]:
-    """Fit linear classifiers on frozen features and test the one that a held-out tenth chooses.
+) -> Classified:
+    """Fit linear classifiers on frozen features, and classify queries by the one that a held-out tenth chooses.
 
     The protocol is that of :class:`ssl_bench.evaluate.linear.LinearProbe`: standardised features, SGD with momentum and
     cosine decay for several learning rates at once. Nothing is chosen on the queries. In float64 if the features are.
 
     Args:
-        features: [N, D], finite; labels: [N] integers from 0 to C - 1, of two classes or more.
-        queries: [Q, D]; query_labels: [Q] from 0 to C - 1.
-        num_classes: C; None: the largest of ``labels`` plus one.
+        features, labels, queries, query_labels, num_classes: as of :func:`knn`.
         seed: of the held-out tenth and of the order of the images.
-        options: ``lrs``, ``epochs``, ``batch_size``, ``momentum``, ``weight_decay`` (one or several) and ``per_class``
-            of LinearProbe.
-
-    Returns:
-        ``top1`` on the queries, in [0, 1]; ``top5`` with more than five classes; ``val_top1`` on the held-out tenth and
-        the ``lr`` that it chose.
+        options: ``lrs``, ``epochs``, ``batch_size``, ``momentum`` and ``weight_decay`` (one or several) of LinearProbe.
 
     Raises:
         ConfigError: shapes, devices or numbers that do not fit, or an unknown option.
     """
-    given = {"features": features, "labels": labels, "queries": queries, "query_labels": query_labels}
-    x, y, test_x, count, test_y = _read(num_classes, **given)
+    x, y, test_x, count, *test_y = _read(
+        num_classes, query_labels, {"features": features, "labels": labels, "queries": queries}
+    )
     kind = torch.promote_types(x.dtype, test_x.dtype)
     x, test_x = (full_precision(features.to(kind)) for features in (x, test_x))
     node = {"_target_": f"{LinearProbe.__module__}.{LinearProbe.__name__}"}
-    known = sorted({*conf.arguments(node, "evaluate")} - {"features"})
+    known = sorted({*conf.arguments(node, "evaluate")} - {"features", "per_class"})
     conf.check_known(options, known, "linear_probe")
     probe: LinearProbe = conf.make(node, "evaluate", options)
-    target = _Features(x, y, test_x, test_y, count, conf.checked(linear_probe, seed=seed)["seed"])
+    target = _Features(x, y, test_x, count, conf.checked(linear_probe, seed=seed)["seed"])
     with torch.autocast(x.device.type, enabled=False):
-        return {name: float(value) for name, value in probe.run(target)}
+        ranking, chosen = probe.rank(target)
+    return _classified(ranking, chosen, count, test_y)
+
+
+def _classified(ranking: Tensor, chosen: dict[str, float], classes: int, labels: list[Tensor]) -> Classified:
+    found = dict(top_accuracies(ranking, labels[0], classes)) if labels else {}
+    return Classified(ranking, chosen, *(float(found[n]) if n in found else None for n in ("top1", "top5")))
 
 
 def alignment_uniformity(z1: Any, z2: Any, gamma: float = 2.0, t: float = 2.0) -> tuple[float, float]:
@@ -130,8 +155,9 @@ def alignment_uniformity(z1: Any, z2: Any, gamma: float = 2.0, t: float = 2.0) -
     return alignment, sum(value for value in each if isinstance(value, float)) / 2
 
 
-def _read(num_classes: int | None, **given: Any) -> list[Any]:
+def _read(num_classes: int | None, query_labels: Any, given: dict[str, Any]) -> list[Any]:
     """Check what is given: features [N, D], labels [N], queries [Q, D], C and, if there are any, query_labels [Q]."""
+    given = given | ({} if query_labels is None else {"query_labels": query_labels})
     read = {name: tensor(name, value) for name, value in given.items()}
     shapes, names = [list(x.shape) for x in read.values()], ", ".join(read)
     fits = [len(shape) for shape in shapes] == [2, 1, 2, 1][: len(shapes)]
@@ -160,12 +186,12 @@ def _read(num_classes: int | None, **given: Any) -> list[Any]:
 class _Features(Target):
     """Features that are known already, as the target of an evaluator."""
 
-    def __init__(self, features: Tensor, labels: Tensor, queries: Tensor, query_labels: Tensor, count: int, seed: int):
+    def __init__(self, features: Tensor, labels: Tensor, queries: Tensor, count: int, seed: int):
         self.num_classes, self.seed, self.device = count, seed, features.device
-        self._known = {"train": ({"backbone": features}, labels), "test": ({"backbone": queries}, query_labels)}
+        self._known, self._labels = {"train": features, "test": queries}, labels
 
     def features(self, name: SplitName) -> dict[str, Tensor]:
-        return self._known[name][0]
+        return {"backbone": self._known[name]}
 
     def labels(self, name: SplitName) -> Tensor:
-        return self._known[name][1]
+        return self._labels

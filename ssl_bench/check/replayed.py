@@ -270,11 +270,12 @@ def _rounds(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Nodes ``evaluate`` that ask for all entries between them: one has an evaluator once, and one dataset."""
     nodes: list[dict[str, Any]] = []
     for entry in entries:
-        settings = {key: value for key, value in entry["settings"].items() if key != "on"}
-        on, name = entry["settings"].get("on"), entry["evaluator"]
-        fitting = (each for each in nodes if each["on"] == on and each.get(name, settings) == settings)
+        settings = {key: value for key, value in entry["settings"].items() if key not in ("on", "labels")}
+        place = {"on": entry["settings"].get("on"), "labels": [entry["settings"].get("labels", 1.0)]}
+        name = entry["evaluator"]
+        fitting = (each for each in nodes if place.items() <= each.items() and each.get(name, settings) == settings)
         if (node := next(fitting, None)) is None:
-            nodes.append(node := NOTHING | {"on": on})
+            nodes.append(node := NOTHING | place)
         node[name] = settings
         if entry["network"]:
             node["baselines"] = sorted({*node["baselines"], entry["network"].removeprefix("_")})

@@ -1,21 +1,26 @@
 """``ssl-bench evaluate RUN_DIR ... [evaluate=...]``: evaluate the last checkpoints of runs, and train nothing.
 
+With ``--weights FILE ...`` the networks come from elsewhere: :mod:`ssl_bench.commands.weights`.
+
 What a run has been evaluated with before is not computed again. The numbers are added to its ``results.json`` and its
 ``metrics.jsonl``, and to W&B or TensorBoard if it is tracked there.
 """
 
 import glob
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ssl_bench.commands import weights
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.errors import ConfigError, RunError, require
+
+WEIGHTS = (
+    "evaluate networks from files, timm:NAME or random, for `backbone=...`; which=momentum takes the second network"
+)
 
 
 @in_sentences
@@ -30,9 +35,14 @@ def main(arguments: Sequence[str]) -> int:
         "Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators, "
         "evaluate.key=value, paths.data=DIR, paths.outputs=DIR."
     )
+    parser.add_argument("--weights", nargs="+", default=[], metavar="FILE", help=WEIGHTS)
     options = parser.read(arguments)
     require(options.jobs >= 1, "--jobs", options.jobs, "1 or more")
     overrides = options.overrides
+    if options.weights:
+        if options.runs or options.where:
+            raise ConfigError("--weights: give files of weights, or name runs, not both")
+        return weights.evaluate(options.weights, overrides, options.jobs)
     outputs = taken_outputs(overrides)
     folders = [folder for name in options.runs for folder in _named(name, outputs)]
     folders += _selected(options.where, outputs) if options.where else []
@@ -42,13 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         return evaluate(folders[0], overrides)
     for folder in folders:  # all refusals before the first evaluation
         configuration(folder, overrides)
-
-    def one(folder: Path) -> int:
-        command = [sys.executable, "-P", "-m", "ssl_bench", "evaluate", str(folder), *overrides]
-        return subprocess.run(command, check=False).returncode
-
-    with ThreadPoolExecutor(options.jobs) as pool:
-        return max(pool.map(one, folders))
+    return weights.each_one([[str(folder), *overrides] for folder in folders], options.jobs)
 
 
 def _named(name: str, outputs: Path) -> list[Path]:

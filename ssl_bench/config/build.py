@@ -71,8 +71,13 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
 
 
 def open_dataset(node: Mapping[str, Any], data: str, key: str = "dataset") -> Any:
-    """Build a dataset, in its own folder ``root`` or in the folder of all datasets, ``data``."""
-    return build(node, key, **({} if "root" in node else {"root": data}))
+    """Build a dataset, in its own folder ``root`` or in the folder of all datasets, ``data``; or a ``share`` of it."""
+    inner = {name: value for name, value in node.items() if name != "share"}
+    made = build(inner, key, **({} if "root" in node else {"root": data}))
+    share = node.get("share", 1.0)
+    valid = isinstance(share, int | float) and 0 < share <= 1
+    require(valid, f"{key}.share", share, "a share of the training images, above 0 and up to 1")
+    return made if share == 1 else located("ssl_bench.data.share.Share")(made, share)
 
 
 def has_argument(node: Any, key: str, argument: str) -> bool:

@@ -86,11 +86,26 @@ def resolve(cfg: Any, choices: Mapping[str, Any], folder: Path | None = None) ->
 
 
 def _find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:
-    """Replace ``evaluate.on``, a dataset's option or a mapping of the option ``dataset`` and keys, by that dataset."""
-    given = OmegaConf.to_container(cfg.evaluate).get("on")  # type: ignore[union-attr]
-    keys = given if isinstance(given, dict) else {"dataset": given}
-    if given is None or "_target_" in keys:
+    """Replace ``evaluate.on`` by the data sets that it names: options, or mappings of ``dataset`` and keys."""
+    given: Any = OmegaConf.to_container(cfg.evaluate).get("on")  # type: ignore[union-attr]
+    each = given if isinstance(given, list) else [given]
+    if given is None or not each:
         return
+    nodes = [_other_images(cfg, one, folder) for one in each]
+    raw: Any = OmegaConf.to_container(cfg.evaluate, resolve=False)
+    neighbours = [node["knn_k"] for node in nodes if node["knn_k"]]
+    with open_dict(cfg):
+        cfg.evaluate.on = nodes if isinstance(given, list) else nodes[0]
+        for name, evaluator in raw.items():
+            if isinstance(evaluator, dict) and evaluator.get("k") == "${dataset.knn_k}" and neighbours:
+                cfg.evaluate[name].k = min(neighbours)
+
+
+def _other_images(cfg: DictConfig, given: Any, folder: Path | None) -> dict[str, Any]:
+    """The node of a data set that ``evaluate.on`` names."""
+    keys = given if isinstance(given, dict) else {"dataset": given}
+    if "_target_" in keys:
+        return keys
     require(bool(keys.get("dataset")), "evaluate.on", given, "a dataset, or to {dataset: folder, root: DIR}")
     values = {k: quoted(v) if isinstance(v, str) else shown(v) for k, v in keys.items()}
     overrides = [f"dataset={keys['dataset']}", *(f"dataset.{k}={v}" for k, v in values.items() if k != "dataset")]
@@ -103,12 +118,7 @@ def _find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:
     _expand_home(other)
     found.find_images(other, choices)
     node: Any = OmegaConf.to_container(other.dataset, resolve=True)
-    raw: Any = OmegaConf.to_container(cfg.evaluate, resolve=False)
-    with open_dict(cfg):
-        cfg.evaluate.on = {"dataset": choices["dataset"].rpartition(":")[2], **node}
-        for name, evaluator in raw.items():
-            if isinstance(evaluator, dict) and evaluator.get("k") == "${dataset.knn_k}":
-                cfg.evaluate[name].k = node["knn_k"]
+    return {"dataset": choices["dataset"].rpartition(":")[2], **node}
 
 
 def load(overrides: Sequence[str] = (), primary: str = "train", folder: Path | None = None) -> dict[str, Any]:
@@ -231,7 +241,7 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         check_overrides(overrides)
         given = {each.key_or_group: each for each in OverridesParser.create().parse_overrides(list(overrides))}
         root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
-        root.evaluate = {"on": None} | config["evaluate"]  # runs of older versions lack it
+        root.evaluate = {"on": None, "labels": [1.0]} | config["evaluate"]  # runs of older versions lack it
         choices = dict(config["choices"])
         if "evaluate" in given:
             other, chosen = _parts(composed([str(given.pop("evaluate").input_line)]))

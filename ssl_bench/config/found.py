@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ssl_bench import files
 from ssl_bench.config.build import find_target, located, open_dataset
-from ssl_bench.config.identity import SOURCE, evaluators, is_own
-from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, is_own
+from ssl_bench.errors import ConfigError, InvalidValue, require
 
 AUTO = "auto"  # the option of evaluate without the evaluators that need labels, where there are none
 
@@ -53,10 +53,16 @@ def find_prepared(config: dict[str, Any], training: bool = True) -> dict[str, An
     """
     evaluate, data = config.get("evaluate"), config["paths"].get("data")
     found = {"dataset": _prepared(config["dataset"], data)} if training and "dataset" in config else {}
-    if isinstance(evaluate, dict) and isinstance(on := evaluate.get("on"), dict):
-        name = {"dataset": on.get("dataset")}
-        found["evaluate"] = {**evaluate, "on": name | _prepared({k: v for k, v in on.items() if k != "dataset"}, data)}
+    if isinstance(evaluate, dict) and isinstance(on := evaluate.get("on"), dict | list):
+        each = [_named(node, data) for node in datasets_of(evaluate)]
+        found["evaluate"] = {**evaluate, "on": each if isinstance(on, list) else each[0]}
     return {**config, **found}
+
+
+def _named(node: Mapping[str, Any], data: str) -> dict[str, Any]:
+    """A node of ``evaluate.on`` with what is found in its prepared images."""
+    inner: dict[str, Any] = _prepared({k: v for k, v in node.items() if k != "dataset"}, data)
+    return {"dataset": node.get("dataset")} | inner
 
 
 def _prepared(node: Any, data: str) -> Any:
@@ -71,8 +77,8 @@ def _prepared(node: Any, data: str) -> Any:
 
 def leave_out(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
     """Without classes to evaluate on, leave out the evaluators of ``evaluate=auto`` that need some."""
-    node = cfg.evaluate.get("on") or cfg.dataset
-    if choices.get("evaluate") != AUTO or node.get("num_classes") != 0:
+    nodes = [on or cfg.dataset for on in datasets_of(OmegaConf.to_container(cfg.evaluate, resolve=False))]  # type: ignore[arg-type]
+    if choices.get("evaluate") != AUTO or any(node.get("num_classes") != 0 for node in nodes):
         return
     named = evaluators(cfg.evaluate)
     without = [name for name, each in named.items() if find_target(each, f"evaluate.{name}").needs_labels]
@@ -95,8 +101,12 @@ def find_weights(cfg: DictConfig) -> None:
     given, remedy = cfg.get("init"), "the directory of a finished run, outputs/<name>/<run_id>, or a file of weights"
     if given is None:
         return
-    resolved = isinstance(given, DictConfig) and given.keys() == {"path", "weights"}
-    path = Path(str(given.path if resolved else given)).absolute()
+    node = dict(given) if isinstance(given, DictConfig) else {"path": given}
+    valid = "path" in node and node.keys() <= {"path", "weights", "which"}
+    which, words = node.get("which"), "null, trained or momentum"
+    require(valid, "init", given, f"{remedy}, or to {{path: FILE, which: momentum}}")
+    require(which in (None, "trained", "momentum"), "init.which", which, words)
+    path = Path(str(node["path"])).absolute()
     if path.is_dir():
         results = files.read_json(path / "results.json", _Results, named=False)
         if results is None:
@@ -108,10 +118,10 @@ def find_weights(cfg: DictConfig) -> None:
                 weights = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
         except OSError as error:
             raise InvalidValue("init", given, f"{remedy}: {error.strerror}") from error
-    if resolved and given.weights != weights:
-        raise InvalidValue("init.weights", given.weights, f"nothing, but init to {path}: what it holds is found")
+    if node.get("weights", weights) != weights:
+        raise InvalidValue("init.weights", node["weights"], f"nothing, but init to {path}: what it holds is found")
     with open_dict(cfg):
-        cfg.init = {"path": str(path), "weights": weights}
+        cfg.init = {"path": str(path), "weights": weights} | ({"which": which} if which else {})
 
 
 def _of_run(folder: Path) -> str:

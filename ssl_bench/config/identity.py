@@ -25,6 +25,8 @@ OWN = {"root", "path", "skip_broken", "dataset"}  # and of the user's own images
 SOURCE = " #"  # between the version of a plugin and the hash of its source
 # Classes on which the length of the training has no influence; any other one may depend on it.
 STEADY = {"temperature": {"Fixed", "Learned", "MACLa", "MACLb"}, "optimizer": {"SGD", "Adam", "AdamW", "LARS"}}
+# All that the numbers of a network which is not trained depend on, beside its evaluators.
+READ_ALONE = {"dataset", "augment", "backbone", "framework", "init", "seed", "precision", "tf32", "plugins"}
 # Keys of evaluators that say where their data is.
 VOLATILE_OF = {"detection": {"data", "images"}}
 # Keys that runs from before a version do not have, with the value that means what they did. Constructors have the value
@@ -44,6 +46,8 @@ ADDED: dict[str, dict[str, Any]] = {
         "similarity": "cosine",
         "positives": {"_target_": "ssl_bench.objective.positives.OtherView"},
         "backbone.freeze": False,
+        "dataset.interpolation": "bilinear",
+        "dataset.share": 1.0,
         "backbone.args": None,
         "framework.stop_gradient": False,
     },
@@ -113,6 +117,8 @@ def canonical(config: Mapping[str, Any]) -> str:
     A class counts by its name, without its module: moving a class keeps the identity of every run.
     """
     content = _without(config, VOLATILE | ({"epochs"} if extensible(config) else set()))
+    if untrained(config):
+        content = {key: value for key, value in content.items() if key in READ_ALONE}
     for group, keys in VOLATILE_IN.items():
         if group in content:
             content[group] = _of_dataset(content[group]) if group == "dataset" else _without(content[group], keys)
@@ -146,9 +152,20 @@ def evaluation_id(name: str, evaluator: Mapping[str, Any]) -> str:
     return _digits(text([name, content]))
 
 
+def datasets_of(evaluate: Mapping[str, Any]) -> list[Any]:
+    """The nodes of ``evaluate.on``, one or several; one null, if that stands for the data set of the training."""
+    on = evaluate.get("on")
+    return list(on) if isinstance(on, list) and on else [on or None]
+
+
 def evaluators(node: Mapping[str, Any]) -> dict[str, Any]:
     """The evaluators below ``evaluate``: what else stands there is no mapping, or the dataset of ``evaluate.on``."""
     return {name: each for name, each in node.items() if isinstance(each, Mapping) and name != "on"}
+
+
+def untrained(config: Mapping[str, Any]) -> bool:
+    """Whether a network is evaluated as it is: :class:`ssl_bench.methods.frozen.Frozen`."""
+    return str((config.get("framework") or {}).get("_target_")).rpartition(".")[2] == "Frozen"
 
 
 def extensible(config: Mapping[str, Any]) -> bool:

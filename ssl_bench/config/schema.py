@@ -14,9 +14,15 @@ from typing import Any, Literal
 from omegaconf import MISSING
 
 from ssl_bench.config.build import KINDS, converted, near
+from ssl_bench.config.identity import datasets_of, untrained
 from ssl_bench.errors import ConfigError, require
 
-OPTIONAL = ("loss", "negatives", "temperature")  # groups that a framework with an objective of its own leaves out
+OPTIONAL = (
+    "head",
+    "loss",
+    "negatives",
+    "temperature",
+)  # groups that a framework with an objective of its own leaves out
 # Types of keys by name that OmegaConf does not know, or would convert values to: -1 to true, a number to text.
 EXACT: dict[str, Any] = dict.fromkeys(("tf32", "compile", "compile_views", "npc_histogram"), bool)
 EXACT |= {
@@ -107,7 +113,7 @@ class Config:
     dataset: Any = MISSING
     augment: Any = MISSING
     backbone: Any = MISSING
-    head: Any = MISSING
+    head: Any = None
     framework: Any = MISSING
     loss: Any = None
     negatives: Any = None
@@ -230,7 +236,7 @@ def check(config: Mapping[str, Any]) -> None:
         "devices": (config["devices"], 1),
         "threads": (config["threads"], 1),
         "runs_per_gpu": (config["runs_per_gpu"], 1),
-        "epochs": (config["epochs"], 1),
+        "epochs": (config["epochs"], 0 if untrained(config) else 1),
         "max_steps": (config["max_steps"], 1),
         "halt_at": (config["halt_at"], 1),
         "log_every": (config["log_every"], 1),
@@ -242,6 +248,12 @@ def check(config: Mapping[str, Any]) -> None:
     }
     for key, (value, smallest) in least.items():
         require(value is None or value >= smallest, key, value, f"{smallest} or more")
+    if untrained(config):
+        remedy, baselines = "nothing: framework=frozen trains nothing", config["evaluate"]["baselines"]
+        require(config["epochs"] == 0, "epochs", config["epochs"], remedy)
+        require(config["halt_at"] is None, "halt_at", config["halt_at"], remedy)
+        other = "[raw] or []: framework=frozen evaluates the network as it is, and init=null one without weights"
+        require("init" not in baselines, "evaluate.baselines", baselines, other)
     require((config["threads"] or 1) <= MOST_THREADS, "threads", config["threads"], f"{MOST_THREADS} or less, or null")
     _check_tracking(config["tracking"])
     decay = config["diagnostics"]["gradient_snr"]
@@ -290,11 +302,17 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
     converted(node.get("every"), int, "evaluate.every")
     converted(node.get("watch"), int, "evaluate.watch")
     converted(node.get("baselines"), list[Literal["init", "raw"]], "evaluate.baselines")
+    labels = converted(node.get("labels", [1.0]), list[float], "evaluate.labels")
+    shares = bool(labels) and len({*labels}) == len(labels) and all(0 < share <= 1 for share in labels)
+    require(shares, "evaluate.labels", labels, "different shares of the labelled images, such as [0.01,0.1,1.0]")
+    names = [each.get("dataset") for each in datasets_of(node) if isinstance(each, Mapping)]
+    require(len({*names}) == len(names), "evaluate.on", names, "data sets of different names, which metrics have")
     for name, evaluator in node.items():
-        known = name in ("every", "watch", "baselines") or isinstance(evaluator, Mapping)
-        known |= name == "on" and evaluator is None
+        known = name in ("every", "watch", "baselines", "labels") or isinstance(evaluator, Mapping)
+        known |= name == "on" and (evaluator is None or isinstance(evaluator, list))
         require(known, f"evaluate.{name}", evaluator, "an evaluator, or leave it out")
-        named = name != "on" or evaluator is None or isinstance(evaluator.get("dataset"), str)
+        nodes = [node for node in datasets_of(node) if node is not None] if name == "on" else []
+        named = all(isinstance(each, Mapping) and isinstance(each.get("dataset"), str) for each in nodes)
         require(named, "evaluate.on", evaluator, "a dataset, or to {dataset: folder, root: DIR}")
 
 

@@ -113,7 +113,7 @@ class Chosen(Source):
         ids: [n] of the images in it, in the order of this one.
     """
 
-    images: Images
+    images: Source
     ids: Tensor
 
     @property
@@ -121,15 +121,36 @@ class Chosen(Source):
         return self.images.labels[self.ids]
 
     @property
-    def nbytes(self) -> int:  # type: ignore[override]
-        return self.images.nbytes // len(self.images) * len(self.ids)
+    def nbytes(self) -> int | None:  # type: ignore[override]
+        whole = self.images.nbytes
+        return None if whole is None else whole // len(self.images) * len(self.ids)
 
     def to(self, device: torch.device) -> Images:
-        return Images([self.take(torch.arange(len(self.ids))).to(device)], self.labels.to(device))
+        images = self.take(torch.arange(len(self.ids)))
+        assert isinstance(images, Tensor), "images of many sizes stay where they are"
+        return Images([images.to(device)], self.labels.to(device))
 
-    def take(self, ids: Tensor) -> Tensor:
-        """Read the images ``ids`` [n] as uint8 [n, C, H, W], channels last in memory."""
+    def take(self, ids: Tensor) -> ImageBatch:
+        """Read the images ``ids`` [n] of this part."""
         return self.images.take(self.ids[ids])
+
+
+def stratified(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Draw a share of the images of each class, rounded, at least one; a smaller share is a part of a larger one.
+
+    Args:
+        labels: int64 [N], -1 as a class of its own; or [N, C], counts of objects, which are of one class together.
+        share: in (0, 1].
+
+    Returns:
+        The images, int64 [n], in ascending order.
+    """
+    # RandomState has the same numbers in every version of NumPy.
+    order = torch.from_numpy(np.random.RandomState(seed % 2**32).permutation(len(labels)))
+    classes = labels[order] if labels.ndim == 1 else torch.zeros_like(order)
+    grouped = order[classes.argsort(stable=True)]
+    counts = classes.unique(return_counts=True)[1].tolist()
+    return torch.cat([each[: max(1, round(share * len(each)))] for each in grouped.split(counts)]).sort().values
 
 
 class Dataset(ABC):
@@ -152,12 +173,14 @@ class Dataset(ABC):
 
     Attributes:
         one_label: whether a label is the number of one class, and not the count of each.
+        has_pixels: whether all images have one size, even those of which evaluation takes the centre.
 
     Raises:
         InvalidValue: ``mean`` and ``std`` do not fit each other or the channels, or a number is too small.
     """
 
     one_label = True
+    has_pixels = False
 
     def __init__(
         self,
@@ -181,7 +204,7 @@ class Dataset(ABC):
         require(len(std) == len(mean), "std", std, f"as many numbers as mean has ({len(mean)})")
         self.root, self.size, self.channels, self.num_classes = Path(root), size, channels, num_classes
         self.content, self.hashes = content, hashes
-        self.eval_view: dict[str, int] = {}  # further arguments of EvalView, for images of many sizes
+        self.eval_view: dict[str, Any] = {}  # further arguments of EvalView, for images of many sizes
 
     @abstractmethod
     def check(self) -> int:
@@ -280,6 +303,8 @@ class ArrayDataset(Dataset):
     Raises:
         InvalidValue: ``held_out`` has a number below 1, or there are other images to pre-train on.
     """
+
+    has_pixels = True
 
     def __init__(
         self,

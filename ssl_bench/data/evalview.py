@@ -1,6 +1,7 @@
 """The view of an image for evaluation: nothing in it is random."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ class EvalView:
     Args:
         resize: length of the short side after an antialiased resize; None leaves the image as it is.
         size: side of the square that is then cut out of the centre; given together with ``resize``.
+        interpolation: of the resize.
         mean, std: as in `Views`.
     """
 
@@ -26,12 +28,13 @@ class EvalView:
         std: Sequence[float] | None = None,
         resize: int | None = None,
         size: int | None = None,
+        interpolation: Literal["bilinear", "bicubic"] = "bilinear",
     ) -> None:
         self.normalize = pixels.Normalize(mean, std)
         require((resize is None) == (size is None), "resize", resize, "a number of pixels, as size, or both to null")
         fits = resize is None or resize >= (size or 0) >= 1
         require(fits, "resize", resize, f"size ({size}) or more, and size to 1 or more")
-        self.resize, self.size = resize or 0, size
+        self.resize, self.size, self.interpolation = resize or 0, size, interpolation
 
     def __call__(self, images: ImageBatch, dtype: torch.dtype = torch.float32) -> Tensor:
         """Make the view of uint8 images with C + E channels, as a contiguous tensor of ``dtype``.
@@ -61,4 +64,4 @@ class EvalView:
         short = min(x.shape[2:])
         height, width = (self.resize * side // short for side in x.shape[2:])  # the long side is rounded down
         top, left = round((height - size) / 2), round((width - size) / 2)
-        return pixels.resize(x, (height, width), "bilinear")[:, :, top : top + size, left : left + size]
+        return pixels.resize(x, (height, width), self.interpolation)[:, :, top : top + size, left : left + size]

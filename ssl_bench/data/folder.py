@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -118,6 +118,7 @@ class FolderDataset(Dataset):
         workers: threads that decode; None shares the CPU cores among the processes of this machine.
         resize: length of a photo's short side in evaluation, before its centre of ``size`` x ``size`` is cut out, and
             the largest length of a short side in packed files.
+        interpolation: of the resize in evaluation.
         packed: read the packed files of ``ssl-bench prepare``, with photos shrunk and encoded again.
 
     Raises:
@@ -132,6 +133,7 @@ class FolderDataset(Dataset):
         classes: str | None = None,
         workers: int | None = None,
         resize: int = 256,
+        interpolation: Literal["bilinear", "bicubic"] = "bilinear",
         packed: bool = False,
         **common: Any,
     ) -> None:
@@ -142,7 +144,7 @@ class FolderDataset(Dataset):
         self.folder, self.workers, self.resize, self.packed = self.root / folder, workers, resize, packed
         self.split_folders = {"train": train, "test": test}
         self.class_file = Path(__file__).parent / classes if classes else None
-        self.eval_view = {"resize": resize, "size": self.size}
+        self.eval_view = {"resize": resize, "size": self.size, "interpolation": interpolation}
         self._key = f"dataset.folder={folder}"
         self._opened: dict[str, Photos] = {}
 

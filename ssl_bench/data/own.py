@@ -63,6 +63,7 @@ class OwnImages(Dataset):
         hashes: hash all bytes of each image for the identity of the data, instead of both ends.
         resize: length of an image's short side in evaluation, before its centre of ``size`` x ``size`` is cut out;
             None: 8 / 7 of ``size``, as 256 is of 224.
+        interpolation: of that resize.
         workers: threads that decode; None shares the CPU cores among the processes of this machine.
         content: hash of the images; None: to be found.
         num_classes: None: to be found.
@@ -77,6 +78,7 @@ class OwnImages(Dataset):
         skip_broken: float = 0.0,
         hashes: bool = False,
         resize: int | None = None,
+        interpolation: Literal["bilinear", "bicubic"] = "bilinear",
         workers: int | None = None,
         content: str | None = None,
         num_classes: int | None = None,
@@ -91,7 +93,7 @@ class OwnImages(Dataset):
         require(self.channels == 3, "channels", self.channels, "3")
         self.test_share, self.split_seed, self.skip_broken, self.hashes = test_share, split_seed, skip_broken, hashes
         self.workers, self.content, self.given_classes = workers, content, num_classes
-        self.eval_view = {"resize": resize, "size": self.size}
+        self.eval_view = {"resize": resize, "size": self.size, "interpolation": interpolation}
 
     @property
     @abstractmethod

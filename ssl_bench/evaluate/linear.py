@@ -157,7 +157,13 @@ class LinearProbe(Evaluator):
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         self.check(target)
-        labels, test_labels = target.labels("train"), target.labels("test")
+        ranking, chosen = self.rank(target)
+        yield from top_accuracies(ranking, target.labels("test"), target.num_classes, self.per_class)
+        yield from chosen.items()
+
+    def rank(self, target: Target) -> tuple[Tensor, dict[str, float]]:
+        """The up to five likeliest classes of each test image, best first, and what the held-out tenth chose."""
+        labels = target.labels("train")
         space = self.features if self.features in target.features("train") else "backbone"
         features = target.features("train")[space]
         grid = list(itertools.product(self.lrs, self.decays))
@@ -181,8 +187,5 @@ class LinearProbe(Evaluator):
         logits = torch.addmm(bias[best], target.features("test")[space], weight[best].T)
         require(bool(logits.isfinite().all()), "lrs", self.lrs, "lower ones: all classifiers have diverged")
         ranking = logits.topk(min(5, target.num_classes), dim=1).indices
-        yield from top_accuracies(ranking, test_labels, target.num_classes, self.per_class)
-        yield "val_top1", held_out_top1[best]
-        yield "lr", grid[best][0]
-        if len(self.decays) > 1:
-            yield "weight_decay", grid[best][1]
+        chosen = {"val_top1": held_out_top1[best], "lr": grid[best][0]}
+        return ranking, chosen | ({"weight_decay": grid[best][1]} if len(self.decays) > 1 else {})

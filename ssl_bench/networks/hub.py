@@ -21,7 +21,7 @@ OF_OTHER_WEIGHTS = ("tag", "license", "description", "origin_url", "paper_name",
 
 
 def of_timm(
-    model: nn.Module, dataset: Mapping[str, Any], eval_view: Mapping[str, int], args: dict[str, Any] | None
+    model: nn.Module, dataset: Mapping[str, Any], eval_view: Mapping[str, Any], args: dict[str, Any] | None
 ) -> dict[str, bytes]:
     """The content of the two files.
 
@@ -40,7 +40,7 @@ def of_timm(
         "mean": _padded(dataset["mean"], channels, 0.0),
         "std": _padded(dataset["std"], channels, 1.0),
         "crop_pct": size / resize,
-        "interpolation": "bilinear",
+        "interpolation": eval_view.get("interpolation", "bilinear"),
     }
     with tempfile.TemporaryDirectory() as folder:
         timm.models.save_for_hf(model, folder, model_args=args, safe_serialization=True, data_config=data)

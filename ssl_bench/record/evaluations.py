@@ -3,13 +3,15 @@
 An entry is a mapping, as JSON has it: :class:`Evaluated`.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
-from ssl_bench.config.identity import evaluation_id, evaluators, on_disk
+from ssl_bench.config.identity import datasets_of, evaluation_id, evaluators, on_disk
 
 Entry = Mapping[str, Any]
 NETWORKS = ("", "_init", "_raw")
+FEW_LABELS = {"KNN", "EuclideanKNN", "LinearProbe", "LinearSGD", "LinearOnImages"}  # classes of ``evaluate.labels``
 
 
 class Evaluated(TypedDict):
@@ -43,20 +45,24 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
     if not isinstance(node, Mapping):
         return []
     baselines = [f"_{baseline}" for baseline in node.get("baselines", [])]
-    on = {"on": node["on"]} if node.get("on") else {}
-    return [
-        {
-            "evaluator": name,
-            "id": evaluation_id(name, {**settings, **on}),
-            "settings": {**settings, **on},
-            "images": on_disk({"dataset": node.get("on")}).get("images"),
-            "network": network,
-            "epochs": config.get("epochs"),
-        }
-        for name, settings in evaluators(node).items()
-        for network in NETWORKS
-        if not network or network in baselines
-    ]
+    places = [(on, share) for on in datasets_of(node) for share in node.get("labels", [1.0])]
+    made = list[Entry]()
+    for name, own in evaluators(node).items():
+        few = str(own.get("_target_")).rpartition(".")[2] in FEW_LABELS
+        for on, share in places:
+            if share < 1 and not few:
+                continue
+            settings = {**own, **({"on": on} if on else {}), **({"labels": share} if share < 1 else {})}
+            entry: dict[str, Any] = {"evaluator": name, "id": evaluation_id(name, settings), "settings": settings}
+            entry |= {"images": on_disk({"dataset": on}).get("images")}
+            networks = [network for network in NETWORKS if not network or network in baselines]
+            made += [{**entry, "network": network, "epochs": config.get("epochs")} for network in networks]
+    return made
+
+
+def place(entry: Entry) -> str:
+    """The data set of an entry, and the share of its labels, as a text."""
+    return json.dumps([entry["settings"].get("on"), entry["settings"].get("labels", 1.0)], sort_keys=True)
 
 
 def entries(results: Mapping[str, Any]) -> list[Entry]:
@@ -115,8 +121,8 @@ def named(name: str, entry: Entry, found: Iterable[Entry]) -> str:
     Of several settings of an evaluator the first on a dataset has the plain name, knn/top1; the others name what
     differs from it: knn[k=5]/top1.
     """
-    start, on = entry["evaluator"], entry["settings"].get("on")
-    first = next(each for each in found if each["evaluator"] == start and each["settings"].get("on") == on)
+    start, where = entry["evaluator"], place(entry)
+    first = next(each for each in found if each["evaluator"] == start and place(each) == where)
     if entry["id"] == first["id"]:
         return name
     return f"{start}[{_difference(entry['settings'], first['settings'])}]{name.removeprefix(start)}"

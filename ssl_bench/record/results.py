@@ -21,7 +21,8 @@ class Evaluate(TypedDict, total=False):
 
     every: int
     baselines: list[str]
-    on: Node
+    on: Node | list[Node]
+    labels: list[float]
 
 
 class Config(TypedDict, total=False):

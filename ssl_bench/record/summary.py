@@ -17,7 +17,8 @@ TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trai
 
 def targets(config: Mapping[str, Any]) -> dict[str, str]:
     """The networks of a run in words, by the suffix of their metrics."""
-    return TARGETS | ({"_init": "weights of init"} if config.get("init") else {})
+    given = {"_init" if config.get("epochs") else "": "weights of init"} if config.get("init") else {}
+    return TARGETS | ({} if config.get("epochs", 1) else {"": TARGETS["_init"]}) | given
 
 
 def print_run(folder: Path, config: Mapping[str, Any]) -> None:
@@ -151,4 +152,5 @@ def _end(results: Mapping[str, Any], config: Mapping[str, Any], folder: Path) ->
     """How long a run took when it was trained, where it is, and whether it has gone on from what ``config`` asks."""
     epochs = results["config"].get("epochs") or 0
     further = f", which has gone on to epoch {epochs}" if epochs > (config.get("epochs") or 0) else ""
-    return f"{'trained' if 'evaluate' in config else 'computed'} in {results['seconds']:.0f} s, {folder}{further}"
+    done = ("trained" if config.get("epochs", 1) else "evaluated") if "evaluate" in config else "computed"
+    return f"{done} in {results['seconds']:.0f} s, {folder}{further}"

@@ -18,18 +18,26 @@ class Status(StrEnum):
     """State of an entry.
 
     ``RUNNING``: the process that owns the run is alive, also if it evaluates a finished run again. ``DONE``: there are
-    results, also if a later evaluation was killed. ``WAITING``: a grid at work has still to start the run.
-    ``PARTIAL``: the run was begun and has no owner; ``ssl-bench train`` resumes it.
+    results, also if a later evaluation was killed; ``EVALUATED``: the same without a training. ``WAITING``: a grid at
+    work has still to start the run. ``PARTIAL``: the run was begun and has no owner; ``ssl-bench train`` resumes it.
     """
 
     DONE = "done"
+    EVALUATED = "evaluated"
     RUNNING = "running"
     WAITING = "waiting"
     PARTIAL = "partial"
     FAILED = "failed"
 
 
-URGENT = (Status.RUNNING, Status.FAILED, Status.PARTIAL, Status.WAITING, Status.DONE)  # most urgent first
+URGENT = (
+    Status.RUNNING,
+    Status.FAILED,
+    Status.PARTIAL,
+    Status.WAITING,
+    Status.DONE,
+    Status.EVALUATED,
+)  # most urgent first
 
 
 @dataclass(slots=True)
@@ -159,7 +167,7 @@ def _name(path: str) -> str:
 def _status(run: Run | None, grid: GridFolder | None, index: int) -> Status | None:
     """State of an entry; None if it is not shown: there is no run, and it is neither waiting nor failed."""
     if run is not None and run.done and run.owner is None and not run.longer:
-        return Status.DONE
+        return Status.EVALUATED if run.config.get("epochs") == 0 else Status.DONE
     record = grid.records.get(index) if grid else None
     recorded = record.outcome.state if record else None
     # Each start of a run writes config.yaml again, after the grid has recorded the start.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COLOURS = {
     Status.DONE: "green",
+    Status.EVALUATED: "green",
     Status.RUNNING: "cyan",
     Status.WAITING: "dim",
     Status.PARTIAL: "yellow",

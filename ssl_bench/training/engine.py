@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from ssl_bench.config.identity import untrained
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader
 from ssl_bench.distributed import Votes, parallel, rank, world
@@ -67,6 +68,8 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
             if run.state.step < run.last_step:
                 with memory_advice(run.state.method, run.loader, device, run.images_at_once, world(), run.precision):
                     run.loop(interrupt, tracker)
+            elif trained is None and not run.last_step:  # nothing is to be trained: what is evaluated is kept
+                run.save()
             interrupt.saved = True
             if run.state.step < run.schedule.last_step:
                 run.halt(tracker)
@@ -91,6 +94,7 @@ class Training:
         self.parts = Parts(config)
         self.state = TrainingState(self.parts, self.precision, device)
         size, chunk = config["batch_size"]["size"], config["batch_size"]["chunk"]
+        size = world() if untrained(config) else size  # no batch is ever made, and there may be fewer images than size
         images = self._on_device(self.parts.dataset.pretrain())
         self.loader = Loader(images, self.parts.views, size, device, config["seed"], self.precision.weights)
         per_epoch = self.loader.steps_per_epoch
@@ -151,11 +155,11 @@ class Training:
                 progress.advance(state.step)
                 stop = interrupt.agreed()
                 if stop or self._is_saved(state.step):
-                    self._save()
+                    self.save()
                 if stop:
                     raise Interrupted(stop)
                 if self.evaluation.if_due(tracker):
-                    self._save()
+                    self.save()
                     progress.restart(state.step)
 
     def _is_logged(self, step: int) -> bool:
@@ -214,14 +218,14 @@ class Training:
         skips = {"skipped_steps": skipped} if scaled else {}
         return {"epoch": self.schedule.epoch(step), "loss": loss, "lr": self.schedule.lr_at(step - 1), **named, **skips}
 
-    def _save(self) -> None:
+    def save(self) -> None:
         self.state.save(self.folder, self.run_id, self.schedule.lr_at)
 
     def halt(self, tracker: Tracker | None) -> NoReturn:
         """End before the end of the training, at ``halt_at``: evaluate the network and save the state."""
         if self.state.evaluated_step != self.state.step:
             self.evaluation.on_the_way(tracker)
-            self._save()
+            self.save()
         raise Halted(self.config["halt_at"])
 
     # ---- announcements
@@ -249,6 +253,11 @@ class Training:
         }
         negatives, chosen = facts.get("negatives_per_anchor"), self.config["choices"]
         option = chosen.get("negatives", chosen.get("framework"))  # some frameworks have their own negatives
+        if self.parts.taken:
+            facts["init"] = self.parts.taken
+        if not schedule.last_step:
+            log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
+            return facts
         if negatives is not None:
             sentence = "negatives per anchor: %d (%s, %d images over %d ranks, %d on each)"
             log.info(sentence, negatives, option, size, world(), share)

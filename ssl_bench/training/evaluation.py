@@ -117,16 +117,20 @@ class Evaluation:
                     found.append({**entry, "metrics": shared})
                 else:
                     left.append((entry, path))
-            evaluators = {entry["evaluator"]: self.parts.evaluators[entry["evaluator"]] for entry, _ in left}
-            targets = self.parts.targets({suffix: network}, self.state.device, self.precision)
-            metrics, drawn = run_evaluators(evaluators, targets)
-            for entry, path in left:
-                start = starts[entry["evaluator"]]
-                own = {name: artifact for name, artifact in drawn.items() if name.startswith(start)}
-                found.append(evaluations.filled(entry, metrics))
-                artifacts |= {evaluations.named(name, entry, [*known, *wanted]): each for name, each in own.items()}
-                if suffix and rank() == 0 and not own:
-                    baselines.write(path, start, {name: float(value) for name, value in found[-1]["metrics"].items()})
+            for where, targets in (
+                self.parts.places({suffix: network}, self.state.device, self.precision) if left else ()
+            ):
+                here = [each for each in left if _place(each[0]) == where]
+                evaluators = {entry["evaluator"]: self.parts.evaluators[entry["evaluator"]] for entry, _ in here}
+                metrics, drawn = run_evaluators(evaluators, targets)
+                for entry, path in here:
+                    start = starts[entry["evaluator"]]
+                    own = {name: artifact for name, artifact in drawn.items() if name.startswith(start)}
+                    found.append(evaluations.filled(entry, metrics))
+                    artifacts |= {evaluations.named(name, entry, [*known, *wanted]): each for name, each in own.items()}
+                    if suffix and rank() == 0 and not own:
+                        numbers = {name: float(value) for name, value in found[-1]["metrics"].items()}
+                        baselines.write(path, start, numbers)
         set_rng_state(kept)
         return found, artifacts
 
@@ -154,5 +158,10 @@ class Evaluation:
 
     def _classes(self) -> dict[str, list[str]]:
         """The names of the classes that metrics have by number: ``classes``, of another dataset ``classes/<name>``."""
-        names = self.parts.evaluated.class_names()
-        return {"/".join(filter(None, ("classes", self.parts.on))): names} if names else {}
+        each = ((name, dataset.class_names()) for _, name, dataset in self.parts.evaluated)
+        return {"/".join(filter(None, ("classes", name))): names for name, names in each if names}
+
+
+def _place(entry: Entry) -> tuple[Any, float]:
+    """The dataset of ``evaluate.on`` and the share of labels of an entry."""
+    return entry["settings"].get("on"), entry["settings"].get("labels", 1.0)

@@ -244,7 +244,7 @@ class Schedule:
     ) -> "Schedule":
         """The schedule of ``epochs`` epochs, which stops early at ``max_steps``."""
         steps = epochs * steps_per_epoch
-        lr, warmup = recipe.scaled_lr(batch_size), recipe.warmup_epochs / epochs
+        lr, warmup = recipe.scaled_lr(batch_size), recipe.warmup_epochs / max(1, epochs)
         return cls(recipe, lr, steps_per_epoch, steps, min(steps, max_steps or steps), warmup)
 
     def progress(self, step: int) -> float:

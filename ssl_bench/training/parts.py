@@ -18,17 +18,19 @@ from torch import Tensor, nn
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import SOURCE, evaluators, run_id, upgraded
-from ssl_bench.data.arrays import ArrayDataset, Dataset, MissingData, Probe
+from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, run_id, untrained, upgraded
+from ssl_bench.data.arrays import Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
+from ssl_bench.evaluate.few_labels import FewLabels
 from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import check_devices
 from ssl_bench.methods.base import Contrastive, Framework, Method, MissingNeed
 from ssl_bench.networks.trial import try_backbone
-from ssl_bench.networks.weights import freeze, load_weights, read_weights
+from ssl_bench.networks.weight_files import read_weights
+from ssl_bench.networks.weights import freeze, load_weights
 from ssl_bench.objective.positives import OtherView
 from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint, results
@@ -50,7 +52,7 @@ class Parts:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config, self.choices = config, config["choices"]
-        self.on: str = (config["evaluate"].get("on") or {}).get("dataset", "")  # of the dataset that it is evaluated on
+        self.taken = ""  # which weights of init the backbone has, in words, once it is built
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -59,18 +61,21 @@ class Parts:
         return made
 
     @cached_property
-    def evaluated(self) -> Dataset:
-        """The dataset that networks are evaluated on."""
-        if not self.on:
+    def evaluated(self) -> list[tuple[Any, str, Dataset]]:
+        """The datasets that networks are evaluated on: node of ``evaluate.on``, name and dataset of each."""
+        return [(on, on["dataset"] if on else "", self._evaluated(on)) for on in datasets_of(self.config["evaluate"])]
+
+    def _evaluated(self, on: Mapping[str, Any] | None) -> Dataset:
+        if on is None:
             return self.dataset
-        node = {key: value for key, value in self.config["evaluate"]["on"].items() if key != "dataset"}
+        node = {key: value for key, value in on.items() if key != "dataset"}
         other: Dataset = open_dataset(node, self.config["paths"]["data"], "evaluate.on")
         remedy = f"a dataset of images with {self.dataset.channels} channels, as the training has"
-        require(other.channels == self.dataset.channels, "evaluate.on", self.on, remedy)
+        require(other.channels == self.dataset.channels, "evaluate.on", on["dataset"], remedy)
         # Images come to the size of the training, and photos are cut out at the same share of their short side.
         size, short = self.dataset.size, other.eval_view.get("resize", other.size)
         if other.eval_view or size != other.size:
-            other.eval_view = {"resize": round(short * size / other.size), "size": size}
+            other.eval_view |= {"resize": round(short * size / other.size), "size": size}
         return other
 
     @cached_property
@@ -103,9 +108,11 @@ class Parts:
     @cached_property
     def framework(self) -> Framework | Method:
         """The networks. Their weights are drawn from the global generator: seed it first."""
-        backbone = self.backbone
-        head = build(self.config["head"], "head", inputs=backbone.num_features)
-        made: Framework | Method = self._built("framework", backbone=backbone, head=head)
+        backbone, node, framework = self.backbone, self.config["head"], f"framework={self.choices.get('framework')}"
+        if has_argument(self.config["framework"], "framework", "head") != (node is not None):
+            raise ConfigError(f"head={self.choices.get('head')}: {framework} {'has none' if node else 'needs one'}")
+        head = {"head": build(node, "head", inputs=backbone.num_features)} if node else {}
+        made: Framework | Method = self._built("framework", backbone=backbone, **head)
         return made
 
     @cached_property
@@ -151,7 +158,7 @@ class Parts:
         require(type(node.get("freeze", False)) is bool, "backbone.freeze", node.get("freeze"), "true or false")
         backbone: nn.Module = build({k: v for k, v in node.items() if k != "freeze"}, "backbone")
         if init:
-            load_weights(backbone, _initial_weights(init), init["path"])
+            self.taken = load_weights(backbone, _initial_weights(init), init["path"], init.get("which"))
         if node.get("freeze"):
             freeze(backbone)
         return backbone
@@ -194,10 +201,29 @@ class Parts:
         return networks
 
     def targets(self, networks: Networks, device: torch.device, precision: Precision) -> Iterator[tuple[str, Target]]:
-        """Every network with every probe of the dataset, for :func:`ssl_bench.evaluate.run.run_evaluators`."""
-        for (name, probe), (suffix, network) in itertools.product(self.evaluated.probes().items(), networks.items()):
-            infix = "/".join([suffix, *filter(None, (self.on, name)), ""])
-            yield infix, self.target(network, probe, device, precision, self.evaluated)
+        """Every network with every probe of the datasets, for :func:`ssl_bench.evaluate.run.run_evaluators`."""
+        for _, targets in self.places(networks, device, precision):
+            yield from targets
+
+    def places(
+        self, networks: Networks, device: torch.device, precision: Precision
+    ) -> Iterator[tuple[tuple[Any, float], list[tuple[str, Target]]]]:
+        """The targets by what they are evaluated on: a node of ``evaluate.on`` and a share of ``evaluate.labels``.
+
+        Those of all shares have the features of one pass over the images.
+        """
+        shares = self.config["evaluate"].get("labels", [1.0])
+        for on, name, dataset in self.evaluated:
+            whole = [
+                (
+                    "/".join([suffix, *filter(None, (name, probe_name))]),
+                    self.target(n, probe, device, precision, dataset),
+                )
+                for (probe_name, probe), (suffix, n) in itertools.product(dataset.probes().items(), networks.items())
+            ]
+            for share in shares:
+                few = f"/labels{share:g}/" if share < 1 else "/"
+                yield (on, share), [(infix + few, FewLabels.of(target, share)) for infix, target in whole]
 
     def target(
         self,
@@ -228,7 +254,7 @@ class Parts:
         """Refuse shapes of one part that another one does not have. The files in conf/ take them from each other."""
         _ = self.dataset  # refuses channels and sizes that are not positive
         config, size = self.config, self.views[0].size
-        channels, width = config["dataset"]["channels"], config["head"].get("out")
+        channels, width = config["dataset"]["channels"], (config["head"] or {}).get("out")
         of_images, of_views = f"{channels}, the channels of the images", f"{size}, the size of the views"
         shapes = [
             ("backbone", "in_channels", channels, of_images),
@@ -287,10 +313,10 @@ class Parts:
             raise
         baselines = self.config["evaluate"]["baselines"]
         remedy = "[init]: images of many sizes have no raw pixels to compare"
-        of_many_sizes = self.evaluated.eval_view and not isinstance(self.evaluated, ArrayDataset)
+        of_many_sizes = any(each.eval_view and not each.has_pixels for _, _, each in self.evaluated)
         require(not (of_many_sizes and "raw" in baselines), "evaluate.baselines", baselines, remedy)
         remedy = f"{images} or less, the images of {self.choices.get('dataset', 'dataset')}"
-        require(size <= images, "batch_size.size", size, remedy)
+        require(size <= images or untrained(self.config), "batch_size.size", size, remedy)
         self._check_evaluators()
 
     def _check_machine(self, processes: int) -> None:

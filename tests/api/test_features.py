@@ -22,7 +22,7 @@ LABELS, QUERY_LABELS = torch.arange(90) % 3, torch.arange(30) % 3
 
 
 def test_knn_counts_the_classes_and_refuses_k() -> None:
-    assert knn(FEATURES, LABELS, QUERIES, k=1, num_classes=5).shape == (30, 5)
+    assert knn(FEATURES, LABELS, QUERIES, k=1, num_classes=5).ranking.shape == (30, 5)
     with pytest.raises(InvalidValue, match="k=200: set k to a number from 1 to 90"):
         knn(FEATURES, LABELS, QUERIES)
     with pytest.raises(InvalidValue, match=r"features, labels, queries=\[\[90,6\],\[90\],\[30,5\]\]: set"):
@@ -39,7 +39,8 @@ def test_a_linear_probe_is_the_fit_on_nine_tenths() -> None:
     held_out = accuracy(FEATURES[order[:9]], LABELS[order[:9]], *fit)
     best = held_out.index(max(held_out))
     top1 = accuracy(QUERIES, QUERY_LABELS, *fit)[best]
-    assert found == {"top1": top1, "val_top1": held_out[best], "lr": lrs[best]}
+    assert (found.top1, found.top5, found.chosen) == (top1, None, {"val_top1": held_out[best], "lr": lrs[best]})
+    assert (found.predictions == QUERY_LABELS).double().mean().item() == top1
     with pytest.raises(InvalidValue, match="epochs=0: set epochs to 1 or more"):
         linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS, epochs=0)
 
@@ -60,10 +61,12 @@ def test_alignment_and_uniformity_are_their_formulas() -> None:
 
 def measure(features: Any, labels: Any, queries: Any, query_labels: Any) -> tuple[Any, ...]:
     """What all functions say."""
-    ranking = knn(features, labels, queries, k=5)
+    neighbours = knn(features, labels, queries, query_labels, k=5)
+    probe = linear_probe(features, labels, queries, query_labels, epochs=2)
+    assert neighbours.chosen == {"k": 5, "temperature": 0.1}
     return (
-        ranking.tolist(),
-        linear_probe(features, labels, queries, query_labels, epochs=2),
+        (neighbours.top1, neighbours.ranking.tolist()),
+        (probe.top1, probe.chosen, probe.predictions.tolist()),
         alignment_uniformity(queries, queries[::-1] if isinstance(queries, list | np.ndarray) else queries.flip(0)),
     )
 
@@ -72,7 +75,8 @@ EXPECTED = measure(FEATURES, LABELS, QUERIES, QUERY_LABELS)
 
 
 def test_knn_is_that_of_the_command() -> None:
-    assert torch.equal(knn(FEATURES, LABELS, QUERIES, 5), knn(FEATURES, LABELS, QUERIES, 5, KNN().temperature[0]))
+    assert knn(FEATURES, LABELS, QUERIES, k=5).chosen["temperature"] == KNN().temperature[0]
+    assert knn(FEATURES, LABELS, QUERIES, k=5).top1 is None
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
@@ -172,7 +176,7 @@ def test_what_has_no_neighbours_is_refused(change: dict[str, Any], sentence: str
 def test_classes_without_an_image_in_the_bank_are_told() -> None:
     """Every query of such a class is wrong, and only if it is said that the class exists."""
     found = linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS + 3, num_classes=6, epochs=2)
-    assert found["top1"] == 0
+    assert found.top1 == 0
 
 
 def test_numbers_of_numpy_and_another_default_device() -> None:
@@ -183,9 +187,9 @@ def test_numbers_of_numpy_and_another_default_device() -> None:
         found = linear_probe(FEATURES, LABELS, QUERIES, QUERY_LABELS, **numbers)
     finally:
         torch.set_default_device(None)
-    assert found == EXPECTED[1]
+    assert (found.top1, found.chosen, found.predictions.tolist()) == EXPECTED[1]
     numbers = {"k": np.int64(5), "temperature": np.float32(0.1)}
-    assert knn(FEATURES, LABELS, QUERIES, **numbers).tolist() == EXPECTED[0]
+    assert knn(FEATURES, LABELS, QUERIES, **numbers).ranking.tolist() == EXPECTED[0][1]
 
 
 @pytest.mark.parametrize(

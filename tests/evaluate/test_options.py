@@ -24,14 +24,14 @@ from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.memory import Memory
 
 FILES = sorted((Path(__file__).parents[2] / "conf/evaluate").glob("*.yaml"))
-NODES: dict[str, dict[str, Any]] = {  # auto is several of them
-    file.stem: yaml.safe_load(file.read_text())[file.stem] for file in FILES if file.stem != "auto"
+NODES: dict[str, dict[str, Any]] = {  # these two are several of them
+    file.stem: yaml.safe_load(file.read_text())[file.stem] for file in FILES if file.stem not in ("auto", "protocols")
 }
 DATASET = {"size": 64, "mean": [0.5], "std": [0.25], "knn_k": 5}
 # Small values of arguments, for every option that has them.
 SMALL = {"epochs": 1, "batch_size": 15, "batch_sizes": [4, 9], "batches": 2}
 SMALL |= {"ks": [2, 9], "queries": 5, "keys": 20, "draws": 2}
-SMALL |= {"views": 3}
+SMALL |= {"views": 3, "k": 5}
 SMALL |= {"images": "photos", "annotations": None, "size": 64, "clusters": [2], "n_init": 1}
 
 

@@ -1,7 +1,7 @@
 """Weights to start from: of a file or a run, complete and finite, in the identity; frozen backbones."""
 
-import argparse
 import copy
+import fractions
 import logging
 import os
 import warnings
@@ -20,7 +20,8 @@ from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.networks.backbones import DigitsResNet, timm_backbone
-from ssl_bench.networks.weights import load_weights, read_weights
+from ssl_bench.networks.weight_files import read_weights
+from ssl_bench.networks.weights import load_weights
 from ssl_bench.record import checkpoint
 from ssl_bench.training.parts import Parts
 from tests.conftest import SMALL, only_run
@@ -61,7 +62,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     shapes = f"under state_dict.module, {shapes}"
     for file, overrides, sentence in (
         ("vit.pt", VIT, f"{shapes}, not [64, 3, 8, 8]: {remedy}"),
-        ("vit.pt", [], "stem.0.weight is missing, stem.1.weight is missing, stem.1.bias is missing and "),
+        ("vit.pt", [], "stem.0.weight is missing, stem.1.weight is missing, stem.1.bias is missing, "),
         ("code.pt", VIT, "no weights can be read ("),
         ("list.pt", VIT, "it holds no state dict: set init to a file of weights by name"),
         ("text.safetensors", VIT, "no weights can be read ("),
@@ -172,7 +173,7 @@ def logged() -> Iterator[list[str]]:
                 "optimizer": {"state": {0: {"momentum_buffer": QUEUE}}},
             },
             "under state_dict.module.encoder_q are taken; left out: state_dict.module.encoder_k (54), "
-            "state_dict.module.encoder_q.fc (2), state_dict.module.queue (1) and 1 more",
+            "state_dict.module.encoder_q.fc (2), state_dict.module.queue (1), optimizer (1); which=momentum takes ",
         ),
         (
             {"student": under("module.backbone.", OTHER), "teacher": under("backbone.") | {"head.bias": QUEUE}},
@@ -284,7 +285,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.pt").touch()
     (tmp_path / "empty.safetensors").touch()
     (tmp_path / "text.pt").write_text("no weights")
-    torch.save({"model": under(""), "args": argparse.Namespace(lr=1)}, tmp_path / "class.pt")
+    torch.save({"model": under(""), "args": fractions.Fraction(1)}, tmp_path / "class.pt")
     circle: dict[str, Any] = {}
     circle["itself"] = circle
     torch.save(circle, tmp_path / "circle.pt")
@@ -296,7 +297,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         ("empty.pt", "it is empty or cut short"),
         ("empty.safetensors", ""),
         ("text.pt", "it is damaged, or has more than tensors; torch.save(model.state_dict(), FILE) writes weights"),
-        ("class.pt", "it needs argparse.Namespace, and code is not run; torch.save(model.state_dict(), FILE) writes"),
+        ("class.pt", "it needs fractions.Fraction, and code is not run; torch.save(model.state_dict(), FILE) writes"),
         ("circle.pt", ""),
         ("pipe.pt", "Not a regular file"),
         ("folder.safetensors", "Not a regular file"),

@@ -1,0 +1,41 @@
+"""Weights from elsewhere for a network of one's own."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ssl_bench import files
+from ssl_bench.config.build import one_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ssl_bench.networks.weights import Which
+
+
+def load_weights(network: nn.Module, file: str | os.PathLike[str], which: Which | None = None) -> str:
+    """Load a file of weights into a network, as ``ssl-bench evaluate --weights`` and ``init`` do.
+
+        print(ssl_bench.load_weights(torchvision.models.resnet50(), "moco_v2_800ep_pretrain.pth.tar"))
+
+    All tensors of the network must be there in their shapes, under any prefix; a classifier may be missing, and stays
+    as it is then. No code of the file runs.
+
+    Args:
+        network: of timm, of torchvision or your own.
+        file: .safetensors, or one of ``torch.save``.
+        which: ``trained`` or ``momentum``, if a file has both; None: the one that its method evaluates.
+
+    Returns:
+        What was taken, and what was left out, in a sentence.
+
+    Raises:
+        ConfigError: the file cannot be read, or does not have this network; nothing is loaded.
+    """
+    from ssl_bench.networks import weight_files, weights
+
+    if which is not None:
+        one_of("which", which, ("trained", "momentum"))
+    path = files.given_path(file)
+    return weights.load_weights(network, weight_files.read_weights(path), str(path), which)

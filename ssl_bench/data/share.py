@@ -1,0 +1,61 @@
+"""A data set with a part of its training images, drawn from each class; its test images are all there."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ssl_bench.data.arrays import Chosen, Dataset, Probe, Source, stratified
+
+
+class Share(Dataset):
+    """A share of another data set's training images, the same in every run; a smaller share is a part of a larger one.
+
+    Args:
+        whole: the other data set.
+        share: in (0, 1), of each class, rounded, at least one image.
+    """
+
+    def __init__(self, whole: Dataset, share: float) -> None:
+        vars(self).update({name: value for name, value in vars(whole).items() if name != "_content"})
+        self.whole, self.share = whole, share
+        self.one_label, self.has_pixels = whole.one_label, whole.has_pixels
+
+    @cached_property
+    def _images(self) -> Source:
+        return self._part(self.whole.pretrain())
+
+    def _part(self, source: Source) -> Source:
+        return Chosen(source, stratified(source.labels, self.share, 0))
+
+    def check(self) -> int:
+        self.whole.check()
+        return len(self._images)
+
+    def files(self) -> Sequence[Path]:
+        return self.whole.files()
+
+    def found(self) -> dict[str, Any]:
+        found, count = self.whole.found(), self.check()
+        neighbours = {"knn_k": max(1, min(found["knn_k"], count // 50))} if "knn_k" in found else {}
+        return found | {"train_images": count} | neighbours
+
+    def pretrain(self) -> Source:
+        return self._images
+
+    def split(self, name: str) -> Source:
+        source = self.whole.split(name)
+        return self._part(source) if name == "train" else source
+
+    def class_names(self) -> list[str]:
+        return self.whole.class_names()
+
+    def probes(self) -> dict[str, Probe]:
+        return {name: replace(probe, train=self._part(probe.train)) for name, probe in self.whole.probes().items()}
+
+    def __getattr__(self, name: str) -> Any:
+        """What only the other data set has, such as the sentence on its images."""
+        if name == "whole":
+            raise AttributeError(name)
+        return getattr(self.whole, name)

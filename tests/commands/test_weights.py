@@ -1,0 +1,271 @@
+"""Networks from elsewhere: each layout gives the features of its own library; wrong files are refused in a sentence."""
+
+import argparse
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import ssl_bench
+from ssl_bench.commands.evaluate import main
+from ssl_bench.config.compose import load
+from ssl_bench.errors import ConfigError
+from ssl_bench.training.parts import Parts
+from tests.conftest import only_run
+
+IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+CIFAR = ["framework=frozen", "dataset=cifar10", "backbone=resnet18"]
+
+
+def trained(network: nn.Module) -> nn.Module:
+    """A network after one epoch of two batches, so that no tensor is as it was drawn."""
+    optimizer = torch.optim.SGD(network.parameters(), 0.01)
+    for _ in range(2):
+        loss = network(IMAGES).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return network.eval()
+
+
+@pytest.fixture(scope="module")
+def resnet() -> nn.Module:
+    torch.manual_seed(0)
+    return trained(torchvision.models.resnet18())
+
+
+def body(resnet: nn.Module) -> dict[str, Tensor]:
+    return {name: value for name, value in resnet.state_dict().items() if not name.startswith("fc.")}
+
+
+def features_of(resnet: nn.Module) -> Tensor:
+    own = copy.deepcopy(resnet)
+    own.fc = nn.Identity()
+    with torch.no_grad():
+        return own(IMAGES)
+
+
+def under(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": value for name, value in weights.items()}
+
+
+def other(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value * 1.01 if value.is_floating_point() else value for name, value in weights.items()}
+
+
+HEAD = {"w": torch.ones(2, 2)}
+
+
+def lightly_moco(resnet: nn.Module) -> dict[str, Tensor]:
+    """lightly's MoCo, built with its own modules as in its tutorials."""
+    from lightly.models.modules.heads import MoCoProjectionHead
+    from lightly.models.utils import deactivate_requires_grad
+
+    class MoCo(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = nn.Sequential(*list(resnet.children())[:-1])
+            self.projection_head = MoCoProjectionHead(512, 512, 128)
+            self.backbone_momentum = copy.deepcopy(self.backbone)
+            for parameter in self.backbone_momentum.parameters():
+                parameter.data.mul_(1.01)
+            deactivate_requires_grad(self.backbone_momentum)
+
+    return MoCo().state_dict()
+
+
+LAYOUTS: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    "torchvision": (lambda net: net.state_dict(), "under no prefix"),
+    "moco_v2": (
+        lambda net: {
+            "epoch": 1,
+            "arch": "resnet18",
+            "state_dict": under("module.encoder_q.", body(net))
+            | under("module.encoder_k.", other(body(net)))
+            | under("module.encoder_q.fc.0.", HEAD)
+            | {"module.queue": torch.ones(4, 4)},
+        },
+        "under state_dict.module.encoder_q",
+    ),
+    "moco_v3": (
+        lambda net: {
+            "state_dict": under("module.base_encoder.", body(net)) | under("module.momentum_encoder.", other(body(net)))
+        },
+        "under state_dict.module.base_encoder",
+    ),
+    "lightly": (lightly_moco, "under backbone"),
+    "solo_learn": (
+        lambda net: {
+            "state_dict": under("backbone.", body(net))
+            | under("momentum_backbone.", other(body(net)))
+            | under("projector.", HEAD),
+            "hyper_parameters": {"lr": 0.1},
+        },
+        "under state_dict.backbone",
+    ),
+    "dino": (
+        lambda net: {
+            "student": under("module.backbone.", other(body(net))) | under("module.head.", HEAD),
+            "teacher": under("backbone.", body(net)) | under("head.", HEAD),
+            "args": argparse.Namespace(arch="resnet18"),
+            "best": np.float64(0.5),
+        },
+        "under teacher.backbone",
+    ),
+    "swav": (lambda net: under("module.", body(net)) | under("module.prototypes.", HEAD), "under module"),
+    "simsiam": (lambda net: {"state_dict": under("module.encoder.", body(net))}, "under state_dict.module.encoder"),
+    "supcontrast": (lambda net: {"model": under("encoder.module.", body(net))}, "under model.encoder.module"),
+    "compiled": (lambda net: {"network": under("_orig_mod.", body(net))}, "under network._orig_mod"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_network_has_the_features_of_its_library(layout: str, resnet: nn.Module) -> None:
+    make, prefix = LAYOUTS[layout]
+    torch.save(make(resnet), "file.pth")
+    parts = Parts(load([*CIFAR, "init=file.pth"]))
+    with torch.no_grad():
+        found = parts.method.encoder.eval()(IMAGES)
+    assert found.keys() == {"backbone"}
+    torch.testing.assert_close(found["backbone"], features_of(resnet), rtol=0, atol=1e-6)
+    assert parts.taken.startswith(f"120 tensors {prefix} are taken; left out: ")
+    mine = torchvision.models.resnet18()
+    fc = mine.fc.weight.clone()
+    assert f" {prefix} are taken" in ssl_bench.load_weights(mine, "file.pth")
+    assert torch.equal(mine.fc.weight, resnet.fc.weight if layout == "torchvision" else fc)
+    torch.testing.assert_close(features_of(mine.eval()), features_of(resnet), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["moco_v2", "moco_v3", "lightly", "solo_learn"])
+def test_the_momentum_network_is_taken_where_it_is_asked_for(layout: str, resnet: nn.Module) -> None:
+    torch.save(LAYOUTS[layout][0](resnet), "file.pth")
+    mine = torchvision.models.resnet18()
+    line = ssl_bench.load_weights(mine, "file.pth", "momentum")
+    torch.testing.assert_close(mine.layer1[0].conv1.weight, 1.01 * resnet.layer1[0].conv1.weight)
+    assert "; which=trained takes those under " in line
+    one, two = (load([*CIFAR, word])["init"] for word in ("init=file.pth", "init={path: file.pth, which: momentum}"))
+    assert one == {key: value for key, value in two.items() if key != "which"}
+    torch.save(resnet.state_dict(), "one.pth")
+    with pytest.raises(
+        ConfigError, match=r"init\.which=momentum: one\.pth has this network under no prefix only: leave"
+    ):
+        ssl_bench.load_weights(mine, "one.pth", "momentum")
+
+
+def test_timm_has_its_own_folder_and_view(capfd: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    network = trained(timm.create_model("test_resnet", num_classes=0))
+    Path("hub").mkdir()
+    timm.models.save_for_hf(network, "hub", model_args={}, safe_serialization=True)
+    assert main(["--weights", "timm:hub", "tracking=off", "evaluate=knn", "evaluate.knn.k=5"]) == 0
+    out = capfd.readouterr().out
+    assert "timm:hub: as timm has it" in out and "weights of init" in out
+    mine = timm.create_model("test_resnet", num_classes=0).eval()
+    ssl_bench.load_weights(mine, "hub/model.safetensors")
+    with torch.no_grad():
+        torch.testing.assert_close(mine(IMAGES), network(IMAGES), rtol=0, atol=1e-6)
+
+
+def test_grey_and_coloured_images() -> None:
+    coloured, grey = torchvision.models.resnet18().eval(), timm.create_model("resnet18", in_chans=1, num_classes=0)
+    save_file(coloured.state_dict(), "coloured.safetensors")
+    assert "conv1.weight for grey images: the sum over its colours" in ssl_bench.load_weights(
+        grey, "coloured.safetensors"
+    )
+    one = IMAGES[:, :1]
+    with torch.no_grad():
+        torch.testing.assert_close(
+            grey.eval()(one), features_of_all(coloured, one.repeat(1, 3, 1, 1)), rtol=1e-4, atol=1e-4
+        )
+    torch.save(grey.state_dict(), "grey.pt")
+    ssl_bench.load_weights(coloured, "grey.pt")
+    luma = (IMAGES * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+    with torch.no_grad():
+        torch.testing.assert_close(features_of_all(coloured, IMAGES), grey(luma), rtol=1e-4, atol=1e-4)
+
+
+def features_of_all(resnet: nn.Module, images: Tensor) -> Tensor:
+    own = copy.deepcopy(resnet)
+    own.fc = nn.Identity()
+    return own(images)
+
+
+def wrong_files(resnet: nn.Module) -> Iterator[tuple[str, Any, str]]:
+    weights = body(resnet)
+    first = weights["conv1.weight"]
+    yield "depth", torchvision.models.resnet34().state_dict(), "layer1.2.conv1.weight is unknown"
+    yield "wide", torchvision.models.wide_resnet50_2().state_dict(), "layer1.0.conv3.weight is unknown"
+    yield "missing", {k: v for k, v in weights.items() if k != "layer4.1.bn2.weight"}, "layer4.1.bn2.weight is missing"
+    yield "nan", weights | {"conv1.weight": first * float("nan")}, "conv1.weight has values that are NaN or infinite"
+    yield "whole", resnet, "it needs torchvision.models.resnet.ResNet, and code is not run"
+    yield "two", {"a": weights, "b": other(weights)}, "the network is there under a and under b"
+    yield "sparse", weights | {"conv1.weight": first.to_sparse()}, "conv1.weight is sparse"
+    yield "integer", weights | {"conv1.weight": first.int()}, "conv1.weight has the type int32"
+    yield "complex", weights | {"conv1.weight": first + 1j}, "conv1.weight has the type complex64"
+    yield "shape", weights | {"conv1.weight": first[:, :, :3, :3].clone()}, "conv1.weight has the shape [64, 3, 3, 3]"
+    yield "empty", None, "it is empty or cut short"
+    yield "list", [first], "it holds no state dict"
+
+
+def test_wrong_files_are_refused_in_a_sentence_before_a_run_begins(
+    resnet: nn.Module, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, content, sentence in wrong_files(resnet):
+        path = Path(f"{name}.pth")
+        path.touch() if content is None else torch.save(content, path)
+        with pytest.raises(ConfigError) as refusal:
+            _ = Parts(load([*CIFAR, f"init={path}"])).method
+        assert sentence in str(refusal.value) and "\n" not in str(refusal.value), refusal.value
+    assert main(["--weights", "nan.pth", "backbone=resnet18", "tracking=off", "evaluate=knn"]) == 2
+    assert "NaN or infinite" in capfd.readouterr().err and not Path("outputs/default").exists()
+    for words, sentence in (
+        (["--weights", "nan.pth", "framework=simclr"], "framework: leave it out"),
+        (["--weights", "no.pth"], "set init to the directory of a finished run"),
+        (["--weights", "random", "epochs=3"], "epochs=3: set epochs to nothing: framework=frozen trains nothing"),
+        (["--weights", "random", "evaluate.baselines=[init]"], "evaluate.baselines=[init]: set evaluate.baselines to"),
+        (["--weights", "timm:absent_network"], "timm:absent_network: its weights cannot be had"),
+        (["--weights", "random", "outputs/x", "--where", "a=b"], "give files of weights, or name runs, not both"),
+    ):
+        assert main(words) == 2 and sentence in capfd.readouterr().err
+
+
+def test_a_network_is_a_row_that_is_found_again_and_evaluated_further(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ["backbone.width=4", "tracking=off", "evaluate=[knn]", "evaluate.knn.k=10"]
+    network = Parts(load(["framework=frozen", "backbone.width=4"])).backbone
+    torch.save({"state_dict": under("backbone.", network.state_dict())}, "a.pth")
+    assert main(["--weights", "a.pth", *small]) == 0
+    run = only_run()
+    results = json.loads((run / "results.json").read_text())
+    assert results["facts"]["init"].startswith("54 tensors under state_dict.backbone are taken; left out: nothing")
+    assert results["metrics"].keys() == {"knn/top1", "knn/top5"} and results["config"]["epochs"] == 0
+    Path("a.pth").rename("b.pth")
+    assert main(["--weights", "b.pth", *small, "batch_size=b32", "optimizer.lr=3"]) == 0
+    assert f"already done: {run}" in capfd.readouterr().out
+    Path("b.pth").unlink()
+    assert main([str(run), "evaluate=[linear]", "evaluate.linear.epochs=2", "evaluate.labels=[0.1,1.0]"]) == 0
+    table = ssl_bench.runs()
+    (row,) = [dict(zip(table.columns, each, strict=True)) for each in table.itertuples(index=False)]
+    assert row["state"] == "evaluated" and {"knn/top1", "linear/top1", "linear/labels0.1/top1"} <= row.keys()
+    images = torch.rand(2, 1, 20, 20)
+    with torch.no_grad():
+        assert torch.equal(ssl_bench.load(run)(images), network.eval()(images))
+
+
+def test_several_networks_stand_side_by_side(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["backbone.width=4", "tracking=off", "evaluate=knn", "evaluate.knn.k=10"]
+    network = Parts(load(["framework=frozen", "backbone.width=4", "seed=1"])).backbone
+    torch.save(network.state_dict(), "a.pth")
+    assert main(["--weights", "a.pth", "random", *words, "--jobs", "2"]) == 0
+    out = capfd.readouterr().out
+    assert "│ a.pth" in out and "│ random" in out and len(list(Path("outputs/default").glob("*/results.json"))) == 2
