@@ -46,6 +46,8 @@ ADDED: dict[str, dict[str, Any]] = {
         "backbone.freeze": False,
         "backbone.args": None,
         "framework.stop_gradient": False,
+        "optimizer.clip": None,
+        "optimizer.layer_decay": 1.0,
     },
 }
 # Modules whose classes have another place since a version, the first that begins a ``_target_`` counts.
