@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.check import formulas
-from ssl_bench.check.formulas import LABELLED, Batch, Formula
+from ssl_bench.check.formulas import LABELLED, MOMENTUM, Batch, Formula
 from ssl_bench.check.ranks import on_ranks
 from ssl_bench.distributed import join_local, rank, world
 from ssl_bench.errors import ConfigError, RunError, reason
@@ -127,7 +127,7 @@ def measure(subject: Subject, dtype: torch.dtype, tau: float, resume: bool) -> F
 
     loss, batches = made(), make_batches(dtype)
     for number, batch in enumerate(batches):
-        if resume and number == len(batches) - 1 and not isinstance(loss, partial):
+        if resume and number and not isinstance(loss, partial):
             saved = loss.state_dict() if hasattr(loss, "state_dict") else None
             loss = made()
             if saved is not None:
@@ -140,7 +140,8 @@ def measure(subject: Subject, dtype: torch.dtype, tau: float, resume: bool) -> F
         extra = {"ids": batch.ids[own]} | ({"labels": batch.labels[own]} if subject.formula in LABELLED else {})
         taken = _arguments(loss)
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            value = loss(*z, **{name: each for name, each in extra.items() if name in taken})
+            views = (z[0], z[1].detach()) if subject.formula in MOMENTUM else (z[0], z[1])
+            value = loss(*views, **{name: each for name, each in extra.items() if name in taken})
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
             shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise TypeError(f"the loss is {shape}: return its mean over the anchors of this rank, with its gradient")
@@ -260,7 +261,11 @@ def judge(subject: Subject, found: Mapping[str, Found | str]) -> Verdict:
             continue
         cells[column] = cell(each, right, ranks)
         if not exact(each, right):
-            wrong[column] = _looks_like(subject, each, mistakes(formula, ranks) if ranks > 1 else _others())
+            wrong[column] = (
+                "as on 1 rank"
+                if "1 rank" in wrong
+                else _looks_like(subject, each, mistakes(formula, ranks) if ranks > 1 else _others())
+            )
     first = found["1 rank"]
     if isinstance(first, str):
         return Verdict(cells | dict.fromkeys(COLUMNS[3:], ""), wrong)

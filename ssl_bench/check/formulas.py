@@ -30,6 +30,7 @@ Formula = Callable[[Sequence[Batch], float], Tensor]  # the loss of each anchor 
 Views = Literal["both", "cross", "own"]
 FORMULAS: dict[str, Callable[..., Tensor]] = {}
 LABELLED = {"supcon", "sincere"}
+MOMENTUM = {"moco"}  # the second view is of a momentum network: it comes without gradient
 
 
 class Anchor(NamedTuple):
