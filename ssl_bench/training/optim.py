@@ -230,7 +230,8 @@ class LarsOptimizer(torch.optim.Optimizer):
 def layer_scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     """The factor of the rate of each weight of the backbone in ``model``: decay^(layers behind its layer).
 
-    Patches or stem are the first layer, each block is one, and the last norm is the last; the head has the factor 1.
+    Patches or stem are the first layer, each block is one, and the last norm belongs to the last block, as in timm; the
+    head, which follows, has the factor 1.
 
     Raises:
         InvalidValue: the backbone is not one of timm with an order of layers.
@@ -242,8 +243,8 @@ def layer_scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     found: dict[nn.Parameter, float] = {}
     for backbone in backbones:
         layers = group_parameters(backbone, backbone.group_matcher(coarse=False), reverse=True)
-        last = max(layers.values())
-        found |= {weight: decay ** (last - layers[name]) for name, weight in backbone.named_parameters()}
+        head = 1 + max(layers.values())
+        found |= {weight: decay ** (head - layers[name]) for name, weight in backbone.named_parameters()}
     return found
 
 
