@@ -58,7 +58,13 @@ ROWS: list[tuple[str, str, str, dict[str, Any], str]] = [  # library, adapter, f
     ("stable-pretraining", "stable_NTXEntLoss", "nt_xent", {}, ""),
     ("stable-pretraining", "stable_CLIPLoss", "clip", {}, ""),
     ("stable-pretraining", "stable_VICRegLoss", "vicreg", {}, ""),
-    ("stable-pretraining", "stable_BarlowTwinsLoss", "barlow_twins", {"weight": 0.005, "listing": True}, OWN_STATISTICS),
+    (
+        "stable-pretraining",
+        "stable_BarlowTwinsLoss",
+        "barlow_twins",
+        {"weight": 0.005, "listing": True},
+        OWN_STATISTICS,
+    ),
 ]
 
 
@@ -101,19 +107,19 @@ class Metric(torch.nn.Module):
         return self.loss(torch.cat([z1, z2]), (labels if self.by_class else ids).repeat(2))
 
 
-def metric_NTXentLoss(tau: float) -> Any:  # noqa: N802  # the name of the loss
+def metric_NTXentLoss(tau: float) -> Any:  # the name of the loss
     from pytorch_metric_learning.losses import NTXentLoss
 
     return Metric(NTXentLoss(tau))
 
 
-def metric_SupConLoss(tau: float) -> Any:  # noqa: N802
+def metric_SupConLoss(tau: float) -> Any:
     from pytorch_metric_learning.losses import SupConLoss
 
     return Metric(SupConLoss(tau), by_class=True)
 
 
-class metric_VICRegLoss(Metric):  # noqa: N801
+class metric_VICRegLoss(Metric):
     def __init__(self) -> None:
         from pytorch_metric_learning.losses import VICRegLoss
 
@@ -123,7 +129,7 @@ class metric_VICRegLoss(Metric):  # noqa: N801
         return self.loss(z1, ref_emb=z2)
 
 
-class metric_queue(Metric):  # noqa: N801
+class metric_queue(Metric):
     """New labels in each batch, as in the notebook on MoCo."""
 
     def __init__(self, tau: float) -> None:
@@ -157,7 +163,7 @@ def open_clip_siglip(z1: Any, z2: Any, tau: float) -> Any:
     return loss(normalize(z1, dim=-1), normalize(z2, dim=-1), scale, bias)
 
 
-class libauc_sogclr:  # noqa: N801
+class libauc_sogclr:
     """Half of the loss, whose gradient is the sum over both views."""
 
     def __init__(self, tau: float, learned: bool = False) -> None:

@@ -45,7 +45,7 @@ class Subject(NamedTuple):
 
     target: str
     formula: str
-    options: Mapping[str, Any] = {}  # noqa: RUF012
+    options: Mapping[str, Any] = {}
 
 
 class Verdict(NamedTuple):

@@ -87,7 +87,9 @@ def make(name: str, options: Mapping[str, Any]) -> Formula:
     """
     if name not in FORMULAS:
         raise ConfigError(f"--as {name}: no such formula{near(name, FORMULAS)}; they are {', '.join(FORMULAS)}")
-    known = {p.name: p.default for p in inspect.signature(FORMULAS[name]).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    known = {
+        p.name: p.default for p in inspect.signature(FORMULAS[name]).parameters.values() if p.kind is p.KEYWORD_ONLY
+    }
     for key, value in options.items():
         if key not in known:
             has = f"its options are {', '.join(known)}" if known else "it has no options"
@@ -202,7 +204,9 @@ def dclw(batches: Sequence[Batch], tau: float, *, sigma: float = 0.5) -> Tensor:
     rows = [*anchors(batches[-1].z, "both")]
     close = torch.stack([a.s for a in rows]).detach() / sigma
     weights = 2 - len(rows) * close.softmax(0)
-    return torch.stack([(a.k / tau).logsumexp(0) - w * a.s / tau for w, a in zip(weights, rows, strict=True)]).view(2, -1)
+    return torch.stack([(a.k / tau).logsumexp(0) - w * a.s / tau for w, a in zip(weights, rows, strict=True)]).view(
+        2, -1
+    )
 
 
 @named

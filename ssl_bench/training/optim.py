@@ -239,7 +239,9 @@ def layer_scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     from timm.models import group_parameters  # heavy: only where it is used
 
     backbones: list[Any] = [part for part in model.modules() if hasattr(part, "group_matcher")]
-    require(bool(backbones), "layer_decay", decay, "1: only the networks of backbone=timm say the order of their layers")
+    require(
+        bool(backbones), "layer_decay", decay, "1: only the networks of backbone=timm say the order of their layers"
+    )
     found: dict[nn.Parameter, float] = {}
     for backbone in backbones:
         layers = group_parameters(backbone, backbone.group_matcher(coarse=False), reverse=True)

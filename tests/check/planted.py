@@ -181,7 +181,9 @@ class Planted(nn.Module):
 
     def barlow_twins(self, z1: Tensor, z2: Tensor) -> Tensor:
         mode = self.fault if self.fault in GATHERED else ""
-        x, y = ((z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt() for z in (gather(z1, mode), gather(z2, mode)))
+        x, y = (
+            (z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt() for z in (gather(z1, mode), gather(z2, mode))
+        )
         if self.fault == "own_correlation":
             x, y = x.chunk(world())[rank()], y.chunk(world())[rank()]
         c = x.T @ y / len(x)

@@ -58,7 +58,9 @@ def test_the_losses_of_the_package_are_the_formulas() -> None:
     assert {NAMES.get(name, name) for name in formulas.FORMULAS} <= {*options.names("loss")}
     for name, formula in formulas.FORMULAS.items():
         for resume in (False, True):
-            found = conformance.measure(Subject(f"tests.check.test_conformance:{name}", name), torch.float64, 0.1, resume)
+            found = conformance.measure(
+                Subject(f"tests.check.test_conformance:{name}", name), torch.float64, 0.1, resume
+            )
             right = conformance.expected(formula, conformance.make_batches(), 0.1)
             assert max(map(conformance.error, found, right)) < 1e-6, (name, resume)  # some keep averages in float32
 
@@ -125,7 +127,8 @@ def test_the_command_prints_a_row_and_a_loss_that_fails_is_an_error(capsys: pyte
     Path("right.py").write_text(text.format(""))
     assert main(["right.py:dcl", "--as", "dcl"]) == 0
     header, _, row = capsys.readouterr().out.splitlines()
-    assert header == "| dcl | 1 rank | 2 ranks | 4 ranks | bf16 | tau | resume |" and row.startswith("| right.py:dcl | ")
+    assert header == "| dcl | 1 rank | 2 ranks | 4 ranks | bf16 | tau | resume |"
+    assert row.startswith("| right.py:dcl | ")
     Path("wrong.py").write_text(text.format(", reduction='none'"))
     assert main(["wrong.py:dcl", "--as", "dcl"]) == 1
     why = "TypeError: the loss is [2, 16]: return its mean over the anchors of this rank, with its gradient"

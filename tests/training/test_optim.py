@@ -141,7 +141,9 @@ def test_the_rate_of_a_layer_is_a_power_of_the_decay(name: str) -> None:
         if p.requires_grad:
             last = 0.5 if ".norm." in key else 1.0
             assert scales[p] == (0.5 ** (3 - int(block[1])) if block else 0.5**4 if first else last), key
-    with pytest.raises(InvalidValue, match=r"layer_decay=0\.5: set layer_decay to 1: only the networks of backbone=timm"):
+    with pytest.raises(
+        InvalidValue, match=r"layer_decay=0\.5: set layer_decay to 1: only the networks of backbone=timm"
+    ):
         recipe("optimizer.layer_decay=0.5").groups(network())
 
 
@@ -149,14 +151,24 @@ def clipped_training(chunk: int | None, rank: int = 0) -> dict[str, Any]:
     """Weights after three steps in float64 with a small bound, and the recorded norms; without batch statistics."""
     overrides = [*SMALL[1:], "backbone=timm", "backbone.name=vit_tiny_patch16_224", "backbone.args.patch_size=5"]
     overrides += ["backbone.args.depth=1", "backbone.args.embed_dim=12", "head=moco", "head.hidden=8", "max_steps=3"]
-    overrides += ["batch_size.size=16", f"devices={world()}", f"batch_size.chunk={chunk or 'null'}", "precision=fp64", "optimizer.clip=0.02"]
+    overrides += [
+        "batch_size.size=16",
+        f"devices={world()}",
+        f"batch_size.chunk={chunk or 'null'}",
+        "precision=fp64",
+        "optimizer.clip=0.02",
+    ]
     run = Training(load(overrides), "0123456789", Path("unused"), torch.device("cpu"))
     run.state.method.train()
     step = run.stepper()
     norms = [float(step(True)["gradient_norm"]) for _ in range(3)]
     gradients = [p.grad for p in run.state.method.parameters() if p.grad is not None]
     weights = torch.cat([p.detach().flatten() for p in run.state.method.parameters()])
-    return {"norms": torch.tensor(norms, dtype=torch.float64), "weights": weights, "norm": torch.cat([g.flatten() for g in gradients]).norm()}
+    return {
+        "norms": torch.tensor(norms, dtype=torch.float64),
+        "weights": weights,
+        "norm": torch.cat([g.flatten() for g in gradients]).norm(),
+    }
 
 
 def test_a_clipped_step_on_two_ranks_and_in_chunks_is_that_of_one_process() -> None:
