@@ -30,7 +30,7 @@ SURROGATE = "the value is another one; the gradient is the sum over both views, 
 UNSAVED_AVERAGES = "no state_dict has the averages; its maintainers advise to pickle the loss (LibAUC#64)"
 LIBAUC = {"gamma": 0.9, "tau_max": 0.7, "rho": 0.3, "eta": 0.01, "beta": 0.9, "largest": 1e9}  # its defaults
 
-OURS = {
+OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "nt_xent": ("infonce", {}),
     "moco": ("infonce", {"negatives": "queue", "k": 2 * IMAGES}),
     "clip": ("infonce", {"negatives": "cross_view"}),
@@ -74,7 +74,7 @@ def __getattr__(name: str) -> Any:
     if library == "ours":
 
         def make(tau: float) -> Any:
-            given = {"tau": tau} if loss == "isogclr" else {}  # its own temperatures begin with it
+            given: dict[str, Any] = {"tau": tau} if loss == "isogclr" else {}  # its own temperatures begin with it
             return PairLoss(OURS[loss][0], tau, **OURS[loss][1], **given)
 
         return make
@@ -131,6 +131,8 @@ class metric_VICRegLoss(Metric):
 
 class metric_queue(Metric):
     """New labels in each batch, as in the notebook on MoCo."""
+
+    step: torch.Tensor
 
     def __init__(self, tau: float) -> None:
         from pytorch_metric_learning.losses import CrossBatchMemory, NTXentLoss

@@ -151,9 +151,9 @@ def measure(subject: Subject, dtype: torch.dtype, tau: float, resume: bool) -> F
 
 def plan(subject: Subject) -> dict[str, tuple[torch.dtype, float, bool]]:
     """The measurements on one rank: number format, temperature, and whether the last batch follows a resume."""
-    bounds = {**inspect.signature(formulas.FORMULAS[subject.formula]).parameters}
-    least, most = (getattr(bounds.get(f"tau_{end}"), "default", end) for end in ("min", "max"))
-    taus = [tau for tau in TAUS if least == "min" or least <= tau < most]
+    own = inspect.signature(formulas.FORMULAS[subject.formula]).parameters
+    least, most = own["tau_min"].default if "tau_min" in own else 0, own["tau_max"].default if "tau_max" in own else 11
+    taus = [tau for tau in TAUS if least <= tau < most]
     one = {"1 rank": (torch.float64, TAU, False), "bf16": (torch.bfloat16, TAU, False)}
     return one | {f"tau {t:g}": (torch.float32, t, False) for t in taus} | {"resume": (torch.float64, TAU, True)}
 
@@ -294,7 +294,7 @@ def _others() -> Iterator[tuple[str, Found]]:
 
 def _looks_like(subject: Subject, found: Found, known: Iterator[tuple[str, Found]]) -> str:
     """The known mistake that gives what was found, up to a factor."""
-    for words, (value, gradient) in known:
+    for words, (_, gradient) in known:
         factor = float((found[1] * gradient).sum() / gradient.square().sum())
         if error(found[1], factor * gradient) < EXACT and factor > EXACT:
             return words

@@ -1,7 +1,7 @@
 """The losses that ``ssl-bench conformance --as NAME`` compares with: loops over the anchors, in double precision.
 
-Nothing here uses the losses of the package, whose tests compare them with these. N images, width D; s is the cosine of an
-anchor with its positive, k [K] are those with its negatives.
+Nothing here uses the losses of the package, whose tests compare them with these. N images, width D; s is the cosine of
+an anchor with its positive, k [K] are those with its negatives.
 """
 
 import functools

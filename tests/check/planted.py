@@ -14,8 +14,10 @@ from ssl_bench.distributed import rank, world
 # Of the gathering: nothing gathered, no gradient of it, 1 / W missing or twice there, own images first.
 GATHERED = ["own", "detached", "mean", "times", "first"]
 FAULTS: dict[str, list[str]] = {
-    "nt_xent": [*GATHERED, "self_kept", "positive_twice", "first_view_only", "next_diagonal", "overflow", "added"]
-    + ["least_tau", "fixed_tau", "squared_tau", "unnormalised", "coarse", "scaled"],
+    "nt_xent": [
+        *GATHERED,
+        *["self_kept", "positive_twice", "first_view_only", "next_diagonal", "overflow", "added", "least_tau"],
+    ],
     "dcl": [*GATHERED, "positive_kept"],
     "clip": [*GATHERED, "first_view_only"],
     "siglip": [*GATHERED, "mean_of_pairs", "no_bias"],
@@ -27,6 +29,7 @@ FAULTS: dict[str, list[str]] = {
     "barlow_twins": ["own", "detached", "mean", "own_correlation"],
     "sogclr": ["unsaved", "own_averages", "share_missing"],
 }
+FAULTS["nt_xent"] += ["overflow", "added", "least_tau", "fixed_tau", "squared_tau", "unnormalised", "coarse", "scaled"]
 RIGHT = [*FAULTS]
 PLANTED = [f"{kind}__{fault}" for kind, faults in FAULTS.items() for fault in faults]
 
@@ -66,6 +69,10 @@ def gather(x: Tensor, fault: str = "") -> Tensor:
 
 
 class Planted(nn.Module):
+    keys: Tensor
+    place: Tensor
+    log_u: Tensor
+
     def __init__(self, kind: str, fault: str, tau: float) -> None:
         super().__init__()
         self.kind, self.fault = kind, fault

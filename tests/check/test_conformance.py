@@ -2,6 +2,7 @@
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ MODULE = "tests.check.planted"
 def verdicts(names: list[str]) -> dict[str, conformance.Verdict]:
     subjects = [Subject(f"{MODULE}:{name}", name.partition("__")[0]) for name in names]
     found = conformance.measured(subjects)
-    return {name: conformance.judge(*each) for name, *each in zip(names, subjects, found, strict=True)}
+    return {n: conformance.judge(subject, each) for n, subject, each in zip(names, subjects, found, strict=True)}
 
 
 def test_a_few_right_losses_and_faults() -> None:
@@ -48,7 +49,7 @@ def test_all_faults_are_found_and_no_right_loss_is() -> None:
 
 # The options of conf/loss that a formula is of, where its name differs; conf has other defaults of a few options.
 NAMES = {"nt_xent": "infonce", "clip": "infonce", "moco": "infonce"}
-GIVEN = {"clip": {"negatives": "cross_view"}, "siglip": {"negatives": "cross_view"}}
+GIVEN: dict[str, Any] = {"clip": {"negatives": "cross_view"}, "siglip": {"negatives": "cross_view"}}
 GIVEN |= {"spectral": {"negatives": "cross_view"}, "align_uniform": {"negatives": "own_view"}}
 GIVEN |= {"moco": {"negatives": "queue", "k": 32}, "sogclr": {"instances": 16}, "isogclr": {"instances": 16}}
 
@@ -70,7 +71,7 @@ def __getattr__(name: str) -> object:
 
     if name not in formulas.FORMULAS:
         raise AttributeError(name)
-    tau = {"tau": 0.1} if name == "isogclr" else {}
+    tau: dict[str, Any] = {"tau": 0.1} if name == "isogclr" else {}
 
     def build(temperature: float) -> PairLoss:
         return PairLoss(NAMES.get(name, name), temperature, **GIVEN.get(name, {}), **tau)

@@ -58,11 +58,12 @@ def trained(run: Training, step: Callable[[bool], Any]) -> dict[str, list[torch.
 
 
 # tests/gpu has every framework, kind of negatives and optimiser.
+VIT = ["backbone=timm", "backbone.name=vit_tiny_patch16_224", "backbone.args.patch_size=5"]
+VIT += ["backbone.args.depth=1", "backbone.args.embed_dim=12"]
 OPTIONS = {
     "simclr": ["diagnostics.gradient_snr=0.9"],
     "linear": ["temperature=linear", "temperature.slope=0.01", "optimizer=adamw", "optimizer.clip=0.1"],
-    "layer decay": ["backbone=timm", "backbone.name=vit_tiny_patch16_224", "optimizer.layer_decay=0.5"]
-    + ["backbone.args.patch_size=5", "backbone.args.depth=1", "backbone.args.embed_dim=12"],
+    "layer decay": [*VIT, "optimizer.layer_decay=0.5"],
     "k of a queue": ["framework=moco_v2", "negatives.k=16"],
     "npid": ["framework=npid", "framework.noise=9"],
     "isogclr": ["loss=isogclr"],
