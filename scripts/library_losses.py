@@ -37,7 +37,8 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "siglip": ("siglip", {"negatives": "cross_view"}),
     "sogclr": ("sogclr", {"instances": IMAGES}),
     "isogclr": ("isogclr", {"instances": IMAGES}),
-} | {name: (name, {}) for name in ("dcl", "dclw", "supcon", "vicreg", "barlow_twins")}
+    **{name: (name, {}) for name in ("dcl", "dclw", "supcon", "vicreg", "barlow_twins")},
+}
 ROWS: list[tuple[str, str, str, dict[str, Any], str]] = [  # library, adapter, formula, its options, why it differs
     *(("ssl_bench", f"ours_{name}", name, {}, "") for name in OURS),
     ("lightly", "lightly_NTXentLoss", "nt_xent", {}, ""),
