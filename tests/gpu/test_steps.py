@@ -92,12 +92,10 @@ def test_every_framework_is_replayed_with_the_values_of_eager_steps(part: int, g
     assert {name: each for name, each in found.items() if not right(each)} == {}
 
 
-VIT = ["backbone=timm", "backbone.name=vit_tiny_patch16_224", "backbone.args.patch_size=5"]
-VIT += ["backbone.args.depth=1", "backbone.args.embed_dim=12"]
 OPTIONS = [
     ["framework=simclr"],
     ["optimizer=lars", "optimizer.clip=0.1"],
-    [*VIT, "optimizer=adamw", "optimizer.clip=0.1", "optimizer.layer_decay=0.5", "precision=fp32"],
+    ["backbone=resnet18_cifar", "optimizer=adamw", "optimizer.clip=0.1", "optimizer.layer_decay=0.5", "precision=fp32"],
     ["optimizer=adam", "precision=fp32"],
     ["optimizer=adamw", "loss=dcl", "temperature=learned"],
     ["loss=swd", "negatives=none", "precision=fp32"],
