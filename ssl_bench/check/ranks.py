@@ -2,8 +2,10 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +24,7 @@ SECONDS = 60  # that a rank waits for the others
 STEPS = 2
 LINKS = "set NCCL_P2P_DISABLE=1 to see whether the links between the GPUs are the cause, and report this with check.md"
 METHOD = "fork" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
+T = TypeVar("T")
 Answer = tuple[list[Difference], list[Difference]]  # of a rank: about the collectives, and about the training
 
 
@@ -31,34 +34,37 @@ def section(setting: Setting) -> Iterator[Finding]:
         reason = "one device: set devices to the number of GPUs, or of processes on a CPU"
         yield from (Finding(name, "", Verdict.SKIPPED, reason) for name in ("collectives", "training"))
         return
-    answers = on_ranks(setting)
+    check = partial(work, setting)
+    answers = on_ranks(check, setting.devices, setting.folder)
     yield judged("collectives", [each for collectives, _ in answers for each in collectives], "results", LINKS)
     yield judged("training", answers[0][1], "weights and buffers", f"{WRONG_RESULT}; until then train with devices=1")
 
 
-def on_ranks(setting: Setting) -> list[Answer]:
-    """The results of :func:`work` on all ranks.
+def on_ranks(function: Callable[[int], T], ranks: int, folder: Path) -> list[T]:
+    """The results of ``function(rank)`` on some ranks, which are processes of this machine without a group yet.
+
+    Args:
+        folder: an empty one, of this user only.
 
     Raises:
         RunError: a rank failed; the others are ended.
     """
     try:
-        start_processes(_enter, (setting, os.getpid()), setting.devices, start_method=METHOD)
+        start_processes(_enter, (function, ranks, folder, os.getpid()), ranks, start_method=METHOD)
     except ProcessException as error:
         last = str(error).strip().splitlines()[-1]  # of the traceback
-        raise RunError(f"rank {error.error_index} of {setting.devices}: {last}") from error
-    return [torch.load(setting.folder / f"{rank}.pt", weights_only=False) for rank in range(setting.devices)]
+        raise RunError(f"rank {error.error_index} of {ranks}: {last}") from error
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
-def _enter(rank: int, setting: Setting, parent: int) -> None:
+def _enter(rank: int, function: Callable[[int], T], ranks: int, folder: Path, parent: int) -> None:
     die_with(parent)
-    torch.set_num_threads(max(1, available_cores() // setting.devices))
-    device = local_device(rank) if setting.device.type == "cuda" else setting.device
-    torch.save(work(rank, setting.devices, device, setting.folder), setting.folder / f"{rank}.pt")
+    torch.set_num_threads(max(1, available_cores() // ranks))
+    torch.save(function(rank), folder / f"{rank}.pt")
     leave()
 
 
-def work(rank: int, world: int, device: torch.device, folder: Path) -> Answer:
+def work(setting: Setting, rank: int) -> Answer:
     """Carry out both checks on a rank; rank 0 trains alone first, before there are others.
 
     The second one trains in float64. A step rounds the weights to u and the gradients to about sqrt(n) u for the
@@ -69,6 +75,8 @@ def work(rank: int, world: int, device: torch.device, folder: Path) -> Answer:
 
     of the norm of each tensor; another mean of the ranks' gradients differs by more than 1e-3.
     """
+    world, folder = setting.devices, setting.folder
+    device = local_device(rank) if setting.device.type == "cuda" else setting.device
     expected = weights(train(tiny(folder, device, "precision=fp64"), STEPS)) if rank == 0 else {}
     join_local(folder / "meeting", rank, world, device, SECONDS)
     collectives = exchange(rank, world, device)

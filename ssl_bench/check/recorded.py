@@ -109,7 +109,8 @@ class Recorded:
                 yield f"{name} is of step {step}, and config.yaml ends at step {end}"
                 continue
             expected: list[Any] = run.state.optimizer.state_dict()["param_groups"]
-            asked = [{**group, "lr": run.schedule.lr_at(step - 1)} for group in expected]
+            lr = run.schedule.lr_at(step - 1)
+            asked = [{**group, "lr": lr * group.get("lr_scale", 1)} for group in expected]
             for ours, theirs in zip(asked, groups, strict=False):
                 for key in sorted(ours.keys() & theirs.keys()):
                     if not _same(theirs[key], ours[key], SINGLE):

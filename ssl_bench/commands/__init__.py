@@ -7,6 +7,7 @@ COMMANDS = {
     "verify": "is a run what it says? Steps of it are trained again and compared: verify RUN_DIR",
     "export": "its backbone for timm, torchvision or the Hugging Face hub: export RUN_DIR [--format card] [--out DIR]",
     "check": "what this machine can do, and whether it does it right: check [--quick|--full] [--only speed,plan]",
+    "conformance": "is a loss of your own right, also on several GPUs? conformance my_losses.py:MyLoss --as nt_xent",
     "status": "every run and grid under outputs/: status [OUTPUTS] [--where loss=dcl] [--sort knn/top1] [--watch]",
     "report": "runs, plots and tables as one HTML file: report [OUTPUTS | NAME ...] [--out FILE] [--open] [--watch]",
     "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",

@@ -50,6 +50,8 @@ ADDED: dict[str, dict[str, Any]] = {
         "dataset.share": 1.0,
         "backbone.args": None,
         "framework.stop_gradient": False,
+        "optimizer.clip": None,
+        "optimizer.layer_decay": 1.0,
     },
 }
 # Modules whose classes have another place since a version, the first that begins a ``_target_`` counts.

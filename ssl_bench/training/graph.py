@@ -126,6 +126,7 @@ class GraphedStepper:
         )
 
     def _compute(self) -> None:
+        self.stepper.set_lr(self._lr)  # here: the rate of a layer is a product, which is computed again in each replay
         self.stepper.compute(self._step(), self._progress, False)
 
     def _record(self) -> None:
@@ -211,7 +212,6 @@ class GraphedStepper:
         """Let the optimiser read the learning rate from a tensor, as long as its step is recorded."""
         groups = self.stepper.state.optimizer.param_groups
         capturable = [group.get("capturable") for group in groups]
-        self.stepper.set_lr(self._lr)
         for group in groups:
             group.update({"capturable": self._lr.is_cuda} if "capturable" in group else {})
         try:

@@ -2,6 +2,10 @@
 
 Biases and norm parameters (those of one dimension) have no adapted rate under LARS, and weight decay only if
 ``decay_norms`` is set. Every optimiser updates all parameters in a few fused or batched operations.
+
+Gradients are clipped by the norm of all of them together, as the ViT (Dosovitskiy et al. 2021, arXiv 2010.11929,
+table 3) was trained with 1.0. ``layer_decay`` lowers the rates of early layers, as BEiT (Bao et al. 2022, arXiv
+2106.08254) and timm do.
 """
 
 import inspect
@@ -33,6 +37,8 @@ class Recipe(ABC):
         weight_decay: applied to biases and norm parameters only with ``decay_norms``, and to scalars never.
         decay_norms: decay biases and norm parameters too, as torch's optimisers do with ``model.parameters()``: the
             codes of MoCo, CLD, NPID (lemniscate.pytorch), Inv. Spread and leftthomas/SimCLR.
+        clip: largest norm of the gradient of all parameters, over all ranks and chunks, positive; None: no bound.
+        layer_decay: factor in (0, 1] of the rate from each layer of the backbone to the one before it.
     """
 
     def __init__(
@@ -47,6 +53,8 @@ class Recipe(ABC):
         warmup_start: float,
         weight_decay: float,
         decay_norms: bool = False,
+        clip: float | None = None,
+        layer_decay: float = 1.0,
     ) -> None:
         for name, value in {"lr": lr, "base_batch": base_batch}.items():
             require(value > 0, name, value, "a positive number")
@@ -56,6 +64,9 @@ class Recipe(ABC):
             require(0 <= value <= 1, name, value, "a number in [0, 1], a fraction of lr")
         inside = all(0 < milestone <= 1 for milestone in milestones)
         require(inside, "milestones", milestones, "numbers in (0, 1], fractions of the training")
+        require(clip is None or clip > 0, "clip", clip, "a positive norm, or null")
+        require(0 < layer_decay <= 1, "layer_decay", layer_decay, "a number above 0 and up to 1")
+        self.clip, self.layer_decay = clip, layer_decay
         self.base_lr, self.rule, self.base_batch, self.schedule = lr, rule, base_batch, schedule
         self.milestones, self.final_lr = milestones, final_lr
         self.warmup_epochs, self.warmup_start = warmup_epochs, warmup_start
@@ -79,12 +90,28 @@ class Recipe(ABC):
         return 1.0
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Parameter groups of the trained parameters: weights, then biases and norms, the decayed ones first."""
-        members: dict[tuple[bool, float], list[nn.Parameter]] = {}
+        """Parameter groups of the trained parameters: weights, then biases and norms, the decayed ones first.
+
+        With ``layer_decay`` each of them is several groups, the last layers first, with ``lr_scale``.
+
+        Raises:
+            InvalidValue: ``layer_decay`` is below 1, and the backbone does not say the order of its layers.
+        """
+        scales = layer_scales(model, self.layer_decay) if self.layer_decay < 1 else {}
+        members: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
         for p in (p for p in model.parameters() if p.requires_grad):
             decayed = p.ndim > 1 or (p.ndim == 1 and self.decay_norms)  # a scalar is learned by a temperature or a loss
-            members.setdefault((p.ndim > 1, self.weight_decay if decayed else 0.0), []).append(p)
-        return [{"params": members[key], "weight_decay": key[1]} for key in sorted(members, reverse=True)]
+            key = p.ndim > 1, self.weight_decay if decayed else 0.0, scales.get(p, 1.0)
+            members.setdefault(key, []).append(p)
+        return [
+            {"params": members[key], "weight_decay": key[1]} | ({"lr_scale": key[2]} if scales else {})
+            for key in sorted(members, reverse=True)
+        ]
+
+    def clipped(self, model: nn.Module) -> Tensor:
+        """Scale the gradients of ``model`` so that their norm is at most ``clip``; return the norm [] before that."""
+        assert self.clip is not None
+        return nn.utils.clip_grad_norm_(model.parameters(), self.clip, foreach=True)
 
     @abstractmethod
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -148,8 +175,7 @@ class LARS(Recipe):
         self.momentum, self.trust_coefficient = momentum, trust_coefficient
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        decayed, *rest = self.groups(model)
-        groups = [decayed | {"always_adapt": True}, *rest]
+        groups = [group | {"always_adapt": group["params"][0].ndim > 1} for group in self.groups(model)]
         return _eager(LarsOptimizer)(groups, self.base_lr, self.momentum, self.trust_coefficient)
 
 
@@ -199,6 +225,29 @@ class LarsOptimizer(torch.optim.Optimizer):
             torch._foreach_add_(weights, torch._foreach_mul(moves, -lr))
         else:
             torch._foreach_add_(weights, moves, alpha=-lr)
+
+
+def layer_scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
+    """The factor of the rate of each weight of the backbone in ``model``: decay^(layers behind its layer).
+
+    Patches or stem are the first layer, each block is one, and the last norm belongs to the last block, as in timm; the
+    head, which follows, has the factor 1.
+
+    Raises:
+        InvalidValue: the backbone is not one of timm with an order of layers.
+    """
+    from timm.models import group_parameters  # heavy: only where it is used
+
+    backbones: list[Any] = [part for part in model.modules() if hasattr(part, "group_matcher")]
+    require(
+        bool(backbones), "layer_decay", decay, "1: only the networks of backbone=timm say the order of their layers"
+    )
+    found: dict[nn.Parameter, float] = {}
+    for backbone in backbones:
+        layers = group_parameters(backbone, backbone.group_matcher(coarse=False), reverse=True)
+        head = 1 + max(layers.values())
+        found |= {weight: decay ** (head - layers[name]) for name, weight in backbone.named_parameters()}
+    return found
 
 
 def _eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:

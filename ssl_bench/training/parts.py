@@ -300,6 +300,10 @@ class Parts:
         with torch.random.fork_rng(devices=[]):
             self._check_backbone()
             method = self.method
+        try:
+            self.recipe.groups(method)
+        except InvalidValue as refusal:
+            raise refusal.within("optimizer") from refusal
         method.check_groups(devices, self.config["batch_size"]["chunk"] or size)
         try:
             method.facts(size)

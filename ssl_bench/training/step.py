@@ -51,9 +51,9 @@ class Stepper:
         return self.schedule.lr_at(self.state.step), self.schedule.progress(self.state.step)
 
     def set_lr(self, lr: float | Tensor) -> None:
-        """Set the learning rate of the optimiser."""
+        """Set the learning rate of the optimiser, of a group with ``lr_scale`` that multiple of it."""
         for group in self.state.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["lr_scale"] if "lr_scale" in group else lr
 
     def compute(self, images: Step, progress: Progress, diagnostics: bool) -> dict[str, Tensor]:
         """Run forward, backward, optimiser and memories; return the diagnostics."""
@@ -61,10 +61,14 @@ class Stepper:
         state.optimizer.zero_grad()
         result = self._backward(images, progress, diagnostics)
         found = result.diagnostics
-        if state.snr is not None:
+        if state.snr is not None or self.schedule.recipe.clip is not None:
             state.scaler.unscale_(state.optimizer)
+        if state.snr is not None:
             state.snr.add()
             found |= state.snr.read() if diagnostics else {}
+        if self.schedule.recipe.clip is not None:
+            norm = self.schedule.recipe.clipped(state.method)
+            found |= {"gradient_norm": norm} if diagnostics else {}
         scale = state.scale()
         state.scaler.step(state.optimizer)
         state.scaler.update()

@@ -94,7 +94,8 @@ def test_every_framework_is_replayed_with_the_values_of_eager_steps(part: int, g
 
 OPTIONS = [
     ["framework=simclr"],
-    ["optimizer=lars"],
+    ["optimizer=lars", "optimizer.clip=0.1"],
+    ["backbone=resnet18_cifar", "optimizer=adamw", "optimizer.clip=0.1", "optimizer.layer_decay=0.5", "precision=fp32"],
     ["optimizer=adam", "precision=fp32"],
     ["optimizer=adamw", "loss=dcl", "temperature=learned"],
     ["loss=swd", "negatives=none", "precision=fp32"],

@@ -39,7 +39,8 @@ def views_at_once(step: Step, rows: slice = slice(None)) -> Batch:
 
 
 def training(folder: Path, *overrides: str) -> Training:
-    config = load([*SMALL, "epochs=4", "max_steps=14", *overrides])
+    other = "backbone=timm" in overrides  # which has no width
+    config = load([*SMALL[other:], "epochs=4", "max_steps=14", *overrides])
     return Training(config, "0123456789", folder, torch.device("cpu"))
 
 
@@ -57,9 +58,12 @@ def trained(run: Training, step: Callable[[bool], Any]) -> dict[str, list[torch.
 
 
 # tests/gpu has every framework, kind of negatives and optimiser.
+VIT = ["backbone=timm", "backbone.name=vit_tiny_patch16_224", "backbone.args.patch_size=5"]
+VIT += ["backbone.args.depth=1", "backbone.args.embed_dim=12"]
 OPTIONS = {
     "simclr": ["diagnostics.gradient_snr=0.9"],
-    "linear": ["temperature=linear", "temperature.slope=0.01", "optimizer=adamw"],
+    "linear": ["temperature=linear", "temperature.slope=0.01", "optimizer=adamw", "optimizer.clip=0.1"],
+    "layer decay": [*VIT, "optimizer.layer_decay=0.5"],
     "k of a queue": ["framework=moco_v2", "negatives.k=16"],
     "npid": ["framework=npid", "framework.noise=9"],
     "isogclr": ["loss=isogclr"],

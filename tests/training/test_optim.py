@@ -2,6 +2,9 @@
 
 import copy
 import math
+import re
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +14,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.config.build import build
 from ssl_bench.config.identity import run_id
+from ssl_bench.distributed import world
+from ssl_bench.errors import InvalidValue
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.backbones import timm_backbone
 from ssl_bench.networks.heads import MLP
+from ssl_bench.training.engine import Training
 from ssl_bench.training.optim import Recipe
 from tests.composed import load
+from tests.conftest import SMALL
+from tests.ranks import on_two_ranks
 
 
 def recipe(*overrides: str) -> Recipe:
@@ -111,6 +119,67 @@ def test_decay_norms_changes_the_identity_only_where_it_is_on() -> None:
     config = load(["optimizer=sgd"])
     before = {**config, "optimizer": {k: v for k, v in config["optimizer"].items() if k != "decay_norms"}}
     assert run_id(before) == run_id(config) != run_id(load(["optimizer=sgd", "optimizer.decay_norms=true"]))
+
+
+def test_clip_and_layer_decay_change_the_identity_only_where_they_are_set() -> None:
+    config = load(["optimizer=sgd"])
+    before = {**config, "optimizer": {k: v for k, v in config["optimizer"].items() if k not in ("clip", "layer_decay")}}
+    changed = [run_id(load(["optimizer=sgd", f"optimizer.{set_}"])) for set_ in ("clip=1.0", "layer_decay=0.5")]
+    assert run_id(before) == run_id(config) and len({run_id(config), *changed}) == 3
+
+
+@pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
+def test_the_rate_of_a_layer_is_a_power_of_the_decay(name: str) -> None:
+    """Patches, class and position are layer 0, block i is layer i + 1, with the last norm, and the head is full."""
+    args = {"patch_size": 4, "depth": 3, "embed_dim": 12, "img_size": 8}
+    model = Siamese(timm_backbone("vit_tiny_patch16_224", 1, args=args), MLP(12, 2, None, 6), momentum=0.9)
+    optimizer = recipe(f"optimizer={name}", "optimizer.layer_decay=0.5").optimizer(model)
+    scales = {p: group["lr_scale"] for group in optimizer.param_groups for p in group["params"]}
+    for key, p in model.named_parameters():
+        block = re.search(r"blocks\.(\d)", key)
+        first = re.search("cls_token|pos_embed|patch_embed", key)
+        if p.requires_grad:
+            last = 0.5 if ".norm." in key else 1.0
+            assert scales[p] == (0.5 ** (3 - int(block[1])) if block else 0.5**4 if first else last), key
+    with pytest.raises(
+        InvalidValue, match=r"layer_decay=0\.5: set layer_decay to 1: only the networks of backbone=timm"
+    ):
+        recipe("optimizer.layer_decay=0.5").groups(network())
+
+
+def clipped_training(chunk: int | None, rank: int = 0) -> dict[str, Any]:
+    """Weights after three steps in float64 with a small bound, and the recorded norms; without batch statistics."""
+    overrides = [*SMALL[1:], "backbone=timm", "backbone.name=vit_tiny_patch16_224", "backbone.args.patch_size=5"]
+    overrides += ["backbone.args.depth=1", "backbone.args.embed_dim=12", "head=moco", "head.hidden=8", "max_steps=3"]
+    overrides += [
+        "batch_size.size=16",
+        f"devices={world()}",
+        f"batch_size.chunk={chunk or 'null'}",
+        "precision=fp64",
+        "optimizer.clip=0.02",
+    ]
+    run = Training(load(overrides), "0123456789", Path("unused"), torch.device("cpu"))
+    run.state.method.train()
+    step = run.stepper()
+    norms = [float(step(True)["gradient_norm"]) for _ in range(3)]
+    gradients = [p.grad for p in run.state.method.parameters() if p.grad is not None]
+    weights = torch.cat([p.detach().flatten() for p in run.state.method.parameters()])
+    return {
+        "norms": torch.tensor(norms, dtype=torch.float64),
+        "weights": weights,
+        "norm": torch.cat([g.flatten() for g in gradients]).norm(),
+    }
+
+
+def test_a_clipped_step_on_two_ranks_and_in_chunks_is_that_of_one_process() -> None:
+    alone = clipped_training(None)
+    assert float(alone["norms"].min()) > 0.04 and float(alone["norm"]) == pytest.approx(0.02, rel=1e-4)
+    others = [clipped_training(8)]
+    for chunk in (None, 8):
+        others += on_two_ranks(partial(clipped_training, chunk))
+    for found in others:
+        for key in ("norms", "weights"):
+            torch.testing.assert_close(found[key], alone[key], rtol=1e-12, atol=1e-12)
 
 
 def twins(count: int) -> list[nn.Module]:

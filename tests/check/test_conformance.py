@@ -1,0 +1,136 @@
+"""``ssl-bench conformance``: its formulas, right losses, planted faults, and what it refuses."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ssl_bench.api import options
+from ssl_bench.check import conformance, formulas
+from ssl_bench.check.conformance import Subject
+from ssl_bench.commands.conformance import main
+from tests.check import planted
+
+MODULE = "tests.check.planted"
+
+
+def verdicts(names: list[str]) -> dict[str, conformance.Verdict]:
+    subjects = [Subject(f"{MODULE}:{name}", name.partition("__")[0]) for name in names]
+    found = conformance.measured(subjects)
+    return {n: conformance.judge(subject, each) for n, subject, each in zip(names, subjects, found, strict=True)}
+
+
+def test_a_few_right_losses_and_faults() -> None:
+    names = ["nt_xent", "moco", "nt_xent__own", "dcl__mean", "clip__detached", "barlow_twins__own"]
+    found = verdicts([*names, "dcl__positive_kept", "moco__unsaved", "nt_xent__overflow", "nt_xent__fixed_tau"])
+    assert found["nt_xent"].wrong == found["moco"].wrong == {}
+    own, no_gradient = ("a rank has only its own images", "gathered vectors have no gradient")
+    for name, why in {"nt_xent__own": own, "barlow_twins__own": own, "clip__detached": no_gradient}.items():
+        assert found[name].wrong == {"2 ranks": why, "4 ranks": why}
+    assert {*found["dcl__mean"].wrong} == {"2 ranks", "4 ranks"}
+    assert found["dcl__positive_kept"].wrong["1 rank"] == "it is that of nt_xent"
+    assert {*found["moco__unsaved"].wrong} == {"resume"}
+    assert {*found["nt_xent__overflow"].wrong} == {*found["nt_xent__fixed_tau"].wrong} == {"tau"}
+    assert found["nt_xent__overflow"].cells["tau"] == "0.01: not finite"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+def test_all_faults_are_found_and_no_right_loss_is() -> None:
+    found = verdicts([*planted.RIGHT, *planted.PLANTED])
+    for name, (cells, wrong) in found.items():
+        print(f"{name:32} {' | '.join(cells.values())} | {'; '.join(map(': '.join, wrong.items())) or 'right'}")
+    assert len(planted.RIGHT) >= 10 and len(planted.PLANTED) >= 60
+    assert [name for name in planted.RIGHT if found[name].wrong] == []
+    assert [name for name in planted.PLANTED if not found[name].wrong] == []
+
+
+# The options of conf/loss that a formula is of, where its name differs; conf has other defaults of a few options.
+NAMES = {"nt_xent": "infonce", "clip": "infonce", "moco": "infonce"}
+GIVEN: dict[str, Any] = {"clip": {"negatives": "cross_view"}, "siglip": {"negatives": "cross_view"}}
+GIVEN |= {"spectral": {"negatives": "cross_view"}, "align_uniform": {"negatives": "own_view"}}
+GIVEN |= {"moco": {"negatives": "queue", "k": 32}, "sogclr": {"instances": 16}, "isogclr": {"instances": 16}}
+
+
+def test_the_losses_of_the_package_are_the_formulas() -> None:
+    """Two definitions that know nothing of each other, each with its own defaults."""
+    assert {NAMES.get(name, name) for name in formulas.FORMULAS} <= {*options.names("loss")}
+    for name, formula in formulas.FORMULAS.items():
+        for resume in (False, True):
+            found = conformance.measure(
+                Subject(f"tests.check.test_conformance:{name}", name), torch.float64, 0.1, resume
+            )
+            right = conformance.expected(formula, conformance.make_batches(), 0.1)
+            assert max(map(conformance.error, found, right)) < 1e-6, (name, resume)  # some keep averages in float32
+
+
+def __getattr__(name: str) -> object:
+    from ssl_bench import PairLoss
+
+    if name not in formulas.FORMULAS:
+        raise AttributeError(name)
+    tau: dict[str, Any] = {"tau": 0.1} if name == "isogclr" else {}
+
+    def build(temperature: float) -> PairLoss:
+        return PairLoss(NAMES.get(name, name), temperature, **GIVEN.get(name, {}), **tau)
+
+    return build
+
+
+def test_a_cell_has_the_error_the_number_of_ranks_or_the_difference() -> None:
+    value, gradient = torch.tensor(2.0).double(), torch.tensor([3.0, 4.0]).double()
+    right = value, gradient
+    assert conformance.cell((value * (1 + 1e-9), gradient), right) == "1e-09"
+    assert conformance.cell((4 * value, gradient), right, 4) == "value x4"
+    assert conformance.cell((value, gradient / 4), right, 4) == "gradient x0.25"
+    assert conformance.cell((4 * value, 1.02 * gradient), right, 2) == "value 300.0% off, gradient 2.0% off"
+    assert conformance.cell((value / 0, gradient), right) == "value not finite off"
+
+
+def test_a_formula_has_options() -> None:
+    batches = conformance.make_batches()
+    clip = formulas.make("nt_xent", {"views": "cross"})(batches, 0.1)
+    assert torch.equal(clip, formulas.make("clip", {})(batches, 0.1))
+    first, second = (formulas.make("siglip", {"bias": bias})(batches, 0.1) for bias in (-10, -5))
+    assert not torch.equal(first, second)
+    assert all(inspect.signature(formula).parameters for formula in formulas.FORMULAS.values())
+
+
+REFUSED = {
+    "mine.py:NT --as nt-xent": "no such formula (did you mean nt_xent?); they are nt_xent, clip, ",
+    "mine.py:NT --as dcl alpha=3": "alpha=3: --as dcl has no such option: its options are views",
+    "mine.py:NT --as eqco alpha=x": "alpha=x: set alpha to a finite number",
+    "mine.py:NT --as eqco views=all": "views=all: set views to both or cross or own",
+    "mine.py:absent --as dcl": "mine.py has no class or function absent",
+    "mine.py:Without --as dcl": "--as dcl needs an argument tau or temperature of Without",
+    "other.py:NT --as dcl": "other.py cannot be imported (FileNotFoundError",
+    "no_such_package:NT --as dcl": "cannot be imported (ModuleNotFoundError: No module named 'no_such_package')",
+    "NT --as dcl": "NT: name a loss as MODULE:NAME or FILE.py:NAME",
+    "mine.py:NT": "the following arguments are required: --as",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_bad_input_is_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.py").write_text("class NT:\n    def __init__(self, tau): ...\n\n\nclass Without: ...\n")
+    try:
+        code = main(line.split())
+    except SystemExit as end:
+        code = int(end.code or 0)
+    printed = capsys.readouterr()
+    assert code == 2 and REFUSED[line] in printed.err and printed.err.count("\n") == 1 and not printed.out
+
+
+def test_the_command_prints_a_row_and_a_loss_that_fails_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "from ssl_bench import PairLoss\n\n\ndef dcl(z1, z2, tau):\n    return PairLoss('dcl', tau{})(z1, z2)\n"
+    Path("right.py").write_text(text.format(""))
+    assert main(["right.py:dcl", "--as", "dcl"]) == 0
+    header, _, row = capsys.readouterr().out.splitlines()
+    assert header == "| dcl | 1 rank | 2 ranks | 4 ranks | bf16 | tau | resume |"
+    assert row.startswith("| right.py:dcl | ")
+    Path("wrong.py").write_text(text.format(", reduction='none'"))
+    assert main(["wrong.py:dcl", "--as", "dcl"]) == 1
+    why = "TypeError: the loss is [2, 16]: return its mean over the anchors of this rank, with its gradient"
+    assert f"1 rank: {why}" in capsys.readouterr().err
