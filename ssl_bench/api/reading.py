@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.metrics import Row
-from ssl_bench.status import keys
-from ssl_bench.status.labels import labels
-from ssl_bench.status.runs import METRICS, as_text
-from ssl_bench.status.scan import Entry, Scan
-from ssl_bench.status.select import select
+from ssl_bench.results import keys
+from ssl_bench.results.labels import labels
+from ssl_bench.results.runs import METRICS, as_text
+from ssl_bench.results.scan import Entry, Scan
+from ssl_bench.results.select import select
 
 if TYPE_CHECKING:
     from torch import nn

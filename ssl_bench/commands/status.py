@@ -33,10 +33,10 @@ from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.errors import ConfigError, printable
-from ssl_bench.status import keys
-from ssl_bench.status.labels import labels
-from ssl_bench.status.scan import Entry, Scan, Status
-from ssl_bench.status.select import Labelled, select
+from ssl_bench.results import keys
+from ssl_bench.results.labels import labels
+from ssl_bench.results.scan import Entry, Scan, Status
+from ssl_bench.results.select import Labelled, select
 from ssl_bench.status.view import lines, screen
 
 PAUSE = 2.0  # seconds between two updates

@@ -17,7 +17,7 @@ from ssl_bench.papers import measurements
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.record.results import mixed
-from ssl_bench.status.runs import Run
+from ssl_bench.results.runs import Run
 
 SOURCES = {  # of a paper's number, in words
     "code": "from a public repository, not from the text",

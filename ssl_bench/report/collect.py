@@ -14,11 +14,11 @@ from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record import results
 from ssl_bench.report import curves, filled, pictures
-from ssl_bench.status import keys
-from ssl_bench.status.follow import find_mark
-from ssl_bench.status.labels import labels
-from ssl_bench.status.runs import METRICS, RESULTS, Run
-from ssl_bench.status.scan import Entry, Scan
+from ssl_bench.results import keys
+from ssl_bench.results.follow import find_mark
+from ssl_bench.results.labels import labels
+from ssl_bench.results.runs import METRICS, RESULTS, Run
+from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.status.view import axes
 
 LOG = "train.log"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from ssl_bench.errors import printable
 from ssl_bench.record.progress import clock
-from ssl_bench.status.grids import GridFolder
-from ssl_bench.status.labels import labels, own_overrides
-from ssl_bench.status.scan import URGENT, Entry, Status
-from ssl_bench.status.select import Labelled
+from ssl_bench.results.grids import GridFolder
+from ssl_bench.results.labels import labels, own_overrides
+from ssl_bench.results.scan import URGENT, Entry, Status
+from ssl_bench.results.select import Labelled
 
 if TYPE_CHECKING:
     from rich.console import Group

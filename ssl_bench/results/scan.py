@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import mean
 
 from ssl_bench.launch.outcome import State
-from ssl_bench.status.cache import Cache
-from ssl_bench.status.grids import GridFolder, find_grids
-from ssl_bench.status.runs import Run, Runs, one_line
+from ssl_bench.results.cache import Cache
+from ssl_bench.results.grids import GridFolder, find_grids
+from ssl_bench.results.runs import Run, Runs, one_line
 
 
 class Status(StrEnum):

@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ssl_bench.config.identity import VOLATILE
-from ssl_bench.status.runs import Run, SharedConfig
-from ssl_bench.status.scan import Entry
+from ssl_bench.results.runs import Run, SharedConfig
+from ssl_bench.results.scan import Entry
 
 MAIN_GROUPS = ("loss", "negatives", "temperature", "batch_size", "framework", "dataset")  # groups that are named first
 

@@ -18,8 +18,8 @@ from ssl_bench.launch.lock import Owner
 from ssl_bench.launch.outcome import Failure
 from ssl_bench.record.dashboard import flat_config
 from ssl_bench.record.results import CONDITIONS, Config, read
-from ssl_bench.status.cache import Cache
-from ssl_bench.status.follow import accuracies, find_mark, finite, read_rows
+from ssl_bench.results.cache import Cache
+from ssl_bench.results.follow import accuracies, find_mark, finite, read_rows
 
 CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_bench.status.labels import place, requested, varying
-from ssl_bench.status.scan import Entry
+from ssl_bench.results.labels import place, requested, varying
+from ssl_bench.results.scan import Entry
 
 FACTS = ("negatives_per_anchor", "steps", "lr", "parameters", "train_images")  # of results.json, that a plot may need
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
-from ssl_bench.status.scan import URGENT, Entry
+from ssl_bench.results.scan import URGENT, Entry
 
 FIELDS = ("state", "folder", "label", "epoch", "speed", "seed")
 
