@@ -1,7 +1,7 @@
 """Contrastive self-supervised learning with loss, negatives, batch size and temperature as independent axes.
 
 ``train`` trains runs and grids. For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``,
-``alignment_uniformity``, ``views`` and ``chunked``. For the results of runs: ``runs``, ``curves`` and ``load``. Each is
+``alignment_uniformity``, ``views`` and ``chunked``. For the results of runs: ``runs``, ``compare``, ``curves``, ``load``. Each is
 imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which negatives:
 `ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
 """
@@ -13,18 +13,19 @@ if TYPE_CHECKING:
     from .api.chunked import chunked
     from .api.features import alignment_uniformity, knn, linear_probe
     from .api.pair_loss import PairLoss
-    from .api.reading import curves, load, runs
+    from .api.reading import compare, curves, load, runs
     from .api.views import views
     from .train import train
 
 __version__ = "0.2.0"
-__all__ = ["PairLoss", "alignment_uniformity", "chunked", "curves", "knn", "linear_probe", "load", "runs"]
+__all__ = ["PairLoss", "alignment_uniformity", "chunked", "compare", "curves", "knn", "linear_probe", "load", "runs"]
 __all__ += ["train", "views"]
 
 _MODULES = {
     "PairLoss": "pair_loss",
     "alignment_uniformity": "features",
     "chunked": "chunked",
+    "compare": "reading",
     "curves": "reading",
     "knn": "features",
     "linear_probe": "features",

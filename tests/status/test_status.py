@@ -22,7 +22,7 @@ from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.report.collect import Collector
-from ssl_bench.results.labels import labels
+from ssl_bench.results.differing import labels
 from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.status.view import lines, screen
 from tests.conftest import SMALL
