@@ -1,8 +1,8 @@
 """Contrastive self-supervised learning with loss, negatives, batch size and temperature as independent axes.
 
 ``train`` trains runs and grids. For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``,
-``alignment_uniformity``, ``views`` and ``chunked``. For the results of runs: ``runs``, ``compare``, ``curves``, ``load``. Each is
-imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which negatives:
+``alignment_uniformity``, ``views`` and ``chunked``. For the results of runs: ``runs``, ``compare``,
+``curves`` and ``load``. Each is imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss and which negatives:
 `ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
 """
 

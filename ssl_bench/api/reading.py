@@ -30,8 +30,8 @@ def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] |
         table.groupby(["loss", "batch_size"])["knn/top1"].agg(["mean", "std", "count"])
 
     A column for each group (``loss``, ``dataset``, ...), ``seed``, each other setting, each metric (of an unfinished
-    run the best accuracies so far, in [0, 1]), ``state``, ``seconds``, ``warnings``, ``environment.<name>``, ``path`` and
-    ``run_id``. What a run does not have is None, or NaN among numbers.
+    run the best accuracies so far, in [0, 1]), ``state``, ``seconds``, ``warnings``, ``environment.<name>``,
+    ``path`` and ``run_id``. What a run does not have is None, or NaN among numbers.
 
     Args:
         outputs: the results folder.

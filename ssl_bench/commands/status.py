@@ -18,8 +18,8 @@ each run and for each run that a grid has still to make:
     warnings                what it says about its result, in sentences
     reason                  why it failed, else ""
 
-``--csv`` has the same fields with the overrides joined by blanks, and in place of ``best`` and ``metrics`` a column for each
-setting, the seed, the seconds of the run and a column for each metric, of a finished run all.
+``--csv`` has the same fields with the overrides joined by blanks, and in place of ``best`` and ``metrics`` a
+column for each setting, the seed, the seconds of the run and a column for each metric, of a finished run all.
 """
 
 import csv

@@ -128,9 +128,10 @@ class Comparison:
         missing = list(dict.fromkeys(command for cell in self.cells for command in cell.commands))
         sheet.below += ["Fewer than two pairs give no verdict; these runs make them:", *missing] if missing else []
         sheet.data = self.record()
-        sheet.records = [cell.record() | {"seeds": " ".join(map(str, cell.seeds))} for cell in self.cells]
-        for each in sheet.records:
-            each |= {name: "; ".join(each[name]) for name in ("differ", "commands")}  # type: ignore[misc]
+        sheet.records = [
+            {name: "; ".join(map(str, value)) if isinstance(value, list) else value for name, value in cell.items()}
+            for cell in sheet.data["cells"]
+        ]
         return sheet
 
 
