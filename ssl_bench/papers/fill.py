@@ -17,6 +17,7 @@ from ssl_bench.papers import measurements
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.record.results import mixed
+from ssl_bench.results.arrange import spread
 from ssl_bench.results.runs import Run
 
 SOURCES = {  # of a paper's number, in words
@@ -132,14 +133,6 @@ def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
 
 def _spread(values: Sequence[float], digits: int) -> str:
     return spread(mean(values), deviation(values), len(values), digits)
-
-
-def spread(mean: float | None, std: float | None, count: int, digits: int) -> str:
-    """``mean ± std (n)``; empty without a mean. A number that would be printed as 0.000 has significant digits."""
-    if mean is None:
-        return ""
-    form = f".{digits}f" if mean == 0 or float(f"{mean:.{digits}f}") else f".{digits}g"
-    return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({count})"
 
 
 def mean(values: Sequence[float]) -> float | None:
