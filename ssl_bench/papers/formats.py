@@ -1,7 +1,7 @@
 """Print filled tables: for a terminal, as Markdown, LaTeX, CSV or JSON.
 
-The first three have the paper's rows and columns. A cell has up to five numbers there, a line each: that of the paper,
-ours, the difference, that of the project, and ours of reduced scale. Numbers that no cell of a row has are left out.
+The first three have the rows and columns of the paper. A cell has up to five numbers there, a line each: the paper's,
+ours, the difference, the project's, and ours of ``scale=reduced``. Numbers that no cell of a row has are left out.
 Notes of cells are numbered footnotes; a note that a whole row has stands once, beside the name of the row.
 
 CSV and JSON have a row for each cell.
@@ -87,7 +87,7 @@ def arrange(table: Table, filled: Sequence[Filled]) -> Sheet:
                     continue
                 text = texts[column].get(name, "")
                 notes = [note for note in cell.notes if note not in common] if first else []
-                notes += [f"trained for {cell.length}"] if text and name == "reduced" else []
+                notes += [cell.recipe] if text and name == "reduced" and cell.recipe else []
                 notes += cell.remarks.get(name, ())
                 row.append(SheetEntry(text, numbered(notes), (name, label, column) in best))
             sheet.rows.append(row)
