@@ -108,10 +108,7 @@ class Pivot:
                     entries.append(SheetEntry())
                     continue
                 rivals = [means[key] for key in means if key[1] == c]
-                mean, best = (
-                    fmean(place.values),
-                    self.metric.sign != 0 and len(rivals) > 1 and means[r, c] == max(rivals),
-                )
+                best = self.metric.sign != 0 and len(rivals) > 1 and means[r, c] == max(rivals)
                 deviation = stdev(place.values) if len(place.values) > 1 else None
                 text = spread(
                     fmean(place.values), deviation, len(place.values), 2 if self.metric.unit == "share" else 3
