@@ -18,7 +18,7 @@ from ssl_bench.record import streams
 
 USAGE = "usage: ssl-bench <command> ...\n\n" + "".join(f"  {name:<11} {text}\n" for name, text in COMMANDS.items())
 USAGE += "\nssl-bench help COMMAND shows the arguments of a command; ssl-bench --version\n"
-READERS = ("status", "table", "figure", "report", "completion")  # end with their reader, and need no torch
+READERS = ("status", "compare", "table", "figure", "report", "completion")  # end with their reader, and need no torch
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ ROOMS = [
     ["record"],
     ["training"],
     ["launch"],
+    ["results"],
     ["status"],
     ["api"],
     ["papers"],

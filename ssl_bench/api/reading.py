@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
+from ssl_bench.record.folders import named
 from ssl_bench.record.metrics import Row
-from ssl_bench.status import keys
-from ssl_bench.status.labels import labels
-from ssl_bench.status.runs import METRICS, as_text
-from ssl_bench.status.scan import Entry, Scan
-from ssl_bench.status.select import select
+from ssl_bench.results import comparison
+from ssl_bench.results.differing import labels
+from ssl_bench.results.rows import rows as rows_of
+from ssl_bench.results.runs import METRICS, as_text
+from ssl_bench.results.scan import Scan
+from ssl_bench.results.select import finished, scanned, select
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,9 +29,9 @@ def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] |
         table = ssl_bench.runs("outputs", where={"loss": ["dcl", "infonce"], "state": "done"})
         table.groupby(["loss", "batch_size"])["knn/top1"].agg(["mean", "std", "count"])
 
-    A column for each group (``loss``, ``dataset``, ...) and each other setting that varies, ``seed``, one for each
-    metric (of an unfinished run the best accuracies so far, in [0, 1]), ``state``, ``seconds``, ``path`` and
-    ``run_id``. What a run does not have is None, or NaN among numbers.
+    A column for each group (``loss``, ``dataset``, ...), ``seed``, each other setting, each metric (of an unfinished
+    run the best accuracies so far, in [0, 1]), ``state``, ``seconds``, ``warnings``, ``environment.<name>``,
+    ``path`` and ``run_id``. What a run does not have is None, or NaN among numbers.
 
     Args:
         outputs: the results folder.
@@ -42,27 +44,52 @@ def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] |
     Raises:
         ConfigError: there is no such folder, or no run has a key of ``where``.
     """
-    outputs = files.given_path(outputs)
-    if not outputs.is_dir():
-        raise ConfigError(f"there is no folder {outputs}: name the folder that paths.outputs was set to")
-    entries, _ = Scan(outputs).update(time.time())
-    conditions = [f"{key}={','.join(map(as_text, _listed(value)))}" for key, value in (where or {}).items()]
+    scan, conditions = scanned(files.given_path(outputs), _conditions(where))
+    entries, _ = scan.update(time.time())
     shown = select(list(zip(entries, labels(entries), strict=True)), conditions, None)
-    return _rows([entry for entry, _ in shown])
+    return _table(rows_of([entry for entry, _ in shown]))
 
 
 def table_of(folders: Sequence[Path], outputs: Iterable[Path]) -> Any:
     """The rows of :func:`runs` for the runs with some directories below some results folders, in their order."""
     entries = [entry for each in outputs for entry in Scan(each).update(time.time())[0]]
     found = {entry.run.folder: entry for entry in entries if entry.run}
-    return _rows([found[folder] for folder in dict.fromkeys(folders) if folder in found])
+    return _table(rows_of([found[folder] for folder in dict.fromkeys(folders) if folder in found]))
 
 
-def _rows(chosen: Sequence[Entry]) -> Any:
-    groups = {group for entry in chosen if entry.run for group in entry.run.shared.groups}
-    common = {name: value for name, value in keys.compare(chosen, []).common.items() if name in groups}
-    ids = [{"run_id": entry.run.folder.name if entry.run else None} for entry in chosen]
-    return _table([common | row | own for row, own in zip(keys.rows(chosen), ids, strict=True)])
+def compare(
+    outputs: str | os.PathLike[str] = "outputs",
+    *,
+    by: str | Sequence[str],
+    to: str | None = None,
+    where: Mapping[str, Any] | None = None,
+    metric: str | None = None,
+    margin: float | None = None,
+) -> Any:
+    """Compare runs that differ in one setting and the seed, as ``ssl-bench compare``: a row for each comparison.
+
+        ssl_bench.compare("outputs", by="loss", to="infonce", where={"name": "grid"})
+
+    Args:
+        outputs, where: as of :func:`runs`.
+        by: the setting, or several.
+        to: the value that the others are compared with; None: the one that most runs have.
+        metric: such as ``linear/top1``; None: the one that most runs are told by.
+        margin: a difference that does not matter, of accuracies in percent as all numbers of the table.
+
+    Returns:
+        As :func:`runs`, with the columns ``where``, ``of``, ``to``, ``n``, ``mean``, ``to_mean``, ``difference``,
+        ``low`` and ``high`` (95% interval), ``varies``, ``verdict``, ``more`` (seeds that would decide).
+
+    Raises:
+        ConfigError: there is nothing to compare.
+    """
+    runs = finished(files.given_path(outputs), _conditions(where))
+    return _table([cell.record() for cell in comparison.compare(runs, by, to, metric, margin).cells])
+
+
+def _conditions(where: Mapping[str, Any] | None) -> list[str]:
+    return [f"{key}={','.join(map(as_text, _listed(value)))}" for key, value in (where or {}).items()]
 
 
 def _listed(value: Any) -> list[Any]:
@@ -76,7 +103,7 @@ def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
         curves.plot(x="epoch", y="loss")
 
     Args:
-        run: the directory of a run, or a row of :func:`runs`.
+        run: the directory of a run, its run_id below ``outputs``, or a row of :func:`runs`.
 
     Returns:
         As :func:`runs`.
@@ -98,7 +125,7 @@ def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
     The images are those in [0, 1], normalised by ``dataset.mean`` and ``dataset.std`` of the run's ``config.yaml``.
 
     Args:
-        run: the directory of a run, or a row of :func:`runs`.
+        run: the directory of a run, its run_id below ``outputs``, or a row of :func:`runs`.
 
     Raises:
         ConfigError: there is no run, or its configuration cannot be built.
@@ -114,7 +141,10 @@ def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
 
 
 def _folder(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
-    return files.given_path(run if isinstance(run, str | os.PathLike) else run["path"])
+    """The directory of a run; that of a run_id is below ``outputs``."""
+    if isinstance(run, str):
+        return named(str(files.given_path(run)), Path("outputs"))
+    return files.given_path(run if isinstance(run, os.PathLike) else run["path"])
 
 
 def _table(rows: list[dict[str, Any]]) -> Any:

@@ -21,6 +21,7 @@ from ssl_bench.check.finding import Finding, Verdict
 from ssl_bench.check.recorded import Recorded, finding
 from ssl_bench.config import schema
 from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.evaluate.metric import ACCURACIES, declared
 from ssl_bench.hardware import local_device
 from ssl_bench.launch import ranks
 from ssl_bench.record import checkpoint, evaluations, results
@@ -293,7 +294,7 @@ def _pairs(told: Sequence[Entry], found: Sequence[Entry]) -> Iterator[tuple[Entr
 
 def _least(entry: Entry, name: str, value: float) -> float:
     """The least bound of a metric: some test images of an accuracy, a share of another number."""
-    if "top1" in name or "top5" in name:
+    if declared(ACCURACIES, name):
         count = next((each["images"] for each in entry.get("hits", {}).values()), 1 / SHARE)
         return max((IMAGES + 0.5) / count, SHARE)
     return LEAST * abs(value)

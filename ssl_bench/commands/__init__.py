@@ -9,6 +9,7 @@ COMMANDS = {
     "check": "what this machine can do, and whether it does it right: check [--quick|--full] [--only speed,plan]",
     "conformance": "is a loss of your own right, also on several GPUs? conformance my_losses.py:MyLoss --as nt_xent",
     "status": "every run and grid under outputs/: status [OUTPUTS] [--where loss=dcl] [--sort knn/top1] [--watch]",
+    "compare": "is A better than B? compare loss=dcl loss=infonce, or compare --by loss --to infonce name=grid",
     "report": "runs, plots and tables as one HTML file: report [OUTPUTS | NAME ...] [--out FILE] [--open] [--watch]",
     "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
     "replicate": "measure the committed numbers of a claim again, and compare: replicate eqco/toy [--who NAME]",

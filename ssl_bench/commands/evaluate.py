@@ -69,8 +69,8 @@ def _named(name: str, outputs: Path) -> list[Path]:
 
 def _selected(where: Sequence[str], outputs: Path) -> list[Path]:
     """The finished runs that have all of some settings."""
-    from ssl_bench.status.scan import Scan
-    from ssl_bench.status.select import select
+    from ssl_bench.results.scan import Scan
+    from ssl_bench.results.select import select
 
     entries, _ = Scan(outputs).update(time.time())
     chosen = select([(entry, "") for entry in entries], ["state=done", *where], None)

@@ -1,15 +1,17 @@
-"""``ssl-bench figure dcl/fig3 --out fig3.png``: plot our points over those of a paper's figure."""
+"""``ssl-bench figure dcl/fig3``: plot our points over a paper's; ``figure name=grid --x k --lines loss``: any runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ssl_bench import files
-from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
+from ssl_bench.commands.arguments import Parser, in_sentences, show_progress, taken_outputs
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection
+from ssl_bench.results.arrange import arrange, runs_where
 
 SUFFIXES = (".png", ".pdf", ".svg")
 
@@ -23,23 +25,37 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="a .png, .pdf or .svg file; default: the figure's name and .png"
     )
+    parser.add_argument("--x", metavar="KEY", help="of runs: the setting on the x axis, such as batch_size")
+    lines = parser.add_mutually_exclusive_group()
+    lines.add_argument("--lines", metavar="KEY", help="of runs: a line for each value, such as loss")
+    lines.add_argument("--y", metavar="KEY", help="of runs: the setting on the y axis of a heat map")
+    parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
     parser.epilog = f"{HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
-    selection = Selection.read(options.names, options.all, options.overrides)
     path = options.out or Path(f"{'-'.join(options.names or ['figures']).replace('/', '-')}.png")
+    require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
+    require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
+    if options.overrides and not options.names and not options.all:
+        outputs = taken_outputs(options.overrides)
+        pivots = arrange(runs_where(outputs, options.overrides), options.y or options.lines, options.x, options.metric)
+        from ssl_bench.results import drawing
+
+        return _write(drawing.draw(pivots, bool(options.y)), path)
+    selection = Selection.read(options.names, options.all, options.overrides)
     selection.check_reading()
     selected = [(table, selection.cells(table)) for table in selection.tables()]
     for table, _ in selected:
         if not table.x:
             figures = [other.name for other in tables.load(table.paper) if other.x]
             raise ConfigError(f"{table.name} is no figure: set it to one of {', '.join(figures)}")
-    require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
-    require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
     results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
     filled = [(table, fill(table, cells, results)) for table, cells in selected]
     from ssl_bench.papers.drawing import draw, panels
 
-    figure = draw([panel for table, cells in filled for panel in panels(table, cells, results)])
+    return _write(draw([panel for table, cells in filled for panel in panels(table, cells, results)]), path)
+
+
+def _write(figure: Any, path: Path) -> int:
     files.write(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150))
     print(path)
     return 0

@@ -11,14 +11,15 @@ each run and for each run that a grid has still to make:
     epoch, epochs           epochs done, epochs of the whole training
     images_per_second       of its last row of metrics
     eta_seconds             until it is done; only of a running one
-    best                    {metric: value}: a finished run's result, else the best so far; accuracies in [0, 1]
+    best                    {metric: value}: those that a finished run is told by, else the best so far
+    metrics                 {metric: value}: all of a finished run; accuracies in [0, 1]
     host, pid               of the process; only of a running one
     watched                 kNN accuracy of its last watching; only of a running one
     warnings                what it says about its result, in sentences
     reason                  why it failed, else ""
 
-``--csv`` has the same fields with the overrides joined by blanks, and in place of ``best`` a column for each setting
-that varies, the seed, the seconds of the run and a column for each metric, of a finished run all.
+``--csv`` has the same fields with the overrides joined by blanks, and in place of ``best`` and ``metrics`` a
+column for each setting, the seed, the seconds of the run and a column for each metric, of a finished run all.
 """
 
 import csv
@@ -32,11 +33,11 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
-from ssl_bench.errors import ConfigError, printable
-from ssl_bench.status import keys
-from ssl_bench.status.labels import labels
-from ssl_bench.status.scan import Entry, Scan, Status
-from ssl_bench.status.select import Labelled, select
+from ssl_bench.errors import printable
+from ssl_bench.results.differing import labels
+from ssl_bench.results.rows import rows
+from ssl_bench.results.scan import Entry, Scan, Status
+from ssl_bench.results.select import Labelled, scanned, select
 from ssl_bench.status.view import lines, screen
 
 PAUSE = 2.0  # seconds between two updates
@@ -67,8 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(words)  # the name of the folder may contain "="
     if isinstance(sys.stdout, io.TextIOWrapper) and (options.csv or options.failed):  # not for people to read
         sys.stdout.reconfigure(encoding=sys.getfilesystemencoding(), errors="surrogateescape")
-    if not options.outputs.is_dir():
-        raise ConfigError(f"there is no folder {options.outputs}: name the folder that paths.outputs was set to")
+    options.scan, options.where = scanned(options.outputs, options.where)
     return _watch(options) if options.watch else _print(options)
 
 
@@ -81,7 +81,7 @@ def _look(scan: Scan, options: Namespace) -> tuple[list[Labelled], float | None,
 
 
 def _print(options: Namespace) -> int:
-    scan = Scan(options.outputs)
+    scan = options.scan
     shown, left, listed = _look(scan, options)
     if options.json:
         print(json.dumps([_record(*pair) for pair in shown], indent=2))
@@ -106,7 +106,7 @@ def _watch(options: Namespace) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    scan, console = Scan(options.outputs), Console(highlight=False)
+    scan, console = options.scan, Console(highlight=False)
     try:
         with Live(console=console, auto_refresh=False) as live:
             while True:
@@ -131,6 +131,7 @@ def _record(entry: Entry, label: str) -> dict[str, Any]:
         "images_per_second": run.speed if run else None,
         "eta_seconds": entry.left,
         "best": entry.best,
+        "metrics": entry.metrics,
         "host": owner.host if owner else None,
         "pid": owner.pid if owner else None,
         "watched": run.watched if run and owner else None,
@@ -141,10 +142,10 @@ def _record(entry: Entry, label: str) -> dict[str, Any]:
 
 def _print_csv(shown: Sequence[Labelled]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    settings = keys.rows([entry for entry, _ in shown])
+    settings = rows([entry for entry, _ in shown])
     for place, (pair, values) in enumerate(zip(shown, settings, strict=True)):
         record = {n: " ".join(value) if isinstance(value, list) else value for n, value in _record(*pair).items()}
-        del record["best"], values["path"]
+        del record["best"], record["metrics"], values["path"]
         row = record | {name: value for name, value in values.items() if name not in record}
         if place == 0:
             writer.writerow(row)

@@ -1,8 +1,8 @@
-"""``ssl-bench table dcl/table1``: print a paper's numbers beside those of the runs on disk."""
+"""``ssl-bench table dcl/table1``: a paper's numbers beside those of the runs; ``table name=grid``: any runs."""
 
 from collections.abc import Sequence
 
-from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
+from ssl_bench.commands.arguments import Parser, in_sentences, show_progress, taken_outputs
 from ssl_bench.config.build import one_of
 from ssl_bench.papers import comparison, formats, verdicts
 from ssl_bench.papers.cell_runs import Results
@@ -10,6 +10,8 @@ from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
 from ssl_bench.papers.fill import fill, record
 from ssl_bench.papers.selection import HELP, Selection
+from ssl_bench.results.arrange import arrange, runs_where, text_of
+from ssl_bench.results.printing import FORMS
 
 NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference, and that
 of the project, which is committed with this package."""
@@ -22,13 +24,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="TABLE", help="such as dcl/table1; a paper alone lists its tables")
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
     parser.add_argument("--claims", action="store_true", help="the claims of the papers, with verdicts")
-    parser.add_argument("--format", default="rich", help="|".join(formats.FORMATS))
+    parser.add_argument("--format", default="rich", help="|".join(FORMS))
+    parser.add_argument("--rows", metavar="KEY", help="of runs: a table with a row for each value, such as loss")
+    parser.add_argument("--columns", metavar="KEY", help="of runs: a column for each value, such as batch_size")
+    parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
     parser.add_argument("--wandb", action="store_true", help="also store the table as an artifact in Weights & Biases")
     parser.epilog = f"{NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
+    one_of("--format", options.format, FORMS)
+    if options.overrides and not options.names and not (options.all or options.claims):
+        outputs = taken_outputs(options.overrides)
+        pivots = arrange(runs_where(outputs, options.overrides), options.rows, options.columns, options.metric)
+        print(text_of([pivot.sheet() for pivot in pivots], options.format), end="")
+        return 0
     selection = Selection.read(options.names, options.all, options.overrides)
     selection.check_reading()
-    one_of("--format", options.format, tuple(formats.FORMATS))
     if options.claims:
         return _claims(selection, options.format)
     selected = [(table, selection.cells(table)) for table in selection.tables()]

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 from ssl_bench.data.coco import Boxes, Example
 from ssl_bench.distributed import rank, world
 from ssl_bench.errors import ConfigError, RunError, require
+from ssl_bench.evaluate.metric import Declared, Metric
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import available_cores, move
 from ssl_bench.networks.norm import GroupedBatchNorm
@@ -64,6 +65,8 @@ class Detection(Evaluator):
         sizes: length of the short side in pixels. Each training photo has one of the first, the first + 32 ... the
             second; test photos have the second. The long side has at most 1,333.
     """
+
+    metrics: ClassVar[Declared] = {"ap*": Metric("number", "high", "objects")}
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from ssl_bench.data.photos import read_photo
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.artifacts import Artifact, Regions
+from ssl_bench.evaluate.metric import Declared, Metric
 from ssl_bench.evaluate.target import Evaluator, Target, captured_outputs, frozen, submodules
 
 PHOTOS = {".jpg", ".jpeg", ".png", ".webp"}
@@ -55,6 +56,8 @@ class LocalFeatures(Evaluator):
         reference: a network of timm to compare with, such as ``resnet50.tv_in1k``. timm downloads its weights unless
             ``reference_weights`` is a file with its state dict. It must have the same ``layers``.
     """
+
+    metrics: ClassVar[Declared] = {"*_ami": Metric("number", "high", "photos")}
 
     def __init__(
         self,

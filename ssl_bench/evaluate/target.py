@@ -28,6 +28,7 @@ from ssl_bench.data.views import Views
 from ssl_bench.distributed import gather, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
 from ssl_bench.evaluate.artifacts import Artifact
+from ssl_bench.evaluate.metric import ACCURACIES, Declared
 from ssl_bench.signals import stop_if_asked
 
 SplitName = Literal["train", "test", "choose"]
@@ -38,9 +39,12 @@ class Evaluator(ABC):
 
     Attributes:
         needs_labels: whether it says nothing about images without classes.
+        metrics: what its numbers mean, by name, in which ``*`` is any text; those that are not there are numbers of
+            which neither a higher nor a lower one is better. It is recorded with the numbers.
     """
 
     needs_labels: ClassVar[bool] = False
+    metrics: ClassVar[Declared] = ACCURACIES
 
     @abstractmethod
     def run(self, target: "Target") -> Iterator[tuple[str, float | Artifact]]:

@@ -9,10 +9,11 @@
 """
 
 import os
+import shlex
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -125,12 +126,25 @@ def summarise(folder: Path) -> int:
             print("  " + ": ".join(filter(None, (ended.state.value, " ".join(distinct), reason))))
     if len(runs) > 1:
         print_grid(finished)
+        if line := _to_compare(runs, {override for override in shared if override.startswith("name=")}):
+            print(line)
     stopped = [ended.code for ended in outcomes if ended.state is State.INTERRUPTED]
     if stopped:
         return stopped[0]
     if all(ended.state is State.FAILED and ended.code == ConfigError.exit_code for ended in outcomes):
         return ConfigError.exit_code
     return 1 if {State.FAILED, State.HELD} & set(states) else 0
+
+
+def _to_compare(runs: Sequence[Sequence[str]], name: Collection[str]) -> str:
+    """The command that compares the runs of a grid with two seeds or more, by the first setting that it varies."""
+    keys: dict[str, set[str]] = {}
+    for key, _, value in (override.lstrip("+").partition("=") for run in runs for override in run):
+        keys.setdefault(key, set()).add(value)
+    varied = [key for key, values in keys.items() if len(values) > 1 and key != "seed"]
+    first = "loss" if "loss" in varied else next(iter(varied), "")
+    several = len(keys.get("seed", ())) > 1 and first
+    return f"is one better? {shlex.join(['ssl-bench', 'compare', '--by', first, *name])}" if several else ""
 
 
 def _seeds(runs: Sequence[Sequence[str]]) -> str:

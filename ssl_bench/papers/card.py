@@ -45,11 +45,11 @@ def card(
         "tags": ["image-feature-extraction", *["timm"] * timm, "representation-learning", MARK, *method],
     }
     finished = "" if results else " Its training has not finished, so that there are no results yet."
-    shortened = "" if config["scale"] == "full" else f" It is a shortened training (`scale={config['scale']}`)."
+    reduced = "" if config["scale"] == "full" else f" It is a reduced training (`scale={config['scale']}`)."
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {network}: {', '.join(method)} on {data.partition(' (')[0]}",
-        f"A {network} without a classifier, pre-trained on {data} with ssl_bench.{finished}{shortened}{_start(config)}",
+        f"A {network} without a classifier, pre-trained on {data} with ssl_bench.{finished}{reduced}{_start(config)}",
         "The licence of these weights is not known to the program that wrote this card: replace `license: unknown` "
         "at the head of this file before you share them.",
         "## Load it",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -16,10 +15,10 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import recipe_id
-from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
+from ssl_bench.papers.cells import Cell, Metric, is_accuracy
 from ssl_bench.record import evaluations, hits, results
-from ssl_bench.status.follow import Mark, find_mark, finite
-from ssl_bench.status.runs import Run, finished
+from ssl_bench.results.follow import Mark, find_mark, finite
+from ssl_bench.results.runs import Run, finished
 
 DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
@@ -94,10 +93,10 @@ class Results:
 
     def __init__(self, outputs: Path, cells: Iterable[Cell], progress: Progress = lambda each, count: each) -> None:
         ended = [run for run in finished(outputs, DIVERGED) if run.config.get("scale") != "smoke"]
-        self._runs = ended
+        self._runs, self._progress = ended, progress
         self._diverged = by_recipe(run for run in ended if not run.done)
         self._agreeing: dict[tuple[str, str], set[str]] = {}
-        possible = [cell for cell in cells if cell.available and self._with(_lasting(cell))]
+        possible = [cell for cell in cells if cell.available and self.agreeing(_lasting(cell))]
         self._compositions = compositions([cell.request for cell in possible], progress)
         self._runs = [run for run in ended if run.done]
         self._seeds = sorted({run.seed for run in self._runs if run.seed is not None})
@@ -129,8 +128,7 @@ class Results:
         composed, found = self._compositions.get(cell.request), list[np.ndarray | None]()
         for run in self.of_cell(cell):
             if isinstance(composed, Composition) and run.seed in cell.seeds and value(run, cell.metric) is not None:
-                path = run.folder / results.NAME
-                known = evaluations.found(_entries(path, find_mark(str(path))), composed.config(run.seed))
+                known = evaluations.found(entries(run), composed.config(run.seed))
                 bits = (hits.read(run.folder, entry, cell.metric) for entry in known)
                 found.append(next((each for each in bits if each is not None), None))
         whole = [each for each in found if each is not None]
@@ -144,25 +142,15 @@ class Results:
             return []
         return [seed for seed in cell.seeds if trained(self._diverged, composed.config(seed))]
 
-    def reduced(self, table: Table, cell: Cell) -> list[Run]:
-        """Runs of ``scale=reduced`` that agree with a cell in the settings that distinguish it within its table.
+    def composed(self, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
+        """The configurations of those of the cells that can be composed, with seed 0."""
+        new = [cell.request for cell in cells if cell.request not in self._compositions]
+        self._compositions |= compositions(new, self._progress)
+        found = {cell: self._compositions[cell.request] for cell in cells}
+        return {cell: each.config(0) for cell, each in found.items() if isinstance(each, Composition)}
 
-        If they were made with several other settings, those with the most epochs. None if another cell of the table
-        has the same settings, such as in a table over the learning rate, and none of a point of a design.
-        """
-        if cell.over:
-            return []
-        families: dict[str, list[Run]] = {}
-        axes = table.axes(cell)
-        others = [other for other in table.cells if other.available and other.request != cell.request]
-        if cell.available and "scale" not in cell.settings and all(table.axes(other) != axes for other in others):
-            for run in self._with({**axes, "scale": "reduced"}):
-                content = {k: v for k, v in run.config.items() if k not in ("paths", "tracking", "name")}
-                families.setdefault(json.dumps(_without_seeds(content), sort_keys=True), []).append(run)
-        return max(families.values(), key=lambda f: (finite(f[0].config, "epochs") or 0, len(f)), default=[])
-
-    def _with(self, settings: Mapping[str, str]) -> list[Run]:
-        """The runs that have all of some settings, by seed."""
+    def agreeing(self, settings: Mapping[str, str]) -> list[Run]:
+        """The finished runs that have all of some settings, by seed."""
         for key, wanted in settings.items():
             if (key, wanted) not in self._agreeing:
                 runs = (run for run in self._runs if _agrees(run.config, key, wanted))
@@ -175,8 +163,13 @@ def _metrics(run: Run, config: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a run that a configuration asks for; all of a run that evaluates nothing."""
     if "evaluate" not in config:
         return run.metrics
+    return evaluations.of(entries(run), config)
+
+
+def entries(run: Run) -> list[evaluations.Entry]:
+    """The evaluations of a run."""
     path = run.folder / results.NAME
-    return evaluations.of(_entries(path, find_mark(str(path))), config)
+    return _entries(path, find_mark(str(path)))
 
 
 @lru_cache(maxsize=4096)
@@ -184,13 +177,6 @@ def _entries(path: Path, mark: Mark | None) -> list[evaluations.Entry]:
     """The evaluations in a file; ``mark`` is that of the file."""
     content = results.read(path.parent)
     return evaluations.entries(content) if content is not None else []
-
-
-def _without_seeds(node: Any) -> Any:
-    """``node`` without its key ``seed``, in every mapping of it."""
-    if isinstance(node, dict):
-        return {key: _without_seeds(value) for key, value in node.items() if key != "seed"}
-    return node
 
 
 def _lasting(cell: Cell) -> dict[str, str]:

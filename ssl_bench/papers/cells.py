@@ -172,10 +172,10 @@ class Table:
 
         The settings of the optimiser and of the evaluation are left out.
         """
-        return {key: value for key, value in cell.settings.items() if key == "dataset" or key in self._varying}
+        return {key: value for key, value in cell.settings.items() if key == "dataset" or key in self.varying}
 
     @cached_property
-    def _varying(self) -> set[str]:
+    def varying(self) -> set[str]:
         """The settings in which available cells differ, without those of the optimiser and of the evaluation."""
         available = [cell.settings for cell in self.cells if cell.available]
         keys = {key for settings in available for key in settings}

@@ -1,7 +1,7 @@
 """Comparison of the rows of a table with one of them, cell by cell.
 
 Of each cell, its mean less that of the reference row in the same column has a 95% interval over seeds and, where the
-runs have recorded which images are right, over images (:mod:`ssl_bench.papers.statistics`). Seeds are not paired: two
+runs have recorded which images are right, over images (:mod:`ssl_bench.results.statistics`). Seeds are not paired: two
 losses with one seed are no more alike than with two. The variance over seeds is pooled in a column over the rows of one
 ``spread``. Two questions are asked of each difference:
 
@@ -26,11 +26,12 @@ from functools import partial
 
 import numpy as np
 
-from ssl_bench.papers import measurements, statistics, surface
+from ssl_bench.papers import measurements, surface
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import BASELINES, RAW, Cell, Table
 from ssl_bench.papers.fill import fill, mean
-from ssl_bench.papers.statistics import Estimate
+from ssl_bench.results import statistics
+from ssl_bench.results.statistics import Estimate
 
 Values = Callable[[Cell], Mapping[int, float]]  # of a cell by seed
 Right = Callable[[Cell], "np.ndarray | None"]  # share of the cell's seeds that have each image right [M]

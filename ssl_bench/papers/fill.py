@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ssl_bench.papers import measurements
+from ssl_bench.papers import measurements, reduced
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
 from ssl_bench.record.results import mixed
-from ssl_bench.status.runs import Run
+from ssl_bench.results.arrange import spread
+from ssl_bench.results.runs import Run
 
 SOURCES = {  # of a paper's number, in words
     "code": "from a public repository, not from the text",
@@ -32,8 +33,8 @@ class Filled:
 
     Attributes:
         values: of the finished runs on disk.
-        shortened: of its runs of reduced scale.
-        length: how long those were trained, in words; empty if there are none.
+        reduced: of its runs of ``scale=reduced``.
+        recipe: in which settings those are not the paper's recipe; empty if in none or there are none.
         measured: of the runs that are committed with the package.
         lacking: the metric that the finished runs do not have, in words; empty if they have it or there are none.
         remarks: footnotes of the measured numbers by their names: what their mean mixes, and warnings of the runs.
@@ -42,8 +43,8 @@ class Filled:
 
     cell: Cell
     values: list[float]
-    shortened: list[float]
-    length: str
+    reduced: list[float]
+    recipe: str
     measured: list[float]
     lacking: str = ""
     remarks: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class Filled:
         texts = {"paper": self.cell.reported, "ours": _spread(self.values, digits)}
         if self.mean is not None and self.cell.paper is not None:
             texts["difference"] = f"{self.mean - self.cell.paper:+.{digits}f}"
-        texts |= {"project": _spread(self.measured, digits), "reduced": _spread(self.shortened, digits)}
+        texts |= {"project": _spread(self.measured, digits), "reduced": _spread(self.reduced, digits)}
         return {name: text for name, text in texts.items() if text}
 
     @property
@@ -74,23 +75,24 @@ class Filled:
 
 def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
     """Fill each cell with the values of its runs."""
-    return [_fill(table, cell, results) for cell in cells]
+    found = reduced.find(table, results)
+    return [_fill(table, cell, results, *found.get(cell, ([], ""))) for cell in cells]
 
 
-def _fill(table: Table, cell: Cell, results: Results) -> Filled:
-    own_runs, shortened = results.of_cell(cell), results.reduced(table, cell)
+def _fill(table: Table, cell: Cell, results: Results, short: list[Run], recipe: str) -> Filled:
+    own_runs = results.of_cell(cell)
     if cell.over:  # seeds of a pilot are no part of a design
         own_runs = [run for run in own_runs if run.seed in cell.seeds]
-    values, found = _values(cell, own_runs), _values(cell, shortened)
+    values, found = _values(cell, own_runs), _values(cell, short)
     lacks = own_runs and not values
     return Filled(
         cell=cell,
         values=values,
-        shortened=found,
-        length=_length(shortened[0]) if found else "",
+        reduced=found,
+        recipe=recipe if found else "",
         measured=list(measurements.values(table, cell).values()),
         lacking=f"its runs have no {Metric.read(cell.metric).name}" if lacks else "",
-        remarks={"ours": _remarks(cell, own_runs), "reduced": _remarks(cell, shortened)},
+        remarks={"ours": _remarks(cell, own_runs), "reduced": _remarks(cell, short)},
         diverged=bool(results.diverged(cell) or measurements.diverged(table, cell)),
     )
 
@@ -134,14 +136,6 @@ def _spread(values: Sequence[float], digits: int) -> str:
     return spread(mean(values), deviation(values), len(values), digits)
 
 
-def spread(mean: float | None, std: float | None, count: int, digits: int) -> str:
-    """``mean ± std (n)``; empty without a mean. A number that would be printed as 0.000 has significant digits."""
-    if mean is None:
-        return ""
-    form = f".{digits}f" if mean == 0 or float(f"{mean:.{digits}f}") else f".{digits}g"
-    return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({count})"
-
-
 def mean(values: Sequence[float]) -> float | None:
     """The mean; None of nothing."""
     return statistics.fmean(values) if values else None
@@ -153,9 +147,3 @@ def deviation(values: Sequence[float]) -> float | None:
         return None
     centre = statistics.fmean(values)
     return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
-
-
-def _length(run: Run) -> str:
-    """How long a run was trained, in words."""
-    epochs, steps = run.config.get("epochs"), run.config.get("max_steps")
-    return f"{epochs} epochs" if steps is None else f"{steps} steps"

@@ -1,7 +1,7 @@
 """Print filled tables: for a terminal, as Markdown, LaTeX, CSV or JSON.
 
-The first three have the paper's rows and columns. A cell has up to five numbers there, a line each: that of the paper,
-ours, the difference, that of the project, and ours of reduced scale. Numbers that no cell of a row has are left out.
+The first three have the rows and columns of the paper. A cell has up to five numbers there, a line each: the paper's,
+ours, the difference, the project's, and ours of ``scale=reduced``. Numbers that no cell of a row has are left out.
 Notes of cells are numbered footnotes; a note that a whole row has stands once, beside the name of the row.
 
 CSV and JSON have a row for each cell.
@@ -13,7 +13,6 @@ import csv
 import io
 import json
 import math
-import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from ssl_bench.papers import measurements, surface
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.fill import Filled, mean, record
 from ssl_bench.record.summary import SUPERSCRIPT
+from ssl_bench.results.printing import tex as _escaped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 NUMBERS = ("paper", "ours", *surface.LINES, "project", "reduced")
 GAP = 2  # blank characters between two columns on a terminal
 WIDEST = 120  # characters of a line of text on a terminal
-TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
-TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
-TEX |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ def arrange(table: Table, filled: Sequence[Filled]) -> Sheet:
                     continue
                 text = texts[column].get(name, "")
                 notes = [note for note in cell.notes if note not in common] if first else []
-                notes += [f"trained for {cell.length}"] if text and name == "reduced" else []
+                notes += [cell.recipe] if text and name == "reduced" and cell.recipe else []
                 notes += cell.remarks.get(name, ())
                 row.append(SheetEntry(text, numbered(notes), (name, label, column) in best))
             sheet.rows.append(row)
@@ -214,11 +211,6 @@ def _tex(table: Table, filled: Sequence[Filled]) -> str:
         f"% {table.name}: {table.cite}\n\\begin{{tabular}}{{ll{'r' * len(sheet.columns)}}}\n\\hline\n"
         f"{headings} \\\\\n\\hline\n{body}\\hline\n\\end{{tabular}}\n{notes}"
     )
-
-
-def _escaped(text: str) -> str:
-    """A text for LaTeX; a minus sign before a number is longer than a hyphen."""
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text.translate(str.maketrans(TEX)))
 
 
 def _csv(table: Table, filled: Sequence[Filled]) -> str:

@@ -16,7 +16,7 @@ from ssl_bench.papers.cell_runs import by_recipe, trained
 from ssl_bench.papers.cells import Cell, merge
 from ssl_bench.papers.selection import Selection
 from ssl_bench.record.results import answers
-from ssl_bench.status.runs import finished
+from ssl_bench.results.runs import finished
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Results(TypedDict):
     environment: NotRequired[dict[str, Any]]
     facts: NotRequired[dict[str, Any]]
     warnings: NotRequired[list[str]]
+    units: NotRequired[dict[str, Any]]
 
 
 class LaterEvaluation(TypedDict):

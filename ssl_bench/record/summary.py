@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from ssl_bench.record import evaluations
+from ssl_bench.evaluate.metric import Metric
+from ssl_bench.record import evaluations, units
 from ssl_bench.record.results import mixed, read
 
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -37,13 +38,14 @@ def print_run(folder: Path, config: Mapping[str, Any]) -> None:
     evaluated = "evaluate" in config
     metrics = evaluations.of(evaluations.entries(results), config) if evaluated else results["metrics"]
     console = Console(highlight=False)
-    columns = _accuracies(metrics) if evaluated else []
+    told = results.get("units"), config.get("evaluate")
+    columns = units.main(metrics, *told) if evaluated else []
     if columns:
         table = Table("", *(Column(column, overflow="fold") for column in columns))
         for suffix, target in targets(config).items():
             names = [column.replace("/", f"{suffix}/", 1) for column in columns]
             if any(name in metrics for name in names):
-                table.add_row(target, *(f"{100 * metrics[n]:.1f}%" if n in metrics else "" for n in names))
+                table.add_row(target, *(units.metric(n, *told).text(metrics[n]) if n in metrics else "" for n in names))
         console.print(table)
     elif metrics:
         console.print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
@@ -68,12 +70,15 @@ def print_grid(groups: Mapping[str, Sequence[tuple[Path, int | None]]]) -> None:
 
     read_runs = ((name, [found for run in runs if (found := _after(*run))]) for name, runs in groups.items())
     found = {name: runs for name, runs in read_runs if runs}
-    columns: dict[str, None] = {}
+    columns, meant, ranked = dict[str, None](), dict[str, Metric](), dict[str, None]()
     for results in (results for runs in found.values() for results in runs):
         evaluated = "evaluate" in results["config"]
-        top1 = [name for name in _accuracies(results["metrics"]) if name.endswith("/top1")]
-        both = [name for one in top1 for name in (one, one.replace("/", "_init/", 1)) if name in results["metrics"]]
+        told = results.get("units"), results["config"].get("evaluate")
+        main = units.main(results["metrics"], *told)
+        both = [name for one in main for name in (one, one.replace("/", "_init/", 1)) if name in results["metrics"]]
         columns |= dict.fromkeys(both if evaluated else results["metrics"])
+        meant |= {name: units.metric(name, *told) for name in columns if name not in meant}
+        ranked |= dict.fromkeys(main)
     if not columns:
         return
     table = Table(*(Column(name, overflow="fold") for name in ("", "runs", *columns)))
@@ -81,15 +86,14 @@ def print_grid(groups: Mapping[str, Sequence[tuple[Path, int | None]]]) -> None:
         name: {column: [run["metrics"][column] for run in runs if column in run["metrics"]] for column in columns}
         for name, runs in found.items()
     }
-    ranked = [column for column in columns if column.endswith("/top1") and "_init/" not in column]
 
     def rank(name: str, column: str) -> float:
-        return mean(values[name][column]) if values[name][column] else -math.inf
+        return meant[column].sign * mean(values[name][column]) if values[name][column] else -math.inf
 
     footnotes: dict[str, None] = {}
     best = {column: max(rank(name, column) for name in found) for column in ranked if len(found) > 1}
-    for name in sorted(found, key=lambda name: rank(name, ranked[0]), reverse=True) if ranked else found:
-        texts = {column: _mean_and_deviation(values[name][column], column) for column in columns}
+    for name in sorted(found, key=lambda name: rank(name, next(iter(ranked))), reverse=True) if ranked else found:
+        texts = {column: _mean_and_deviation(values[name][column], meant[column]) for column in columns}
         bold = {column for column in best if rank(name, column) == best[column]}
         numbers = (Text(text, "bold" if column in bold else "") for column, text in texts.items())
         notes = [mixed(run.get("environment", {}) for run in found[name])]
@@ -116,22 +120,10 @@ def _after(folder: Path, epochs: int | None) -> dict[str, Any] | None:
     return {**results, "metrics": evaluations.flat(evaluations.entries(results), epochs)}
 
 
-def _accuracies(metrics: Mapping[str, Any]) -> list[str]:
-    """Names of the top-1 accuracies of the trained network: knn/top1, linear/digit20/top1."""
-    return [
-        name
-        for name in metrics
-        if name.endswith(("/top1", "/projection_top1")) and not name.partition("/")[0].endswith(("_init", "_raw"))
-    ]
-
-
-def _mean_and_deviation(values: Sequence[float], name: str) -> str:
-    if not values:
-        return ""
-    scale, form, unit = (100, ".1f", "%") if name.endswith("/top1") else (1, ".4g", "")
-    deviation = stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
-    over = f" ± {scale * deviation:{form}}" if len(values) > 1 else ""
-    return f"{scale * mean(values):{form}}{over}{unit}"
+def _mean_and_deviation(values: Sequence[float], metric: Metric) -> str:
+    if len(values) < 2:
+        return metric.text(values[0]) if values else ""
+    return metric.spread(mean(values), stdev(values) if all(map(math.isfinite, values)) else math.nan)
 
 
 def short(folder: Path, config: Mapping[str, Any]) -> str:
@@ -143,8 +135,9 @@ def short(folder: Path, config: Mapping[str, Any]) -> str:
         numbers = [f"{name} {value:.4g}" for name, value in results["metrics"].items()]
     else:
         metrics = evaluations.of(evaluations.entries(results), config)
-        top1 = {name: value for name, value in metrics.items() if name in _accuracies(metrics) and "/top1" in name}
-        numbers = [f"{name.removesuffix('/top1')} {100 * value:.1f}%" for name, value in top1.items()]
+        told = results.get("units"), config.get("evaluate")
+        main = {name: units.metric(name, *told).text(metrics[name]) for name in units.main(metrics, *told)}
+        numbers = [f"{name.removesuffix('/top1')} {text}" for name, text in main.items()]
     return "  ".join([*numbers, f"{results['seconds']:.0f} s"])
 
 

@@ -14,11 +14,10 @@ from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record import results
 from ssl_bench.report import curves, filled, pictures
-from ssl_bench.status import keys
-from ssl_bench.status.follow import find_mark
-from ssl_bench.status.labels import labels
-from ssl_bench.status.runs import METRICS, RESULTS, Run
-from ssl_bench.status.scan import Entry, Scan
+from ssl_bench.results.differing import differing, labels
+from ssl_bench.results.follow import find_mark
+from ssl_bench.results.runs import METRICS, RESULTS, Run
+from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.status.view import axes
 
 LOG = "train.log"
@@ -82,7 +81,7 @@ class Collector:
         entries = self._select(entries) if self._names else entries
         most = max(FEWEST, min(MOST, POINTS // max(1, len(entries))))
         read = [self._read(entry.run, most) if entry.run else NO_FILES for entry in entries]
-        settings = keys.compare(entries, [each.facts for each in read])
+        settings = differing(entries, [each.facts for each in read])
         groups, places = _groups(entries)
         names = zip(map(_path, entries), (each.pictures for each in read), strict=True)
         shown = pictures.listed(self.outputs, names, start)

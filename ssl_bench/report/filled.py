@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import printable
-from ssl_bench.papers import tables, verdicts
+from ssl_bench.papers import reduced, tables, verdicts
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, Table
+from ssl_bench.results.runs import Run
 
 
 def of_papers(outputs: Path) -> dict[str, Any]:
@@ -27,6 +28,7 @@ def of_papers(outputs: Path) -> dict[str, Any]:
 
 
 def _table(table: Table, results: Results) -> dict[str, Any]:
+    short = reduced.find(table, results)
     return {
         "name": table.name,
         "title": table.title,
@@ -34,14 +36,13 @@ def _table(table: Table, results: Results) -> dict[str, Any]:
         "x": table.x,
         "y": table.y,
         "doubling": table.doubling,
-        "cells": [_cell(table, cell, results) for cell in table.cells],
+        "cells": [_cell(cell, results, short.get(cell, ([], ""))[0]) for cell in table.cells],
     }
 
 
-def _cell(table: Table, cell: Cell, results: Results) -> dict[str, Any]:
+def _cell(cell: Cell, results: Results, short: list[Run]) -> dict[str, Any]:
     """A cell with the paper's number, those of the runs, accuracies in percent, and the paths of these runs."""
-    reduced = results.reduced(table, cell)
-    shortened = (value(run, cell.metric) for run in reduced)
+    numbers = (value(run, cell.metric) for run in short)
     return {
         "row": cell.label,
         "column": cell.column,
@@ -49,6 +50,6 @@ def _cell(table: Table, cell: Cell, results: Results) -> dict[str, Any]:
         "paper": cell.paper,
         "reported": cell.reported,
         "ours": list(results.values(cell).values()),
-        "runs": [printable(run.path) for run in (*results.of_cell(cell), *reduced)],
-        "reduced": [number for number in shortened if number is not None],
+        "runs": [printable(run.path) for run in (*results.of_cell(cell), *short)],
+        "reduced": [number for number in numbers if number is not None],
     }

@@ -5,17 +5,18 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ssl_bench.errors import printable
 from ssl_bench.record.progress import clock
-from ssl_bench.status.grids import GridFolder
-from ssl_bench.status.labels import labels, own_overrides
-from ssl_bench.status.scan import URGENT, Entry, Status
-from ssl_bench.status.select import Labelled
+from ssl_bench.results.differing import labels, own_overrides
+from ssl_bench.results.grids import GridFolder
+from ssl_bench.results.metrics import metric, metric_of, usual
+from ssl_bench.results.scan import URGENT, Entry, Status
+from ssl_bench.results.select import Labelled
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -91,7 +92,7 @@ def runs_table(shown: Sequence[Labelled]) -> Columns:
         "ETA": [clock(entry.left) if entry.left is not None else "" for entry, _ in shown],
         "loss": [_loss(entry) for entry, _ in shown],
         "watched kNN": [_watched(entry) for entry, _ in shown],
-        **{name.removesuffix("/top1"): [_number(name, entry.best) for entry, _ in shown] for name in best},
+        **{name.removesuffix("/top1"): [_number(name, entry) for entry, _ in shown] for name in best},
         "reason": [printable(entry.reason or "; ".join(entry.warnings)) for entry, _ in shown],
     }
     return {name: texts for name, texts in columns.items() if any(texts)}
@@ -108,15 +109,17 @@ def grouped(entries: Sequence[Entry]) -> dict[GridFolder | str, list[Entry]]:
 def overview(entries: Sequence[Entry]) -> Columns:
     """A row for each grid, and for the single runs of each directory, sorted by start.
 
-    The best run is by the accuracy that most runs have, of those that the group has.
+    The best run is by the metric that most runs are told by, of those that the group has.
     """
     groups, rows = grouped(entries), list[tuple[float, dict[str, str]]]()
-    usual = Counter(metric for entry in entries for metric in entry.best if metric.endswith("/top1"))
+    names = usual(entry.run for entry in entries if entry.run)
     grids = [group for group in groups if isinstance(group, GridFolder)]
     shared = frozenset(grids[0].common).intersection(*(grid.common for grid in grids)) if len(grids) > 1 else None
     for group, members in groups.items():
-        metric = next((name for name, _ in usual.most_common() if any(name in e.best for e in members)), "")
-        best = max((e for e in members if metric in e.best), key=lambda e: e.best[metric], default=None)
+        chosen = next((name for name in names if any(name in e.best for e in members)), "")
+        sign = metric_of(chosen, (e.run for e in members if e.run)).sign
+        found = [e for e in members if chosen in e.best] if sign else []
+        best = max(found, key=lambda e: sign * e.best[chosen], default=None)
         if isinstance(group, GridFolder):
             name, started, left = _name(group, shared), group.started, group.left
             label = own_overrides(best.overrides or [], group.common) if best else ""
@@ -131,7 +134,7 @@ def overview(entries: Sequence[Entry]) -> Columns:
             "runs": str(len(members)),
             **{state.value: str(counts[state] or "") for state in Status},
             "ETA": "" if left is None else clock(left),
-            "best": f"{metric.removesuffix('/top1')} {_number(metric, best.best)}" if best else "",
+            "best": f"{chosen.removesuffix('/top1')} {_number(chosen, best)}" if best else "",
             "best run": printable(label),
         }
         rows.append((started, row))
@@ -211,6 +214,5 @@ def _watched(entry: Entry) -> str:
     return "" if watched is None else f"{100 * watched:.1f}%"
 
 
-def _number(metric: str, values: Mapping[str, float]) -> str:
-    value = values.get(metric)
-    return "" if value is None else f"{100 * value:.1f}%" if metric.endswith("/top1") else f"{value:.4g}"
+def _number(name: str, entry: Entry) -> str:
+    return metric(name, entry.run).text(entry.best[name]) if entry.run and name in entry.best else ""

@@ -11,7 +11,7 @@ from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.run import doubts, run_evaluators
 from ssl_bench.hardware import move
 from ssl_bench.precision import Precision
-from ssl_bench.record import baselines, evaluations, hits, plots
+from ssl_bench.record import baselines, evaluations, hits, plots, units
 from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
 from ssl_bench.record.metrics import Row, Tracker
@@ -76,9 +76,10 @@ class Evaluation:
             kept = [key for key in trained if key in ("environment", "seconds") or key.partition("/")[0] == "classes"]
             content = {**content, **{key: trained[key] for key in kept}, **self._classes()}
             content["config"] = {**trained["config"], "evaluate": self.config["evaluate"]}
+            content["units"] = trained.get("units", {}) | content["units"]
         target = self.parts.targets({"": self.state.method.encoder}, self.state.device, self.precision)
         rows, warmup = files.read_json_lines(tracker.path, Row), self.parts.recipe.warmup_epochs
-        content["warnings"] = doubts(self.parts.evaluators, target) + warnings_of(rows, content["metrics"], warmup)
+        content["warnings"] = doubts(self.parts.evaluators, target) + warnings_of(rows, content, warmup)
         for sentence in content["warnings"]:
             log.warning("%s", sentence)
         drawn = self.config.get("pictures", True)  # not where steps are only trained again
@@ -138,11 +139,14 @@ class Evaluation:
         """Content of ``results.json`` with all evaluations of the run."""
         memory, starts = peak_memory(self.state.device), self.state.starts
         later = {"git_later": [each["git"] for each in starts[1:]]} if starts[1:] else {}
+        metrics = evaluations.flat(found, self.config["epochs"])
+        declared = {name: each.metrics for name, each in self.parts.evaluators.items()}
         return {
             "run_id": run_id,
             "name": self.config["name"],
             "config": self.config,
-            "metrics": evaluations.flat(found, self.config["epochs"]),
+            "metrics": metrics,
+            "units": units.written(declared, metrics),
             "evaluations": list(found),
             "environment": environment(self.state.device)
             | memory

@@ -15,6 +15,7 @@ from ssl_bench.distributed import world
 from ssl_bench.evaluate.knn import leave_one_out
 from ssl_bench.evaluate.spectrum import effective_rank
 from ssl_bench.precision import Precision
+from ssl_bench.record import units
 from ssl_bench.seeding import rng_state, set_rng_state, stream
 from ssl_bench.training.parts import Parts
 from ssl_bench.training.state import TrainingState
@@ -140,18 +141,20 @@ class Judge:
         return None
 
 
-def warnings_of(rows: Iterable[Mapping[str, Any]], metrics: Mapping[str, float], warmup_epochs: float) -> list[str]:
-    """Sentences about a trained run: the last one of its training, and accuracies below those at initialisation.
+def warnings_of(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Any], warmup_epochs: float) -> list[str]:
+    """Sentences about a trained run: the last one of its training, and metrics worse than those at initialisation.
 
     Args:
         rows: of ``metrics.jsonl``.
-        metrics: of ``results.json``.
+        results: content of ``results.json``.
     """
     judge = Judge(warmup_epochs)
     found = [sentence for row in rows if (sentence := judge.add(row))][-1:]
-    for name, value in metrics.items():
+    metrics, told = results["metrics"], (results.get("units"), results["config"].get("evaluate"))
+    for name in units.main(metrics, *told):
+        metric, value = units.metric(name, *told), metrics[name]
         initial = metrics.get(name.replace("/", "_init/", 1), value)
-        if name.endswith("/top1") and value < initial:
-            than = f"below {100 * initial:.1f}% before the training"
-            found.append(f"{name} is {100 * value:.1f}%, {than}: the training has not helped")
+        if metric.sign * (value - initial) < 0:
+            than = f"{'below' if value < initial else 'above'} {metric.text(initial)} before the training"
+            found.append(f"{name} is {metric.text(value)}, {than}: the training has not helped")
     return found

@@ -25,14 +25,15 @@ def make_runs() -> None:
             finish(folder, 20.0, knn_top1=top1, uniformity=-2.0)
 
 
-def test_runs_are_rows_with_groups_settings_that_vary_and_all_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_rows_with_groups_all_settings_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
     make_runs()
     first, second, _, last = ssl_bench.runs()
     size = {"batch_size": 64, "batch_size.size": 64}
     metrics = {"knn/top1": 0.5, "uniformity": -2.0}
     groups = configuration()["choices"]
-    assert first == groups | size | {"loss": "dcl", "seed": 0} | metrics | {
+    same = {"dim": 128, "epochs": 10, "evaluate.every": 0, "max_steps": None, "warnings": ""}
+    assert first == groups | size | same | {"loss": "dcl", "seed": 0} | metrics | {
         **{"state": "done", "seconds": 20.0, "path": str(OUTPUTS / "a/0"), "run_id": "0"}
     }
     (only,) = ssl_bench.runs(where={"seed": 3})  # in which nothing varies

@@ -13,7 +13,7 @@ from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record.progress import clock
-from ssl_bench.status.scan import Scan
+from ssl_bench.results.scan import Scan
 from ssl_bench.status.view import overview
 from tests.status.conftest import Status
 from tests.status.folders import OUTPUTS, configuration, finish, make, make_grid, read_until, rows, running, terminal
@@ -135,29 +135,35 @@ def test_csv_has_the_fields_of_json(status: Status) -> None:
     make_runs()
     records = json.loads(status("--json").stdout)
     table = list(csv.DictReader(io.StringIO(status("--csv").stdout)))
-    settings = ["loss", "note", "optimizer.lr", "seed"]
-    assert list(table[0]) == [
-        *("folder", "run_id", "state", "doing", "label", "overrides", "epoch", "epochs"),
-        *(
-            "images_per_second",
-            "eta_seconds",
-            "host",
-            "pid",
-            "watched",
-            "warnings",
-            "reason",
-            *settings,
-            "knn/top1",
-            "linear/top1",
-            "seconds",
-        ),
-    ]
+    settings = ["loss", "note", "optimizer.lr", "seed"]  # among all
+    others = [n for n in table[0] if n not in (*settings, *records[0], "knn/top1", "linear/top1", "seconds")]
+    assert {"dataset", "epochs", "evaluate.every"} - {*others} == {"epochs"}  # which is a field, too
+    assert sorted(n for n in table[0] if n not in others) == sorted(
+        [
+            *("folder", "run_id", "state", "doing", "label", "overrides", "epoch", "epochs"),
+            *(
+                "images_per_second",
+                "eta_seconds",
+                "host",
+                "pid",
+                "watched",
+                "warnings",
+                "reason",
+                *settings,
+                "knn/top1",
+                "linear/top1",
+                "seconds",
+            ),
+        ]
+    )
     assert len(table) == len(records) == 7
     for row, found in zip(table, records, strict=True):
         found |= {name: found["best"].get(name) for name in ("knn/top1", "linear/top1")}
         found |= {name: " ".join(found[name]) for name in ("overrides", "warnings")}
-        assert {n: v for n, v in row.items() if n not in (*settings, "seconds")} == {
-            name: "" if value is None else str(value) for name, value in found.items() if name != "best"
+        assert {n: v for n, v in row.items() if n not in (*settings, *others, "seconds")} == {
+            name: "" if value is None else str(value)
+            for name, value in found.items()
+            if name not in ("best", "metrics")
         }
     assert [table[0][name] for name in (*settings, "seconds")] == ["dcl", "x=1,y", "0.3", "0", "100.0"]
 

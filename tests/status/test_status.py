@@ -22,8 +22,8 @@ from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.report.collect import Collector
-from ssl_bench.status.labels import labels
-from ssl_bench.status.scan import Entry, Scan
+from ssl_bench.results.differing import labels
+from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.status.view import lines, screen
 from tests.conftest import SMALL
 from tests.status.conftest import Status
@@ -215,7 +215,7 @@ def test_one_damaged_file_does_not_hide_the_other_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named, also where the cache knows the run, and the numbers of the other runs are shown."""
-    monkeypatch.setattr("ssl_bench.status.cache.FEW", 0)
+    monkeypatch.setattr("ssl_bench.results.cache.FEW", 0)
     parts = {"environment": "x", "facts": [], "seconds": "1", "warnings": 3, "evaluations": [1], "config": {"init": 3}}
     for name, value in {"good": {}, **parts}.items():
         finish(make(f"a/{name}"), 1.0, knn_top1=0.5)

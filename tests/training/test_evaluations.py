@@ -20,7 +20,7 @@ from ssl_bench.commands.evaluate import main
 from ssl_bench.errors import RunError
 from ssl_bench.files import read_cache, write_cache
 from ssl_bench.record import baselines, evaluations
-from ssl_bench.status.scan import Scan
+from ssl_bench.results.scan import Scan
 from tests.conftest import SMALL, only_run
 from tests.door.door import refuses
 from tests.ranks import Command, wait_for

@@ -17,7 +17,7 @@ from ssl_bench.config.identity import on_disk, recipe_id, run_id
 from ssl_bench.data.content import content_of
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cell_runs import by_recipe, trained
-from ssl_bench.status.runs import finished
+from ssl_bench.results.runs import finished
 from ssl_bench.training.parts import load_run, read_config
 from tests.conftest import SMALL, only_run
 from tests.door.door import enter, refuses

@@ -91,7 +91,7 @@ def test_collapse_and_chance_are_said_after_the_warm_up() -> None:
     look, then = {**GOOD, "epoch": 8.0}, {**GOOD, "epoch": 12.0, "information": 1.0}
 
     def said(*rows: dict[str, Any], warmup: float = 0) -> list[str]:
-        return warnings_of(rows, {}, warmup)
+        return warnings_of(rows, {"metrics": {}, "config": {}}, warmup)
 
     assert said(collapsed, collapsed) == [COLLAPSE] == said(collapsed, collapsed, then)  # also if it ends well
     assert said(collapsed, then, collapsed) == [] == said(collapsed, collapsed, warmup=10)  # for a while, and early
@@ -101,7 +101,7 @@ def test_collapse_and_chance_are_said_after_the_warm_up() -> None:
     assert said({**collapsed, "information": 0.5}) == [COLLAPSE]  # with negatives one look suffices
     metrics = {"knn/top1": 0.1, "knn_init/top1": 0.164, "linear/digit/top1": 0.5, "linear_init/digit/top1": 0.5}
     worse = "knn/top1 is 10.0%, below 16.4% before the training: the training has not helped"
-    assert warnings_of([then], metrics | {"linear/top1": 0.3}, 0) == [worse]
+    assert warnings_of([then], {"metrics": metrics | {"linear/top1": 0.3}, "config": {}}, 0) == [worse]
 
 
 def test_a_collapse_is_said_once_on_the_way_and_recorded(train: Train) -> None:

@@ -14,11 +14,11 @@ from ssl_bench import files
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.status import cache
-from ssl_bench.status.cache import VERSION
-from ssl_bench.status.labels import labels
-from ssl_bench.status.runs import Runs, finished
-from ssl_bench.status.scan import Scan
+from ssl_bench.results import cache
+from ssl_bench.results.cache import VERSION
+from ssl_bench.results.differing import labels
+from ssl_bench.results.runs import Runs, finished
+from ssl_bench.results.scan import Scan
 from tests.status.folders import OUTPUTS, claim_elsewhere, configuration, finish, make, make_grid, rows, touch
 
 CACHE = OUTPUTS / ".runs.json"

@@ -5,12 +5,16 @@ or a key of the configuration such as ``optimizer.lr``.
 """
 
 import re
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
-from ssl_bench.status.scan import URGENT, Entry
+from ssl_bench.results.metrics import metric_of
+from ssl_bench.results.runs import Run
+from ssl_bench.results.scan import URGENT, Entry, Scan
 
 FIELDS = ("state", "folder", "label", "epoch", "speed", "seed")
 
@@ -24,7 +28,7 @@ def select(shown: Sequence[Labelled], where: Sequence[str], sort: str | None) ->
         shown: all of them.
         where: conditions ``KEY=VALUE``, which must all hold. A value may be several, separated by commas: any of them.
         sort: a key; ``-KEY`` reverses the order. States are sorted by urgency, numbers come before text, and what has
-            no value comes last. The highest value of a metric comes first.
+            no value comes last. The best value of a metric comes first, the highest if it does not say what is better.
 
     Raises:
         ConfigError: a condition without ``=``, or no entry has a key.
@@ -36,13 +40,14 @@ def select(shown: Sequence[Labelled], where: Sequence[str], sort: str | None) ->
             raise ConfigError(f"--where {condition}: set it to KEY=VALUE, such as loss=dcl or state=failed")
         _check("--where", name, shown)
         options = {_plain(each) for each in (wanted, *wanted.split(","))}  # a list is one value
-        kept = [pair for pair in kept if (value := _value(pair, name)) is not None and _plain(value) in options]
+        kept = [pair for pair in kept if options & {_plain(value) for value in _values(pair, name)}]
     if not sort:
         return kept
     _check("--sort", key, shown)
-    metric = any(key in entry.best for entry, _ in shown)
+    metric = any(key in entry.metrics for entry, _ in shown)
+    low = metric and metric_of(key, (entry.run for entry, _ in shown if entry.run)).sign < 0
     known = [pair for pair in kept if _value(pair, key) is not None]
-    known.sort(key=lambda pair: _order(pair, key), reverse=sort.startswith("-") != metric)
+    known.sort(key=lambda pair: _order(pair, key), reverse=sort.startswith("-") != (metric and not low))
     return known + [pair for pair in kept if _value(pair, key) is None]
 
 
@@ -51,7 +56,7 @@ def _value(pair: Labelled, key: str) -> str | float | None:
     entry, label = pair
     run = entry.run
     own: dict[str, Any] = {"state": entry.state.value, "label": label, "folder": run and run.path}
-    own |= {"epoch": run and run.epoch, "speed": run and run.speed, **entry.best}
+    own |= {"epoch": run and run.epoch, "speed": run and run.speed, **entry.metrics}
     if run is None:
         own |= dict(o.lstrip("+").split("=", 1) for o in entry.overrides or () if "=" in o)
     elif key not in own and (setting := run.setting(key)) is not None:
@@ -60,12 +65,40 @@ def _value(pair: Labelled, key: str) -> str | float | None:
     return value
 
 
+def _values(pair: Labelled, key: str) -> list[str | float]:
+    """The value of a key; a run has also the names that grids give it which asked for it."""
+    value = _value(pair, key)
+    return [*([] if value is None else [value]), *(pair[0].names if key == "name" else ())]
+
+
+def scanned(outputs: Path, where: Sequence[str]) -> tuple[Scan, list[str]]:
+    """The scan of a results folder with the conditions on its entries.
+
+    The folder of one name, ``outputs/<name>``, stands for all runs that its grids asked for.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if not outputs.is_dir():
+        raise ConfigError(f"there is no folder {outputs}: name the folder that paths.outputs was set to")
+    if (outputs.parent / ".sweeps").is_dir() and not (outputs / ".sweeps").is_dir() and outputs.name:
+        return Scan(outputs.parent), [f"name={outputs.name}", *where]
+    return Scan(outputs), list(where)
+
+
+def finished(outputs: Path, where: Sequence[str]) -> list[Run]:
+    """The finished runs of a results folder for which some conditions hold."""
+    scan, conditions = scanned(outputs, where)
+    found = select([(entry, "") for entry in scan.update(time.time())[0]], conditions, None)
+    return [entry.run for entry, _ in found if entry.run and entry.run.done]
+
+
 def _check(flag: str, key: str, shown: Sequence[Labelled]) -> None:
     """Refuse a key that no entry has."""
-    if not shown or key in FIELDS or any(_value(pair, key) is not None for pair in shown):
+    if not shown or key in FIELDS or any(_values(pair, key) for pair in shown):
         return
     configs = {entry.run.shared.key: entry.run.shared for entry, _ in shown if entry.run}
-    known = [*FIELDS, *(metric for entry, _ in shown for metric in entry.best)]
+    known = [*FIELDS, *(metric for entry, _ in shown for metric in entry.metrics)]
     known += [name for config in configs.values() for name in config.settings]
     raise ConfigError(
         f"{flag} {key}: no run has this key{near(key, dict.fromkeys(known))}; set it to a field, a metric, a group or "

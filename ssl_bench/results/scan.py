@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import mean
 
 from ssl_bench.launch.outcome import State
-from ssl_bench.status.cache import Cache
-from ssl_bench.status.grids import GridFolder, find_grids
-from ssl_bench.status.runs import Run, Runs, one_line
+from ssl_bench.results.cache import Cache
+from ssl_bench.results.grids import GridFolder, find_grids
+from ssl_bench.results.runs import Run, Runs, one_line
 
 
 class Status(StrEnum):
@@ -49,6 +49,7 @@ class Entry:
         grid: the grid that it belongs to, if there is one.
         index: of the run in the grid.
         left: seconds until a running one is done, if that is known.
+        names: that grids give it which asked for it, also where it was trained before under another one.
     """
 
     run: Run | None
@@ -56,6 +57,7 @@ class Entry:
     index: int
     state: Status
     left: float | None = None
+    names: frozenset[str] = frozenset()
 
     @property
     def overrides(self) -> list[str] | None:
@@ -151,12 +153,15 @@ def _entries(runs: Sequence[Run], grids: Sequence[GridFolder], now: float) -> li
         started = (find(grid, n) for n in grid.records if grid.state(n) is State.RUNNING)
         grid.at_work = grid.will_continue(any(run is not None and run.owner is not None for run in started), now)
     made: dict[str, tuple[Run | None, GridFolder | None, int]] = {run.path: (run, None, -1) for run in runs}
+    names: dict[str, set[str]] = {}
     for grid in sorted(grids, key=lambda grid: grid.at_work):
         for n in range(len(grid.runs)) if grid.at_work else sorted(grid.records):
             run = find(grid, n)
-            made[run.path if run else grid.command_of(n)] = run, grid, n
-    found = ((*place, _status(*place)) for place in made.values())
-    return [Entry(run, grid, n, state) for run, grid, n, state in found if state is not None]
+            key = run.path if run else grid.command_of(n)
+            made[key] = run, grid, n
+            names.setdefault(key, set()).update(word[5:] for word in grid.runs[n] if word.startswith("name="))
+    found = ((*place, _status(*place), frozenset(names.get(key, ()))) for key, place in made.items())
+    return [Entry(run, grid, n, state, None, own) for run, grid, n, state, own in found if state is not None]
 
 
 def _name(path: str) -> str:

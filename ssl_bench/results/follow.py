@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from ssl_bench import files
+from ssl_bench.record import units
 
 Mark = tuple[int, int, int]  # time of change in ns, size, inode: a file or folder with the same mark has not changed
 
@@ -49,20 +50,16 @@ def read_rows(path: str, going: bool, evaluated: bool) -> dict[str, Any]:
         if step is None or epoch is None:
             continue
         if seconds is None:
-            best |= {name: max(value, best.get(name, value)) for name, value in accuracies(row).items()}
+            for name in units.main(row, {}, {}):
+                value = finite(row, name)
+                if value is not None and not name.startswith("watch/"):
+                    best[name] = max(value, best.get(name, value))
             continue
         speed, loss = finite(row, "images_per_second"), finite(row, "loss")
         last = {"step": step, "epoch": epoch, "trained": seconds, "speed": speed, "loss": loss}
         if not going:
             break
     return {**last, "watched": watched, "evaluated": best, "changed": status.st_mtime}
-
-
-def accuracies(metrics: Any) -> dict[str, float]:
-    """The top-1 accuracies among ``metrics``, without those of the baselines."""
-    names = [name for name in metrics if name.endswith("/top1")]
-    trained = [name for name in names if not name.partition("/")[0].endswith(("_init", "_raw"))]
-    return {name: value for name in trained if (value := finite(metrics, name)) is not None}
 
 
 def finite(node: Any, key: str) -> float | None:

@@ -120,3 +120,34 @@ def holm(p: np.ndarray, planned: int, error: float = ERROR) -> np.ndarray:
     rejected = np.empty_like(small)
     np.put_along_axis(rejected, order, np.logical_and.accumulate(small, axis=-1), -1)
     return rejected
+
+
+def paired(differences: Array, bits: np.ndarray | None = None) -> Estimate:
+    """The mean difference of pairs that have a seed in common.
+
+    Args:
+        differences: of each pair [..., n], at least 2.
+        bits: of each pair and image, 1 if only the first has it right, -1 if only the second has, else 0 [..., n, M];
+            None: the images are not known.
+    """
+    values = np.asarray(differences, dtype=float)
+    n, by_seeds = values.shape[-1], values.var(-1, ddof=1) / values.shape[-1]
+    of_images, count = np.zeros_like(by_seeds), 1
+    if bits is not None:
+        count, share, shares = bits.shape[-1], bits.mean(-2), bits.mean(-1)
+        squares = (bits.astype(float) ** 2).sum((-2, -1)) - n * (share**2).sum(-1) - count * (shares**2).sum(-1)
+        joint = (squares + n * count * share.mean(-1) ** 2) / ((n - 1) * (count - 1))
+        of_images = (share.var(-1, ddof=1) - joint / n).clip(0) / count
+    return difference(values.mean(-1), [(by_seeds, np.float64(n - 1))], of_images, count)
+
+
+def seeds_to_decide(found: Estimate, n: int, margin: float | None, error: float) -> int | None:
+    """How many more pairs would decide if mean and deviation stayed as they are; None: more than 1,000, or never."""
+    from scipy.stats import t
+
+    total = np.arange(n + 1, n + 1001)
+    wide = np.sqrt(found.seeds * n / total + found.images)
+    decided = abs(found.mean) > t.isf(error / 2, total - 1) * wide
+    if margin is not None:
+        decided |= margin - abs(found.mean) > t.isf(error, total - 1) * wide
+    return int(total[decided.argmax()] - n) if decided.any() else None

@@ -16,14 +16,15 @@ from ssl_bench.config import identity
 from ssl_bench.launch import lock
 from ssl_bench.launch.lock import Owner
 from ssl_bench.launch.outcome import Failure
+from ssl_bench.record import units
 from ssl_bench.record.dashboard import flat_config
 from ssl_bench.record.results import CONDITIONS, Config, read
-from ssl_bench.status.cache import Cache
-from ssl_bench.status.follow import accuracies, find_mark, finite, read_rows
+from ssl_bench.results.cache import Cache
+from ssl_bench.results.follow import find_mark, finite, read_rows
 
 CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
-KEPT = (*CONDITIONS, "cuda")  # of a run's environment
+KEPT = (*CONDITIONS, "cuda", "git")  # of a run's environment
 
 
 class SharedConfig:
@@ -73,6 +74,7 @@ class Run:
         training: recipe of the training, as :func:`ssl_bench.config.identity.recipe_id` names it.
         run_id, metrics, seconds: of ``results.json``; ``seconds`` is the time that the whole run took. The run_id is
             empty if there are no whole results.
+        units: what the metrics mean, as :mod:`ssl_bench.record.units` has it; of several runs one object.
         environment: what of that of ``results.json`` the bits of a result depend on.
         warnings: what the run says about its result, in sentences.
         longer: it has results of fewer epochs than it was asked for since.
@@ -96,6 +98,7 @@ class Run:
     run_id: str
     metrics: dict[str, float]
     seconds: float | None
+    units: Mapping[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     longer: bool = False
@@ -137,12 +140,12 @@ class Run:
 
     @cached_property
     def best(self) -> dict[str, float]:
-        """A finished run's accuracies, or all its metrics if it trained no network; else the best so far."""
+        """The metrics that a finished run is told by, or all if it trained no network; else the best so far."""
         if not self.done:
             return self.evaluated
-        if "evaluate" in self.config:
-            return accuracies(self.metrics)
-        return {name: value for name in self.metrics if (value := finite(self.metrics, name)) is not None}
+        evaluated = "evaluate" in self.config
+        names = units.main(self.metrics, self.units, self.config["evaluate"]) if evaluated else self.metrics
+        return {name: value for name in names if (value := finite(self.metrics, name)) is not None}
 
     @property
     def end(self) -> float | None:
@@ -220,7 +223,8 @@ class Runs:
         key = known["shared"]
         if key not in self._configs:
             self._configs[key] = SharedConfig(self._cache.get(f"config {key}", "", dict), key)
-        run = Run(self._outputs, path, text, began[0] / 1e9, **{**known, "shared": self._configs[key]})
+        shared = {"shared": self._configs[key], "units": self._cache.get(f"config {known['units']}", "", dict)}
+        run = Run(self._outputs, path, text, began[0] / 1e9, **{**known, **shared})
         run.owner = lock.owner(run.folder)
         return run
 
@@ -241,12 +245,11 @@ class Runs:
             return {}  # any other YAML
         failure: Failure | None = None if done and not longer else files.read_json(start + FAILURE, Failure)
         seed = config.get("seed")
-        shared = without_seed(config, seed)
-        key = hashlib.sha1(as_text(shared).encode()).hexdigest()[:16]
-        self._cache.get(f"config {key}", "", lambda: shared)
+        meant = results.get("units", {}) if done else {}
         environment = results.get("environment", {}) if done else {}
         return {
-            "shared": key,
+            "shared": self._kept(without_seed(config, seed)),
+            "units": self._kept(meant),
             "seed": seed if type(seed) is int else None,
             "command": _read_command(start + COMMAND),
             "failure": one_line(failure["reason"]) if failure else None,
@@ -259,6 +262,12 @@ class Runs:
             "longer": longer,
             **read_rows(start + METRICS, not done or longer, bool(finite(config.get("evaluate"), "every"))),
         }
+
+    def _kept(self, content: dict[str, Any]) -> str:
+        """The key of what many runs share, which is in the cache once."""
+        key = hashlib.sha1(as_text(content).encode()).hexdigest()[:16]
+        self._cache.get(f"config {key}", "", lambda: content)
+        return key
 
 
 def finished(outputs: Path, failed: str | None = None) -> list[Run]:

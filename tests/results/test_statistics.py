@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ssl_bench.papers import statistics
+from ssl_bench.results import statistics
 
 SEED, OWN, NOISE = 0.1, 0.3, 0.6  # deviations of what decides whether an image is right, which of the images is 1
 IMAGES = 100

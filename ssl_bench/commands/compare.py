@@ -1,0 +1,96 @@
+"""``ssl-bench compare``: is one setting better than another, by all runs that differ in nothing else but the seed?
+
+ssl-bench compare loss=dcl loss=infonce              one value against the last one
+ssl-bench compare --by loss --to infonce name=grid   each value against one, in the runs with this name
+ssl-bench compare A B                                the runs of one folder below outputs/ against those of another
+"""
+
+from argparse import ArgumentTypeError, Namespace
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ssl_bench.commands.arguments import Parser, in_sentences
+from ssl_bench.config.identity import VOLATILE
+from ssl_bench.errors import ConfigError
+from ssl_bench.results.comparison import Comparison, compare
+from ssl_bench.results.differing import place
+from ssl_bench.results.printing import FORMS, printed
+from ssl_bench.results.runs import Run
+from ssl_bench.results.select import finished
+
+FORMATS = ("text", *FORMS[1:])
+
+
+@in_sentences
+def main(arguments: Sequence[str]) -> int:
+    """Print the comparison; return 0 whatever the verdict, or 2 for wrong arguments."""
+    parser = Parser("compare", "Compare runs that differ in one setting and the seed, in pairs by seed.")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="KEY=VALUE twice, or conditions, or two folders")
+    parser.add_argument("--by", action="append", default=[], metavar="KEY", help="the setting; may be repeated")
+    parser.add_argument(
+        "--to", metavar="VALUE", help="what the others are compared with (default: what most runs have)"
+    )
+    parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: what most runs are told by)")
+    parser.add_argument("--margin", type=_positive, help="a difference that does not matter, of accuracies in percent")
+    parser.add_argument("--outputs", default="outputs", type=Path, help="results folder (default: outputs)")
+    parser.add_argument("--format", choices=FORMATS, default="text")
+    options = parser.parse_args(list(arguments))
+    found = _compare(options)
+    print(printed(found.sheet(), "rich" if options.format == "text" else options.format), end="")
+    return 0
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _compare(options: Namespace) -> Comparison:
+    """What the words ask for."""
+    conditions = [word for word in options.words if "=" in word]
+    folders = [word for word in options.words if "=" not in word]
+    counts = Counter(word.partition("=")[0] for word in conditions)
+    twice = [key for key, count in counts.items() if count > 1]
+    by, to = options.by, options.to
+    if by and not twice and not folders:
+        runs = finished(options.outputs, conditions)
+    elif len(twice) == 1 and not by and not folders:
+        by, values = twice, [word.partition("=")[2] for word in conditions if word.partition("=")[0] in twice]
+        where = [word for word in conditions if word.partition("=")[0] not in twice]
+        runs, to = finished(options.outputs, [*where, f"{by[0]}={','.join(values)}"]), to or values[-1]
+    elif len(folders) == 2 and not by and not twice:
+        runs, by, to = _folders(options.outputs, folders, conditions)
+    else:
+        raise ConfigError(
+            "say what to compare: loss=dcl loss=infonce, or --by loss --to infonce, or two folders below the results'"
+        )
+    return compare(runs, by, to, options.metric, options.margin)
+
+
+def _folders(outputs: Path, folders: Sequence[str], where: Sequence[str]) -> tuple[list[Run], list[str], str | None]:
+    """The runs of two folders, the settings of which no value is in both, and what the second has of the first one."""
+    sides = []
+    for folder in folders:
+        name = folder.removeprefix(f"{outputs}/").strip("/")
+        sides.append([run for run in finished(outputs, where) if f"/{run.path}/".find(f"/{name}/") >= 0])
+        if not sides[-1]:
+            raise ConfigError(
+                f"{folder}: no finished run is there: name a folder below {outputs}, such as that of name="
+            )
+    of, its = ({name: {run.setting(name) for run in side} for name in _names(side)} for side in sides)
+    by = [name for name in of if name.partition(".")[0] not in VOLATILE and not of[name] & its.get(name, {None})]
+    by = [name for name in by if name.partition(".")[0] not in by or "." not in name]
+    if not by:
+        raise ConfigError(f"{' and '.join(folders)} differ in no setting that all their runs have: use --by")
+    own = {" ".join(f"{name}={run.setting(name)}" for name in sorted(by, key=place)) for run in sides[1]}
+    return [*sides[0], *sides[1]], by, (next(iter(own)) if len(own) == 1 else None)
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in run.shared.settings))

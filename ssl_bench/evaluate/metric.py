@@ -1,0 +1,55 @@
+"""What a number of an evaluator means: its unit, which way is better, and what it counts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The meaning of a number.
+
+    Attributes:
+        unit: a share lies in [0, 1] and is printed in percent.
+        better: ``neither`` of a number that describes a network and does not rank it.
+        of: what it counts, such as ``test images``.
+    """
+
+    unit: Literal["share", "number"] = "number"
+    better: Literal["high", "low", "neither"] = "neither"
+    of: str = ""
+
+    @property
+    def scale(self) -> int:
+        """By which a number is multiplied before it is printed."""
+        return 100 if self.unit == "share" else 1
+
+    @property
+    def sign(self) -> int:
+        """1 if a higher number is better, -1 if a lower one is, 0 if neither."""
+        return {"high": 1, "low": -1, "neither": 0}[self.better]
+
+    def text(self, value: float) -> str:
+        """A number as it is printed: 64.2% or 3.142."""
+        return f"{100 * value:.1f}%" if self.unit == "share" else f"{value:.4g}"
+
+    def spread(self, mean: float, deviation: float) -> str:
+        """A mean with its deviation as they are printed: 64.2 ± 0.3%."""
+        form, unit = (".1f", "%") if self.unit == "share" else (".4g", "")
+        return f"{self.scale * mean:{form}} ± {self.scale * deviation:{form}}{unit}"
+
+
+Declared = Mapping[str, Metric]  # by the end of a name after the last "/", in which * is any text; the first one counts
+
+NUMBER = Metric()
+ACCURACY = Metric("share", "high", "test images")
+# The accuracies that an evaluator has without a declaration, by which numbers of runs are known that recorded none.
+ACCURACIES: Declared = {"val_top1": Metric("share", "high", "images that settings are chosen by")}
+ACCURACIES = {**ACCURACIES, "*top1": ACCURACY, "*top5": ACCURACY, "*top1_class*": ACCURACY}
+
+
+def declared(metrics: Declared, name: str) -> Metric | None:
+    """The metric of a name; None if it is not declared."""
+    end = name.rpartition("/")[2]
+    return next((metric for pattern, metric in metrics.items() if fnmatchcase(end, pattern)), None)

@@ -1,0 +1,88 @@
+"""The metrics of a run's numbers: ``units`` of ``results.json``, {evaluator: {name: {"unit", "better", "of"}}}.
+
+A run of a version that recorded none has those that the classes of its evaluators declare.
+"""
+
+import importlib
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from ssl_bench.evaluate.metric import ACCURACIES, NUMBER, Declared, Metric, declared
+
+Units = Mapping[str, Mapping[str, Mapping[str, str]]]
+
+
+def written(evaluators: Mapping[str, Declared], names: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
+    """The units of some metrics, to be recorded.
+
+    Args:
+        evaluators: what each declares, by name.
+        names: of the metrics that there are.
+    """
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for name in names:
+        evaluator, end = evaluator_of(name), name.rpartition("/")[2]
+        for pattern, metric in evaluators.get(evaluator, {}).items():
+            if declared({pattern: metric}, end):
+                found.setdefault(evaluator, {})[pattern] = vars(metric)
+                break
+    return found
+
+
+def metric(name: str, units: Any, evaluate: Any) -> Metric:
+    """What a number of a run means, ``NUMBER`` if nobody says it.
+
+    Args:
+        units: of ``results.json``, empty if it has none; damaged ones count as missing.
+        evaluate: the node of the run's configuration.
+    """
+    evaluator = evaluator_of(name)
+    if isinstance(known := _at(units, evaluator), Mapping):
+        return declared({n: _read(each) for n, each in known.items()}, name) or NUMBER
+    return declared(ACCURACIES, name) or declared(_of_class(_at(_at(evaluate, evaluator), "_target_")), name) or NUMBER
+
+
+def evaluator_of(name: str) -> str:
+    """The evaluator of a metric: ``knn`` of ``knn_init/top1`` and ``knn[k=5]/top1``."""
+    return re.sub(r"(_init|_raw)?(\[.*\])?(_init|_raw)?/.*", "", name, flags=re.DOTALL)
+
+
+def baseline(name: str) -> bool:
+    """Whether a metric is that of a network at initialisation or of raw pixels."""
+    return name.partition("/")[0].partition("[")[0].endswith(("_init", "_raw"))
+
+
+def main(names: Iterable[str], units: Any, evaluate: Any) -> list[str]:
+    """The metrics that a run is told by: of each evaluator and probe the first that says what is better."""
+    found: dict[str, str] = {}
+    for name in names:
+        if not baseline(name) and metric(name, units, evaluate).sign:
+            start, _, end = name.rpartition("/")
+            found[start] = name if end == "top1" else found.get(start, name)
+    return list(found.values())
+
+
+def _at(node: Any, key: str) -> Any:
+    return node.get(key) if isinstance(node, Mapping) else None
+
+
+def _read(node: Any) -> Metric:
+    """A metric as it was recorded; NUMBER if that is damaged."""
+    unit, better, of = (_at(node, key) for key in ("unit", "better", "of"))
+    if unit in ("share", "number") and better in ("high", "low", "neither") and isinstance(of, str):
+        return Metric(unit, better, of)
+    return NUMBER
+
+
+@cache
+def _of_class(target: Any) -> Declared:
+    """What an evaluator of this package declares; nothing of another's, whose code only a training may run."""
+    module, _, name = str(target).rpartition(".")
+    if not module.startswith("ssl_bench.evaluate."):
+        return {}
+    try:
+        return getattr(getattr(importlib.import_module(module), name), "metrics", {})
+    except (ImportError, AttributeError):  # of another version
+        return {}

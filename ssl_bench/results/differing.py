@@ -1,0 +1,186 @@
+"""In which settings runs differ, what they share, and a short label for each.
+
+A setting has the name that the command line has for it: ``loss`` is the option of a group, ``temperature.tau`` a key.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ssl_bench.config.identity import VOLATILE
+from ssl_bench.results.runs import SharedConfig
+from ssl_bench.results.scan import Entry
+
+MAIN_GROUPS = ("loss", "negatives", "temperature", "batch_size", "framework", "dataset")  # groups that are named first
+FACTS = ("negatives_per_anchor", "steps", "lr", "parameters", "train_images")  # of results.json, that a plot may need
+SIZE = "batch_size.size"  # which batch_size names, too
+
+Value = str | float | bool | None
+Settings = Mapping[str, str]  # by name, as overrides write them
+
+
+@dataclass(frozen=True)
+class Differing:
+    """The settings in which some rows differ.
+
+    Attributes:
+        names: of the settings that vary, the requested ones first.
+        shown: those of the names that a table shows: the ones that the commands set, or else the options of groups.
+        values: of each row, in the order of the names; None: it has no such setting.
+        common: the settings that all rows share.
+    """
+
+    names: list[str]
+    shown: list[str]
+    values: list[list[Value]]
+    common: dict[str, Value]
+
+
+def differing(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]] = ()) -> Differing:
+    """In what some entries differ.
+
+    Args:
+        facts: of each entry, what ``results.json`` says about its run, empty for an unfinished one; those of FACTS that
+            vary count as settings.
+    """
+    configs, own = _own(entries)
+    for name in FACTS:
+        told = [json.dumps(k[name]) if isinstance(k.get(name), int | float) else None for k in facts]
+        if len({*told} - {None}) > 1:  # unfinished runs have none
+            own = [s if each is None else {name: each, **s} for s, each in zip(own, told, strict=True)]
+    found = of_rows(own, requested(entries), {name for config in configs for name in config.groups})
+    whole = {name: value_of(text) for name, text in configs[0].settings.items()} if configs else {}
+    values = [[value_of(_setting(e, s, name)) for name in found.names] for e, s in zip(entries, own, strict=True)]
+    common = {name: value for name, value in (whole | found.common).items() if name not in found.names}
+    return Differing(found.names, found.shown, values, common)
+
+
+def _own(entries: Sequence[Entry]) -> tuple[list[SharedConfig], list[dict[str, str]]]:
+    """The configurations of entries, and of each entry the settings that not all configurations have, with the seed."""
+    configs = {entry.run.shared.key: entry.run.shared for entry in entries if entry.run}
+    own = dict(zip(configs, varying([config.settings for config in configs.values()]), strict=True))
+
+    def of(entry: Entry) -> dict[str, str]:
+        if entry.run is None:
+            return overrides_of(entry.overrides or ())
+        return {**own[entry.run.shared.key], **({} if entry.run.seed is None else {"seed": str(entry.run.seed)})}
+
+    return list(configs.values()), [of(entry) for entry in entries]
+
+
+def _setting(entry: Entry, own: Settings, name: str) -> str | None:
+    """A setting, which all configurations have if only a run that is still to be made sets it to something else."""
+    return own[name] if name in own or entry.run is None else entry.run.setting(name)
+
+
+def of_rows(rows: Sequence[Settings], given: Collection[str] = (), groups: Collection[str] = ()) -> Differing:
+    """In what some rows of settings differ.
+
+    Args:
+        given: names of settings that a command has set; they come first.
+        groups: names of settings that are options of groups; they come next.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    vary = [name for name in names if len({row.get(name) for row in rows}) > 1]
+    vary.sort(key=lambda name: (name not in given, name not in groups, name == "seed", name.count("."), place(name)))
+    shown = [name for name in vary if name in given] or [name for name in vary if name in groups or name == "seed"]
+    common = {name: value_of(text) for name, text in (rows[0] if rows else {}).items() if name not in vary}
+    return Differing(vary, shown, [[value_of(row.get(name)) for name in vary] for row in rows], common)
+
+
+def overrides_of(words: Sequence[str]) -> dict[str, str]:
+    """The settings that overrides set."""
+    pairs = (word.lstrip("+").partition("=") for word in words)
+    return {name: text for name, _, text in pairs}
+
+
+def varying(rows: Sequence[Settings]) -> list[dict[str, str]]:
+    """The settings of each row that are not common to all."""
+    every = [row.items() for row in rows]
+    common = set[Any]().union(*every[:1]).intersection(*every)
+    return [{name: value for name, value in one if (name, value) not in common} for one in every]
+
+
+def labels(entries: Sequence[Entry]) -> list[str]:
+    """The label of each entry: the settings that distinguish it from the other runs of its parent directory.
+
+    A run that a grid has still to make is told by the overrides that are not common to all such grids.
+    """
+    parents: dict[str, list[int]] = {}
+    for n, entry in enumerate(entries):
+        if entry.run:
+            parents.setdefault(entry.run.parent, []).append(n)
+    to_make = [overrides for entry in entries if not entry.run and entry.grid for overrides in entry.grid.runs]
+    common = frozenset(to_make[0]).intersection(*to_make) if to_make else frozenset()
+    found = ["" if entry.run else own_overrides(entry.overrides or [], common) for entry in entries]
+    for places in parents.values():
+        members = [entries[n] for n in places]
+        configs, own = _own(members)
+        groups = {group for config in configs for group in config.groups}
+        for n, words in zip(places, described(own, requested(members), groups), strict=True):
+            run = entries[n].run
+            assert run is not None
+            options = run.shared.groups
+            main = ((group, run.shared.settings[group]) for group in MAIN_GROUPS if group in options)
+            short = (value if options[group] == value else f"{group}={value}" for group, value in main)
+            found[n] = words or " ".join(short)
+    return found
+
+
+def described(rows: Sequence[Settings], given: Collection[str] = (), groups: Collection[str] = ()) -> list[str]:
+    """Each row by the fewest settings that distinguish it, such as ``loss=dcl seed=1``: options of groups, then keys.
+
+    A value that follows from another one, as the number of epochs from the dataset, is hidden unless a command has
+    ``given`` it, or two rows would have the same description without it.
+    """
+    own = varying(rows)
+    named = {name for row in own for name in row} - {SIZE}
+    names = [name for name in named if name in groups or name.partition(".")[0] not in VOLATILE]
+    names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), place(name), name))
+    shown, classes, count = list[str](), [0] * len(rows), 1  # those of one class have the same description so far
+    for name in names:
+        if count == len(rows) and name not in given:
+            break
+        numbers: dict[Any, int] = {}
+        values = [row.get(name) for row in own]
+        finer = [numbers.setdefault(pair, len(numbers)) for pair in zip(classes, values, strict=True)]
+        if len(numbers) > count or (name in given and len({*values}) > 1):
+            shown.append(name)
+            classes, count = finer, len(numbers)
+    shown.sort(key=lambda name: (name not in groups, place(name), name))
+    return [" ".join(f"{name}={row[name]}" for name in shown if name in row) for row in rows]
+
+
+def own_overrides(overrides: Sequence[str], common: Collection[str]) -> str:
+    """The overrides that are not common to all runs, those of the main groups first; all if there is none."""
+    own = [override for override in overrides if override not in common] or overrides
+    return " ".join(sorted(own, key=lambda override: place(override.partition("=")[0].lstrip("+"))))
+
+
+def requested(entries: Sequence[Entry]) -> set[str]:
+    """The keys that the commands of entries set, ``batch_size`` for its size."""
+    words = {word for entry in entries for word in (entry.command or "").replace("'", "").split()}
+    return {word.partition("=")[0].lstrip("+").replace(SIZE, "batch_size") for word in words if "=" in word}
+
+
+def place(name: str) -> int:
+    """Place of a setting's group among the main groups."""
+    group = name.partition(".")[0]
+    return [*MAIN_GROUPS, group].index(group)
+
+
+def value_of(text: str | None) -> Value:
+    """The value in an override: a number (64 for ``b64``), a truth value, None, or else the text itself."""
+    if text is None:
+        return None
+    try:
+        value = json.loads(text[1:] if re.fullmatch(r"b\d+", text) else text)
+    except ValueError:
+        return text
+    plain = math.isfinite(value) if isinstance(value, float) else isinstance(value, int | None)
+    return value if plain else text

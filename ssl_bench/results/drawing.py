@@ -1,0 +1,72 @@
+"""Figures of any grid: lines with intervals over seeds, or a heat map of two numeric settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE
+from ssl_bench.results.arrange import Pivot, text_of_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw(pivots: Sequence[Pivot], heat: bool) -> Figure:
+    """Draw a panel for each table: its columns are places on the x axis, its rows lines, or the y axis of a heat map.
+
+    Lines have the mean and the 95% interval over the seeds; a place of a heat map has its mean and number of runs.
+    """
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    with style.context(["default", STYLE]):
+        figure = Figure((5.2 * len(pivots), 4.3), layout="constrained")
+        for axis, pivot in zip(figure.subplots(1, len(pivots), squeeze=False)[0], pivots, strict=True):
+            (_heat if heat else _lines)(axis, pivot)
+            axis.set_title(pivot.title, fontsize="medium")
+            axis.set_xlabel(pivot.names[1])
+    return figure
+
+
+def _lines(axis: Any, pivot: Pivot) -> None:
+    columns = pivot.axis(1)
+    numeric = all(isinstance(value, int | float) for value in columns)
+    x = {value: value if numeric else place for place, value in enumerate(columns)}
+    for i, row in enumerate(pivot.axis(0)):
+        known = [(x[c], place) for c in columns if (place := pivot.places.get((row, c)))]
+        means = [fmean(place.values) for _, place in known]
+        look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "capsize": 3}
+        label = f"{pivot.names[0]}={text_of_value(row)}" if pivot.names[0] else None
+        halves = [place.half or 0.0 for _, place in known]
+        axis.errorbar([at for at, _ in known], means, halves, **look, linestyle=DASHES[i % len(DASHES)], label=label)
+    if numeric and min(columns) > 0 and max(columns) >= 8 * min(columns):  # type: ignore[type-var, operator]
+        axis.set_xscale("log", base=2)
+    axis.set_xticks(list(x.values()), list(map(text_of_value, columns)))
+    axis.minorticks_off()
+    counts = sorted({len(place.values) for place in pivot.places.values()})
+    of = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    axis.set_ylabel(f"{pivot.label}\nmean" + f" and 95% interval of {of}" * (counts[-1] > 1))
+    if pivot.names[0]:
+        axis.legend(frameon=False)
+
+
+def _heat(axis: Any, pivot: Pivot) -> None:
+    import numpy as np
+
+    rows, columns = pivot.axis(0), pivot.axis(1)
+    means = np.full((len(rows), len(columns)), np.nan)
+    for (row, column), place in pivot.places.items():
+        means[rows.index(row), columns.index(column)] = fmean(place.values)
+    image = axis.imshow(means, origin="lower", aspect="auto", cmap="viridis")
+    middle = (np.nanmin(means) + np.nanmax(means)) / 2
+    for (row, column), place in pivot.places.items():
+        mean, at = fmean(place.values), (columns.index(column), rows.index(row))
+        text = f"{mean:.1f}" if pivot.metric.unit == "share" else f"{mean:.3g}"
+        colour = "white" if mean < middle else "black"
+        axis.text(*at, f"{text}\n({len(place.values)})", ha="center", va="center", color=colour, fontsize="small")
+    axis.set_xticks(range(len(columns)), list(map(text_of_value, columns)))
+    axis.set_yticks(range(len(rows)), list(map(text_of_value, rows)))
+    axis.set_ylabel(pivot.names[0])
+    axis.figure.colorbar(image, ax=axis, label=f"{pivot.label}, mean (runs)")

@@ -1,0 +1,25 @@
+"""What the numbers of runs mean: for printing and sorting, for the best run, for comparisons."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ssl_bench.evaluate.metric import NUMBER, Metric
+from ssl_bench.record import units
+from ssl_bench.results.runs import Run
+
+
+def metric(name: str, run: Run) -> Metric:
+    """What a number of a run means."""
+    return units.metric(name, run.units, run.config.get("evaluate"))
+
+
+def metric_of(name: str, runs: Iterable[Run]) -> Metric:
+    """What a number of some runs means, as the first says that has it."""
+    return next((metric(name, run) for run in runs if name in run.metrics or name in run.best), NUMBER)
+
+
+def usual(runs: Iterable[Run]) -> list[str]:
+    """The metrics that runs are told by, the one that most runs have first."""
+    return [name for name, _ in Counter(name for run in runs for name in run.best).most_common()]

@@ -1,0 +1,40 @@
+"""A row is a run: all its settings flat, all its metrics flat, its seed, state, environment and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ssl_bench.results.differing import overrides_of, place, value_of
+from ssl_bench.results.scan import Entry
+
+
+def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """A flat row for each entry, all with the same keys; what an entry does not have is None.
+
+    The keys are the options of groups, the seed, the other settings, the metrics, then ``state``, ``seconds``,
+    ``warnings``, ``environment.<name>``, ``path`` and ``run_id``.
+    """
+    shared = {entry.run.shared.key: entry.run.shared for entry in entries if entry.run}
+    values = {key: {n: value_of(text) for n, text in each.settings.items()} for key, each in shared.items()}
+    groups = {group for each in shared.values() for group in each.groups}
+    settings = [values[entry.run.shared.key] if entry.run else _asked(entry) for entry in entries]
+    names = dict.fromkeys(name for each in {id(each): each for each in settings}.values() for name in each)
+    ordered = sorted(names | {"seed": None}, key=lambda n: (n not in groups, n != "seed", n.count(".") > 0, place(n)))
+    metrics = dict.fromkeys(name for entry in entries for name in entry.metrics)
+    facts = dict.fromkeys(name for entry in entries if entry.run for name in entry.run.environment)
+    found = []
+    for entry, each in zip(entries, settings, strict=True):
+        run = entry.run
+        row = {name: each.get(name) for name in ordered}
+        row["seed"] = run.seed if run else each.get("seed")
+        row |= {name: entry.metrics.get(name) for name in metrics}
+        row |= {"state": entry.state.value, "seconds": (run.seconds if run.done else run.trained) if run else None}
+        row |= {"warnings": "; ".join(entry.warnings)}
+        row |= {f"environment.{name}": run.environment.get(name) if run else None for name in facts}
+        found.append(row | {"path": str(run.folder) if run else None, "run_id": run.folder.name if run else None})
+    return found
+
+
+def _asked(entry: Entry) -> dict[str, Any]:
+    return {name: value_of(text) for name, text in overrides_of(entry.overrides or ()).items()}

@@ -1,0 +1,80 @@
+"""``ssl-bench table`` and ``figure`` of any runs: means over seeds only, by two settings."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ssl_bench.commands import figure, table
+from ssl_bench.config.identity import run_id
+from ssl_bench.results.arrange import arrange, runs_where
+from tests.papers.conftest import composed
+
+Output = pytest.CaptureFixture[str]
+
+
+def write(top1: float, *overrides: str) -> None:
+    seed = next(int(each.partition("=")[2]) for each in overrides if each.startswith("seed="))
+    config = composed(["name=grid", *(o for o in overrides if not o.startswith("seed="))], seed=seed)
+    folder = Path("outputs/grid") / run_id(config)
+    folder.mkdir(parents=True)
+    content = {"run_id": folder.name, "config": config, "metrics": {"knn/top1": top1}, "seconds": 1.0}
+    (folder / "results.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def grid() -> None:
+    for size, base in ((32, 0.50), (128, 0.60)):
+        for seed in range(3):
+            write(base + 0.01 * seed, "loss=infonce", f"batch_size=b{size}", f"seed={seed}")
+            write(base + 0.02 * seed, "loss=dcl", f"batch_size=b{size}", f"seed={seed}")
+
+
+def as_csv(capsys: Output, *arguments: str) -> list[dict[str, str]]:
+    capsys.readouterr()
+    assert table.main([*arguments, "--format", "csv"]) == 0
+    return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+
+def test_a_grid_is_a_table_of_means_over_seeds(grid: None, capsys: Output) -> None:
+    rows = as_csv(capsys, "name=grid", "--rows", "loss", "--columns", "batch_size")
+    found = {(r["loss"], r["batch_size"]): (float(r["mean"]), float(r["std"]), r["n"], r["best"]) for r in rows}
+    assert found["dcl", "128"] == (pytest.approx(62), pytest.approx(2), "3", "True")
+    assert found["infonce", "32"] == (pytest.approx(51), pytest.approx(1), "3", "False") and len(found) == 4
+    assert table.main(["name=grid", "--rows", "loss", "--columns", "batch_size", "--format", "md"]) == 0
+    assert "| dcl | **52.00 ± 2.00 (3)** | **62.00 ± 2.00 (3)** |" in capsys.readouterr().out
+
+
+def test_what_else_varies_makes_a_table_each_and_is_never_averaged_over(grid: None, capsys: Output) -> None:
+    assert {r["loss"] for r in as_csv(capsys, "name=grid", "--rows", "batch_size", "--columns", "seed")} == {
+        "dcl",
+        "infonce",
+    }
+    (only,) = arrange(runs_where(Path("outputs"), ["name=grid", "loss=dcl"]), "batch_size", "seed", None)
+    assert only.places[128, 2].values == [pytest.approx(64)]
+
+
+def test_the_interval_is_that_of_students_t(grid: None) -> None:
+    (pivot,) = arrange(runs_where(Path("outputs"), ["name=grid"]), "loss", "batch_size", "knn/top1")
+    assert pivot.places["dcl", 32].half == pytest.approx(4.302652729911275 * 2 / 3**0.5)  # 2 degrees of freedom
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rows", "lss"], "--rows=lss: set --rows to a setting of these runs"),
+        (["--metric", "knn/top2"], "--metric=knn/top2: set --metric to one of knn/top1"),
+    ],
+)
+def test_what_runs_do_not_have_is_refused(arguments: Sequence[str], message: str, grid: None, capsys: Output) -> None:
+    assert table.main(["name=grid", *arguments]) == 2 and message in capsys.readouterr().err
+
+
+def test_a_grid_is_drawn_as_lines_and_as_a_heat_map(grid: None) -> None:
+    assert figure.main(["name=grid", "--x", "batch_size", "--lines", "loss", "--out", "lines.pdf"]) == 0
+    assert Path("lines.pdf").read_bytes()[:4] == b"%PDF"
+    assert figure.main(["name=grid", "loss=dcl", "--x", "seed", "--y", "batch_size", "--out", "heat.png"]) == 0
+    assert Path("heat.png").read_bytes()[1:4] == b"PNG"
