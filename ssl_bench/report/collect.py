@@ -13,8 +13,9 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
+from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import results, units
-from ssl_bench.report import curves, filled, pictures
+from ssl_bench.report import curves, filled, pictures, verdicts
 from ssl_bench.results import metrics
 from ssl_bench.results.differing import differing, labels
 from ssl_bench.results.follow import find_mark
@@ -63,6 +64,7 @@ class Collector:
         self.outputs, self._names = outputs, names
         self._scan = Scan(outputs)
         self._files: dict[str, tuple[object, Files]] = {}  # by path, with the marks of the files
+        self._verdicts: dict[str, tuple[Any, Any]] = {}  # by experiment, with the finished runs they were made of
         self._papers: tuple[object, dict[str, Any]] | None = None  # with the finished runs they were made of
 
     def refusals(self) -> list[str]:
@@ -94,6 +96,10 @@ class Collector:
         ]
         its_runs = [entry.run for entry in entries if entry.run]
         names = dict.fromkeys(name for each in read for name in each.curves)
+        groups = _groups(entries)
+        for group in groups:
+            members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
+            group["verdicts"] = self._compare(group["key"], members, [n for n in settings.shown if n != "seed"])
         ranked = _ranked(its_runs, dict.fromkeys(name for run in runs for name in run["metrics"]))
         return {
             "outputs": printable(str(self.outputs)),
@@ -104,7 +110,7 @@ class Collector:
             "common": settings.common,
             "metrics": ranked,
             "meanings": _meanings(its_runs, [*ranked, *names]),
-            "groups": _groups(entries),
+            "groups": groups,
             "whole": bool(self._names),
             "runs": runs,
             "curves": [each.curves for each in read],
@@ -141,6 +147,13 @@ class Collector:
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
             known = self._files[run.path] = marks, Files(facts, environment, found, steps, log, names)
         return known[1]
+
+    def _compare(self, group: str, runs: Sequence[Run], settings: Sequence[str]) -> Any:
+        """The comparisons of an experiment; made again when a run has finished."""
+        state = [(run.path, run.marks) for run in runs], settings
+        if self._verdicts.get(group, (None,))[0] != state:
+            self._verdicts[group] = state, verdicts.of_runs(runs, settings)
+        return self._verdicts[group][1]
 
     def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:
         """The papers' tables and claims; of the whole results folder, and made again when a run has finished."""
@@ -199,7 +212,14 @@ def _ranked(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
 def _meanings(runs: Sequence[Run], names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """What numbers of metrics and of curves mean, as the page asks for it."""
     usual = metrics.usual(runs)
-    found = {name: metrics.metric_of(name, runs) for name in names}
+    known = {name for run in runs for name in run.metrics}
+
+    def meaning(name: str) -> Metric:
+        if name in known or not runs:
+            return metrics.metric_of(name, runs)
+        return metrics.metric(name, runs[0])  # of a curve, whose name says what it means in any run
+
+    found = {name: meaning(name) for name in names}
     return {
         name: {"share": each.unit == "share", "better": each.sign, "usual": name in usual}
         for name, each in found.items()

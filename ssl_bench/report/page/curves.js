@@ -5,7 +5,7 @@ const CURVE_LABELS = {
   loss: "loss (nats)", "npc/mean": "multiplier q_B (npc/mean)", information: "bound on the information (nats)",
   "query_grad/mean": "gradient norm of the queries (query_grad/mean)", images_per_second: "speed (images/s)",
 };
-const FIRST = ["watch/effective_rank", "npc/mean", "information", "query_grad/mean"]; // after the loss and the accuracies
+const FIRST = ["watch/effective_rank", "npc/mean", "information", "query_grad/mean"]; // after loss and accuracies
 
 // All curves of runs, and those of them that are shown without being asked for.
 function curveNames(runs) {
@@ -70,7 +70,7 @@ function curveOf(run, name, index) {
   raw.marker.size = 5;
   if (!weight) return [raw];
   return [
-    { ...raw, mode: "lines", line: { color: colourOf(index), width: 1 }, opacity: 0.25, hoverinfo: "skip", hovertemplate: null },
+    { ...raw, mode: "lines", line: { color: colourOf(index), width: 1 }, opacity: 0.25, hovertemplate: null },
     { ...raw, y: smoothed(y, weight), mode: "lines" },
   ];
 }

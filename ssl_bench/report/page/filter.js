@@ -82,7 +82,8 @@ function applyFilter() {
     const conditions = parseFilter(view.where);
     kept = scope.filter((run) => passes(run, conditions));
     input.removeAttribute("aria-invalid");
-    says.textContent = kept.length === scope.length ? all : kept.length ? `${kept.length} of ${all}` : whyNone(conditions);
+    const some = kept.length ? `${kept.length} of ${all}` : whyNone(conditions);
+    says.textContent = kept.length === scope.length ? all : some;
   } catch (error) { // the runs stay as they were
     kept = kept.map((run) => byName(run.id)).filter((run) => scope.includes(run));
     kept = kept.length ? kept : scope;

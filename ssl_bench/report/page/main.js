@@ -92,7 +92,9 @@ function listen() {
     clearTimeout(timer);
     timer = setTimeout(() => set({ where: byId("filter").value.trim() }), 200);
   });
-  for (const key of ["experiment", "metric"]) byId(key).addEventListener("change", () => set({ [key]: byId(key).value }));
+  for (const key of ["experiment", "metric"]) {
+    byId(key).addEventListener("change", () => set({ [key]: byId(key).value }));
+  }
   byId("skip").addEventListener("click", (event) => { event.preventDefault(); byId("runs").focus(); });
   byId("detail").addEventListener("close", () => set({ run: "" }));
   document.addEventListener("click", clicked);

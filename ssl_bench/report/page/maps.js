@@ -7,7 +7,7 @@ function heatMaps(name, numbers, runs) {
   const chosen = pairs.find((pair) => list(pair) === view.heat) ?? pairs[0];
   const having = runs.filter((run) => chosen?.every((key) => isNumber(valueOf(run, key))));
   if (having.length < 2) return null;
-  const rest = independent([...chosen, ...settings.filter((key) => !/(^|\.)seed$/.test(key))], having);
+  const rest = independent([...chosen, ...settings.filter((key) => !isSeed(key))], having);
   const others = rest.filter((key) => !chosen.includes(key));
   const parts = grouped(others, having), drawn = parts.slice(0, MOST_PANELS);
   const cells = parts.map(([, its]) => grouped(chosen, its).map(([at, members]) => ({
@@ -40,5 +40,6 @@ function heatMap(name, [x, y], cells, title, range) {
       hovertemplate: `${plain(x)}=%{x}<br>${plain(y)}=%{y}<br>%{customdata}<extra></extra>`,
     }],
   });
-  return el("div", { class: "panel" }, title && el("h4", {}, title), chart(`${name} over ${x} and ${y}, ${title}`, make));
+  const drawn = chart(`${name} over ${x} and ${y}, ${title}`, make);
+  return el("div", { class: "panel" }, title && el("h4", {}, title), drawn);
 }

@@ -47,7 +47,8 @@ function paperFigure({ name, x, y, doubling, cells }) {
     const points = drawn.filter((cell) => cell.row === row), own = points.filter((cell) => cell.ours.length);
     const reported = points.filter((cell) => isNumber(cell.paper)), found = own.map((cell) => statistics(cell.ours));
     const look = { text: plain(row), hovertemplate: "%{text}<br>%{x}: %{y:.4g}<extra></extra>" };
-    const paper = line(index, at(reported), reported.map((cell) => cell.paper), { ...look, text: `${plain(row)} (paper)` });
+    const numbers = reported.map((cell) => cell.paper), paperText = { ...look, text: `${plain(row)} (paper)` };
+    const paper = line(index, at(reported), numbers, paperText);
     Object.assign(paper.line, { dash: "dot", width: 1.5 });
     paper.marker.symbol += "-open";
     return [paper, line(index, at(own), found.map(({ mean }) => mean), { ...look, error_y: errorBars(found) })];

@@ -1,12 +1,13 @@
 // A metric over each setting that varies, over another metric, or over two settings.
 
-const MOST_LINES = 8, MOST_AXES = 4, MOST_PANELS = 12; // of a plot, of the settings that have plots, of the plots of one
+const MOST_LINES = 8, MOST_AXES = 4, MOST_PANELS = 12; // of a plot, of the section, of the plots of one setting
 const plotted = (runs) => independent(main.filter((key) => key !== "seed"), runs);
 
 // The settings with numbers, else all that vary.
 function axes(runs) {
-  const fits = (key) => !/(^|\.)seed$/.test(key) && valuesOf(key, runs).length > 1 && valuesOf(key, runs).every(isNumber);
-  const found = [main, settings].map((keys) => independent(keys.filter(fits), runs));
+  const fits = (values) => values.length > 1 && values.every(isNumber);
+  const found = [main, settings].map((keys) =>
+    independent(keys.filter((key) => !isSeed(key) && fits(valuesOf(key, runs))), runs));
   return found.find((keys) => keys.length) ?? plotted(runs);
 }
 
@@ -21,7 +22,7 @@ function plotSection() {
     el("h2", {}, `${unit(name)} over ${axis || "what varies"}`),
     row(
       choice("Axis", "axis", [["", "each setting"], ...all.map(same), ...others.map(same)]),
-      choice("Lines", "by", [["", "automatic"], ...candidates.map(([key]) => [list([key]), key]), ["none", "one line"]]),
+      choice("Lines", "by", [["", "automatic"], ...candidates, ["none", "one line"]]),
       choice("A plot for each", "facet", [["", "automatic"], ...candidates, ["none", "setting of the axis"]]),
       overMetric && choice("Colour", "colour", [["", "of the line"], ...metrics.map(same)])),
     (axis ? [axis] : drawn).map((key) => smallMultiples(name, key, runs.filter((run) => !missing(valueOf(run, key))))),
@@ -62,9 +63,9 @@ function tooMany(shown, all, word) {
 
 // The settings that lines stand for: the chosen one, or as many of the others as give few lines.
 function chosenLines(others, runs) {
-  const [chosen] = names(view.by), by = [];
+  const by = [];
   if (view.by === "none") return by;
-  if (others.includes(chosen)) return [chosen];
+  if (others.includes(view.by)) return [view.by];
   for (const key of others) if (grouped([...by, key], runs).length <= MOST_LINES) by.push(key);
   return by;
 }
@@ -76,9 +77,9 @@ function spread(values) {
 
 function panel(name, axis, lines, labels, title, range) {
   const make = metrics.includes(axis) ? scatter : means;
+  const numbers = lines.flat().map((run) => scaled(axis, valueOf(run, axis)));
   const draw = () => ({
-    layout: layout({ title: unit(axis), ...axisOf(unit(axis), lines.flat().map((run) => scaled(axis, valueOf(run, axis)))) },
-      { title: unit(name), ...range }),
+    layout: layout(axisOf(unit(axis), numbers), { title: unit(name), ...range }),
     traces: lines.flatMap((runs, index) => (runs.length ? [make(name, axis, runs, index, labels[index])] : [])),
   });
   const over = `${name} over ${axis}${title && `, ${title}`}, ${counted(lines.length, "line")}`;
@@ -90,10 +91,10 @@ function panel(name, axis, lines, labels, title, range) {
 function means(name, axis, runs, index, label) {
   const points = grouped([axis], runs);
   const found = points.map(([, its]) => statistics(its.map((run) => scaled(name, run.metrics[name]))));
-  return line(index, points.map(([[value]]) => (isNumber(value) ? value : plain(value))), found.map(({ mean }) => mean), {
-    name: plain(label || name), error_y: errorBars(found),
-    text: points.map(([[value]], i) => `${plain(label)}<br>${plain(axis)}=${plain(value)}<br>${meanText(found[i], number)}`),
-  });
+  const x = points.map(([[value]]) => (isNumber(value) ? value : plain(value)));
+  const says = ([[value]], i) => [plain(label), `${plain(axis)}=${plain(value)}`, meanText(found[i], number)].join("<br>");
+  const more = { name: plain(label || name), error_y: errorBars(found), text: points.map(says) };
+  return line(index, x, found.map(({ mean }) => mean), more);
 }
 
 // A point for each run; coloured by a third metric if one is chosen.

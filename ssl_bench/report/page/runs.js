@@ -51,6 +51,7 @@ function valueOf(run, name) {
   return name in report.common ? report.common[name] : run.metrics[name];
 }
 
+const isSeed = (key) => /(^|\.)seed$/.test(key);
 const differ = (key, runs) => new Set(runs.map((run) => text(valueOf(run, key)))).size > 1;
 
 // What the evaluator of a metric says about it: { share, better, usual }; better is 1, -1 or 0 for neither.
@@ -94,7 +95,9 @@ function order(key, runs) {
 }
 
 // The values that runs have of a key, each once and in order.
-const valuesOf = (key, runs) => [...new Set(order(key, runs).map((run) => valueOf(run, key)))].filter((v) => !missing(v));
+function valuesOf(key, runs) {
+  return [...new Set(order(key, runs).map((run) => valueOf(run, key)))].filter((value) => !missing(value));
+}
 
 // Runs with the same values of keys: [values, runs] in the order of the values.
 function grouped(keys, runs) {

@@ -18,7 +18,7 @@ function runSection() {
 function selection() {
   const count = chosenRuns().length;
   const says = count ? `${count} selected` : "Select runs to see their curves and what differs between them.";
-  return [el("span", { class: "soft" }, says), count && button("Select none", "to-none", () => set({ select: "" }))];
+  return [el("span", { class: "soft" }, says), count > 0 && button("Select none", "to-none", () => set({ select: "" }))];
 }
 
 function columns() {
@@ -30,7 +30,8 @@ function columns() {
 function heading(name, label, isNumeric) {
   const sorted = view.sort.replace(/^-/, "") === name, down = view.sort.startsWith("-");
   const next = sorted ? (down ? name : `-${name}`) : bestFirst(name);
-  const sort = { scope: "col", class: isNumeric && "number", "aria-sort": sorted && (down ? "descending" : "ascending") };
+  const direction = sorted && (down ? "descending" : "ascending");
+  const sort = { scope: "col", class: isNumeric && "number", "aria-sort": direction };
   const arrow = sorted ? (down ? " \u25be" : " \u25b4") : "";
   return el("th", sort, button(label + arrow, `sort ${name}`, () => set({ sort: next })));
 }
@@ -126,5 +127,5 @@ function commonSettings() {
   const constant = report.keys.filter((key) => !settings.includes(key)).map((key) => [key, valueOf(one, key)]);
   const shared = [...constant.filter(([, value]) => value !== null), ...Object.entries(report.common)];
   const summary = el("summary", { "data-focus": "common" }, `${counted(shared.length, "setting")} that all runs share`);
-  return el("details", {}, summary, el("pre", {}, shared.map((pair) => withValues([pair[0]], [pair[1]])).sort().join("\n")));
+  return el("details", {}, summary, el("pre", {}, shared.map(([key, value]) => `${key}=${text(value)}`).sort().join("\n")));
 }
