@@ -92,7 +92,7 @@ function means(name, axis, runs, index, label) {
   const points = grouped([axis], runs);
   const found = points.map(([, its]) => statistics(its.map((run) => scaled(name, run.metrics[name]))));
   const x = points.map(([[value]]) => (isNumber(value) ? value : plain(value)));
-  const says = ([[value]], i) => [plain(label), `${plain(axis)}=${plain(value)}`, meanText(found[i], number)].join("<br>");
+  const says = ([[value]], i) => `${plain(label)}<br>${plain(axis)}=${plain(value)}<br>${meanText(found[i], number)}`;
   const more = { name: plain(label || name), error_y: errorBars(found), text: points.map(says) };
   return line(index, x, found.map(({ mean }) => mean), more);
 }

@@ -127,5 +127,6 @@ function commonSettings() {
   const constant = report.keys.filter((key) => !settings.includes(key)).map((key) => [key, valueOf(one, key)]);
   const shared = [...constant.filter(([, value]) => value !== null), ...Object.entries(report.common)];
   const summary = el("summary", { "data-focus": "common" }, `${counted(shared.length, "setting")} that all runs share`);
-  return el("details", {}, summary, el("pre", {}, shared.map(([key, value]) => `${key}=${text(value)}`).sort().join("\n")));
+  const lines = shared.map(([key, value]) => `${key}=${text(value)}`).sort();
+  return el("details", {}, summary, el("pre", {}, lines.join("\n")));
 }
