@@ -9,7 +9,7 @@ from pathlib import Path
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.report import html, serve
+from ssl_bench.report import html, pdf, serve
 from ssl_bench.report.collect import Collector
 
 EPILOG = """A word that is a folder is the results folder; any other word selects runs: a run_id, or the name of a
@@ -22,7 +22,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("report", "Show runs, plots and the papers' tables in a browser.")
     parser.add_argument("words", nargs="*", metavar="OUTPUTS|NAME", help="results folder (default: outputs), or runs")
     parser.add_argument(
-        "--out", type=Path, default=Path("report.html"), metavar="FILE", help="an .html file (default: report.html)"
+        "--out",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="an .html or .pdf file (default: report.html)",
     )
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     parser.add_argument("--watch", action="store_true", help="serve it on this machine, always as the files are now")
@@ -55,12 +59,13 @@ def _collector(words: Sequence[str], overrides: Sequence[str]) -> Collector:
 
 
 def _write(collector: Collector, path: Path, shown: bool) -> int:
-    require(path.suffix == ".html", "--out", path, "an .html file")
+    require(path.suffix in (".html", ".pdf"), "--out", path, "an .html or a .pdf file")
     require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
     data = collector.collect(path.parent.absolute())
     for sentence in collector.refusals():
         refuse(sentence)
-    files.write_text(path, html.render(data))
+    write = files.write_text if path.suffix == ".html" else lambda path, page: pdf.write(page, path)
+    write(path, html.render(data))
     print(f"{path}: {len(data['runs'])} runs, {path.stat().st_size / 1e6:.1f} MB")
     if shown:
         webbrowser.open(path.absolute().as_uri())

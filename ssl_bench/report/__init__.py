@@ -1,2 +1,3 @@
-"""The report of ``ssl-bench report``: ``collect`` makes plain data of the runs, with ``curves``, ``pictures`` and
-``filled``; ``html`` makes one HTML file of it and of the sources in ``page/``; ``serve`` shows it live."""
+"""The report of ``ssl-bench report``: ``collect`` makes plain data of the runs, with ``curves``, ``pictures``,
+``verdicts`` and ``filled``; ``html`` makes one HTML file of it and of ``page/``, ``pdf`` prints it, ``serve`` shows it
+live."""

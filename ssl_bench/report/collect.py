@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
-from ssl_bench.record import results
-from ssl_bench.report import curves, filled, pictures
+from ssl_bench.evaluate.metric import Metric
+from ssl_bench.record import results, units
+from ssl_bench.report import curves, filled, pictures, verdicts
+from ssl_bench.results import metrics
 from ssl_bench.results.differing import differing, labels
 from ssl_bench.results.follow import find_mark
+from ssl_bench.results.grids import GridFolder
 from ssl_bench.results.runs import METRICS, RESULTS, Run
 from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.status.view import axes
@@ -60,6 +64,7 @@ class Collector:
         self.outputs, self._names = outputs, names
         self._scan = Scan(outputs)
         self._files: dict[str, tuple[object, Files]] = {}  # by path, with the marks of the files
+        self._verdicts: dict[str, tuple[Any, Any]] = {}  # by experiment, with the finished runs they were made of
         self._papers: tuple[object, dict[str, Any]] | None = None  # with the finished runs they were made of
 
     def refusals(self) -> list[str]:
@@ -82,14 +87,20 @@ class Collector:
         most = max(FEWEST, min(MOST, POINTS // max(1, len(entries))))
         read = [self._read(entry.run, most) if entry.run else NO_FILES for entry in entries]
         settings = differing(entries, [each.facts for each in read])
-        groups, places = _groups(entries)
-        names = zip(map(_path, entries), (each.pictures for each in read), strict=True)
-        shown = pictures.listed(self.outputs, names, start)
-        columns = zip(labels(entries), places, settings.values, shown, strict=True)
+        pictured = zip(map(_path, entries), (each.pictures for each in read), strict=True)
+        shown = pictures.listed(self.outputs, pictured, start)
+        columns = zip(labels(entries), settings.values, shown, strict=True)
         runs = [
-            _run(entry, each) | {"label": label, "group": place, "values": values, "pictures": found}
-            for entry, each, (label, place, values, found) in zip(entries, read, columns, strict=True)
+            _run(entry, each) | {"label": label, "values": values, "pictures": found}
+            for entry, each, (label, values, found) in zip(entries, read, columns, strict=True)
         ]
+        its_runs = [entry.run for entry in entries if entry.run]
+        names = dict.fromkeys(name for each in read for name in each.curves)
+        groups = _groups(entries)
+        for group in groups:
+            members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
+            group["verdicts"] = self._compare(group["key"], members, [n for n in settings.shown if n != "seed"])
+        ranked = _ranked(its_runs, dict.fromkeys(name for run in runs for name in run["metrics"]))
         return {
             "outputs": printable(str(self.outputs)),
             "made": round(now),
@@ -97,6 +108,8 @@ class Collector:
             "keys": settings.names,
             "shown": settings.shown,
             "common": settings.common,
+            "metrics": ranked,
+            "meanings": _meanings(its_runs, [*ranked, *names]),
             "groups": groups,
             "whole": bool(self._names),
             "runs": runs,
@@ -134,6 +147,13 @@ class Collector:
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
             known = self._files[run.path] = marks, Files(facts, environment, found, steps, log, names)
         return known[1]
+
+    def _compare(self, group: str, runs: Sequence[Run], settings: Sequence[str]) -> Any:
+        """The comparisons of an experiment; made again when a run has finished."""
+        state = [(run.path, run.marks) for run in runs], settings
+        if self._verdicts.get(group, (None,))[0] != state:
+            self._verdicts[group] = state, verdicts.of_runs(runs, settings)
+        return self._verdicts[group][1]
 
     def _results(self, entries: Sequence[Entry]) -> dict[str, Any]:
         """The papers' tables and claims; of the whole results folder, and made again when a run has finished."""
@@ -182,32 +202,65 @@ def _path(entry: Entry) -> str:
     return f"{entry.grid.path}/{entry.index}"
 
 
-def _groups(entries: Sequence[Entry]) -> tuple[list[dict[str, Any]], list[int]]:
-    """The experiments, sorted by start, and the place of each entry's among them.
+def _ranked(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
+    """Metrics in the order of a list: first those that runs are told by, last the baselines."""
+    usual = metrics.usual(runs)
+    place = {name: n for n, name in enumerate(usual)}
+    return sorted(names, key=lambda name: (place.get(name, len(place)), units.baseline(name)))
 
-    An experiment is the runs of one folder, which ``name`` sets, with those that its grids have still to make.
+
+def _meanings(runs: Sequence[Run], names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What numbers of metrics and of curves mean, as the page asks for it."""
+    usual = metrics.usual(runs)
+    known = {name for run in runs for name in run.metrics}
+
+    def meaning(name: str) -> Metric:
+        if name in known or not runs:
+            return metrics.metric_of(name, runs)
+        return metrics.metric(name, runs[0])  # of a curve, whose name says what it means in any run
+
+    found = {name: meaning(name) for name in names}
+    return {
+        name: {"share": each.unit == "share", "better": each.sign, "usual": name in usual}
+        for name, each in found.items()
+    }
+
+
+def _groups(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """The experiments, sorted by start, each with the places of its entries.
+
+    An experiment is the runs of one folder, which ``name`` sets, with those that its grids have still to make and those
+    that they found done under another name.
     """
-    of_grid: dict[object, str] = {entry.grid: entry.run.parent for entry in entries if entry.grid and entry.run}
-    names = [entry.run.parent if entry.run else of_grid.get(entry.grid, _name(entry)) for entry in entries]
-    members: dict[str, list[Entry]] = {}
-    for name, entry in zip(names, entries, strict=True):
-        members.setdefault(name, []).append(entry)
-    made = {name: _group(name, its) for name, its in members.items()}
-    order = sorted(made, key=lambda name: made[name]["started"])
-    return [made[name] for name in order], [order.index(name) for name in names]
+    members: dict[str, list[int]] = {}
+    by_grid: dict[GridFolder, list[int]] = {}
+    for place, entry in enumerate(entries):
+        if entry.run:
+            members.setdefault(entry.run.parent, []).append(place)
+        if entry.grid:
+            by_grid.setdefault(entry.grid, []).append(place)
+    for places in by_grid.values():
+        its = [entries[place] for place in places]
+        members.setdefault(_name(its), []).extend(places)
+    made = {name: _group(name, sorted({*places}), entries) for name, places in members.items()}
+    return sorted(made.values(), key=lambda group: group["started"])
 
 
-def _name(entry: Entry) -> str:
-    """The name that a run sets that a grid has still to make."""
-    return dict(o.partition("=")[::2] for o in entry.overrides or ()).get("name", "default")
+def _name(entries: Sequence[Entry]) -> str:
+    """The name of a grid: that its runs set, or else the folder that most of them are in."""
+    given = dict(override.partition("=")[::2] for override in entries[0].overrides or ()).get("name")
+    folders = Counter(entry.run.parent for entry in entries if entry.run).most_common(1)
+    return given or (folders[0][0] if folders else "default")
 
 
-def _group(name: str, members: Sequence[Entry]) -> dict[str, Any]:
+def _group(name: str, places: Sequence[int], entries: Sequence[Entry]) -> dict[str, Any]:
+    members = [entries[place] for place in places]
     grids = list(dict.fromkeys(entry.grid for entry in members if entry.grid))
     left = [grid.left for grid in grids if grid.left is not None]
     return {
         "key": printable(name),
         "name": printable(f"{name or '.'}/ {', '.join(axes(grids[0])) if len(grids) == 1 else ''}".strip()),
+        "runs": places,
         "started": min([*(grid.started for grid in grids), *(e.run.began for e in members if e.run and not e.grid)]),
         "left": max(left, default=None),
         "command": printable(grids[0].command) if len(grids) == 1 else None,

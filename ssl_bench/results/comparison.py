@@ -315,7 +315,7 @@ def _decide(found: Sequence[tuple[Cell, statistics.Estimate | None]], metric: Me
     up, down = ("higher", "lower") if not metric.sign else ("better", "worse")[:: metric.sign]
     for (cell, estimate), differ, equal in zip(asked, differs, equals, strict=True):
         words = [up if cell.difference > 0 else down] * bool(differ)
-        words += [f"no difference larger than {margin:g}"] * bool(equal)
+        words += [f"no difference larger than {margin:g}"] if margin is not None and equal else []
         cell.verdict = ", ".join(words) or "undecided"
         if not words:
             cell.more = statistics.seeds_to_decide(estimate, cell.n, margin, statistics.ERROR / len(asked))

@@ -16,6 +16,8 @@ from ssl_bench.commands import report as command
 from ssl_bench.report import filled
 from ssl_bench.report.collect import Collector
 from ssl_bench.report.serve import ReportServer
+from ssl_bench.results.comparison import compare
+from ssl_bench.results.runs import finished
 from tests.report import runs
 from tests.status.folders import OUTPUTS, finish
 
@@ -70,7 +72,7 @@ def test_filters_sorts_groups_and_compares(page: Page) -> None:
     open_report(page)
     rows = page.locator("#run-table tbody tr")
     assert rows.count() == 24 and page.locator(".share span").count() == 2
-    assert page.locator("#plots .plot").count() == 3
+    assert page.locator("#plots .plot").count() == 4  # over two settings, and a map for each loss
 
     page.fill("#filter", "loss=dcl, batch_size>=128")
     expect(rows).to_have_count(8)
@@ -101,10 +103,64 @@ def test_filters_sorts_groups_and_compares(page: Page) -> None:
 
     page.locator("[data-focus='select grid/0000000000']").check()
     page.locator("[data-focus='select grid/000000000c']").check()
-    page.get_by_role("button", name="Compare the two").click()
     assert page.locator("#difference tbody tr").all_text_contents() == ["lossdclinfonce"]
-    assert page.locator("#compare .panel").count() == 2
+    assert page.locator("#selected table").nth(1).locator("td").all_text_contents() == ["61.6", "51.6", "-10.0"]
     assert page.locator("#curves .legend li").count() == 2
+
+
+def test_a_heat_map_has_the_means_over_seeds_and_their_number(page: Page) -> None:
+    runs.grid()
+    open_report(page)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws every plot
+    maps = page.locator("#plots .multiples").last.locator(".js-plotly-plot")
+    data = maps.evaluate_all("all => all.map(({ data: [it] }) => [it.x, it.y, it.z, it.text])")
+    found = {(run.config["choices"]["loss"], run.shared.settings["batch_size"], run.shared.settings["temperature.tau"],
+              run.seed): run.metrics["knn/top1"] for run in finished(OUTPUTS)}  # fmt: skip
+    for (x, y, z, says), loss in zip(data, ("dcl", "infonce"), strict=True):
+        assert (x, y) == (["64", "128", "256"], ["0.1", "0.4"])
+        for row, tau in enumerate(y):
+            for column, size in enumerate(x):
+                numbers = [found[key] for seed in (0, 1) if (key := (loss, f"b{size}", tau, seed)) in found]
+                assert z[row][column] == pytest.approx(100 * sum(numbers) / len(numbers), abs=1e-9)
+                assert says[row][column].endswith(f"<br>n={len(numbers)}")
+    assert len(found) == 23
+
+
+def test_comparisons_are_those_of_the_command(page: Page) -> None:
+    runs.grid()
+    open_report(page)
+    headings = page.locator("#verdicts h3").all_text_contents()
+    assert headings == ["batch_size", "temperature.tau"]  # these configurations have no other parts
+    for by, table in zip(headings, page.locator("#verdicts table").all(), strict=True):
+        sheet = compare(finished(OUTPUTS), by, metric="knn/top1").sheet()
+        assert table.locator("thead th").all_text_contents() == sheet.columns
+        rows = [row.locator("th, td").all_text_contents() for row in table.locator("tbody tr").all()]
+        assert rows == [[entry.text for entry in row] for row in sheet.rows] and rows
+
+
+def test_any_metric_is_an_axis_a_colour_and_says_which_run_is_best(page: Page) -> None:
+    for n, folder in enumerate(runs.grid()[:23]):
+        units = {"own": {"energy": {"unit": "number", "better": "low", "of": ""}}}
+        runs.add(folder, metrics={"knn/top1": 0.5 + n / 100, "own/energy": (n - 7) ** 2 - 3.0}, units=units)
+    open_report(page, "#metric=own/energy&axis=knn/top1&colour=own/energy&sort=own/energy")
+    assert page.text_content("#overview dd.main") == "-3"
+    assert page.locator("td.best").first.text_content() == "-3"
+    assert page.locator("#run-table tbody a").first.text_content() == "0000000007"
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    traces = page.locator("#plots .js-plotly-plot").first.evaluate(
+        "({ data }) => data.map((t) => [t.x, t.y, t.marker.color])"
+    )
+    points = [point for x, y, colour in traces for point in zip(x, y, colour, strict=True)]
+    wanted = [(50 + n, (n - 7) ** 2 - 3, (n - 7) ** 2 - 3) for n in range(23)]
+    assert sum(sorted(points), ()) == pytest.approx(sum(wanted, ()))
+
+
+def test_a_report_is_printed_to_pdf(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.grid()
+    assert command.main(["--out", "r.pdf"]) == 0
+    assert capsys.readouterr().out.startswith("r.pdf: 24 runs")
+    content = Path("r.pdf").read_bytes()
+    assert content.startswith(b"%PDF-") and content.count(b"/Type /Page\n") >= 2
 
 
 def test_nothing_of_a_plot_is_uploaded(page: Page) -> None:
@@ -152,7 +208,7 @@ def test_everything_is_reached_by_the_keyboard(page: Page) -> None:
     runs.grid()
     open_report(page)
     reached = set()
-    for _ in range(60):
+    for _ in range(80):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.dataset.focus ?? document.activeElement.id"))
     wanted = {"skip", "theme", "filter", "metric", "nav runs", "axis", "by", "menu group", "menu columns", "sort state"}
@@ -180,10 +236,10 @@ def test_a_printed_report_is_light_and_has_every_plot(page: Page) -> None:
     open_report(page, "#theme=dark")
     page.wait_for_selector("#run-table")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("main .plot:not(.js-plotly-plot)").count() == 0 and page.locator("main .plot").count() == 4
+    assert page.locator("main .plot:not(.js-plotly-plot)").count() == 0 and page.locator("main .plot").count() == 5
     assert page.locator("html").get_attribute("data-theme") == "light"
     widths = page.locator("main .main-svg:first-child").evaluate_all("all => all.map((each) => each.clientWidth)")
-    assert set(widths) == {335, 690}  # half of a page, and a whole one
+    assert set(widths) == {335}  # half of a page
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("html").get_attribute("data-theme") == "dark"
 

@@ -10,10 +10,11 @@ import yaml
 
 from ssl_bench.commands import report as command
 from ssl_bench.errors import ConfigError
-from ssl_bench.report import pictures
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.report import html, pictures
 from ssl_bench.report.collect import Collector
 from tests.report import runs
-from tests.status.folders import OUTPUTS, configuration
+from tests.status.folders import OUTPUTS, configuration, make_grid
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +44,30 @@ def test_a_grid_has_its_states_and_only_the_keys_that_vary() -> None:
     assert [group["name"] for group in data["groups"]] == ["grid/ loss x2, batch_size x3, temperature.tau x2, seed x2"]
     assert data["curves"][0]["loss"][2:] == [20, 0] and first["steps_per_epoch"] == 10
     assert (data["tables"], data["claims"]) == ([], [])
+
+
+def test_a_grid_has_the_runs_that_it_found_done_under_another_name() -> None:
+    old = [
+        runs.run(f"old/{seed}", f"ssl-bench train name=old seed={seed}", 0.5, "dcl", 64, 0.1, seed) for seed in (0, 1)
+    ]
+    new = runs.run("new/2", "ssl-bench train name=new seed=2", 0.6, "dcl", 64, 0.1, 2)
+    found = {0: Outcome(State.DONE_BEFORE, folder=str(old[0])), 2: Outcome(State.DONE, folder=str(new))}
+    make_grid("1", ["name=new seed=0", "name=new seed=1", "name=new seed=2"], found, pid=2**22 - 1, started=0.0)
+    data = Collector(OUTPUTS).collect()
+    groups = {group["key"]: [data["runs"][place]["id"] for place in group["runs"]] for group in data["groups"]}
+    assert groups == {"old": ["old/0", "old/1"], "new": ["new/2", "old/0"]} or groups == {
+        "old": ["old/0", "old/1"], "new": ["old/0", "new/2"]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("part", ["environment", "facts", "warnings", "units", "evaluations", "metrics"])
+def test_a_damaged_part_of_one_run_does_not_hide_the_others(part: str) -> None:
+    folders = runs.grid()
+    runs.add(folders[0], **{part: "x"})
+    (OUTPUTS / ".sweeps" / "1" / "jobs" / "1.json").write_text('{"state": "done", "folder": true}')
+    (OUTPUTS / ".runs.json").write_text('{"version": [], "values": 3}')
+    data = Collector(OUTPUTS).collect()
+    assert [run["state"] for run in data["runs"]].count("done") >= 22 and html.render(data)
 
 
 def test_a_value_that_is_no_number_is_shown_as_text() -> None:
@@ -103,7 +128,7 @@ def test_the_command_writes_a_file_and_refuses_wrong_words(capsys: pytest.Captur
     assert capsys.readouterr().out.startswith("r.html: 24 runs, 2.")
     assert Path("r.html").stat().st_size < 8e6
     for words, says in [
-        (["--out", "r.pdf"], "--out=r.pdf: set --out to an .html file"),
+        (["--out", "r.png"], "--out=r.png: set --out to an .html or a .pdf file"),
         (["--out", "no/r.html"], "--out=no/r.html: set --out to a file in a folder that exists: there is no no"),
         (["--host", "0.0.0.0"], "--host=0.0.0.0: set --host to an address together with --watch only"),
         (["loss=dcl"], "loss=dcl: set paths.outputs, the only key that a report reads"),

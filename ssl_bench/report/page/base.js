@@ -1,6 +1,8 @@
 // Elements, numbers as text, and compressed data.
 
 const byId = (id) => document.getElementById(id);
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+const missing = (value) => value === undefined || value === null || value === "";
 
 // An element. Children that are texts become text nodes: nothing of a run is ever read as HTML.
 function el(tag, attributes = {}, ...children) {
@@ -14,13 +16,22 @@ function el(tag, attributes = {}, ...children) {
   return made;
 }
 
-const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
-const isAccuracy = (metric) => /top\d/.test(metric);
+const soft = (...words) => el("p", { class: "soft" }, words);
+const row = (...children) => el("div", { class: "row" }, children);
+const button = (label, focus, onclick, more = {}) =>
+  el("button", { type: "button", "data-focus": focus, onclick, ...more }, label);
+const numeric = (words, more = "") => el("td", { class: `number ${more}` }, words);
 
-function text(value) {
-  if (value === null || value === undefined) return "";
-  return isNumber(value) ? number(value) : String(value);
+// A table in a box that scrolls. Heads and cells are texts or elements, of which a <th> or <td> is a cell by itself.
+function table(name, heads, rows, attributes = {}) {
+  const cell = (tag, more) => (content) => (/^T[DH]$/.test(content?.tagName) ? content : el(tag, more, content));
+  const head = el("tr", {}, heads.map(cell("th", { scope: "col" })));
+  const body = rows.map((each) => (each.tagName ? each : el("tr", {}, each.map(cell("td")))));
+  const box = { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table of ${name}`, "data-scroll": name };
+  return el("div", box, el("table", attributes, el("thead", {}, head), el("tbody", {}, body)));
 }
+
+const rowHead = (words) => el("th", { scope: "row" }, words);
 
 function number(value) {
   if (!isNumber(value)) return "";
@@ -28,13 +39,11 @@ function number(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-const shortened = (words, most) => (words.length > most ? `${words.slice(0, most - 1)}\u2026` : words);
-
-// A metric as the tables print it: accuracies in percent.
-const shown = (metric, value) => (!isNumber(value) ? "" : isAccuracy(metric) ? (100 * value).toFixed(1) : number(value));
-const scaled = (metric, value) => (isAccuracy(metric) ? 100 * value : value);
+const text = (value) => (missing(value) ? "" : isNumber(value) ? number(value) : String(value));
 const counted = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
-const unit = (metric) => (isAccuracy(metric) ? `${metric} (%)` : metric);
+const signed = (value, words) => (value > 0 ? `+${words}` : words);
+const shortened = (words, most) => (words.length > most ? `${words.slice(0, most - 1)}\u2026` : words);
+const when = (second) => (isNumber(second) && second > 0 ? new Date(1000 * second).toLocaleString() : "");
 
 function duration(seconds) {
   if (!isNumber(seconds)) return "";
@@ -43,67 +52,64 @@ function duration(seconds) {
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(1)} days`;
 }
 
-const when = (second) => (isNumber(second) && second > 0 ? new Date(1000 * second).toLocaleString() : "");
-
 // n, mean, sample deviation and standard error of numbers; the last two are null for fewer than two.
 function statistics(numbers) {
   const n = numbers.length, mean = numbers.reduce((sum, value) => sum + value, 0) / n;
-  const std = n > 1 ? Math.sqrt(numbers.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1)) : null;
-  return { n, mean, std, error: std === null ? null : std / Math.sqrt(n) };
+  if (n < 2) return { n, mean, std: null, error: null };
+  const std = Math.sqrt(numbers.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1));
+  return { n, mean, std, error: std / Math.sqrt(n) };
 }
 
-function meanText(metric, { n, mean, std }) {
-  return `${shown(metric, mean)}${std === null ? "" : ` \u00b1 ${shown(metric, std)}`} (${n})`;
-}
+// A mean with its deviation and number, each number as `form` prints it.
+const meanText = ({ n, mean, std }, form) => `${form(mean)}${std === null ? "" : ` \u00b1 ${form(std)}`} (${n})`;
 
-function option(value, label, chosen) {
-  return el("option", { value, selected: value === chosen }, label);
-}
+const option = (value, label, chosen) => el("option", { value, selected: value === chosen }, label);
 
 // A select with a label; its choice becomes part of the address.
-function choice(label, key, options, chosen) {
-  const list = el("select", { "data-focus": key, onchange: () => set({ [key]: list.value }) });
-  list.append(...options.map(([value, name]) => option(value, name, chosen)));
-  return el("label", {}, label, list);
+function choice(label, key, options) {
+  const select = el("select", { "data-focus": key, onchange: () => set({ [key]: select.value }) });
+  select.append(...options.map(([value, name]) => option(value, name, view[key])));
+  return el("label", {}, label, select);
 }
 
 // A menu of checkboxes, which stays open while several are chosen.
-function menu(title, key, names, chosen) {
-  const boxes = names.map((name) => {
+function menu(title, key, all, chosen) {
+  const boxes = all.map((name) => {
     const box = el("input", { type: "checkbox", checked: chosen.includes(name), "data-focus": `${key} ${name}` });
     box.addEventListener("change", () => {
-      const after = names.filter((each) => (each === name ? box.checked : chosen.includes(each)));
+      const after = all.filter((each) => (each === name ? box.checked : chosen.includes(each)));
       set({ [key]: list(after) || "none" });
     });
     return el("label", {}, box, name);
   });
-  return el("details", { class: "menu", "data-open": key }, el("summary", { "data-focus": `menu ${key}` }, title), el("div", {}, boxes));
+  const summary = el("summary", { "data-focus": `menu ${key}` }, title);
+  return el("details", { class: "menu", "data-open": key }, summary, el("div", {}, boxes));
 }
 
+// A command with a button that copies it.
 function command(words) {
-  if (!words) return el("p", { class: "soft" }, "The command was not recorded.");
+  if (!words) return soft("The command was not recorded.");
   const code = el("pre", {}, words);
-  const button = el("button", { type: "button", "aria-label": "Copy the command" }, "Copy");
-  button.addEventListener("click", async () => {
+  const copy = button("Copy", null, async () => {
     try {
       await navigator.clipboard.writeText(words);
-      button.textContent = "Copied";
-    } catch {
+      copy.textContent = "Copied";
+    } catch { // a page from a file may not write it
       getSelection().selectAllChildren(code);
-      button.textContent = "Press Ctrl+C";
+      copy.textContent = "Press Ctrl+C";
     }
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
-  });
-  return el("div", { class: "copy" }, code, button);
+    setTimeout(() => { copy.textContent = "Copy"; }, 2000);
+  }, { "aria-label": "Copy the command" });
+  return el("div", { class: "copy" }, code, copy);
 }
 
 const MARKS = { done: "\u2713", running: "\u25b6", waiting: "\u2026", partial: "\u25d0", failed: "\u2715" };
 const state = (name) => el("span", { class: "state", "data-state": name }, `${MARKS[name]} ${name}`);
 
+const decompress = (stream) => new Response(stream.pipeThrough(new DecompressionStream("gzip"))).text();
+
 // Compressed base64 as text.
 async function unpack(base64) {
-  const bytes = Uint8Array.fromBase64?.(base64) ?? Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
   return decompress(new Blob([bytes]).stream());
 }
-
-const decompress = (stream) => new Response(stream.pipeThrough(new DecompressionStream("gzip"))).text();

@@ -1,72 +1,77 @@
-// Learning curves of the selected runs, side by side or two runs.
+// Learning curves of the selected runs, or of the best.
 
 const MOST_CURVES = 8; // runs that are shown
 const CURVE_LABELS = {
   loss: "loss (nats)", "npc/mean": "multiplier q_B (npc/mean)", information: "bound on the information (nats)",
   "query_grad/mean": "gradient norm of the queries (query_grad/mean)", images_per_second: "speed (images/s)",
 };
+const FIRST = ["watch/effective_rank", "npc/mean", "information", "query_grad/mean"]; // after loss and accuracies
 
+// All curves of runs, and those of them that are shown without being asked for.
 function curveNames(runs) {
-  const found = new Set(runs.flatMap((run) => Object.keys(run.curves)));
-  const first = ["loss", ...[...found].filter((name) => /[/_]top1$/.test(name)), "watch/effective_rank", "npc/mean", "information", "query_grad/mean"];
-  return [...new Set([...first.filter((name) => found.has(name)), ...[...found].sort()])];
+  const found = [...new Set(runs.flatMap((run) => Object.keys(run.curves)))].sort();
+  const measured = found.filter((name) => about(name).share && about(name).better);
+  const usual = ["loss", ...measured.slice(0, 2), ...FIRST].filter((name) => found.includes(name));
+  return { all: [...new Set([...usual, ...measured, ...found])], usual };
 }
 
 function curveSection() {
   const selected = chosenRuns(), name = metric();
   const having = kept.filter((run) => Object.keys(run.curves).length);
-  const runs = (selected.length ? selected : order(bestIsHigh(name) ? `-${name}` : name || "run", having)).slice(0, MOST_CURVES);
-  const all = curveNames(runs);
+  const runs = (selected.length ? selected : order(name ? bestFirst(name) : "run", having)).slice(0, MOST_CURVES);
+  const { all, usual } = curveNames(runs);
   if (!all.length) return fill(byId("curves"));
-  const usual = ["loss", ...all.filter((each) => each.endsWith("/top1")).slice(0, 1), "watch/knn_top1", "watch/effective_rank", "npc/mean", "information", "query_grad/mean"].filter((each) => all.includes(each));
   const wanted = view.names ? names(view.names) : usual;
-  const says = selected.length > runs.length ? `The first ${runs.length} of ${selected.length} selected runs.` : selected.length ? `${counted(runs.length, "selected run")}.` : `The ${bestIsHigh(name) ? "best" : "first"} ${counted(runs.length, "run")} of ${having.length}; select others in the table.`;
-  const smooth = el("input", { type: "range", min: "0", max: "0.95", step: "0.05", value: view.smooth, "data-focus": "smooth", id: "smooth", onchange: () => set({ smooth: smooth.value }) });
+  const first = about(name).better ? "best" : "first", count = counted(runs.length, "run");
+  const says = selected.length ? `${runs.length} of ${counted(selected.length, "selected run")}.`
+    : `The ${first} ${count} of ${having.length}; select others in the table.`;
+  const smooth = el("input", {
+    type: "range", min: "0", max: "0.95", step: "0.05", value: view.smooth, "data-focus": "smooth",
+    onchange: () => set({ smooth: smooth.value }),
+  });
   fill(byId("curves"), el("h2", {}, "Learning curves"),
-    el("div", { class: "row" }, menu("Curves", "names", all, wanted),
-      choice("Over", "clock", [["epoch", "epochs"], ["step", "steps"]], view.clock),
+    row(menu("Curves", "names", all, wanted), choice("Over", "clock", [["epoch", "epochs"], ["step", "steps"]]),
       el("label", {}, "Smoothing", smooth, view.smooth)),
-    el("p", { class: "soft" }, says),
-    curvePanels(runs, wanted));
+    soft(says), curvePanels(runs, wanted));
 }
 
 function curvePanels(runs, wanted) {
-  return [
-    legend(distinguished(runs)),
-    el("div", { class: "panels" }, wanted.filter((name) => runs.some((run) => run.curves[name])).map((name) => curvePanel(runs, name))),
-  ];
+  const there = wanted.filter((name) => runs.some((run) => run.curves[name]));
+  return [legend(distinguished(runs)), el("div", { class: "panels" }, there.map((name) => curvePanel(runs, name)))];
 }
 
 // The labels of runs without the words that all have.
 function distinguished(runs) {
   const words = runs.map((run) => (run.label || run.id).split(" "));
-  return words.map((its, place) => its.filter((word) => runs.length < 2 || words.some((others) => !others.includes(word))).join(" ") || runs[place].id);
+  const own = (word) => runs.length < 2 || words.some((others) => !others.includes(word));
+  return words.map((its, place) => its.filter(own).join(" ") || runs[place].id);
 }
 
 function curvePanel(runs, name) {
-  const having = runs.filter((run) => run.curves[name]);
-  const counts = having.map((run) => run.curves[name]);
-  const [kept, total, lost] = [0, 2, 3].map((i) => counts.reduce((sum, curve) => sum + (i ? curve[i] : curve[0].length), 0));
+  const curves = runs.map((run) => run.curves[name]).filter(Boolean);
+  const sum = (count) => curves.reduce((total, curve) => total + count(curve), 0);
+  const kept = sum((curve) => curve[0].length), all = sum((curve) => curve[2]), lost = sum((curve) => curve[3]);
+  const thinned = `${kept} of ${all} points: of each stretch the smallest and the largest. `;
   const make = () => ({
     layout: layout({ title: view.clock }, {}),
-    traces: runs.flatMap((run, index) => (run.curves[name] ? curve(run, name, index) : [])),
+    traces: runs.flatMap((run, index) => (run.curves[name] ? curveOf(run, name, index) : [])),
   });
-  const thinned = kept < total - lost ? `${kept} of ${total} points: of each stretch the smallest and the largest. ` : "";
-  return el("div", { class: "panel" }, el("h3", {}, CURVE_LABELS[name] ?? unit(name)), chart(`${name} during the training of ${having.length} runs`, make),
-    thinned || lost ? el("p", { class: "soft" }, thinned, lost ? `${lost} values were not finite.` : "") : null);
+  return el("div", { class: "panel" }, el("h3", {}, CURVE_LABELS[name] ?? unit(name)),
+    chart(`${name} during the training of ${counted(curves.length, "run")}`, make),
+    kept < all ? soft(kept < all - lost ? thinned : "", lost ? `${lost} values were not finite.` : "") : null);
 }
 
-function curve(run, name, index) {
-  const [steps, values] = run.curves[name], look = style(index);
-  const weight = isAccuracy(name) ? 0 : Number(view.smooth); // evaluations are few, and no noise of a batch
+function curveOf(run, name, index) {
+  const [steps, values] = run.curves[name], y = values.map((value) => scaled(name, value));
+  const weight = about(name).share ? 0 : Number(view.smooth); // evaluations are few, and no noise of a batch
   const x = view.clock === "epoch" && run.steps_per_epoch ? steps.map((step) => step / run.steps_per_epoch) : steps;
-  const y = values.map((value) => scaled(name, value)), few = values.length < 40;
-  const label = `${plain(run.label || run.id)}<br>${plain(name)} %{y:.4g}<extra></extra>`;
-  const line = { type: "scatter", x, mode: few ? "lines+markers" : "lines", marker: { symbol: look.symbol, size: 5, color: look.colour }, hovertemplate: label };
-  if (!weight) return [{ ...line, y, line: { color: look.colour, dash: look.dash, width: 1.8 } }];
+  const template = `${plain(run.label || run.id)}<br>${plain(name)} %{y:.4g}<extra></extra>`;
+  const raw = line(index, x, y, { mode: y.length < 40 ? "lines+markers" : "lines", hovertemplate: template });
+  raw.marker.size = 5;
+  if (!weight) return [raw];
   return [
-    { ...line, y, mode: "lines", line: { color: look.colour, width: 1 }, opacity: 0.25, hoverinfo: "skip", hovertemplate: null },
-    { ...line, y: smoothed(y, weight), mode: "lines", line: { color: look.colour, dash: look.dash, width: 2.2 } },
+    { ...raw, mode: "lines", line: { color: colourOf(index), width: 1 }, opacity: 0.25, hovertemplate: null },
+    { ...raw, y: smoothed(y, weight), mode: "lines" },
   ];
 }
 

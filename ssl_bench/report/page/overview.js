@@ -1,49 +1,52 @@
 // A card for each experiment: how far it is, its best run, its speed, time and hardware.
 
 function overview() {
-  const cards = report.groups.map((group, place) => [group, scope.filter((run) => run.group === place)]).filter(([, runs]) => runs.length).reverse();
-  const [near, rest] = [cards.slice(0, 4), cards.slice(4)];
-  fill(byId("overview"), el("div", { class: "cards" }, near.map((each) => card(...each))),
-    rest.length ? el("details", {}, el("summary", {}, counted(rest.length, "earlier experiment")), el("div", { class: "cards" }, rest.map((each) => card(...each)))) : null);
+  const shownGroups = experiment() ? [experiment()] : report.groups.toReversed();
+  const cards = shownGroups.map((group) => card(group, membersOf(group)));
+  const inBoxes = (some) => el("div", { class: "cards" }, some);
+  const earlier = el("summary", {}, counted(cards.length - 4, "earlier experiment"));
+  fill(byId("overview"), inBoxes(cards.slice(0, 4)),
+    cards.length > 4 && el("details", {}, earlier, inBoxes(cards.slice(4))));
 }
 
 function card(group, runs) {
-  const name = metrics.find((each) => runs.some((run) => isNumber(run.metrics[each]))) ?? "";
-  const chosen = runs.some((run) => isNumber(run.metrics[metric()])) ? metric() : name;
-  const top = best(runs, chosen);
-  const speeds = runs.map((run) => run.speed).filter(isNumber);
-  const seconds = runs.map((run) => run.seconds).filter(isNumber).reduce((sum, each) => sum + each, 0);
-  const hardware = [...new Set(runs.map((run) => run.hardware).filter(Boolean))];
-  const failed = runs.filter((run) => run.state === "failed");
-  const fact = (label, value, main = "") => value && el("div", {}, el("dt", {}, label), el("dd", { class: main }, value));
-  const shares = STATES.filter((each) => runs.some((run) => run.state === each)).reverse();
-  const counts = shares.map((each) => [each, runs.filter((run) => run.state === each).length]);
+  const has = (name) => runs.some((run) => isNumber(run.metrics[name]));
+  const name = has(metric()) ? metric() : metrics.find(has), top = name && best(runs, name);
+  const failed = runs.find((run) => run.state === "failed");
   return el("article", { class: "card" },
     el("h3", {}, group.name),
-    el("div", { class: "share", "aria-hidden": "true" }, counts.map(([each, count]) => {
-      const part = el("span", { "data-state": each });
-      part.style.flexGrow = count;
-      return part;
-    })),
-    el("div", { class: "row" }, counts.map(([each, count]) => {
-      const button = el("button", { type: "button", onclick: () => set({ where: `state=${each}` }), title: `Only these: state=${each}` });
-      button.append(`${count} `, state(each));
-      return button;
-    })),
+    progress(runs),
     el("dl", { class: "facts" },
-      top && fact(`best ${chosen}`, isAccuracy(chosen) ? `${shown(chosen, top.metrics[chosen])} %` : shown(chosen, top.metrics[chosen]), "main"),
-      speeds.length ? fact("images/s", `${number(Math.round(statistics(speeds).mean))} each`) : null,
-      seconds ? fact("time of all runs", duration(seconds)) : null,
-      isNumber(group.left) ? fact("left", duration(group.left)) : null,
-      fact("started", when(group.started)),
-      hardware.length ? fact("hardware", hardware.join(", ")) : null),
-    top && el("p", {}, "Best: ", link(top, top.label || top.id)),
-    top && command(top.command),
-    failed.length ? el("p", {}, state("failed"), " ", link(failed[0], failed[0].label || failed[0].id), `: ${failed[0].reason}`) : null,
+      top && fact(`best ${name}`, `${shown(name, top.metrics[name])}${about(name).share ? " %" : ""}`, "main"),
+      factsOf(group, runs).filter(([, value]) => value).map(([label, value]) => fact(label, value))),
+    top && [el("p", {}, "Best: ", link(top)), command(top.command)],
+    failed && el("p", {}, state("failed"), " ", link(failed), `: ${failed.reason}`),
     group.command && el("details", {}, el("summary", {}, "The command of the whole grid"), command(group.command)));
 }
 
-// A link to a run, with the present view.
-function link(run, label) {
-  return el("a", { href: address({ run: run.id }), "data-focus": `run ${run.id}`, "data-run": run.id }, label);
+const fact = (label, value, kind) => el("div", {}, el("dt", {}, label), el("dd", { class: kind }, value));
+
+function factsOf(group, runs) {
+  const speeds = runs.map((run) => run.speed).filter(isNumber);
+  const seconds = runs.reduce((sum, run) => sum + (run.seconds ?? 0), 0);
+  return [
+    ["images/s", speeds.length ? `${number(Math.round(statistics(speeds).mean))} each` : ""],
+    ["time of all runs", seconds ? duration(seconds) : ""], ["left", duration(group.left)],
+    ["started", when(group.started)],
+    ["hardware", [...new Set(runs.map((run) => run.hardware).filter(Boolean))].join(", ")],
+  ];
+}
+
+// The number of runs in each state, as a bar and as buttons that keep only these.
+function progress(runs) {
+  const counts = STATES.toReversed().map((each) => [each, runs.filter((run) => run.state === each).length]);
+  const there = counts.filter(([, count]) => count);
+  const bar = el("div", { class: "share", "aria-hidden": "true" });
+  for (const [name, count] of there) {
+    bar.append(el("span", { "data-state": name }));
+    bar.lastChild.style.flexGrow = count;
+  }
+  const only = (name) => ({ title: `Only these: state=${name}` });
+  return [bar, row(there.map(([name, count]) =>
+    button([`${count} `, state(name)], null, () => set({ where: `state=${name}` }), only(name))))];
 }

@@ -1,15 +1,19 @@
 // The state of the view is in the address, so that a view can be shared: #where=loss=dcl&sort=-knn/top1&run=grid/1a2b.
 
 const DEFAULTS = {
-  experiment: "", where: "", sort: "", group: "", columns: "", metric: "", by: "", axis: "", facet: "", select: "", names: "", smooth: "0",
-  clock: "epoch", compare: "", run: "", rows: "200", theme: "",
+  experiment: "", where: "", sort: "", group: "", columns: "", metric: "", axis: "", by: "", facet: "", colour: "",
+  heat: "", select: "", names: "", smooth: "0", clock: "epoch", run: "", rows: "200", theme: "",
 };
 const view = { ...DEFAULTS };
 const sections = []; // { keys, draw }: drawn again when one of the keys changes
 
 // Lists in the address: a comma separates, and is escaped in a name.
 const list = (names) => names.map((name) => name.replace(/[\\,]/g, "\\$&")).join(",");
-const names = (words) => (words && words !== "none" ? words.match(/(?:\\.|[^,\\])+/g).map((word) => word.replace(/\\(.)/g, "$1")) : []);
+
+function names(words) {
+  if (!words || words === "none") return [];
+  return words.match(/(?:\\.|[^,\\])+/g).map((word) => word.replace(/\\(.)/g, "$1"));
+}
 
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
@@ -20,7 +24,7 @@ function readAddress() {
 
 function address(changes = {}) {
   const given = Object.entries({ ...view, ...changes }).filter(([key, value]) => value !== DEFAULTS[key]);
-  const plain = (part) => encodeURIComponent(part).replace(/%2F/g, "/").replace(/%3D/g, "=").replace(/%2C/g, ",");
+  const plain = (part) => encodeURIComponent(part).replace(/%(2F|3D|2C)/g, decodeURIComponent);
   return `#${given.map(([key, value]) => `${key}=${plain(value)}`).join("&")}`;
 }
 
@@ -33,19 +37,17 @@ function set(changes) {
   draw(changed);
 }
 
-// Draw the sections that depend on the changed keys; null: all. The focus, open menus and the scrolled place stay.
+// Draw the sections that depend on the changed keys; null: all. The focus, open menus and scrolled places stay.
 function draw(changed = null) {
+  const every = (selector) => [...document.querySelectorAll(selector)];
   const focus = document.activeElement?.dataset?.focus;
-  const open = [...document.querySelectorAll("details[data-open][open]")].map((each) => each.dataset.open);
-  const places = [...document.querySelectorAll("[data-scroll]")].map((each) => [each.dataset.scroll, each.scrollTop, each.scrollLeft]);
+  const open = every("details[data-open][open]").map((each) => each.dataset.open);
+  const places = every("[data-scroll]").map((each) => [each.dataset.scroll, each.scrollTop, each.scrollLeft]);
   for (const section of sections) {
     if (changed === null || section.keys.some((key) => changed.includes(key))) section.draw();
   }
-  for (const each of document.querySelectorAll("details[data-open]")) each.open = open.includes(each.dataset.open) || each.open;
-  for (const [name, top, left] of places) {
-    const same = document.querySelector(`[data-scroll="${name}"]`);
-    if (same) { same.scrollTop = top; same.scrollLeft = left; }
-  }
+  for (const each of every("details[data-open]")) each.open ||= open.includes(each.dataset.open);
+  for (const [name, top, left] of places) document.querySelector(`[data-scroll="${name}"]`)?.scrollTo(left, top);
   if (focus && document.activeElement?.dataset?.focus !== focus) {
     document.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
   }
