@@ -31,6 +31,6 @@ def features(split: str) -> tuple[torch.Tensor, torch.Tensor]:
 train, train_labels = features("train")
 test, test_labels = features("val")
 neighbours = ssl_bench.knn(train, train_labels, test, test_labels, k=min(200, len(train)))
-print(f"kNN {100 * neighbours.top1:.1f} %")
+print(f"kNN {neighbours.top1:.1%}")
 probe = ssl_bench.linear_probe(train, train_labels, test, test_labels)
-print(f"linear probe {100 * probe.top1:.1f} % with the learning rate {probe.chosen['lr']}")
+print(f"linear probe {probe.top1:.1%} with the learning rate {probe.chosen['lr']}")

@@ -23,7 +23,7 @@ loss = ssl_bench.PairLoss("dcl", temperature=0.2)  # any of the losses; loss.sta
 optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
 
 
-def accuracy() -> float:
+def accuracy() -> float | None:
     features = backbone(images / 255).detach()
     return ssl_bench.knn(features[:train], labels[:train], features[train:], labels[train:], k=20).top1
 

@@ -12,7 +12,6 @@ from ssl_bench import files
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.folders import named
 from ssl_bench.record.metrics import Row
-from ssl_bench.results import comparison
 from ssl_bench.results.differing import labels
 from ssl_bench.results.rows import rows as rows_of
 from ssl_bench.results.runs import METRICS, as_text
@@ -85,6 +84,8 @@ def compare(
         ConfigError: there is nothing to compare.
     """
     runs = finished(files.given_path(outputs), _conditions(where))
+    from ssl_bench.results import comparison  # with numpy
+
     return _table([cell.record() for cell in comparison.compare(runs, by, to, metric, margin).cells])
 
 

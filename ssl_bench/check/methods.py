@@ -52,8 +52,8 @@ def section(setting: Setting) -> Iterator[Finding]:
 
 
 def options(group: str) -> list[str]:
-    """Names of the options of a group of the configuration."""
-    return sorted(path.stem for path in (directory() / group).glob("*.yaml"))
+    """Names of the options of a group of the configuration, but for the framework that trains nothing."""
+    return sorted(path.stem for path in (directory() / group).glob("*.yaml") if path.stem != "frozen")
 
 
 @dataclass(frozen=True)

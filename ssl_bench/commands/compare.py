@@ -14,7 +14,6 @@ from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.identity import VOLATILE
 from ssl_bench.errors import ConfigError
 from ssl_bench.results.comparison import Comparison, compare
-from ssl_bench.results.differing import place
 from ssl_bench.results.printing import FORMS, printed
 from ssl_bench.results.runs import Run
 from ssl_bench.results.select import finished
@@ -35,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--margin", type=_positive, help="a difference that does not matter, of accuracies in percent")
     parser.add_argument("--outputs", default="outputs", type=Path, help="results folder (default: outputs)")
     parser.add_argument("--format", choices=FORMATS, default="text")
-    options = parser.parse_args(list(arguments))
+    options = parser.parse_intermixed_args(list(arguments))
     found = _compare(options)
     print(printed(found.sheet(), "rich" if options.format == "text" else options.format), end="")
     return 0
@@ -57,7 +56,8 @@ def _compare(options: Namespace) -> Comparison:
     folders = [word for word in options.words if "=" not in word]
     counts = Counter(word.partition("=")[0] for word in conditions)
     twice = [key for key, count in counts.items() if count > 1]
-    by, to = options.by, options.to
+    by: list[str] = options.by
+    to: str | Run | None = options.to
     if by and not twice and not folders:
         runs = finished(options.outputs, conditions)
     elif len(twice) == 1 and not by and not folders:
@@ -73,7 +73,7 @@ def _compare(options: Namespace) -> Comparison:
     return compare(runs, by, to, options.metric, options.margin)
 
 
-def _folders(outputs: Path, folders: Sequence[str], where: Sequence[str]) -> tuple[list[Run], list[str], str | None]:
+def _folders(outputs: Path, folders: Sequence[str], where: Sequence[str]) -> tuple[list[Run], list[str], Run]:
     """The runs of two folders, the settings of which no value is in both, and what the second has of the first one."""
     sides = []
     for folder in folders:
@@ -88,8 +88,7 @@ def _folders(outputs: Path, folders: Sequence[str], where: Sequence[str]) -> tup
     by = [name for name in by if name.partition(".")[0] not in by or "." not in name]
     if not by:
         raise ConfigError(f"{' and '.join(folders)} differ in no setting that all their runs have: use --by")
-    own = {" ".join(f"{name}={run.setting(name)}" for name in sorted(by, key=place)) for run in sides[1]}
-    return [*sides[0], *sides[1]], by, (next(iter(own)) if len(own) == 1 else None)
+    return [*sides[0], *sides[1]], by, sides[1][0]
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

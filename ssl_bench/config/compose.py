@@ -104,7 +104,7 @@ def _find_other_images(cfg: DictConfig, folder: Path | None = None) -> None:
 def _other_images(cfg: DictConfig, given: Any, folder: Path | None) -> dict[str, Any]:
     """The node of a data set that ``evaluate.on`` names."""
     keys = given if isinstance(given, dict) else {"dataset": given}
-    if "_target_" in keys:
+    if "knn_k" in keys:  # of a run that is read again
         return keys
     require(bool(keys.get("dataset")), "evaluate.on", given, "a dataset, or to {dataset: folder, root: DIR}")
     values = {k: quoted(v) if isinstance(v, str) else shown(v) for k, v in keys.items()}

@@ -1,7 +1,5 @@
 """A network that is evaluated as it is: weights from elsewhere, or random ones. Nothing is trained."""
 
-from typing import ClassVar
-
 from torch import Tensor, nn
 
 from ssl_bench.data.batch import Batch
@@ -25,7 +23,6 @@ class Frozen(Method):
     """The backbone without a head. A run of it has 0 epochs, and no step is ever computed."""
 
     norm: Norm = "sync"
-    views: ClassVar[int] = 2
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()

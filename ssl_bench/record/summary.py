@@ -39,7 +39,8 @@ def print_run(folder: Path, config: Mapping[str, Any]) -> None:
     metrics = evaluations.of(evaluations.entries(results), config) if evaluated else results["metrics"]
     console = Console(highlight=False)
     told = results.get("units"), config.get("evaluate")
-    columns = units.main(metrics, *told) if evaluated else []
+    main = units.main(metrics, *told) if evaluated else []
+    columns = [name for each in main for name in (each, each.replace("/", "/projection_", 1)) if name in metrics]
     if columns:
         table = Table("", *(Column(column, overflow="fold") for column in columns))
         for suffix, target in targets(config).items():

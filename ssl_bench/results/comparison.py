@@ -27,7 +27,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, hits, results, units
 from ssl_bench.results import statistics
-from ssl_bench.results.differing import described
+from ssl_bench.results.differing import SIZE, described
 from ssl_bench.results.metrics import metric_of, usual
 from ssl_bench.results.printing import Sheet, SheetEntry, plain
 from ssl_bench.results.runs import Run
@@ -138,7 +138,7 @@ class Comparison:
 def compare(
     runs: Sequence[Run],
     by: str | Sequence[str],
-    to: str | None = None,
+    to: str | Run | None = None,
     metric: str | None = None,
     margin: float | None = None,
 ) -> Comparison:
@@ -147,14 +147,14 @@ def compare(
     Args:
         runs: those that are not finished are left out.
         by: the setting, such as ``loss``, or several; all keys of a group go with it.
-        to: the value that the others are compared with; None: the one that most runs have.
+        to: the value that the others are compared with, or a run that has it; None: the one that most runs have.
         metric: None: the one that most runs are told by.
         margin: a smaller difference does not matter; None: do not ask.
 
     Raises:
         ConfigError: there are no such runs, or ``to`` is not one thing.
     """
-    by = [by] if isinstance(by, str) else list(by)
+    by = ["batch_size" if name == SIZE else name for name in ([by] if isinstance(by, str) else by)]
     done = [run for run in runs if run.done]
     names = usual(done)
     chosen = metric or next(iter(names), "")
@@ -167,11 +167,9 @@ def compare(
             else "there are no finished runs to compare: train them, or choose others"
         )
     variants = _variants(having, by)
-    if len(names_of := {name for name, _ in variants.values()}) < 2:
-        raise ConfigError(
-            f"--by {' '.join(by)}: these runs have one value, {next(iter(names_of))}: name a setting that differs"
-        )
-    reference = _reference(variants, by, to)
+    if len(variants) < 2:
+        raise ConfigError(f"--by {' '.join(by)}: all of these runs have one value of it: name a setting that differs")
+    reference = _value(to, by) if isinstance(to, Run) else _reference(variants, by, to)
     cells: dict[str, dict[str, dict[int | None, Run]]] = {}
     for run in having:
         node = _recipe(run, chosen)
@@ -219,12 +217,17 @@ def _pop(node: dict[str, Any], name: str) -> Any:
     return _pop(node[group], rest)
 
 
+def _value(run: Run, by: Sequence[str]) -> str:
+    """What a run has of the named settings."""
+    node = _recipe(run, "")
+    return json.dumps([_pop(node, name) for name in by], sort_keys=True, default=str)
+
+
 def _variants(runs: Sequence[Run], by: Sequence[str]) -> dict[str, tuple[str, int]]:
     """What there is of the named settings, by its configuration: its name, and how many runs have it."""
     found, counts = dict[str, Run](), dict[str, int]()
     for run in runs:
-        node = _recipe(run, "")
-        key = json.dumps([_pop(node, name) for name in by], sort_keys=True, default=str)
+        key = _value(run, by)
         found.setdefault(key, run)
         counts[key] = counts.get(key, 0) + 1
     own = [

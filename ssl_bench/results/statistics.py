@@ -125,6 +125,9 @@ def holm(p: np.ndarray, planned: int, error: float = ERROR) -> np.ndarray:
 def paired(differences: Array, bits: np.ndarray | None = None) -> Estimate:
     """The mean difference of pairs that have a seed in common.
 
+    Its degrees of freedom are those of the seeds alone: few seeds that happen to agree must not become certain by the
+    many images. So intervals are too wide, never too narrow, where the images are most of the variance.
+
     Args:
         differences: of each pair [..., n], at least 2.
         bits: of each pair and image, 1 if only the first has it right, -1 if only the second has, else 0 [..., n, M];
@@ -132,13 +135,13 @@ def paired(differences: Array, bits: np.ndarray | None = None) -> Estimate:
     """
     values = np.asarray(differences, dtype=float)
     n, by_seeds = values.shape[-1], values.var(-1, ddof=1) / values.shape[-1]
-    of_images, count = np.zeros_like(by_seeds), 1
+    of_images = np.zeros_like(by_seeds)
     if bits is not None:
         count, share, shares = bits.shape[-1], bits.mean(-2), bits.mean(-1)
         squares = (bits.astype(float) ** 2).sum((-2, -1)) - n * (share**2).sum(-1) - count * (shares**2).sum(-1)
         joint = (squares + n * count * share.mean(-1) ** 2) / ((n - 1) * (count - 1))
         of_images = (share.var(-1, ddof=1) - joint / n).clip(0) / count
-    return difference(values.mean(-1), [(by_seeds, np.float64(n - 1))], of_images, count)
+    return Estimate(values.mean(-1), by_seeds, of_images, np.full_like(by_seeds, n - 1))
 
 
 def seeds_to_decide(found: Estimate, n: int, margin: float | None, error: float) -> int | None:

@@ -62,8 +62,8 @@ def test_knn_and_a_probe_of_a_backbone_of_timm(example: Callable[..., list[str]]
     torch.manual_seed(0)
     torch.save(timm.create_model("test_resnet", num_classes=0).state_dict(), tmp_path / "weights.pt")
     knn, probe = example("knn_and_probe", str(tmp_path), "test_resnet", "weights.pt")
-    assert knn == "kNN 100.0 %"
-    assert probe.startswith("linear probe 100.0 % with the learning rate 0.")
+    assert knn == "kNN 100.0%"
+    assert probe.startswith("linear probe 100.0% with the learning rate 0.")
 
 
 def test_a_new_loss_in_a_loop(example: Callable[..., list[str]]) -> None:

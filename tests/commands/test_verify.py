@@ -303,7 +303,7 @@ def test_an_honest_run_is_verified_to_the_last_bit(name: str, runs: Runs) -> Non
     assert "the same bits" in found["start"] + found["end"] and "to the last bit" in found["results"], found
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_was_halted_resumed_grown_and_evaluated_again_is_verified(runs: Runs) -> None:
     def go_on(*overrides: str) -> None:
         with no_pictures():

@@ -129,7 +129,7 @@ LAYOUTS: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_network_has_the_features_of_its_library(layout: str, resnet: nn.Module) -> None:
+def test_a_network_has_the_features_of_its_library(layout: str, resnet: Any) -> None:
     make, prefix = LAYOUTS[layout]
     torch.save(make(resnet), "file.pth")
     parts = Parts(load([*CIFAR, "init=file.pth"]))
@@ -138,7 +138,7 @@ def test_a_network_has_the_features_of_its_library(layout: str, resnet: nn.Modul
     assert found.keys() == {"backbone"}
     torch.testing.assert_close(found["backbone"], features_of(resnet), rtol=0, atol=1e-6)
     assert parts.taken.startswith(f"120 tensors {prefix} are taken; left out: ")
-    mine = torchvision.models.resnet18()
+    mine: Any = torchvision.models.resnet18()
     fc = mine.fc.weight.clone()
     assert f" {prefix} are taken" in ssl_bench.load_weights(mine, "file.pth")
     assert torch.equal(mine.fc.weight, resnet.fc.weight if layout == "torchvision" else fc)
@@ -146,9 +146,9 @@ def test_a_network_has_the_features_of_its_library(layout: str, resnet: nn.Modul
 
 
 @pytest.mark.parametrize("layout", ["moco_v2", "moco_v3", "lightly", "solo_learn"])
-def test_the_momentum_network_is_taken_where_it_is_asked_for(layout: str, resnet: nn.Module) -> None:
+def test_the_momentum_network_is_taken_where_it_is_asked_for(layout: str, resnet: Any) -> None:
     torch.save(LAYOUTS[layout][0](resnet), "file.pth")
-    mine = torchvision.models.resnet18()
+    mine: Any = torchvision.models.resnet18()
     line = ssl_bench.load_weights(mine, "file.pth", "momentum")
     torch.testing.assert_close(mine.layer1[0].conv1.weight, 1.01 * resnet.layer1[0].conv1.weight)
     assert "; which=trained takes those under " in line

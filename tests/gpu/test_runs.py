@@ -90,6 +90,7 @@ def with_little_memory(folder: str) -> list[str]:
     return said
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(REAL, reason="the memory of a real GPU cannot be set")
 def test_a_run_that_needs_more_memory_says_what_fits_and_goes_on_with_more(
     gpu: Callable[..., Any], tmp_path: Path

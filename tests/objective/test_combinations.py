@@ -290,7 +290,7 @@ def fits(loss: str, negatives: str, settings: dict[str, Any]) -> bool:
     return missing_need({group: rule_of(group, name) for group, name in chosen.items()}) is None
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_ranks_train_as_one_with_every_loss_and_negatives() -> None:
     combinations = named(EVERY + NEAREST)
     alone = all_trained(combinations)

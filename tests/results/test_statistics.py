@@ -1,6 +1,7 @@
 """Differences over seeds and images: simulated tables in which nothing differs, or by a known amount."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -95,3 +96,37 @@ def test_equal_numbers_decide() -> None:
     found = statistics.difference(np.array([0.5, 0.0]), [(np.zeros(2), 8)], np.zeros(2), 1)
     assert found.differs()[0] < 1e-9 and found.exceeds(0.1)[1] < 1e-9
     assert found.interval()[1][0] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("n", [3, 5, 10])
+@pytest.mark.parametrize("cells", [1, 4, 24])
+def test_pairs_that_differ_in_nothing_are_called_different_in_at_most_five_percent(n: int, cells: int) -> None:
+    """1,000 grids of cells; the bound allows three errors of a share of 5%. A known difference lies in its interval."""
+    random, grids, count = np.random.default_rng(n + 100 * cells), 1000, 60
+    image = random.normal(0, 1, (grids, 1, 1, count))
+
+    def right(shift: float) -> np.ndarray:
+        noise = random.normal(0, SEED, (grids, cells, n, 1)) + random.normal(0, NOISE, (grids, cells, n, count))
+        return (image + noise + shift > 0).astype(np.int8)
+
+    bits = right(0.0) - right(0.0)
+    same = statistics.paired(bits.mean(-1), bits)
+    wrong = statistics.holm(same.differs(), cells).any(-1)
+    assert wrong.mean() < 0.05 + 3 * math.sqrt(0.05 * 0.95 / grids)
+    low, high = same.interval()
+    assert 0.935 < ((low <= 0) & (high >= 0)).mean() < 0.975
+
+
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_the_interval_of_pairs_holds_the_images_too(n: int) -> None:
+    """Each of two settings has images of its own that it is good at: other images would give another difference."""
+    random, grids, count = np.random.default_rng(n), 2000, 100
+    own = random.normal(0, OWN, (2, grids, 1, count))
+    noise = random.normal(0, SEED, (2, grids, n, 1)) + random.normal(0, NOISE, (2, grids, n, count))
+    right = (random.normal(0, 1, (grids, 1, count)) + own + noise > 0).astype(np.int8)
+    bits = right[0] - right[1]
+    found = statistics.paired(bits.mean(-1), bits)
+    low, high = found.interval()
+    covered = ((low <= 0) & (high >= 0)).mean()
+    seeds_only = np.abs(found.mean) <= stats.t.isf(0.025, n - 1) * np.sqrt(found.seeds)
+    assert 0.935 < covered < 0.985 and seeds_only.mean() < covered

@@ -28,7 +28,7 @@ def configuration(**values: Any) -> dict[str, Any]:
     return known | {"choices": {"dataset": "mnist", "loss": "dcl"}, "paths": {"outputs": "outputs"}} | values
 
 
-def make(name: str, rows: Sequence[dict[str, Any]] = (), **values: Any) -> Path:
+def make(name: str, /, rows: Sequence[dict[str, Any]] = (), **values: Any) -> Path:
     """Make a run directory under ``outputs``."""
     folder = OUTPUTS / name
     folder.mkdir(parents=True)

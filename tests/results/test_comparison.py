@@ -1,0 +1,83 @@
+"""``ssl-bench compare``: pairs by seed, cells by what else varies, verdicts after Holm, and what is refused."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from scipy import stats
+
+import ssl_bench
+from ssl_bench.commands import compare
+from tests.door.door import refuses
+from tests.status.folders import finish, make, rows
+
+ACCURACY = {
+    ("infonce", 0.1): [0.50, 0.52, 0.54],
+    ("dcl", 0.1): [0.60, 0.63, 0.63],
+    ("dcl", 0.3): [0.4],
+    ("byol", 0.3): [0.3],
+}
+
+
+@pytest.fixture
+def grid() -> None:
+    """Three seeds of two losses at one rate, and one of two at another rate."""
+    for (loss, lr), values in ACCURACY.items():
+        for seed, value in enumerate(values):
+            words: dict[str, Any] = {"loss": {"_target_": loss}, "optimizer": {"lr": lr}, "evaluate": {"knn": {}}}
+            folder = make(f"grid/{loss}{lr}{seed}", rows(2), choices={"loss": loss}, seed=seed, name="grid", **words)
+            (folder / "command.txt").write_text(f"ssl-bench train loss={loss} optimizer.lr={lr} seed={seed}")
+            finish(folder, 1.0, knn_top1=value)
+
+
+def printed(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert compare.main([*words, "--format", "json"]) == 0
+    found: dict[str, Any] = json.loads(capfd.readouterr().out)
+    return found
+
+
+def test_a_difference_has_its_interval_and_a_cell_of_one_pair_has_commands(
+    grid: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = printed(capfd, "--by", "loss", "--to", "dcl", "name=grid")
+    cells = {(cell["of"], cell["n"]): cell for cell in found["cells"]}
+    pairs, single = cells["infonce", 3], cells["byol", 1]
+    t = stats.t.isf(0.025, 2)  # the differences are -10, -11 and -9: their deviation is 1
+    assert math.isclose(pairs["difference"], -10) and math.isclose(pairs["mean"], 52)
+    assert math.isclose(pairs["low"], -10 - t / math.sqrt(3)) and math.isclose(pairs["high"], -10 + t / math.sqrt(3))
+    assert (pairs["verdict"], pairs["varies"], pairs["seeds"]) == ("worse", "seeds only", [0, 1, 2])
+    assert single["verdict"] == "no verdict" and single["low"] is None
+    assert single["commands"] == [f"ssl-bench train loss={loss} optimizer.lr=0.3 seed=1" for loss in ("byol", "dcl")]
+    assert found["alone"] == 0 and found["unit"] == "percent"
+    assert ssl_bench.compare(by="loss", to="dcl")["difference"].round(9).tolist() == [
+        cell["difference"].__round__(9) for cell in found["cells"]
+    ]
+
+
+def test_two_values_two_folders_and_a_margin(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+    (cell,) = printed(capfd, "loss=dcl", "loss=infonce", "--margin", "20")["cells"]
+    assert (cell["of"], cell["to"], cell["verdict"]) == ("dcl", "infonce", "better, no difference larger than 20")
+    words: dict[str, Any] = {"loss": {"_target_": "byol"}, "optimizer": {"lr": 0.1}, "evaluate": {"knn": {}}}
+    folder = make("other/a", rows(2), choices={"loss": "byol"}, seed=1, **words)
+    finish(folder, 1.0, knn_top1=0.7)
+    found = printed(capfd, "grid", "other", "--metric", "knn/top1", "optimizer.lr=0.1")
+    assert [(cell["of"], cell["to"], cell["n"]) for cell in found["cells"]] == [
+        ("infonce", "byol", 1),
+        ("dcl", "byol", 1),
+    ]
+
+
+def test_every_form_shows_the_same(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+    for form in ("text", "md", "tex", "csv"):
+        assert compare.main(["--by", "loss", "optimizer.lr=0.1", "--format", form]) == 0
+        text = capfd.readouterr().out.replace("$-$", "-")
+        assert "10" in text and ("worse" in text or "better" in text) and "dcl" in text, form
+
+
+def test_what_cannot_be_compared_is_refused(grid: None, capfd: pytest.CaptureFixture[str]) -> None:
+    refuses("compare", "say what to compare", capfd)
+    refuses("compare --by temperature", "--by temperature: all of these runs have one value of it", capfd)
+    refuses("compare --by loss --to dclw", "--to dclw: no run is that (did you mean dcl?)", capfd)
+    refuses("compare --by loss --metric knn/top", "--metric knn/top: no finished run of these has it", capfd)
+    refuses("compare nothing grid", "nothing: no finished run is there", capfd)
