@@ -159,7 +159,7 @@ def plan(subject: Subject) -> dict[str, tuple[torch.dtype, float, bool]]:
 
 
 def _work(subjects: Sequence[Subject], ranks: int, folder: Path, number: int) -> list[dict[str, Found] | str]:
-    """What a rank measures of each loss, or how the loss failed."""
+    """Measure each loss on a rank; a sentence in place of the numbers of a loss that failed."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     join_local(folder / "meeting", number, ranks, torch.device("cpu"), SECONDS)

@@ -51,7 +51,7 @@ def _positive(text: str) -> float:
 
 
 def _compare(options: Namespace) -> Comparison:
-    """What the words ask for."""
+    """Compare the runs that the words name."""
     conditions = [word for word in options.words if "=" in word]
     folders = [word for word in options.words if "=" not in word]
     counts = Counter(word.partition("=")[0] for word in conditions)

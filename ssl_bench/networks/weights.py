@@ -177,7 +177,7 @@ def _candidate(backbone: nn.Module, own: Mapping[str, Tensor], prefix: str, weig
 
 
 def _classifiers(backbone: nn.Module) -> tuple[str, ...]:
-    """What the names of a classifier's tensors begin with."""
+    """Prefixes of the names of a classifier's tensors."""
     config = getattr(backbone, "pretrained_cfg", None)
     given: Any = CLASSIFIERS if config is None else config.get("classifier") or ()
     return tuple(f"{name}." for name in ([given] if isinstance(given, str) else given))

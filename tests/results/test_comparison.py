@@ -81,3 +81,20 @@ def test_what_cannot_be_compared_is_refused(grid: None, capfd: pytest.CaptureFix
     refuses("compare --by loss --to dclw", "--to dclw: no run is that (did you mean dcl?)", capfd)
     refuses("compare --by loss --metric knn/top", "--metric knn/top: no finished run of these has it", capfd)
     refuses("compare nothing grid", "nothing: no finished run is there", capfd)
+
+
+def test_verdicts_hold_together_and_other_code_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    """A difference with p = 0.03 is a verdict in one cell, and none in two (Holm)."""
+    least = stats.t.isf(0.015, 2) / math.sqrt(3)
+    for lr in (0.1, 0.3):
+        for loss, seeds in {"infonce": [0, 0, 0], "dcl": [least - 1, least, least + 1]}.items():
+            for seed, more in enumerate(seeds):
+                words: dict[str, Any] = {"loss": {"_target_": loss}, "optimizer": {"lr": lr}, "evaluate": {"knn": {}}}
+                folder = make(f"grid/{loss}{lr}{seed}", rows(2), choices={"loss": loss}, seed=seed, **words)
+                finish(folder, 1.0, knn_top1=0.5 + more / 100)
+                content = json.loads((folder / "results.json").read_text())
+                (folder / "results.json").write_text(json.dumps(content | {"environment": {"git": loss}}))
+    (cell,) = printed(capfd, "--by", "loss", "--to", "infonce", "optimizer.lr=0.1")["cells"]
+    assert (cell["verdict"], cell["differ"]) == ("better", ["versions of the code (dcl, infonce)"])
+    both = printed(capfd, "--by", "loss", "--to", "infonce")["cells"]
+    assert [cell["verdict"] for cell in both] == ["undecided", "undecided"]
