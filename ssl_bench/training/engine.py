@@ -119,7 +119,7 @@ class Training:
 
         Raises:
             RunError: there are results and no checkpoint, or the run is past ``epochs`` or ``halt_at`` already, or
-                something is left that may not be trained.
+                something is left that may not be trained, or cannot be since the run was pruned.
         """
         state, last = self.state, self.schedule.last_step
         resumed = state.resume(self.folder, self.run_id, trains)
@@ -136,6 +136,11 @@ class Training:
                 return former
         if not trains:
             raise RunError(f"{self.folder} is not trained to its end: start its training again")
+        if state.pruned and state.step < self.last_step:
+            why = "ssl-bench prune has removed its optimiser's state"
+            raise RunError(
+                f"{self.folder} cannot go on from epoch {epoch:g}: {why}; remove it to train it from the start"
+            )
         if resumed:
             self.announce_resume()
         return None
