@@ -1,8 +1,8 @@
 """``ssl-bench prune [OUTPUTS] [--where KEY=VALUE]``: remove from finished runs what only further steps need.
 
-That is the state of the optimiser, a half or more of ``last.pt``, and ``previous.pt``; and W&B's files of runs that W&B
-has. A pruned run is evaluated, loaded, exported, shown and compared as before. ``verify`` cannot show its last steps any
-more. A run that can be trained for more epochs, whose learning rate is constant, keeps its state.
+That is the state of the optimiser, a half or more of ``last.pt``, and ``previous.pt``; W&B's files go too, if W&B has
+them. A pruned run is evaluated, loaded, exported, shown and compared as before, and ``verify`` cannot show its last
+steps. A run that can go on to more epochs, since its learning rate is constant, keeps its state.
 """
 
 import os
@@ -30,9 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("outputs", nargs="?", default="outputs", type=Path, help="results folder (default: outputs)")
     parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE[,VALUE]", help=WHERE)
     parser.add_argument("--dry-run", action="store_true", help="only say how much it would free")
-    parser.epilog = (
-        "Pruned runs are evaluated, loaded, shown and compared as before; verify cannot show their last steps."
-    )
+    parser.epilog = "Pruned runs are evaluated, loaded and shown as before; verify cannot show their last steps."
     options = parser.parse_args(arguments)
     scan, where = scanned(options.outputs, options.where)
     entries = select([(entry, "") for entry in scan.update(time.time())[0]], where, None)
@@ -59,9 +57,7 @@ def _prune(runs: Sequence[Run], options: Namespace) -> int:
     parts = f"{states / 1e6:,.2f} MB of optimisers and earlier states, {tracked / 1e6:,.2f} MB of W&B's files"
     print(f"{verb} {(states + tracked) / 1e6:,.2f} MB in {pruned} of {len(runs)} finished runs: {parts}")
     if growing:
-        print(
-            f"{growing} of them can be trained for more epochs, and keep their state: their learning rate is constant"
-        )
+        print(f"{growing} of them can go on to more epochs, and keep their state: their learning rate is constant")
     return code
 
 

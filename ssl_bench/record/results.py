@@ -58,6 +58,12 @@ class Results(TypedDict):
     units: NotRequired[dict[str, Any]]
 
 
+class Failure(TypedDict):
+    """Content of a run's ``failed.json``: why it failed, in a sentence."""
+
+    reason: str
+
+
 class LaterEvaluation(TypedDict):
     """Content of ``evaluations/<id>.json``, a file of version 0.2."""
 

@@ -15,12 +15,13 @@ from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import results, units
+from ssl_bench.record.follow import find_mark
+from ssl_bench.record.index import METRICS, RESULTS
 from ssl_bench.report import curves, filled, pictures, verdicts
 from ssl_bench.results import metrics
 from ssl_bench.results.differing import differing, labels
-from ssl_bench.results.follow import find_mark
 from ssl_bench.results.grids import GridFolder
-from ssl_bench.results.runs import METRICS, RESULTS, Run
+from ssl_bench.results.runs import Run
 from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.status.view import axes
 

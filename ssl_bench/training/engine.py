@@ -137,10 +137,8 @@ class Training:
         if not trains:
             raise RunError(f"{self.folder} is not trained to its end: start its training again")
         if state.pruned and state.step < self.last_step:
-            why = "ssl-bench prune has removed its optimiser's state"
-            raise RunError(
-                f"{self.folder} cannot go on from epoch {epoch:g}: {why}; remove it to train it from the start"
-            )
+            why = "ssl-bench prune has removed its optimiser's state; remove it to train it from the start"
+            raise RunError(f"{self.folder} cannot go on from epoch {epoch:g}: {why}")
         if resumed:
             self.announce_resume()
         return None

@@ -66,7 +66,7 @@ def test_a_run_that_can_be_trained_further_keeps_its_state(train: Train, capfd: 
     assert train("optimizer.schedule=constant", "epochs=1", "evaluate=knn")[0] == 0
     run = only_run()
     before = (run / "checkpoints" / "last.pt").read_bytes()
-    assert "1 of them can be trained for more epochs, and keep their state" in told(capfd)
+    assert "1 of them can go on to more epochs, and keep their state" in told(capfd)
     assert (run / "checkpoints" / "last.pt").read_bytes() == before
     checkpoint.prune(run, dry=False)  # a run of a version that did not know that it can
     left = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".log"}
