@@ -49,7 +49,7 @@ class WandbRun(Dashboard):
         client.finish(exit_code=exit_code)
 
     def _open(self) -> Any:
-        settings, choices, folder = self.config["tracking"], self.config["choices"], self.folder.resolve()
+        settings, folder = self.config["tracking"], self.folder.resolve()
         if str(folder).encode(errors="replace") != os.fsencode(folder):
             raise ValueError(f"it needs a folder whose name is UTF-8, not {printable(str(folder))}")
         surroundings.of_wandb(settings["mode"])
@@ -61,7 +61,7 @@ class WandbRun(Dashboard):
             mode=settings["mode"],
             dir=folder,  # W&B's own process may have another working directory
             name=os.environ.get("WANDB_NAME") or f"{_label(self.config, self.facts)}-{self.run_id}",
-            group=os.environ.get("WANDB_RUN_GROUP") or choices.get("experiment", self.config["name"]),
+            group=os.environ.get("WANDB_RUN_GROUP") or group(self.config),
             job_type="train",
             tags=[*settings["tags"], *([] if self.config["scale"] == "full" else [self.config["scale"]])],
             config=flat_config(self.config, self.facts),
@@ -73,6 +73,11 @@ class WandbRun(Dashboard):
         for number in range(run.starting_step, len(self.lines)):
             self._show(run, number, json.loads(self.lines[number]), {})
         return run
+
+
+def group(config: Mapping[str, Any]) -> str:
+    """The group of a run: its experiment, or else its name."""
+    return str((config.get("choices") or {}).get("experiment", config["name"]))
 
 
 def _label(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
