@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -158,6 +158,10 @@ class Runs(Index):
     def find(self) -> list[Run]:
         """The runs, sorted by parent directory, then by start."""
         return sorted(map(self._run, self.entries()), key=lambda run: (run.parent.split("/"), run.began, run.path))
+
+    def at(self, paths: Iterable[str]) -> list[Run]:
+        """The runs in some folders, by their paths relative to the results folder."""
+        return [self._run(entry) for path in paths if (entry := self._entry(path)) is not None]
 
     def _run(self, entry: Indexed) -> Run:
         key, said = entry.content["shared"], {n: v for n, v in entry.content.items() if n != "on_disk"}
