@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
 
-import pytest
-
 from ssl_bench.results.conclusion import tables
 
 Train = Callable[..., tuple[int, str]]
@@ -39,7 +37,7 @@ def test_runs_that_have_gone_on_to_more_epochs_have_a_line_each(train: Train) ->
     assert "4 runs: 0 trained, 4 done before" in text and "The best:" not in text and "│ loss=dcl" in text
 
 
-def test_one_setting_makes_one_column(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_setting_makes_one_column(train: Train) -> None:
     assert train("-m", "loss=dcl,infonce", "seed=0,1", "max_steps=1", "evaluate=knn")[0] == 0
     runs = sorted(path.parent for path in Path("outputs").glob("*/*/results.json"))
     (sheet,) = tables({"any": [(run, None) for run in runs]})
