@@ -11,7 +11,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.summary import Groups, print_grid
 from ssl_bench.results.arrange import Pivot, arrange, text_of, text_of_value
-from ssl_bench.results.metrics import usual
+from ssl_bench.results.metrics import metric_of, usual
 from ssl_bench.results.printing import Sheet
 from ssl_bench.results.runs import Runs
 from ssl_bench.results.scan import Entry, Status
@@ -28,7 +28,7 @@ def show(groups: Groups) -> None:
 
 
 def tables(groups: Groups) -> list[Sheet]:
-    """A table of each metric that the runs are told by; none if they make no tables, or have gone on to more epochs."""
+    """A table of each metric that ranks the runs; none if they make no tables, or have gone on to more epochs."""
     lengths = {str(folder): epochs for runs in groups.values() for folder, epochs in runs}
     outputs = Path(os.path.commonpath(lengths))
     outputs = outputs.parent if str(outputs) in lengths else outputs
@@ -37,7 +37,8 @@ def tables(groups: Groups) -> list[Sheet]:
         return []
     entries = [Entry(run, None, -1, Status.DONE) for run in runs]
     try:
-        return [_table(pivot) for name in usual(runs) for pivot in arrange(entries, None, None, name)]
+        names = [name for name in usual(runs) if metric_of(name, runs).sign]
+        return [_table(pivot) for name in names for pivot in arrange(entries, None, None, name)]
     except ConfigError:  # too many tables, or runs that another setting distinguishes
         return []
 

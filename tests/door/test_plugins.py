@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import ssl_bench
+from ssl_bench.commands import status
 from ssl_bench.config import plugins
 from tests.conftest import only_run
 from tests.door.door import refuses
@@ -144,3 +145,46 @@ def test_an_installed_package_is_allowed_by_its_entry_point(monkeypatch: pytest.
         monkeypatch.undo()
         plugins._installed.cache_clear()
         sys.modules.pop("my_losses", None)
+
+
+EVALUATOR = """
+from ssl_bench.evaluate.metric import Metric
+from ssl_bench.evaluate.target import Evaluator
+
+__version__ = "1"
+
+
+class Spread(Evaluator):
+    metrics = {"spread": Metric("number", "low", "features")}
+
+    def run(self, target):
+        yield "spread", float(target.features("test")["backbone"].std())
+"""
+
+
+def test_runs_are_sorted_and_selected_by_the_metric_of_a_plugins_evaluator(
+    train: Callable[..., tuple[int, str]], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("conf/evaluate").mkdir(parents=True)
+    Path("own_evaluator.py").write_text(EVALUATOR)
+    Path("conf/evaluate/spread.yaml").write_text("# @package evaluate.spread\n_target_: own_evaluator.Spread\n")
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "own_evaluator")
+    words = ["-m", "max_steps=1", "--config-dir", "conf", "plugins=[own_evaluator]", "evaluate=spread", "seed=0,1,2"]
+    code, printed = train(*words)
+    assert code == 0, printed
+    measured = [json.loads(path.read_text()) for path in Path("outputs").glob("default/*/results.json")]
+    spread = {each["run_id"]: each["metrics"]["spread/spread"] for each in measured}
+    monkeypatch.delenv("SSL_BENCH_PLUGINS")  # its code does not run again: what its numbers mean was recorded
+    sys.modules.pop("own_evaluator")
+
+    def shown(*arguments: str) -> list[str]:
+        capfd.readouterr()
+        assert status.main(["--json", *arguments]) == 0
+        return [each["run_id"] for each in json.loads(capfd.readouterr().out)]
+
+    best = sorted(spread, key=lambda run: spread[run])
+    assert len(best) == 3 and shown("--sort", "spread/spread") == best
+    assert shown("--sort", "-spread/spread") == best[::-1]
+    assert shown("--where", f"spread/spread={spread[best[1]]!r}") == [best[1]] and "own_evaluator" not in sys.modules
