@@ -44,8 +44,10 @@ def tables(groups: Groups) -> list[Sheet]:
 
 
 def _table(pivot: Pivot) -> Sheet:
-    """A table with the best of its places below it."""
-    sheet = pivot.sheet()
+    """A table with the best of its places below it, and what the networks at initialisation have on average."""
+    sheet, initial = pivot.sheet(), pivot.name.replace("/", "_init/", 1)
+    begun = [run.metrics[initial] for place in pivot.places.values() for run in place.runs if initial in run.metrics]
+    mean = f" The networks at initialisation: {pivot.metric.text(fmean(begun))} on average." if begun else ""
     best = max(pivot.places, key=lambda key: pivot.metric.sign * fmean(pivot.places[key].values))
     words = (f"{name}={text_of_value(value)}" for name, value in zip(pivot.names, best, strict=True) if name)
-    return replace(sheet, below=[f"The best: {' '.join(words)}.", *sheet.below])
+    return replace(sheet, below=[f"The best: {' '.join(words)}.{mean}", *sheet.below])

@@ -91,23 +91,6 @@ def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
     assert "hydra/sweeper=other: set hydra/sweeper to basic, halving or optuna, or search with a W&B sweep" in printed
 
 
-@pytest.mark.slow
-def test_a_grid_ends_with_a_table_of_means_over_the_seeds(train: Train) -> None:
-    code, printed = train(
-        "-m", "max_steps=1", "temperature.tau=0.1,0.2", "seed=0,1", "evaluate=knn", "evaluate.baselines=[init]"
-    )
-    rows = [
-        [part.strip() for part in line.split("│")[1:-1]] for line in printed.splitlines() if "│ temperature" in line
-    ]
-    assert code == 0 and sorted(row[:2] for row in rows) == [["temperature.tau=0.1", "2"], ["temperature.tau=0.2", "2"]]
-    for row in rows:
-        tau = float(row[0].split("=")[1])
-        runs = [run for run in results().values() if run["config"]["temperature"]["tau"] == tau]
-        for name, text in zip(("knn/top1", "knn_init/top1"), row[2:], strict=True):
-            a, b = (100 * run["metrics"][name] for run in runs)
-            assert text == f"{(a + b) / 2:.1f} ± {abs(a - b) / 2**0.5:.1f}%"
-
-
 @pytest.mark.skipif(available_cores() < 2, reason="one core cannot be shared")
 @pytest.mark.exhaustive
 def test_the_runs_of_a_grid_have_the_same_threads_and_one_that_goes_on_alone_keeps_them(cli: Cli) -> None:

@@ -14,8 +14,8 @@ GRID = ("-m", "name=g", "seed=0,1", "loss=dcl,infonce", "batch_size=b64,b128", "
 def test_the_end_of_a_grid_is_a_table_of_what_it_varies(train: Train) -> None:
     code, text = train(*GRID, "evaluate.baselines=[init]")
     places: dict[tuple[str, int], list[float]] = {}
-    for path in Path("outputs").glob("g/*/results.json"):
-        content = json.loads(path.read_text())
+    found = [json.loads(path.read_text()) for path in Path("outputs").glob("g/*/results.json")]
+    for content in found:
         key = content["config"]["choices"]["loss"], content["config"]["batch_size"]["size"]
         places.setdefault(key, []).append(100 * content["metrics"]["knn/top1"])
     assert code == 0 and len(places) == 4
@@ -25,7 +25,8 @@ def test_the_end_of_a_grid_is_a_table_of_what_it_varies(train: Train) -> None:
         numbers = [f"{mean(places[loss, n]):.2f} ± {stdev(places[loss, n]):.2f} (2)" for n in (64, 128)]
         assert row.split() == [loss, *" ".join(numbers).split()]
     loss, size = max(places, key=lambda key: mean(places[key]))
-    assert f"The best: loss={loss} batch_size={size}." in text
+    begun = mean(content["metrics"]["knn_init/top1"] for content in found)
+    assert f"The best: loss={loss} batch_size={size}. The networks at initialisation: {100 * begun:.1f}% on" in text
     assert text.rstrip().endswith("is one better? ssl-bench compare --by loss name=g")
 
 
