@@ -1,4 +1,4 @@
-"""Networks of one epoch in other libraries, in files as those save them: here they have the features that they have there.
+"""Networks of one epoch in other libraries, in files as those save them: their features here are those there.
 
 lightly and timm train with their own modules and checkpoints. The steps of solo-learn, MoCo, DINO and torchvision's
 reference are short copies, with the names that their code has (solo/methods/base.py of vturrisi/solo-learn,
@@ -284,7 +284,7 @@ def torchvision_reference() -> Networks:
 
 
 def timm_trainer() -> Networks:
-    """With timm's own average of the weights and its own saver; the file has both, and which one is not for us to say."""
+    """With timm's own average of the weights and its own saver; the file has both, and timm evaluates either."""
     model = timm.create_model("resnet18", num_classes=10)
     average = ModelEmaV3(model, decay=0.5)
     optimizer = epoch(
