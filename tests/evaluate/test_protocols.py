@@ -21,7 +21,6 @@ from ssl_bench.data.arrays import stratified
 from ssl_bench.data.share import Share
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.accuracy import Accuracy
-from ssl_bench.evaluate.linear_sgd import LinearSGD
 from ssl_bench.evaluate.target import Evaluator, SplitName, Target
 from ssl_bench.precision import Precision
 from ssl_bench.training.parts import Parts
