@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, run_id, untrained, upgraded
+from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, name_of_labels, run_id, untrained, upgraded
 from ssl_bench.data.arrays import Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
@@ -208,12 +208,11 @@ class Parts:
 
     def places(
         self, networks: Networks, device: torch.device, precision: Precision
-    ) -> Iterator[tuple[tuple[Any, float], list[tuple[str, Target]]]]:
-        """The targets by what they are evaluated on: a node of ``evaluate.on`` and a share of ``evaluate.labels``.
+    ) -> Iterator[tuple[tuple[Any, Any], list[tuple[str, Target]]]]:
+        """The targets by what they are evaluated on: a node of ``evaluate.on`` and one of ``evaluate.labels``.
 
-        Those of all shares have the features of one pass over the images.
+        Those of all labels have the features of one pass over the images.
         """
-        shares = self.config["evaluate"].get("labels", [1.0])
         for on, name, dataset in self.evaluated:
             whole = [
                 (
@@ -222,9 +221,9 @@ class Parts:
                 )
                 for (probe_name, probe), (suffix, n) in itertools.product(dataset.probes().items(), networks.items())
             ]
-            for share in shares:
-                few = f"/labels{share:g}/" if share < 1 else "/"
-                yield (on, share), [(infix + few, FewLabels.of(target, share)) for infix, target in whole]
+            for labels in self.config["evaluate"].get("labels", [1.0]):
+                few = f"/{name}/" if (name := name_of_labels(labels)) else "/"
+                yield (on, labels), [(infix + few, FewLabels.of(target, labels)) for infix, target in whole]
 
     def target(
         self,
