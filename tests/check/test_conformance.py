@@ -1,6 +1,7 @@
 """``ssl-bench conformance``: its formulas, right losses, planted faults, and what it refuses."""
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,31 @@ def test_all_faults_are_found_and_no_right_loss_is() -> None:
     assert len(planted.RIGHT) >= 10 and len(planted.PLANTED) >= 60
     assert [name for name in planted.RIGHT if found[name].wrong] == []
     assert [name for name in planted.PLANTED if not found[name].wrong] == []
+
+
+README = Path(__file__).parents[2] / "ssl_bench/check/README.md"
+VALUE = {"2 ranks": "value x2", "4 ranks": "value x4"}  # of a sum over the ranks
+
+
+@pytest.mark.parametrize(
+    ("adapter", "package", "formula", "cells"),
+    [
+        ("lightly", "lightly", "nt_xent", {}),
+        ("metric_learning", "pytorch_metric_learning", "nt_xent", VALUE),
+        ("open_clip", "open_clip", "clip", {}),
+    ],
+)
+def test_the_adapters_of_the_readme_work(adapter: str, package: str, formula: str, cells: dict[str, str]) -> None:
+    pytest.importorskip(package)
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    lengths = [len(each.strip().splitlines()) for each in re.split(r"^(?=def )", code, flags=re.MULTILINE) if each]
+    assert len(lengths) == 3 and max(lengths) <= 20
+    Path("adapters.py").write_text(code)
+    subject = Subject("adapters.py:" + adapter, formula)
+    (found,) = conformance.measured([subject])
+    verdict = conformance.judge(subject, found)
+    assert verdict.wrong.keys() == cells.keys()
+    assert {column: verdict.cells[column] for column in cells} == cells
 
 
 # The options of conf/loss that a formula is of, where its name differs; conf has other defaults of a few options.

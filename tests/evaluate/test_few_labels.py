@@ -74,7 +74,10 @@ def test_lists_that_cannot_be_used_are_refused() -> None:
         ("[none.txt]", "a text file with the name of an image file on each line: No such file"),
         ("[empty.txt]", "on each line: it is empty"),
         ("[bytes.txt]", "on each line: it is no text in UTF-8"),
-        ("[absent.txt]", "absent.txt: 2 of 3 names are of no training image (x.png, y.png): set evaluate.labels to a l"),
+        (
+            "[absent.txt]",
+            "absent.txt: 2 of 3 names are of no training image (x.png, y.png): set evaluate.labels to a l",
+        ),
         ("[good.txt,good.txt]", "set evaluate.labels to different shares of the labelled images, or files that list"),
         ("good.txt", "set evaluate.labels to different shares of the labelled images, or files that list images"),
     ):
