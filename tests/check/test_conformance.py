@@ -127,8 +127,8 @@ def test_a_formula_has_options() -> None:
 REFUSED = {
     "mine.py:NT --as nt-xent": "no such formula (did you mean nt_xent?); they are nt_xent, clip, ",
     "mine.py:NT --as dcl alpha=3": "alpha=3: --as dcl has no such option: its options are views",
-    "mine.py:NT --as eqco alpha=x": "alpha=x: set alpha to a finite number",
-    "mine.py:NT --as eqco views=all": "views=all: set views to both or cross or own",
+    "mine.py:NT --as eqco alpha=x": "alpha=x: set alpha to a number",
+    "mine.py:NT --as eqco views=all": "views=all: set views to one of both, cross, own",
     "mine.py:absent --as dcl": "mine.py has no class or function absent",
     "mine.py:Without --as dcl": "--as dcl needs an argument tau or temperature of Without",
     "other.py:NT --as dcl": "other.py cannot be imported (FileNotFoundError",
