@@ -15,6 +15,7 @@ from ssl_bench.commands.conformance import main
 from tests.check import planted
 
 MODULE = "tests.check.planted"
+README = Path(__file__).parents[2] / "ssl_bench/check/README.md"
 
 
 def verdicts(names: list[str]) -> dict[str, conformance.Verdict]:
@@ -37,6 +38,12 @@ def test_a_few_right_losses_and_faults() -> None:
     assert found["nt_xent__overflow"].cells["tau"] == "0.01: not finite"
 
 
+def test_the_readme_names_all_faults() -> None:
+    text = README.read_text()
+    assert all(f"| `{kind}` | {', '.join(faults)} |\n" in text for kind, faults in planted.FAULTS.items())
+    assert f"all of these {len(planted.PLANTED)} planted faults" in text
+
+
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 def test_all_faults_are_found_and_no_right_loss_is() -> None:
@@ -48,7 +55,6 @@ def test_all_faults_are_found_and_no_right_loss_is() -> None:
     assert [name for name in planted.PLANTED if not found[name].wrong] == []
 
 
-README = Path(__file__).parents[2] / "ssl_bench/check/README.md"
 VALUE = {"2 ranks": "value x2", "4 ranks": "value x4"}  # of a sum over the ranks
 
 
