@@ -267,7 +267,8 @@ def isogclr(
 
 KNOWN: list[Callable[..., Tensor]] = [nt_xent, clip, eqco, dcl, flatnce, macl, dhel, dual_temperature, debiased, hcl]
 KNOWN += [relic, siglip, spectral, kcl, decoupled_nt_xent, byol, dclw, align_uniform, supcon, sincere, vicreg]
-FORMULAS = {known.__name__: known for known in [*KNOWN, barlow_twins, moco, sogclr, isogclr]}
+KNOWN += [barlow_twins, moco, sogclr, isogclr]
+FORMULAS: dict[str, Callable[..., Tensor]] = {known.__name__: known for known in KNOWN}
 LABELLED = {"supcon", "sincere"}
 MOMENTUM = {"moco"}  # the second view is of a momentum network: it comes without gradient
 

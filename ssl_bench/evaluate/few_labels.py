@@ -1,4 +1,4 @@
-"""A target of which only a part of the training images has labels: a share of each class, or those that a file lists."""
+"""A target of which only a part of the training images has labels: a share of each class, or those of a list."""
 
 import copy
 from collections.abc import Mapping

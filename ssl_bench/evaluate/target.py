@@ -106,7 +106,8 @@ def captured_outputs(
             handle.remove()
 
 
-def _as_they_are(images: Tensor) -> Tensor:
+def _as_they_are(images: ImageBatch) -> Tensor:
+    assert isinstance(images, Tensor), "images of many sizes need a view of their pixels"
     return images.float() / 255
 
 

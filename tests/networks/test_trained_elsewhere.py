@@ -66,7 +66,8 @@ def vit() -> nn.Module:
 def batches() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Two views of 32 images, and their classes."""
     for rows in torch.randperm(64).split(32):
-        yield (*(IMAGES[rows] + 0.1 * torch.randn(32, 3, 32, 32) for _ in range(2)), LABELS[rows])
+        x, y = IMAGES[rows] + 0.1 * torch.randn(2, 32, 3, 32, 32)
+        yield x, y, LABELS[rows]
 
 
 def epoch(parameters: Any, loss: Callable[..., Tensor], after: Callable[[], None] = lambda: None) -> Any:
@@ -98,7 +99,8 @@ class Lightning(pl.LightningModule):  # type: ignore[misc, name-defined]
         logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
         quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
         trainer = pl.Trainer(max_epochs=1, accelerator="cpu", enable_model_summary=False, **quiet)
-        trainer.fit(self, torch.utils.data.DataLoader(list(batches()), batch_size=None))
+        drawn: Any = list(batches())
+        trainer.fit(self, torch.utils.data.DataLoader(drawn, batch_size=None))
         trainer.save_checkpoint("file.pth")
 
 
@@ -199,7 +201,8 @@ def solo_learn() -> Networks:
             return online + info_nce(self.projector(features), keys, self.queue[0])
 
         def after(self) -> None:
-            ema(self.backbone, self.momentum_backbone), ema(self.projector, self.momentum_projector)
+            ema(self.backbone, self.momentum_backbone)
+            ema(self.projector, self.momentum_projector)
 
     model = MoCoV2Plus()
     model.fit()
@@ -268,7 +271,7 @@ def dino() -> Networks:
             return criterion([teacher(y)], [student(x), student(y)], epoch=0)
 
         optimizer = epoch(network.parameters(), loss, lambda: ema(network, teacher))
-        content = {"student": student.state_dict(), "teacher": teacher.state_dict()}
+        content: dict[str, Any] = {"student": student.state_dict(), "teacher": teacher.state_dict()}
     content |= {"optimizer": optimizer.state_dict(), "epoch": 1, "args": argparse.Namespace(arch="vit")}
     torch.save(content | {"dino_loss": criterion.state_dict()}, "file.pth")
     return teacher.backbone, network.backbone
@@ -293,7 +296,9 @@ def timm_trainer() -> Networks:
     saver = CheckpointSaver(model, optimizer, argparse.Namespace(model="resnet18"), average, checkpoint_dir=".")
     saver.save_checkpoint(1, 0.5)
     Path("last.pth.tar").rename("file.pth")
-    model.reset_classifier(0), average.module.reset_classifier(0)
+    networks: list[Any] = [model, average.module]
+    for network in networks:
+        network.reset_classifier(0)
     return model, average.module
 
 
