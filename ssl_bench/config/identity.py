@@ -151,6 +151,8 @@ def evaluation_id(name: str, evaluator: Mapping[str, Any]) -> str:
     content = _without(evaluator, VOLATILE_OF.get(name, set()))
     if isinstance(on := content.get("on"), Mapping):
         content["on"] = _of_dataset(on if is_own(on) else _without(on, {"content"}))
+    if isinstance(labels := content.get("labels"), Mapping):
+        content["labels"] = labels["content"]
     return _digits(text([name, content]))
 
 
@@ -158,6 +160,13 @@ def datasets_of(evaluate: Mapping[str, Any]) -> list[Any]:
     """The nodes of ``evaluate.on``, one or several; one null, if that stands for the data set of the training."""
     on = evaluate.get("on")
     return list(on) if isinstance(on, list) and on else [on or None]
+
+
+def name_of_labels(labels: Any) -> str:
+    """The name in metrics of one of ``evaluate.labels``, a share or a list of images; empty for all labels."""
+    if isinstance(labels, Mapping):
+        return f"labels_{Path(labels['file']).stem}"
+    return "" if labels == 1 else f"labels{labels:g}"
 
 
 def evaluators(node: Mapping[str, Any]) -> dict[str, Any]:

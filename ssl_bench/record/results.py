@@ -22,7 +22,7 @@ class Evaluate(TypedDict, total=False):
     every: int
     baselines: list[str]
     on: Node | list[Node]
-    labels: list[float]
+    labels: list[Any]
 
 
 class Config(TypedDict, total=False):

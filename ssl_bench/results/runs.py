@@ -26,15 +26,23 @@ class SharedConfig:
         groups: the chosen option of each group.
         settings: every value as an override writes it, by the names of :mod:`ssl_bench.record.dashboard`. A
             ``batch_size`` of another size than that of its option is that size.
+
+    A network that is not trained has those groups and settings only that its numbers depend on.
     """
 
     def __init__(self, content: dict[str, Any], key: str) -> None:
         self.content, self.key = content, key
-        self.groups: dict[str, str] = content.get("choices") or {}
+        choices: dict[str, str] = content.get("choices") or {}
+        self.groups = {group: option for group, option in choices.items() if self._counts(group)}
+
+    def _counts(self, name: str) -> bool:
+        """Whether a group or a key of the first level is one of the settings."""
+        return not identity.untrained(self.content) or name in identity.READ_ALONE | identity.VOLATILE
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        flat = flat_config({**self.content, "choices": self.groups}, {})
+        content = {name: value for name, value in self.content.items() if self._counts(name)}
+        flat = flat_config({**content, "choices": self.groups}, {})
         if flat.get("batch_size") != f"b{(size := flat.get('batch_size.size'))}" and size is not None:
             flat["batch_size"] = size
         return {name: as_text(value) for name, value in flat.items() if value is not None or "seed" not in name}
