@@ -11,7 +11,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ssl_bench.papers import measurements, reduced
 from ssl_bench.papers.cell_runs import Results, value
@@ -56,12 +55,17 @@ class Filled:
         return mean(self.values)
 
     @property
+    def difference(self) -> float | None:
+        """The mean less the paper's number; None if one is missing."""
+        return None if self.mean is None or self.cell.paper is None else self.mean - self.cell.paper
+
+    @property
     def texts(self) -> dict[str, str]:
         """The numbers that the cell has, by name, as text: measured ones as ``mean ± std (n)``."""
         digits = 2 if is_accuracy(self.cell.metric) else 3
         texts = {"paper": self.cell.reported, "ours": _spread(self.values, digits)}
-        if self.mean is not None and self.cell.paper is not None:
-            texts["difference"] = f"{self.mean - self.cell.paper:+.{digits}f}"
+        if self.difference is not None:
+            texts["difference"] = f"{self.difference:+.{digits}f}"
         texts |= {"project": _spread(self.measured, digits), "reduced": _spread(self.reduced, digits)}
         return {name: text for name, text in texts.items() if text}
 
@@ -106,30 +110,6 @@ def _remarks(cell: Cell, runs: Sequence[Run]) -> list[str]:
 def _values(cell: Cell, own_runs: Sequence[Run]) -> list[float]:
     numbers = (value(run, cell.metric) for run in own_runs)
     return [number for number in numbers if number is not None]
-
-
-def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
-    """A table as plain data: numbers as papers print them (accuracies in percent), None for a missing number.
-
-    ``mean``, ``std`` and ``n`` are ours; those of the project begin with ``project``.
-    """
-    cells = [
-        {
-            "row": each.cell.label,
-            "column": each.cell.column,
-            "metric": each.cell.metric,
-            "paper": each.cell.paper,
-            "mean": each.mean,
-            "std": deviation(each.values),
-            "n": len(each.values),
-            "note": "; ".join([*each.notes, *each.remarks.get("ours", ())]) or None,
-            "project": mean(each.measured),
-            "project_std": deviation(each.measured),
-            "project_n": len(each.measured),
-        }
-        for each in filled
-    ]
-    return {"table": table.name, "cells": cells}
 
 
 def _spread(values: Sequence[float], digits: int) -> str:

@@ -281,7 +281,7 @@ def shares(found: Sequence[Arm]) -> list[tuple[str, float, float, float]]:
     keys = [" or ".join(dict.fromkeys(names)) for names in zip(*(of[0].keys for of in rows), strict=True)]
     names = ["rows", "columns", *keys]
     effects, free = _effects(y), y.size - 1 - sum(_degrees(y))
-    if free < 1:
+    if free < 1 or y.min() == y.max():
         return []
     noise = y - y.mean() - sum(effects)
     drawn = np.random.default_rng(0).choice(noise.ravel() * math.sqrt(y.size / free), (DRAWS, *y.shape))

@@ -23,7 +23,7 @@ from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.results import mixed
 from ssl_bench.results import metrics, statistics
 from ssl_bench.results.differing import Value, differing
-from ssl_bench.results.printing import Sheet, SheetEntry, printed
+from ssl_bench.results.printing import Sheet, SheetEntry
 from ssl_bench.results.runs import Run
 from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.results.select import select
@@ -225,12 +225,3 @@ def spread(mean: float | None, std: float | None, count: int, digits: int) -> st
         return ""
     form = f".{digits}f" if mean == 0 or float(f"{mean:.{digits}f}") else f".{digits}g"
     return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({count})"
-
-
-def text_of(sheets: Sequence[Sheet], form: str) -> str:
-    """Several sheets in one form: as CSV one table, as JSON one list."""
-    if form == "csv" and len(sheets) > 1:
-        return printed(replace(sheets[0], records=[each for sheet in sheets for each in sheet.records or ()]), form)
-    if form == "json" and len(sheets) > 1:
-        return json.dumps([sheet.data for sheet in sheets], indent=2) + "\n"
-    return "\n".join(printed(sheet, form) for sheet in sheets)
