@@ -99,7 +99,7 @@ def _short(commit: str) -> str:
 
 def _changed(claim: PaperClaim, commits: Sequence[str]) -> str:
     """The first of the commits at which a claim had other criteria; empty without one. Says which ones are not here."""
-    path = tables.directory() / f"{claim.paper}.yaml"
+    path = claim.source
     for commit in commits:
         command = ["git", "-C", str(path.parent), "show", f"{commit.rstrip('+')}:./{path.name}"]
         shown = subprocess.run(command, capture_output=True, text=True)

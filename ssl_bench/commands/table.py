@@ -27,6 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rows", metavar="KEY", help="of runs: a table with a row for each value, such as loss")
     parser.add_argument("--columns", metavar="KEY", help="of runs: a column for each value, such as batch_size")
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
+    parser.add_config_dir()
     parser.add_argument("--wandb", action="store_true", help="also store the table as an artifact in Weights & Biases")
     parser.epilog = f"{NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
@@ -36,17 +37,19 @@ def main(arguments: Sequence[str]) -> int:
         pivots = arrange(runs_where(outputs, options.overrides), options.rows, options.columns, options.metric)
         print(text_of([pivot.sheet() for pivot in pivots], options.format), end="")
         return 0
-    selection = Selection.read(options.names, options.all, options.overrides)
+    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     selection.check_reading()
     if options.claims:
-        claims = verdicts.named(selection.names)
-        results = Results(selection.outputs, [cell for claim in claims for cell in claim.cells], show_progress)
+        claims = verdicts.named(selection.names, selection.papers)
+        cells = [cell for claim in claims for cell in claim.cells]
+        results = Results(selection.outputs, cells, show_progress, selection.folder)
         judged = [verdicts.judge(claim, results) for claim in claims]
         print(printed(verdicts.sheet(judged, options.format == "rich"), options.format), end="")
         return 0
     selected = [(table, selection.cells(table)) for table in selection.tables()]
-    results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
-    made = {table.name: whole(table, fill(table, cells, results), results, table.name) for table, cells in selected}
+    every = [cell for _, cells in selected for cell in cells]
+    results = Results(selection.outputs, every, show_progress, selection.folder)
+    made = {t.name: whole(t, fill(t, cells, results), results, selection.call(t)) for t, cells in selected}
     print(text_of([*made.values()], options.format), end="", flush=True)
     if options.wandb:
         from ssl_bench.record.wandb import log_table

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import ConfigError
@@ -135,6 +136,7 @@ class Table:
             reference.
         gap: that raw pixels and the network at initialisation must lie below the reference; 0 asks for nothing.
         error: of all verdicts of the comparison together.
+        source: its file.
     """
 
     name: str
@@ -151,6 +153,7 @@ class Table:
     relative: bool
     gap: float
     error: float
+    source: Path
 
     @property
     def paper(self) -> str:

@@ -13,6 +13,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ssl_bench.config.build import near
@@ -24,26 +25,26 @@ Settings = tuple[tuple[str, str], ...]  # the overrides of one run, as sorted pa
 Block = dict[str, list[str]]  # the values of each key; every combination of them is a run
 
 
-def names() -> list[str]:
-    """Names of all experiments, such as ``dcl/fig3a``."""
-    return [name for paper in tables.papers() for name in _of_paper(tables.load(paper))]
+def names(own: Path | None = None) -> list[str]:
+    """Names of all experiments, such as ``dcl/fig3a``; ``own`` is a folder of further papers."""
+    return [name for paper in tables.papers(own) for name in _of_paper(tables.load(paper, own))]
 
 
-def content(name: str) -> dict[str, Any] | None:
+def content(name: str, own: Path | None = None) -> dict[str, Any] | None:
     """An experiment as Hydra's configuration; None if there is none of that name."""
     paper = name.partition("/")[0]
-    return _of_paper(tables.load(paper)).get(name) if paper in tables.papers() else None
+    return _of_paper(tables.load(paper, own)).get(name) if paper in tables.papers(own) else None
 
 
-def no_experiment(name: str) -> str:
+def no_experiment(name: str, own: Path | None = None) -> str:
     """Why there is no experiment of that name, and which to take."""
-    every = names()
+    every = names(own)
     if grids := [other for other in every if re.fullmatch(rf"{re.escape(name)}[a-z]?(_.*)?", other)]:
         return f"{name} is several grids: set it to one of {', '.join(grids)}; `ssl-bench reproduce {name}` trains all"
-    if name in {table.name for table in tables.every()}:
+    if name in {table.name for table in tables.every(own)}:
         return f"{name} has no grid of its own: train it by `ssl-bench reproduce {name}`"
     of_paper = [other for other in every if other.startswith(f"{name.partition('/')[0]}/")]
-    known = of_paper or [f"{paper}/<table>" for paper in tables.papers()]
+    known = of_paper or [f"{paper}/<table>" for paper in tables.papers(own)]
     return f"there is no such option{near(name, of_paper or every)}; set experiment to one of {', '.join(known)}"
 
 

@@ -51,7 +51,11 @@ def arrange(table: Table, filled: Sequence[Filled], below: Sequence[str] = ()) -
                 row.append(SheetEntry(text, sheet.numbers(notes), (name, label, column) in best))
             sheet.rows.append(row)
     numbers = [_record(each, best) for each in filled]
-    fits = [{"row": e.cell.row, "column": e.cell.column, **e.texts} for e in shown if isinstance(e, surface.Printed)]
+    fits = [
+        {"row": each.cell.row, "column": each.cell.column} | {f"fit: {name}": text for name, text in each.texts.items()}
+        for each in shown
+        if isinstance(each, surface.Printed)
+    ]
     sheet.records = [{"table": table.name, **each} for each in (*numbers, *fits)]
     sheet.data = {"table": table.name, "title": table.title, "cite": table.cite, "cells": numbers, "below": sheet.below}
     sheet.data |= surface.record(table, filled) if table.design else {}

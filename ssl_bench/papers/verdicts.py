@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import ConfigError
@@ -98,15 +99,15 @@ def judge(claim: PaperClaim, results: Results) -> Judged:
     return Judged(claim, findings, source, verdict(findings))
 
 
-def named(names: Sequence[str]) -> list[PaperClaim]:
-    """The claims of the named papers, or of all.
+def named(names: Sequence[str], own: Path | None = None) -> list[PaperClaim]:
+    """The claims of the named papers and files, or of all papers, with those in a folder of one's ``own``.
 
     Raises:
         ConfigError: there is no such paper.
     """
-    if unknown := sorted(set(names) - set(tables.papers())):
-        raise ConfigError(f"--claims: there is no paper {unknown[0]!r}: name {', '.join(tables.papers())}, or none")
-    return [claim for paper in names or tables.papers() for claim in tables.claims(paper)]
+    if part := [name for name in names if tables.path_of(name, own)[1]]:
+        raise ConfigError(f"--claims: {part[0]}: name a paper, {', '.join(tables.papers(own))}, or a file, or none")
+    return [claim for paper in names or tables.papers(own) for claim in tables.claims(paper, own)]
 
 
 def _mean(finding: Tested) -> str:
