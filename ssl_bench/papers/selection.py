@@ -15,8 +15,8 @@ from ssl_bench.files import given_path
 from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, Table
 
-HELP = """TABLE is such as dcl/table1; dcl/fig3 is all panels of a figure, and a paper with --all is all of its tables. So
-is FILE.yaml, a file of your own; FILE.yaml/table1 is one of them, and --config-dir DIR adds the papers in DIR/papers.
+HELP = """TABLE is such as dcl/table1; dcl/fig3 is all panels of a figure, and a paper with --all is all of its tables.
+FILE.yaml is all tables of a file of your own, FILE.yaml/table1 is one; --config-dir DIR adds the papers in DIR/papers.
 row=NAME and col=NAME select rows and columns: by the exact name, by a pattern ('CIFAR-10*'), or by words of the name
 (row=DCL: "CIFAR-10 DCL", but not "DCLW")."""
 

@@ -182,7 +182,8 @@ def parse(text: str, path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, .
         data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    _check_keys(data, PAPER_KEYS, str(path), ("paper", "cite", *([] if (data or {}).get("claims") else ["tables"])))
+    _check_keys(data, PAPER_KEYS, str(path), ("paper", "cite"))
+    _check_keys(data, PAPER_KEYS, str(path), () if data.get("claims") else ("tables",))
     require(data["paper"] == path.stem, f"{path}: paper", data["paper"], f"{path.stem}, as the file is called")
     nodes = [{str(key): node for key, node in (data.get(part) or {}).items()} for part in ("tables", "claims")]
     for name in (path.stem, *nodes[0], *nodes[1]):
@@ -368,7 +369,7 @@ def _row(
     command = table.get("command", "train")
     one_of(f"{name}.command", command, COMMANDS)
     metrics = row.get("metrics") or ({"": row["metric"]} if "metric" in row else table.get("metrics"))
-    metrics = metrics or {"": table.get("metric", "")}
+    metrics = metrics or {"": table.get("metric") or ""}
     over, compared = _over(where, row, table), table.get("compare") or {}
     equals = row.get("placebo", False)
     equals = compared.get("to", "") if equals is True else equals or ""

@@ -271,9 +271,9 @@ def test_statistics_pair_the_cells_of_a_seed(write: Any) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"criteria": None}, "mine/better: a claim needs criteria"),
+        ({"criteria": None}, "mine/better: set criteria to a list of criteria"),
         ({"rows": {"DCL": {"values": [1.0, 2.0]}}}, "a claim has no values of the paper: name their table in beside"),
-        ({"seeds_because": None}, "mine/better: a claim needs seeds_because"),
+        ({"seeds_because": None}, "mine/better: set seeds_because to a text"),
         ({"kind": "guess"}, "mine/better.kind=guess: set mine/better.kind to one of exact, trend, comparison"),
         ({"kind": "equivalence"}, "mine/better: kind=equivalence: set within in each of its criteria"),
         ({"theory": {"limit": [1.0]}}, "mine/better: theory limit: set a number for each column, or row if it is one"),
@@ -556,7 +556,7 @@ def test_claims_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert [claim.name for claim in tables.find("dcl/claims")] == [c.name for c in CLAIMS if c.paper == "dcl"]
     assert tables.find("dcl/multiplier") == [CLAIMS[0]] and CLAIMS[0] not in tables.load("dcl")
     assert table.main(["--claims", "nobody"]) == 2
-    assert "--claims: there is no paper 'nobody': name dcl, eqco" in capsys.readouterr().err
+    assert "there is no paper 'nobody': set it to one of dcl, eqco" in capsys.readouterr().err
     assert cli.READERS  # table needs no torch
 
 
