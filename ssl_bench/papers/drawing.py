@@ -61,7 +61,7 @@ def panels(table: Table, filled: Sequence[Filled], results: Results) -> Iterator
         selection = Selection.of(table.beside)
         for other in selection.tables():
             cells = [cell for cell in selection.cells(other) if cell.paper is not None]
-            yield from panels(other, fill(other, cells, results), results)
+            yield from panels(other, fill(other, cells, results), results) if cells else ()
 
 
 def _wrapped(text: str, width: int = 60) -> str:

@@ -83,8 +83,9 @@ def test_what_is_empty_is_named_in_a_command_to_paste(folder: Path, capsys: Outp
 
 
 def test_committed_numbers_and_claims_stand_beside_the_file(folder: Path, capsys: Output) -> None:
-    known = content(columns={"DCL": {"set": ["loss=dcl"], "x": 2}}, rows={"digits": []})
-    known["claims"] = {"better": {**known["tables"]["table1"], **CLAIM, "beside": "mine/table1 row=digits"}}
+    known = content(columns={"DCL": {"set": ["loss=dcl"], "x": 2}}, rows={"digits": {"values": [50]}})
+    claim = {**known["tables"]["table1"], **CLAIM, "rows": {"digits": []}, "beside": "mine/table1 row=digits"}
+    known["claims"] = {"better": claim}
     Path("a b").mkdir()
     Path("a b/mine.yaml").write_text(yaml.safe_dump(known))
     assert table.main(["--claims", "a b/mine.yaml", "--format", "csv"]) == 0
@@ -99,7 +100,7 @@ def test_committed_numbers_and_claims_stand_beside_the_file(folder: Path, capsys
     place = {"row": cell.label, "column": cell.column, "metric": cell.metric, "seed": 0, "value": 12.5}
     Path("a b/measured/mine_table1.json").write_text(json.dumps({"cells": [place]}))
     assert table.main(["a b/mine.yaml", "--format", "md"]) == 0
-    assert "| digits | project | 12.50 (1) |" in capsys.readouterr().out
+    assert "|  | project | 12.50 (1) |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [table.main, figure.main, reproduce.main, replicate.main])
