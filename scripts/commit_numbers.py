@@ -27,10 +27,11 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim
 from ssl_bench.papers.drawing import draw, panels
-from ssl_bench.papers.fill import Filled, fill, spread
+from ssl_bench.papers.fill import Filled, fill
 from ssl_bench.papers.selection import Selection
 from ssl_bench.papers.sheets import arrange
 from ssl_bench.record import results as finished_run
+from ssl_bench.results.arrange import spread
 from ssl_bench.results.printing import markdown
 
 VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")

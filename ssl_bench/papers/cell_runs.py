@@ -15,8 +15,9 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import recipe_id
-from ssl_bench.papers.cells import Cell, Metric, is_accuracy
+from ssl_bench.papers.cells import Cell, Metric
 from ssl_bench.record import evaluations, hits, results
+from ssl_bench.results import metrics
 from ssl_bench.results.follow import Mark, find_mark, finite
 from ssl_bench.results.runs import Run, finished
 
@@ -35,7 +36,7 @@ def value(run: Run, metric: str) -> float | None:
     if number is None:
         path = str(run.folder / "metrics.jsonl")
         number = _chosen(wanted, _recorded(path, find_mark(path), wanted.name))
-    return None if number is None else float(number) * (100 if is_accuracy(wanted.name) else 1)
+    return None if number is None else float(number) * metrics.metric(wanted.name, run).scale
 
 
 Recorded = list[tuple[float, float]]  # epoch, NaN if a row has none, and value; in the order of the training

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import ConfigError
+from ssl_bench.record import units
+from ssl_bench.results.differing import varying
 
 RAW = "raw pixels"
 BASELINES = {RAW: "_raw", "random initialisation": "_init"}  # rows, and their mark in the name of a metric
@@ -102,6 +104,11 @@ class Cell:
         return text + "0" if text.endswith(".") else text
 
     @property
+    def share(self) -> bool:
+        """Whether the metric is a share, by its name: in percent in papers."""
+        return units.metric(Metric.read(self.metric).name, None, None).unit == "share"
+
+    @property
     def unavailable(self) -> str:
         """Why no run of this package can fill the cell; empty if one can."""
         return f"needs {self.missing}" if self.missing else "nothing to run" if self.command == "none" else ""
@@ -180,14 +187,8 @@ class Table:
     @cached_property
     def varying(self) -> set[str]:
         """The settings in which available cells differ, without those of the optimiser and of the evaluation."""
-        available = [cell.settings for cell in self.cells if cell.available]
-        keys = {key for settings in available for key in settings}
-        return {
-            key
-            for key in keys
-            if key.split(".")[0] not in ("optimizer", "evaluate", "name")
-            and len({settings.get(key) for settings in available}) > 1
-        }
+        keys = {key for row in varying([cell.settings for cell in self.cells if cell.available]) for key in row}
+        return {key for key in keys if key.split(".")[0] not in ("optimizer", "evaluate", "name")}
 
     def rows(self) -> list[str]:
         """Names of the rows, in order."""
@@ -196,11 +197,6 @@ class Table:
     def columns(self) -> list[str]:
         """Names of the columns, in order."""
         return list(dict.fromkeys(cell.column for cell in self.cells))
-
-
-def is_accuracy(metric: str) -> bool:
-    """Whether a metric is an accuracy: a share in runs, a percentage in papers."""
-    return "top1" in metric or "top5" in metric
 
 
 def flat(overrides: Any) -> list[str]:

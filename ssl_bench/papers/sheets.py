@@ -17,8 +17,9 @@ from ssl_bench.papers import comparison, measurements, surface, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
-from ssl_bench.papers.fill import Filled, deviation, mean
+from ssl_bench.papers.fill import Filled
 from ssl_bench.results.printing import Sheet, SheetEntry, plain
+from ssl_bench.results.statistics import deviation, mean
 
 NUMBERS = ("paper", "ours", *surface.LINES, "project", "reduced")
 Best = set[tuple[str, str, str]]  # names of a number, its row and its column

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 from ssl_bench.papers.cells import Cell, Table
-from ssl_bench.papers.fill import Filled, mean
+from ssl_bench.papers.fill import Filled
 from ssl_bench.papers.tables import SOBOL
+from ssl_bench.results.statistics import mean
 
 CLIFF = 6.0  # points of accuracy
 FEWEST = 6  # points of a row and column that are fitted

@@ -29,6 +29,7 @@ from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import Selection
 from ssl_bench.report import filled as report
 from ssl_bench.results.printing import FORMS, printed
+from ssl_bench.results.statistics import half_width
 from tests.conftest import SMALL
 from tests.papers.conftest import cell_run_id, composed
 
@@ -101,7 +102,7 @@ def test_interval_and_p_are_those_of_scipys_t_test(write: Any) -> None:
     assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
     edge = finding(write, numbers, found.p, above=0.2)  # at the error p the interval ends at the limit
     assert edge.low == pytest.approx(0.2, abs=1e-12)
-    assert math.isnan(claims.half_width([2.0])) and finding(write, [], above=0).p == 1
+    assert math.isnan(half_width([2.0])) and finding(write, [], above=0).p == 1
 
 
 @pytest.mark.parametrize(
