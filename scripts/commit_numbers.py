@@ -27,10 +27,12 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim
 from ssl_bench.papers.drawing import draw, panels
-from ssl_bench.papers.fill import Filled, fill, spread
-from ssl_bench.papers.formats import markdown
+from ssl_bench.papers.fill import Filled, fill
 from ssl_bench.papers.selection import Selection
+from ssl_bench.papers.sheets import arrange
 from ssl_bench.record import results as finished_run
+from ssl_bench.results.arrange import spread
+from ssl_bench.results.printing import markdown
 
 VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")
 PLACE = {"row", "column", "metric", "value", "seed", "run_id", "seconds"}  # of a committed number
@@ -102,7 +104,7 @@ def _short(commit: str) -> str:
 
 def _changed(claim: PaperClaim, commits: Sequence[str]) -> str:
     """The first of the commits at which a claim had other criteria; empty without one. Says which ones are not here."""
-    path = tables.directory() / f"{claim.paper}.yaml"
+    path = claim.source
     for commit in commits:
         command = ["git", "-C", str(path.parent), "show", f"{commit.rstrip('+')}:./{path.name}"]
         shown = subprocess.run(command, capture_output=True, text=True)
@@ -177,7 +179,9 @@ def measured() -> list[Table]:
 
 def page() -> str:
     """The page in Markdown."""
-    return "\n".join([f"{HEAD}## Claims\n\n{verdicts.formatted('md', judged())}", *map(_section, measured())])
+    return "\n".join(
+        [f"{HEAD}## Claims\n\n{markdown(verdicts.sheet(judged(), brief=False))}", *map(_section, measured())]
+    )
 
 
 def judged() -> list[verdicts.Judged]:
@@ -226,7 +230,7 @@ def _section(table: Table) -> str:
         parts.append(f"![{table.title}]({measurements.path_of(table).stem}.png)")
     if not any(measurements.values(table, cell) for cell in table.cells):
         return "\n\n".join([*parts, measurements.errata(table)]) + "\n"
-    parts += [markdown(table, _known(table)).rstrip(), *_further(content["cells"])]
+    parts += [markdown(arrange(table, _known(table))).rstrip(), *_further(content["cells"])]
     parts += ["\n".join(compared)] if (compared := comparison.lines(table, _none())) else []
     hours = content["seconds"] / 3600
     time = f"{hours:.1f} hours" if hours >= 1 else f"{content['seconds'] / 60:.0f} minutes"

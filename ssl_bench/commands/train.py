@@ -12,7 +12,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ssl_bench import __version__
@@ -69,7 +68,7 @@ def carry_out(
     Returns:
         The exit code, the runs, and how those ended that were started, by their numbers.
     """
-    experiments.register()
+    experiments.register(words.config_dir)
     with compose.opened():
         asked = Asked.of(words.overrides, primary, words.config_dir, words.multirun)
         if words.help or words.cfg:
@@ -203,7 +202,7 @@ def read(arguments: Sequence[str], primary: str = "train") -> Any:
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--package", "-p")
-    parser.add_argument("--config-dir", "-cd", type=Path)
+    parser.add_config_dir()
     parser.add_argument("words", nargs="*")
     for flags, instead in NO_MORE.items():
         if {*flags} & {word.partition("=")[0] for word in arguments}:
@@ -216,8 +215,6 @@ def read(arguments: Sequence[str], primary: str = "train") -> Any:
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
     if options.cfg is None and (options.resolve or options.package):
         raise ConfigError("--resolve and --package are part of --cfg: add --cfg job")
-    if options.config_dir and not options.config_dir.is_dir():
-        raise ConfigError(f"config directory {options.config_dir} not found: name a folder with options")
     under_torchrun()  # or refused, before anything is composed
     options.skip = impossible.taken_skip(options.overrides)
     options.folders = ["--config-dir", str(options.config_dir)] if options.config_dir else []

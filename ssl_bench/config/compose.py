@@ -319,9 +319,9 @@ class Composer:
 
 
 @cache
-def composer() -> Composer:
-    """The composer of this process."""
-    return Composer()
+def composer(folder: Path | None) -> Composer:
+    """The composer of this process, with the options of a folder."""
+    return Composer(folder)
 
 
 @cache

@@ -14,7 +14,6 @@ from typing import Any, TypedDict
 import numpy as np
 
 from ssl_bench import files
-from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, Table
 
 
@@ -46,7 +45,7 @@ class Measured(TypedDict, total=False):
 
 def path_of(table: Table) -> Path:
     """The file of a table, which need not exist."""
-    return tables.directory() / "measured" / f"{table.name.replace('/', '_')}.json"
+    return table.source.parent / "measured" / f"{table.name.replace('/', '_')}.json"
 
 
 def read(table: Table) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from ssl_bench.evaluate.metric import Metric
+from ssl_bench.evaluate.metric import Metric, heading
 from ssl_bench.record import evaluations, units
 from ssl_bench.record.results import mixed, read
 
@@ -140,7 +140,7 @@ def short(folder: Path, config: Mapping[str, Any]) -> str:
         metrics = evaluations.of(evaluations.entries(results), config)
         told = results.get("units"), config.get("evaluate")
         main = {name: units.metric(name, *told).text(metrics[name]) for name in units.main(metrics, *told)}
-        numbers = [f"{name.removesuffix('/top1')} {text}" for name, text in main.items()]
+        numbers = [f"{heading(name)} {text}" for name, text in main.items()]
     return "  ".join([*numbers, f"{results['seconds']:.0f} s"])
 
 

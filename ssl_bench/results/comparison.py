@@ -316,16 +316,12 @@ def _decide(found: Sequence[tuple[Cell, statistics.Estimate | None]], metric: Me
     asked = [(cell, estimate) for cell, estimate in found if estimate is not None]
     if not asked:
         return
-    differs = statistics.holm(np.array([float(each.differs()) for _, each in asked]), len(asked))
-    equals = np.zeros(len(asked), dtype=bool)
-    if margin is not None:
-        equals = statistics.holm(np.array([float(each.exceeds(margin)) for _, each in asked]), len(asked))
-    up, down = ("higher", "lower") if not metric.sign else ("better", "worse")[:: metric.sign]
-    for (cell, estimate), differ, equal in zip(asked, differs, equals, strict=True):
-        words = [up if cell.difference > 0 else down] * bool(differ)
-        words += [f"no difference larger than {margin:g}"] if margin is not None and equal else []
-        cell.verdict = ", ".join(words) or "undecided"
-        if not words:
+    up, down = ("better", "worse")[:: metric.sign] if metric.sign else ("higher", "lower")
+    together = statistics.stacked([each for _, each in asked])
+    words = statistics.decided(together, margin, len(asked), up=up, down=down)
+    for (cell, estimate), told in zip(asked, words, strict=True):
+        cell.verdict = told or "undecided"
+        if not told:
             cell.more = statistics.seeds_to_decide(estimate, cell.n, margin, statistics.ERROR / len(asked))
 
 

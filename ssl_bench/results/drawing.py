@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE
 from ssl_bench.results.arrange import Pivot, text_of_value
+from ssl_bench.results.statistics import half_width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +45,7 @@ def _lines(axis: Any, pivot: Pivot) -> None:
         means = [fmean(place.values) for _, place in known]
         look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "capsize": 3}
         label = f"{pivot.names[0]}={text_of_value(row)}" if pivot.names[0] else None
-        halves = [place.half or 0.0 for _, place in known]
+        halves = [half_width(place.values) if len(place.values) > 1 else 0.0 for _, place in known]
         axis.errorbar([at for at, _ in known], means, halves, **look, linestyle=DASHES[i % len(DASHES)], label=label)
     if log:
         axis.set_xscale("log", base=2)

@@ -11,6 +11,7 @@ import pytest
 from ssl_bench.commands import figure, table
 from ssl_bench.config.identity import run_id
 from ssl_bench.results.arrange import arrange, runs_where
+from ssl_bench.results.statistics import half_width
 from tests.papers.conftest import composed
 
 Output = pytest.CaptureFixture[str]
@@ -59,7 +60,8 @@ def test_what_else_varies_makes_a_table_each_and_is_never_averaged_over(grid: No
 
 def test_the_interval_is_that_of_students_t(grid: None) -> None:
     (pivot,) = arrange(runs_where(Path("outputs"), ["name=grid"]), "loss", "batch_size", "knn/top1")
-    assert pivot.places["dcl", 32].half == pytest.approx(4.302652729911275 * 2 / 3**0.5)  # 2 degrees of freedom
+    t = 4.302652729911275  # of 2 degrees of freedom
+    assert half_width(pivot.places["dcl", 32].values) == pytest.approx(t * 2 / 3**0.5)
 
 
 @pytest.mark.parametrize(
