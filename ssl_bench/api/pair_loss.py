@@ -198,7 +198,7 @@ class PairLoss(nn.Module):
             stats = diagnose(contrast, tau, self.loss) if return_stats else {}
             if self.training and torch.is_grad_enabled():
                 for part in (negatives, positives):
-                    part.update(e.detach())
+                    part.update(e.detach(), float(progress or 0))
                 self._advance(e, contrast, tau)
         value = {"mean": values.mean, "sum": values.sum, "none": lambda: values}[self.reduction]()
         return (value, stats) if return_stats else value

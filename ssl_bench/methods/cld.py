@@ -190,12 +190,10 @@ class MoCoCLD(Method):
         return StepResult(loss + term, values | (term_values if diagnostics else {}), kept)
 
     @torch.no_grad()
-    def remember(self, kept: Embedded) -> None:
-        self.queue.update(kept)
-
-    def advance(self, progress: float) -> None:
-        self.moco.after_step(progress)
-        super().advance(progress)
+    def update(self, kept: Embedded, progress: float) -> None:
+        self.queue.update(kept, progress)
+        self.moco.update(kept, progress)
+        super().update(kept, progress)
 
     def facts(self, images: int) -> dict[str, Any]:
         self.cld.check(images)

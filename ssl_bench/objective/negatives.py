@@ -48,8 +48,8 @@ class Negatives(nn.Module, ABC):
         """The contrast with the chosen negatives only."""
         return contrast
 
-    def update(self, e: Embedded) -> None:
-        """Keep what later batches need; called once after each step, without gradient."""
+    def update(self, e: Embedded, progress: float) -> None:
+        """Keep what later batches need; called once after each optimiser step, without gradient."""
 
 
 class InBatch(Negatives):
@@ -196,7 +196,7 @@ class Queue(Negatives):
     def bank(self, e: Embedded) -> Bank:
         return Bank(self.keys, None)
 
-    def update(self, e: Embedded) -> None:
+    def update(self, e: Embedded, progress: float) -> None:
         fresh = gather(e.keys.detach(), dim=1).flatten(0, 1)  # [V N, D]
         if self.k < len(fresh):
             drawn = without_replacement(1, len(fresh), self.k, self.draws.generator(fresh.device))
@@ -247,7 +247,7 @@ class MemoryBank(Negatives):
         assert isinstance(pool, Pool) and pool.image_ids is not None
         return _chosen(contrast, self.k, self.others, [pool.image_ids[0]], self.draws)
 
-    def update(self, e: Embedded) -> None:
+    def update(self, e: Embedded, progress: float) -> None:
         self.memory.update(e.ids, e.keys)
 
 

@@ -31,8 +31,8 @@ class Positives(nn.Module, ABC):
         """The anchors with the positives of choice. The negatives are keys of ``e`` itself."""
         raise NotImplementedError
 
-    def update(self, e: Embedded) -> None:
-        """Keep what later batches need; called once after each step, without gradient."""
+    def update(self, e: Embedded, progress: float) -> None:
+        """Keep what later batches need; called once after each optimiser step, without gradient."""
 
 
 class OtherView(Positives):
@@ -73,8 +73,8 @@ class NearestKey(Positives):
         nearest = products(e.p.detach(), self.queue.keys).argmax(-1)  # [V, B]
         return replace(e, p=self.queue.keys[nearest])
 
-    def update(self, e: Embedded) -> None:
-        self.queue.update(e)
+    def update(self, e: Embedded, progress: float) -> None:
+        self.queue.update(e, progress)
 
 
 class SameLabel(Positives):

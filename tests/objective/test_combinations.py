@@ -180,7 +180,7 @@ def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pyt
                     assert p.grad is not None and p.grad.isfinite().all(), (chosen, name)
             assert any(p.grad.any() for p in method.parameters() if p.grad is not None), chosen
             optimizer.step()
-            method.after_step(step / 3, kept)
+            method.update(kept, step / 3)
     print(framework, dict(counts))
     assert own_objective or counts[None] > sum(counts.values()) / 3
 
@@ -253,7 +253,7 @@ def trained(method: Contrastive, steps: int = 6) -> Tensor:
         loss, _, kept = network(batch, 0.0)
         loss.backward()
         optimizer.step()
-        method.after_step(0.0, kept)
+        method.update(kept, 0.0)
     return weights(method)
 
 
@@ -313,7 +313,7 @@ def _chunked(method: Contrastive, chunk: int) -> Tensor:
         )
         average_gradients(method)
         optimizer.step()
-        method.after_step(0.0, chunks.kept)
+        method.update(chunks.kept, 0.0)
     return weights(method)
 
 

@@ -124,7 +124,7 @@ def _bank() -> Tensor:
     for step in range(4):
         ids, fresh = batch(step)
         p = fresh[:, local_rows()]
-        negatives.update(Embedded(p, p, p, ids[local_rows()]))
+        negatives.update(Embedded(p, p, p, ids[local_rows()]), 0.0)
     return negatives.memory.vectors
 
 

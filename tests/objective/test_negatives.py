@@ -254,7 +254,7 @@ def test_the_queue_holds_the_last_k_keys_first_in_first_out(k: int, views: int, 
         torch.testing.assert_close(bank.keys.norm(dim=1), torch.ones(k, dtype=torch.float64))
         # The oldest key is in the place of the next one.
         assert torch.equal(bank.keys.roll(-int(queue.place), 0), torch.stack(list(expected)))
-        queue.update(e)
+        queue.update(e, 0.0)
         expected.extend(e.p.detach().flatten(0, 1))
     assert queue.count(images) == k and not queue.keys.requires_grad
 
@@ -271,7 +271,7 @@ def test_a_queue_and_a_memory_start_with_random_unit_vectors(start: Callable[[in
 def test_a_queue_smaller_than_a_batch_is_k_different_keys_of_the_batch_before(k: int, views: int, images: int) -> None:
     queue, chosen = Queue(k, 4, 0).double(), set()
     for e in batches(20, views, images):
-        queue.update(e)
+        queue.update(e, 0.0)
         same = (queue.keys[:, None] == e.p.flatten(0, 1)).all(-1)  # [k, V images]
         assert same.sum(1).tolist() == [1] * k and int(same.any(0).sum()) == k
         chosen.add(tuple(same.int().argmax(1).sort().values.tolist()))
@@ -299,7 +299,7 @@ def _state(rows: slice) -> dict[str, Any]:
     for k, views in QUEUES:
         queue = Queue(k, 4, 0).double()
         for e in batches(4, views, GLOBAL, rows):
-            queue.update(e)
+            queue.update(e, 0.0)
             queue.draws.step += 1
         queues.append(queue.keys)
     return {"drawn": drawn, "queues": queues}

@@ -135,7 +135,7 @@ def test_a_step_that_cannot_be_recorded_stays_eager_or_is_refused(
 ) -> None:
     def waiting(self: Training, *args: Any) -> Any:
         found = compute(self, *args)
-        found["tau"].item()
+        found.diagnostics["tau"].item()
         return found
 
     compute: Any = Stepper.compute
