@@ -235,7 +235,7 @@ class Contrastive(Method):
             if "labels" in self.positives.gives:
                 e = replace(e, labels=batch.labels)
             contrast = Contrast.of(self.positives.choose(e), self.negatives.bank(e), self.tiled, self.similarity)
-            contrast = self.negatives.select(contrast)
+            contrast = self.negatives.select(contrast, progress)
             tau = self.loss.temperature(contrast, self.temperature(progress, contrast))
             loss = self.loss(contrast, tau).mean(1)  # [V]
             with torch.no_grad():
@@ -245,6 +245,8 @@ class Contrastive(Method):
                 if diagnostics
                 else {"tau": tau.detach().mean() if tau.ndim else tau.detach()}
             )
+            if diagnostics and self.negatives.varies:
+                values["negatives_per_anchor"] = contrast.count.mean()
         return StepResult(loss.mean() if self.reduction == "mean" else loss.sum(), values, kept)
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ from torch import nn
 
 from ssl_bench.objective.contrast import Embedded
 from ssl_bench.objective.negatives import Queue
+from ssl_bench.objective.temperature import Progress
 from ssl_bench.precision import products
 
 
@@ -31,7 +32,7 @@ class Positives(nn.Module, ABC):
         """The anchors with the positives of choice. The negatives are keys of ``e`` itself."""
         raise NotImplementedError
 
-    def update(self, e: Embedded, progress: float) -> None:
+    def update(self, e: Embedded, progress: Progress) -> None:
         """Keep what later batches need; called once after each optimiser step, without gradient."""
 
 
@@ -73,7 +74,7 @@ class NearestKey(Positives):
         nearest = products(e.p.detach(), self.queue.keys).argmax(-1)  # [V, B]
         return replace(e, p=self.queue.keys[nearest])
 
-    def update(self, e: Embedded, progress: float) -> None:
+    def update(self, e: Embedded, progress: Progress) -> None:
         self.queue.update(e, progress)
 
 

@@ -1,8 +1,9 @@
 """A whole step as one CUDA graph: the GPU gets one launch from the host instead of a thousand.
 
-Recorded is :meth:`ssl_bench.training.step.Stepper.compute`; queues, memories and momentum networks follow it eagerly. What changes from step to step reaches it through tensors:
+Recorded is :meth:`ssl_bench.training.step.Stepper.compute`. What changes from step to step reaches it through tensors:
 the ids of the images, the random numbers of their views, the learning rate, the progress of the training, and the
-seeds of the generators that the objective draws from. The first steps and those that record diagnostics stay eager.
+seeds of the generators that the objective draws from. What follows the optimiser's step, the method's update, is eager,
+and so are the first steps and those that record diagnostics.
 
 Before a recording is used, replays are compared with eager steps, at other numbers than the recorded ones: what the
 recording has kept of the host, a learning rate or a random draw, shows as a difference.

@@ -38,7 +38,7 @@ def numbered(images: int, views: int = 2) -> Embedded:
 
 def keys_of(negatives: Negatives, e: Embedded, tiled: bool | None = None) -> list[list[list[int]]]:
     """[V][B] numbers of the keys that the anchor is contrasted with."""
-    contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled))
+    contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled), 0.0)
     assert isinstance(contrast.candidates, Keyed)
     cosines, valid = contrast.candidates.cosines(e.q)
     valid = torch.ones_like(cosines, dtype=torch.bool) if valid is None else valid.expand(cosines.shape)
@@ -88,7 +88,7 @@ def test_an_image_that_appears_twice_is_never_its_own_negative() -> None:
 def test_no_negatives() -> None:
     negatives, e = NoNegatives(), numbered(3)
     assert negatives.bank(e) is None  # type: ignore[func-returns-value]
-    contrast = negatives.select(Contrast.of(e, None))
+    contrast = negatives.select(Contrast.of(e, None), 0.0)
     assert not contrast.has_negatives and contrast.count.tolist() == [[0, 0, 0]] and negatives.count(3) == 0
     with pytest.raises(ValueError, match="set negatives to an option"):
         contrast.lse(torch.tensor(1.0))
