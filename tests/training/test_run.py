@@ -1,6 +1,7 @@
 """Whole runs: the files that they write, stops at any moment, and equal results on one and two ranks."""
 
 import json
+import math
 import re
 import signal
 import subprocess
