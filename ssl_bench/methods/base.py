@@ -20,9 +20,10 @@ from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import Negatives
 from ssl_bench.objective.positives import OtherView, Positives
 from ssl_bench.objective.sampling import StepGenerator
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.objective.shards import Shards
 from ssl_bench.objective.similarity import Name
-from ssl_bench.objective.temperature import Progress, Temperature
+from ssl_bench.objective.temperature import Temperature
 
 Norm = Literal["sync", "shuffle", "local"]
 Outputs = dict[str, Tensor]  # each [V, B, ...], so that those of several chunks of a batch can be joined

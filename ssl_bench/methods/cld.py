@@ -33,7 +33,8 @@ from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.losses import InfoNCE
 from ssl_bench.objective.negatives import Queue
-from ssl_bench.objective.temperature import Fixed, Progress
+from ssl_bench.objective.schedule import Progress
+from ssl_bench.objective.temperature import Fixed
 from ssl_bench.precision import products
 
 

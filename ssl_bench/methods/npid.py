@@ -28,8 +28,9 @@ from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.loss import softplus
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.sampling import StepGenerator
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.objective.shards import memory
-from ssl_bench.objective.temperature import Fixed, Progress
+from ssl_bench.objective.temperature import Fixed
 
 
 class Remembering(Encoder):
