@@ -21,47 +21,27 @@ import yaml
 
 from ssl_bench import files
 from ssl_bench.config.build import near, one_of
-from ssl_bench.errors import ConfigError, InvalidValue, reason, require
+from ssl_bench.errors import ConfigError, reason, require
 from ssl_bench.papers.cells import BASELINES, Cell, Metric, Over, Table, flat, merge
 from ssl_bench.papers.claims import KINDS, STATISTICS, Criterion, PaperClaim
+from ssl_bench.papers.keys import (
+    CLAIM_KEYS,
+    CLAIM_NEEDS,
+    COLUMN_KEYS,
+    CRITERION_KEYS,
+    LIMITS,
+    OVERRIDES,
+    PAPER_KEYS,
+    ROW_KEYS,
+    TABLE_KEYS,
+    VALUE_KEYS,
+    as_number,
+    check_keys,
+)
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
 COMMANDS = ("train", "mi", "weight", "none")
-PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
-TABLE_KEYS = {
-    *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing", "command"),
-    *("rows", "columns", "each", "x", "y", "best", "compare", "points", "over"),
-}
-CLAIM_NEEDS = ("claim", "where", "kind", "seeds", "seeds_because", "criteria", "minutes")
-CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "by", "controls", "beside", "theory", "contradicted"}
-CRITERION_KEYS = {"says", "statistic", "of", "minus"}
-LIMITS = {"above", "below", "within"}
-ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
-ROW_KEYS |= {"over", "placebo", "spread", "compared"}
 GAP, ERROR = 10.0, 0.05  # of a comparison that names none
-COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
-VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
-TEXT, NUMBER = (str, "a text, in quotes if it is a number"), (str | float, "a number")  # YAML reads 1e-9 as a text
-MAPPING, OVERRIDES = (dict, "a mapping"), (list, "a list of overrides, such as [loss=dcl]")
-SHAPES: dict[str, tuple[Any, str]] = {  # what the value of a key is, and in words what to set it to
-    **dict.fromkeys(("paper", "title", "cite", "note", "missing", "metric", "y", "label", "command", "best"), TEXT),
-    **dict.fromkeys(("claim", "where", "kind", "seeds_because", "by", "beside", "contradicted", "says"), TEXT),
-    **dict.fromkeys(("provenance", "spread", "statistic"), TEXT),
-    **dict.fromkeys(("gap", "error", "minutes", "is", *sorted(LIMITS)), NUMBER),
-    **dict.fromkeys(("rows", "tables", "claims", "compare", "over", "of", "minus"), MAPPING),
-    **dict.fromkeys(("set", "each"), OVERRIDES),
-    **dict.fromkeys(("criteria", "controls"), (list[dict], "a list of criteria")),
-    **dict.fromkeys(("row", "column", "to"), (str | float, "a name")),
-    **dict.fromkeys(("doubling", "compared"), (bool, "true or false")),
-    "columns": (list[str | float] | dict, "a list of names, or a mapping from names to overrides"),
-    "theory": (dict[str, list | str], "a mapping from names to numbers, or to row"),
-    "metrics": (dict[str, str], "a mapping from names to metrics"),
-    "values": (list | dict[str, list], "a list with a number for each column"),
-    "seeds": (list[int], "a list of integers, such as [0, 1, 2]"),
-    "x": (dict | float, "a mapping with label, in a column to a number"),
-    "margin": (str | float, "a number, or a share such as 10%"),
-    "placebo": (bool | str, "the row that it equals, or to true"),
-}
 # The first points of Sobol's sequence in the square (Sobol 1967), in sixteenths. Each of 16 parts of either axis has
 # one of them, and so has each of 4 x 4 parts of the square; of the first 8, each of 4 x 2; of 4, each of 2 x 2.
 SOBOL = (
@@ -182,8 +162,8 @@ def parse(text: str, path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, .
         data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    _check_keys(data, PAPER_KEYS, str(path), ("paper", "cite"))
-    _check_keys(data, PAPER_KEYS, str(path), () if data.get("claims") else ("tables",))
+    check_keys(data, PAPER_KEYS, str(path), ("paper", "cite"))
+    check_keys(data, PAPER_KEYS, str(path), () if data.get("claims") else ("tables",))
     require(data["paper"] == path.stem, f"{path}: paper", data["paper"], f"{path.stem}, as the file is called")
     nodes = [{str(key): node for key, node in (data.get(part) or {}).items()} for part in ("tables", "claims")]
     for name in (path.stem, *nodes[0], *nodes[1]):
@@ -198,7 +178,7 @@ def parse(text: str, path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, .
 
 def _claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[str, Any]) -> PaperClaim:
     """A claim: a table whose trainings all have ``scale=reduced``, so that they never fill a cell of the paper."""
-    _check_keys(node, CLAIM_KEYS, name, CLAIM_NEEDS)
+    check_keys(node, CLAIM_KEYS, name, CLAIM_NEEDS)
     one_of(f"{name}.kind", node["kind"], KINDS)
     one_of(f"{name}.by", node.get("by", "paper"), ("paper", "ours"))
     ours = node.get("by") == "ours"
@@ -210,7 +190,7 @@ def _claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[str, A
     theory = {
         str(curve): []
         if of == "row"
-        else [_number(n, f"{name}: theory {curve}", "numbers, or to row") for n in flat(of)]
+        else [as_number(n, f"{name}: theory {curve}", "numbers, or to row") for n in flat(of)]
         for curve, of in (node.get("theory") or {}).items()
     }
     for curve, numbers in theory.items():
@@ -232,7 +212,7 @@ def _claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[str, A
         kind=node["kind"],
         seeds_because=_line(node["seeds_because"]),
         criteria=tuple(criteria),
-        minutes=_number(node["minutes"], f"{name}: minutes"),
+        minutes=as_number(node["minutes"], f"{name}: minutes"),
         beside=beside,
         theory=theory,
         contradicted=_line(node.get("contradicted", "contradicted")),
@@ -240,13 +220,13 @@ def _claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[str, A
 
 
 def _criterion(node: Any, table: Table, where: str, control: bool) -> Criterion:
-    _check_keys(node, LIMITS | CRITERION_KEYS, f"{where} criterion")
+    check_keys(node, LIMITS | CRITERION_KEYS, f"{where} criterion")
     sides, statistic = LIMITS & set(node), str(node.get("statistic", "mean"))
     if "says" not in node or "of" not in node or len(sides) != 1:
         raise ConfigError(f"{where}: a criterion has says, of, and one of above, below and within")
     one_of(f"{where}: statistic", statistic, tuple(STATISTICS))
     (side,) = sides
-    limit = _number(node[side], f"{where} criterion: {side}")
+    limit = as_number(node[side], f"{where} criterion: {side}")
     ends = {"above": (limit, math.inf), "below": (-math.inf, limit), "within": (-limit, limit)}[side]
     of, minus = (_selected(node[key], table, where) if key in node else () for key in ("of", "minus"))
     if statistic == "slope" and not (table.doubling and len({cell.column for cell in of}) > 1):
@@ -259,7 +239,7 @@ def _selected(node: Any, table: Table, where: str) -> tuple[Cell, ...]:
 
     With ``metric`` they are those of another metric of the same runs.
     """
-    _check_keys(node, {"row", "column", "metric"}, f"{where} criterion")
+    check_keys(node, {"row", "column", "metric"}, f"{where} criterion")
     row, column = (str(node.get(key, "*")) for key in ("row", "column"))
     cells = tuple(cell for cell in table.cells if _is(cell.label, row) and _is(cell.column, column))
     if not cells:
@@ -279,7 +259,7 @@ def _line(text: Any) -> str:
 
 
 def _table(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[str, Any]) -> Table:
-    _check_keys(node, TABLE_KEYS, name, ("title", "columns", "rows"))
+    check_keys(node, TABLE_KEYS, name, ("title", "columns", "rows"))
     if node.get("best"):
         one_of(f"{name}.best", node["best"], ("row", "column"))
     compared = _compared(name, node)
@@ -290,9 +270,9 @@ def _table(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[str, A
         columns = dict.fromkeys(columns, node.get("each"))
     columns = {str(label): _as_mapping(entry) for label, entry in columns.items()}
     for label, column in columns.items():
-        _check_keys(column, COLUMN_KEYS, f"{name} column {label}")
+        check_keys(column, COLUMN_KEYS, f"{name} column {label}")
     x = node.get("x") or {}
-    _check_keys(x, {"label", "doubling"}, f"{name} x", ("label",) if x else ())
+    check_keys(x, {"label", "doubling"}, f"{name} x", ("label",) if x else ())
     cells = [
         cell
         for label, entry in node["rows"].items()
@@ -318,12 +298,12 @@ def _table(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[str, A
 def _compared(name: str, node: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a table that are about its comparison."""
     compare = node.get("compare") or {}
-    _check_keys(compare, {"to", "margin", "gap", "error"}, f"{name} compare")
+    check_keys(compare, {"to", "margin", "gap", "error"}, f"{name} compare")
     if compare and compare.get("to") not in node["rows"]:
         raise ConfigError(f"{name}: compare: set to to the name of a row")
     text = str(compare.get("margin", 0))
-    gap, error = (_number(compare.get(k, v), f"{name} compare: {k}") for k, v in (("gap", GAP), ("error", ERROR)))
-    relative, margin = text.endswith("%"), _number(text.removesuffix("%"), f"{name} compare: margin")
+    gap, error = (as_number(compare.get(k, v), f"{name} compare: {k}") for k, v in (("gap", GAP), ("error", ERROR)))
+    relative, margin = text.endswith("%"), as_number(text.removesuffix("%"), f"{name} compare: margin")
     margin /= 100 if relative else 1
     if compare and not (margin > 0 or "points" in node):
         raise ConfigError(f"{name}: compare: set margin to a positive number, or to a share such as 10%")
@@ -365,7 +345,7 @@ def _row(
 ) -> Iterator[Cell]:
     """The cells of a row, measure by measure."""
     where = f"{name} row {label}"
-    _check_keys(row, ROW_KEYS, where)
+    check_keys(row, ROW_KEYS, where)
     command = table.get("command", "train")
     one_of(f"{name}.command", command, COMMANDS)
     metrics = row.get("metrics") or ({"": row["metric"]} if "metric" in row else table.get("metrics"))
@@ -413,7 +393,7 @@ def _row(
                 command=command,
                 note="; ".join(map(_line, filter(None, notes))),
                 missing=next(filter(None, missing), ""),
-                x=_number(column.get("x", heading), f"{name} column {heading}: x") if figure else None,
+                x=as_number(column.get("x", heading), f"{name} column {heading}: x") if figure else None,
                 over=over,
                 against="" if against == label else against,
                 placebo=bool(equals),
@@ -456,11 +436,11 @@ def _points(over: Over, table: Mapping[str, Any]) -> list[list[str]]:
 def _value(value: Any, provenance: str, where: str) -> tuple[float | None, str, Mapping[str, Any]]:
     """A number, where it comes from, and the mapping that it stands in."""
     entry: Mapping[str, Any] = value if isinstance(value, Mapping) else {"is": value}
-    _check_keys(entry, VALUE_KEYS, where)
+    check_keys(entry, VALUE_KEYS, where)
     number, provenance = entry.get("is"), entry.get("provenance", provenance)
     if isinstance(number, str):
         text, _, provenance = number.partition(" ")
-        number = _number(text, f"{where}: values", "numbers such as 49.4, or 49.4 recollection")
+        number = as_number(text, f"{where}: values", "numbers such as 49.4, or 49.4 recollection")
     if number is None:
         provenance = "unknown"
     one_of(f"{where}.provenance", provenance, PROVENANCE)
@@ -470,24 +450,3 @@ def _value(value: Any, provenance: str, where: str) -> tuple[float | None, str, 
 def _as_mapping(entry: Any) -> Mapping[str, Any]:
     """``entry``, or ``{set: entry}`` for a list of overrides."""
     return entry if isinstance(entry, Mapping) else {"set": entry or []}
-
-
-def _number(value: Any, key: str, remedy: str = "a number") -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidValue(key, value, remedy) from error
-
-
-def _check_keys(node: Any, keys: set[str], where: str, needs: Sequence[str] = ()) -> None:
-    """Refuse a node that is no mapping, has other keys or values of another shape, or lacks what it needs."""
-    if not isinstance(node, Mapping):
-        raise ConfigError(f"{where} must be a mapping, not {node!r}")
-    for key, value in node.items():
-        if key not in keys:
-            raise ConfigError(f"{where}: there is no key {key}{near(str(key), keys)}")
-        shape, remedy = SHAPES.get(key, (Any, ""))
-        require(value is None or files.fits(value, shape), f"{where}: {key}", value, remedy)
-    for key in needs:
-        if not node.get(key):
-            raise ConfigError(f"{where}: set {key} to {SHAPES[key][1]}")

@@ -121,7 +121,7 @@ def test_a_title_with_a_dollar_can_be_shown(tiny: None, capfd: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("dcl/tabel3", "experiment=dcl/tabel3: there is no such option (did you mean dcl/table"),
+        ("macl/tabel4", "experiment=macl/tabel4: there is no such option (did you mean macl/table4?)"),
         ("dcl/table2", "dcl/table2 is no grid of its own: train it by `ssl-bench reproduce dcl/table2`"),
         ("dlc/fig3a", "experiment=dlc/fig3a: there is no such option (did you mean dcl/fig3a?)"),
     ],
