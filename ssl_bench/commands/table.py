@@ -10,8 +10,9 @@ from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
 from ssl_bench.papers.fill import fill, record
 from ssl_bench.papers.selection import HELP, Selection
-from ssl_bench.results.arrange import arrange, runs_where, text_of
+from ssl_bench.results.arrange import arrange, text_of
 from ssl_bench.results.printing import FORMS
+from ssl_bench.results.select import runs_where
 
 NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference, and that
 of the project, which is committed with this package."""
