@@ -2,8 +2,9 @@
 
 ``train`` trains runs and grids. For training loops of one's own: ``PairLoss``, ``knn``, ``linear_probe``,
 ``alignment_uniformity``, ``views``, ``chunked`` and ``load_weights``. For the results of runs: ``runs``, ``compare``,
-``curves`` and ``load``. Each is imported when it is first used, so that ``import ssl_bench`` takes no time. Which loss
-and which negatives: `ssl_bench.objective`. How the losses follow from each other: `ssl_bench.objective.losses`.
+``table``, ``figure``, ``curves`` and ``load``. Each is imported when it is first used, so that ``import ssl_bench``
+takes no time. Which loss and which negatives: `ssl_bench.objective`. How the losses follow from each other:
+`ssl_bench.objective.losses`.
 """
 
 import importlib
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
     from .api.chunked import chunked
     from .api.features import alignment_uniformity, knn, linear_probe
     from .api.pair_loss import PairLoss
-    from .api.reading import compare, curves, load, runs
+    from .api.reading import compare, curves, figure, load, runs, table
     from .api.views import views
     from .api.weights import load_weights
     from .train import train
 
 __version__ = "0.2.0"
-__all__ = ["PairLoss", "alignment_uniformity", "chunked", "compare", "curves", "knn", "linear_probe", "load", "runs"]
-__all__ += ["load_weights", "train", "views"]
+__all__ = ["PairLoss", "alignment_uniformity", "chunked", "compare", "curves", "figure", "knn", "linear_probe", "load"]
+__all__ += ["load_weights", "runs", "table", "train", "views"]
 
 _MODULES = {
     "PairLoss": "pair_loss",
@@ -28,11 +29,13 @@ _MODULES = {
     "chunked": "chunked",
     "compare": "reading",
     "curves": "reading",
+    "figure": "reading",
     "knn": "features",
     "linear_probe": "features",
     "load": "reading",
     "load_weights": "weights",
     "runs": "reading",
+    "table": "reading",
     "views": "views",
 }
 

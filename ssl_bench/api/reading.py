@@ -1,4 +1,4 @@
-"""Read what runs have left: a table of all runs, the rows of one, its trained backbone."""
+"""Read what runs have left: tables of runs, figures, the rows of a run, its trained backbone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.record.folders import named
 from ssl_bench.record.index import METRICS, as_text
 from ssl_bench.record.metrics import Row
-from ssl_bench.results.differing import labels
 from ssl_bench.results.rows import rows as rows_of
 from ssl_bench.results.scan import Scan
-from ssl_bench.results.select import finished, scanned, select
+from ssl_bench.results.select import finished, runs_where
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,17 +42,14 @@ def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] |
     Raises:
         ConfigError: there is no such folder, or no run has a key of ``where``.
     """
-    scan, conditions = scanned(files.given_path(outputs), _conditions(where))
-    entries, _ = scan.update(time.time())
-    shown = select(list(zip(entries, labels(entries), strict=True)), conditions, None)
-    return _table(rows_of([entry for entry, _ in shown]))
+    return _frame(rows_of(runs_where(files.given_path(outputs), _conditions(where))))
 
 
 def table_of(folders: Sequence[Path], outputs: Iterable[Path]) -> Any:
     """The rows of :func:`runs` for the runs with some directories below some results folders, in their order."""
     entries = [entry for each in outputs for entry in Scan(each).update(time.time())[0]]
     found = {entry.run.folder: entry for entry in entries if entry.run}
-    return _table(rows_of([found[folder] for folder in dict.fromkeys(folders) if folder in found]))
+    return _frame(rows_of([found[folder] for folder in dict.fromkeys(folders) if folder in found]))
 
 
 def compare(
@@ -86,7 +82,73 @@ def compare(
     runs = finished(files.given_path(outputs), _conditions(where))
     from ssl_bench.results import comparison  # with numpy
 
-    return _table([cell.record() for cell in comparison.compare(runs, by, to, metric, margin).cells])
+    return _frame([cell.record() for cell in comparison.compare(runs, by, to, metric, margin).cells])
+
+
+def table(
+    outputs: str | os.PathLike[str] = "outputs",
+    *,
+    rows: str | None = None,
+    columns: str | None = None,
+    where: Mapping[str, Any] | None = None,
+    metric: str | None = None,
+) -> Any:
+    """Mean and deviation over the seeds by two settings, as ``ssl-bench table``: a row for each place of the table.
+
+        means = ssl_bench.table("outputs", rows="loss", columns="batch_size", where={"name": "grid"})
+        means.pivot(index="loss", columns="batch_size", values="mean")
+
+    Args:
+        outputs, where: as of :func:`runs`.
+        rows, columns: settings, such as ``loss``, or the end of one that varies, such as ``k``; None: of the settings
+            that the commands vary, the first and the second.
+        metric: such as ``linear/top1``; None: the one that most runs have.
+
+    Returns:
+        As :func:`runs`, with the columns of the settings that vary, ``metric``, ``mean`` and ``std`` (accuracies in
+        percent; None, or NaN, for one run), ``n`` (runs), ``best`` (of its column) and ``notes``.
+
+    Raises:
+        ConfigError: there is no such setting or metric, no run is finished, or too much else varies.
+    """
+    from ssl_bench.results.arrange import arrange  # with numpy
+
+    pivots = arrange(runs_where(files.given_path(outputs), _conditions(where)), rows, columns, metric)
+    return _frame([each for pivot in pivots for each in pivot.sheet().records or ()])
+
+
+def figure(
+    outputs: str | os.PathLike[str] = "outputs",
+    *,
+    x: str | None = None,
+    lines: str | None = None,
+    y: str | None = None,
+    where: Mapping[str, Any] | None = None,
+    metric: str | None = None,
+) -> Any:
+    """Draw means with 95% intervals over the seeds, or a heat map of means, as ``ssl-bench figure``.
+
+        ssl_bench.figure("outputs", x="batch_size", lines="loss", where={"name": "grid"}).savefig("f.pdf")
+
+    Args:
+        outputs, where: as of :func:`runs`.
+        x: the setting on the x axis; None: as the columns of :func:`table`.
+        lines: the setting of which each value is a line; None: as the rows of :func:`table`.
+        y: the setting on the y axis of a heat map, in place of ``lines``.
+        metric: as of :func:`table`.
+
+    Returns:
+        A ``matplotlib.figure.Figure``, with a panel for each value of what else varies.
+
+    Raises:
+        ConfigError: as :func:`table`; or both ``lines`` and ``y`` are given.
+    """
+    if lines and y:
+        raise ConfigError(f"lines={lines} and y={y}: set lines for a plot, or y for a heat map")
+    from ssl_bench.results import arrange, drawing  # with numpy and matplotlib
+
+    pivots = arrange.arrange(runs_where(files.given_path(outputs), _conditions(where)), y or lines, x, metric)
+    return drawing.draw(pivots, bool(y))
 
 
 def _conditions(where: Mapping[str, Any] | None) -> list[str]:
@@ -115,7 +177,7 @@ def curves(run: str | os.PathLike[str] | Mapping[str, Any]) -> Any:
     path = _folder(run) / METRICS
     if not (rows := files.read_json_lines(path, Row)):
         raise ConfigError(f"{path} has no rows: name the directory of a run that was started")
-    return _table(rows)
+    return _frame(rows)
 
 
 def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
@@ -148,7 +210,7 @@ def _folder(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
     return files.given_path(run if isinstance(run, os.PathLike) else run["path"])
 
 
-def _table(rows: list[dict[str, Any]]) -> Any:
+def _frame(rows: list[dict[str, Any]]) -> Any:
     try:
         import pandas
     except ModuleNotFoundError:

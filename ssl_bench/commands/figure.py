@@ -12,7 +12,8 @@ from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection
-from ssl_bench.results.arrange import arrange, runs_where
+from ssl_bench.results.arrange import arrange
+from ssl_bench.results.select import runs_where
 
 SUFFIXES = (".png", ".pdf", ".svg")
 

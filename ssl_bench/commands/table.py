@@ -9,8 +9,9 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.papers.sheets import whole
-from ssl_bench.results.arrange import arrange, runs_where
+from ssl_bench.results.arrange import arrange
 from ssl_bench.results.printing import FORMS, printed, text_of
+from ssl_bench.results.select import runs_where
 
 NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference, and that
 of the project, which is committed with this package."""

@@ -242,10 +242,12 @@ def _groups(entries: Sequence[Entry], names: Sequence[str]) -> list[dict[str, An
             members.setdefault(entry.run.parent, []).append(place)
         if entry.grid:
             by_grid.setdefault(entry.grid, []).append(place)
-    for places in by_grid.values():
-        its = [entries[place] for place in places]
-        members.setdefault(_name(its), []).extend(places)
-    made = {name: _group(name, sorted({*places}), entries) for name, places in members.items()}
+    grids: dict[str, list[GridFolder]] = {}
+    for grid, places in by_grid.items():
+        name = _name([entries[place] for place in places])
+        grids.setdefault(name, []).append(grid)
+        members.setdefault(name, []).extend(places)
+    made = {name: _group(name, sorted({*places}), entries, grids.get(name, ())) for name, places in members.items()}
     named = {place for name in names if name in made for place in made[name]["runs"]}
     shown = (group for name, group in made.items() if name in names or not named.issuperset(group["runs"]))
     return sorted(shown, key=lambda group: group["started"])
@@ -258,15 +260,15 @@ def _name(entries: Sequence[Entry]) -> str:
     return given or (folders[0][0] if folders else "default")
 
 
-def _group(name: str, places: Sequence[int], entries: Sequence[Entry]) -> dict[str, Any]:
-    members = [entries[place] for place in places]
-    grids = list(dict.fromkeys(entry.grid for entry in members if entry.grid))
+def _group(name: str, places: Sequence[int], entries: Sequence[Entry], grids: Sequence[GridFolder]) -> dict[str, Any]:
+    """An experiment with the grids that have its name; another grid may have found one of its runs done."""
+    alone = [e.run for e in (entries[place] for place in places) if e.run and e.grid not in grids]
     left = [grid.left for grid in grids if grid.left is not None]
     return {
         "key": printable(name),
         "name": printable(f"{name or '.'}/ {', '.join(axes(grids[0])) if len(grids) == 1 else ''}".strip()),
         "runs": places,
-        "started": min([*(grid.started for grid in grids), *(e.run.began for e in members if e.run and not e.grid)]),
+        "started": min([*(grid.started for grid in grids), *(run.began for run in alone)]),
         "left": max(left, default=None),
         "command": printable(grids[0].command) if len(grids) == 1 else None,
     }

@@ -7,10 +7,8 @@ into several tables; one that varies only from place to place is named below it.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -23,8 +21,7 @@ from ssl_bench.results import metrics, statistics
 from ssl_bench.results.differing import Value, differing
 from ssl_bench.results.printing import Sheet, SheetEntry
 from ssl_bench.results.runs import Run
-from ssl_bench.results.scan import Entry, Scan
-from ssl_bench.results.select import select
+from ssl_bench.results.scan import Entry
 
 MOST = 12  # tables that one command prints
 
@@ -111,18 +108,6 @@ class Pivot:
             sheet.rows.append(entries)
         data = {"title": self.title, "rows": records, "notes": sheet.notes, "below": sheet.below}
         return replace(sheet, records=records, data=data)
-
-
-def runs_where(outputs: Path, where: Sequence[str]) -> list[Entry]:
-    """The runs of a results folder that fulfil all conditions ``KEY=VALUE``, such as ``name=grid``.
-
-    Raises:
-        ConfigError: there is no such folder, or no run has a key.
-    """
-    if not outputs.is_dir():
-        raise ConfigError(f"paths.outputs={outputs}: set paths.outputs to a folder that exists")
-    entries, _ = Scan(outputs).update(time.time())
-    return [entry for entry, _ in select([(entry, "") for entry in entries], where, None)]
 
 
 def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, name: str | None) -> list[Pivot]:

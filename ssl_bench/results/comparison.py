@@ -102,18 +102,17 @@ class Comparison:
         """The comparison as rows."""
         several = len({cell.where for cell in self.cells}) > 1
         what = f"{self.name}{', percent' * (self.metric.scale == 100)}"
-        title = f"{what}, by {', '.join(self.by)}: difference with its 95% interval, pairs by seed"
-        columns = ["runs", *(["cell"] * several), "n", "mean", "other", "difference", "low", "high"]
-        sheet = Sheet([*columns, "varies by", "verdict", "more seeds"], left=1 + several, title=title)
+        title = f"{what}, by {', '.join(self.by)}, in pairs by seed"
+        columns = ["runs", *(["cell"] * several), "n", "mean", "other", "difference"]
+        sheet = Sheet([*columns, "95% interval", "varies by", "verdict", "more seeds"], left=1 + several, title=title)
         form = ".2f" if self.metric.scale == 100 else ".4g"
         for cell in self.cells:
             notes = sheet.numbers([f"different {each}" for each in cell.differ])
             row = [SheetEntry(f"{cell.of} less {cell.to}", notes), *([SheetEntry(cell.where)] * several)]
-            row.append(SheetEntry(str(cell.n), value=cell.n))
-            for number, sign in zip(
-                (cell.mean, cell.to_mean, cell.difference, cell.low, cell.high), "--+--", strict=True
-            ):
-                row.append(SheetEntry("" if math.isnan(number) else f"{number:{sign}{form}}", value=number))
+            row.append(SheetEntry(str(cell.n)))
+            for number, sign in zip((cell.mean, cell.to_mean, cell.difference), "--+", strict=True):
+                row.append(SheetEntry("" if math.isnan(number) else f"{number:{sign}{form}}"))
+            row.append(SheetEntry("" if math.isnan(cell.low) else f"[{cell.low:+{form}}, {cell.high:+{form}}]"))
             more = "" if cell.more is None else str(cell.more)
             sheet.rows.append([*row, SheetEntry(cell.varies), SheetEntry(cell.verdict), SheetEntry(more)])
         decided = sum(cell.n > 1 for cell in self.cells)

@@ -76,7 +76,7 @@ def _own(entries: Sequence[Entry]) -> tuple[list[SharedConfig], list[dict[str, s
 
 def _setting(entry: Entry, own: Settings, name: str) -> str | None:
     """A setting, which all configurations have if only a run that is still to be made sets it to something else."""
-    return own[name] if name in own or entry.run is None else entry.run.setting(name)
+    return own.get(name) if name in own or entry.run is None else entry.run.setting(name)
 
 
 def of_rows(rows: Sequence[Settings], given: Collection[str] = (), groups: Collection[str] = ()) -> Differing:

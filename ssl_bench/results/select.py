@@ -12,6 +12,7 @@ from typing import Any
 
 from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
+from ssl_bench.results.differing import labels
 from ssl_bench.results.metrics import metric_of
 from ssl_bench.results.runs import Run
 from ssl_bench.results.scan import URGENT, Entry, Scan
@@ -86,11 +87,20 @@ def scanned(outputs: Path, where: Sequence[str]) -> tuple[Scan, list[str]]:
     return Scan(outputs), list(where)
 
 
-def finished(outputs: Path, where: Sequence[str]) -> list[Run]:
-    """The finished runs of a results folder for which some conditions hold."""
+def runs_where(outputs: Path, where: Sequence[str]) -> list[Entry]:
+    """The entries of a results folder for which all conditions hold, in the order of ``ssl-bench status``.
+
+    Raises:
+        ConfigError: there is no such folder, or no entry has a key.
+    """
     scan, conditions = scanned(outputs, where)
-    found = select([(entry, "") for entry in scan.update(time.time())[0]], conditions, None)
-    return [entry.run for entry, _ in found if entry.run and entry.run.done]
+    entries, _ = scan.update(time.time())
+    return [entry for entry, _ in select(list(zip(entries, labels(entries), strict=True)), conditions, None)]
+
+
+def finished(outputs: Path, where: Sequence[str]) -> list[Run]:
+    """The finished runs of a results folder for which all conditions hold."""
+    return [entry.run for entry in runs_where(outputs, where) if entry.run and entry.run.done]
 
 
 def _check(flag: str, key: str, shown: Sequence[Labelled]) -> None:

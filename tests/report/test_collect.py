@@ -14,7 +14,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.report import html, pictures
 from ssl_bench.report.collect import Collector
 from tests.report import runs
-from tests.status.folders import OUTPUTS, configuration, make_grid
+from tests.status.folders import OUTPUTS, configuration, make, make_grid
 
 
 @pytest.fixture(autouse=True)
@@ -54,14 +54,23 @@ def test_a_grid_has_the_runs_that_it_found_done_under_another_name() -> None:
     found = {0: Outcome(State.DONE_BEFORE, folder=str(old[0])), 2: Outcome(State.DONE, folder=str(new))}
     make_grid("1", ["name=new seed=0", "name=new seed=1", "name=new seed=2"], found, pid=2**22 - 1, started=0.0)
     data = Collector(OUTPUTS).collect()
-    groups = {group["key"]: [data["runs"][place]["id"] for place in group["runs"]] for group in data["groups"]}
-    assert groups == {"old": ["old/0", "old/1"], "new": ["new/2", "old/0"]} or groups == {
-        "old": ["old/0", "old/1"], "new": ["old/0", "new/2"]
-    }  # fmt: skip
+    groups = {each["key"]: sorted(data["runs"][place]["id"] for place in each["runs"]) for each in data["groups"]}
+    assert groups == {"old": ["old/0", "old/1"], "new": ["new/2", "old/0"]}
+    names = {each["key"]: (each["name"], each["command"] is None, each["started"]) for each in data["groups"]}
+    assert names["new"] == ("new/ seed x3", False, 0.0) and names["old"][:2] == ("old/", True) and names["old"][2] > 0
     chosen = Collector(OUTPUTS, ["new"]).collect()
     assert {run["id"] for run in chosen["runs"]} == {"old/0", "new/2"}
     assert [(group["key"], group["runs"]) for group in chosen["groups"]] == [("new", [0, 1])]
     assert [group["key"] for group in Collector(OUTPUTS, ["old"]).collect()["groups"]] == ["old"]
+
+
+def test_a_run_to_come_has_no_value_of_a_setting_that_its_command_does_not_name() -> None:
+    for k in (16, 64):
+        make(f"a/{k}", choices={"dataset": "mnist", "negatives": "random_k"}, negatives={"k": k})
+    make_grid("1", ["name=b loss=dcl"], {})
+    data = Collector(OUTPUTS).collect()
+    k = data["keys"].index("negatives.k")
+    assert [run["values"][k] for run in data["runs"]] == [16, 64, None]
 
 
 @pytest.mark.parametrize("part", ["environment", "facts", "warnings", "units", "evaluations", "metrics"])

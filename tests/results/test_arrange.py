@@ -3,14 +3,18 @@
 import csv
 import io
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+import ssl_bench
 from ssl_bench.commands import figure, table
 from ssl_bench.config.identity import run_id
-from ssl_bench.results.arrange import arrange, runs_where
+from ssl_bench.errors import ConfigError
+from ssl_bench.results.arrange import arrange
+from ssl_bench.results.select import runs_where
 from ssl_bench.results.statistics import half_width
 from tests.papers.conftest import composed
 
@@ -62,6 +66,27 @@ def test_the_interval_is_that_of_students_t(grid: None) -> None:
     (pivot,) = arrange(runs_where(Path("outputs"), ["name=grid"]), "loss", "batch_size", "knn/top1")
     t = 4.302652729911275  # of 2 degrees of freedom
     assert half_width(pivot.places["dcl", 32].values) == pytest.approx(t * 2 / 3**0.5)
+
+
+def test_python_has_what_the_commands_have(grid: None, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
+    found = ssl_bench.table(rows="loss", columns="batch_size", where={"name": "grid"})
+    text = [{name: "" if value is None else str(value) for name, value in row.items()} for row in found]
+    assert text == as_csv(capsys, "name=grid", "--rows", "loss", "--columns", "batch_size") and len(found) == 4
+    assert ssl_bench.table("outputs/grid", rows="loss", columns="batch_size") == found  # the folder of the name
+
+    (axis,) = ssl_bench.figure(x="batch_size", lines="loss").axes
+    lines = {container.get_label(): container.lines for container in axis.containers}
+    assert list(lines) == ["loss=dcl", "loss=infonce"]
+    assert lines["loss=dcl"][0].get_xydata().tolist() == [pytest.approx([32, 52]), pytest.approx([128, 62])]
+    ((_, low), (_, high)) = lines["loss=dcl"][2][0].get_segments()[0]
+    assert (high - low) / 2 == pytest.approx(4.302652729911275 * 2 / 3**0.5)
+    panels = ssl_bench.figure(x="seed", y="batch_size", metric="knn/top1").axes
+    images = {axis.get_title(): axis.images[0].get_array().tolist() for axis in panels if axis.images}
+    assert images["knn/top1 (%), loss=dcl"] == [pytest.approx([50, 52, 54]), pytest.approx([60, 62, 64])]
+    assert len(images) == 2
+    with pytest.raises(ConfigError, match=r"^lines=loss and y=batch_size: set lines for a plot, or y for a heat map"):
+        ssl_bench.figure(lines="loss", y="batch_size")
 
 
 @pytest.mark.parametrize(

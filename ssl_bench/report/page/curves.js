@@ -24,7 +24,7 @@ function curveSection() {
   const wanted = view.names ? names(view.names) : usual;
   const first = about(name).better ? "best" : "first", count = counted(runs.length, "run");
   const says = selected.length ? `${runs.length} of ${counted(selected.length, "selected run")}.`
-    : `The ${first} ${count} of ${having.length}; select others in the table.`;
+    : runs.length < having.length && `The ${first} ${count} of ${having.length}; select others in the table.`;
   const smooth = el("input", {
     type: "range", min: "0", max: "0.95", step: "0.05", value: view.smooth, "data-focus": "smooth",
     onchange: () => set({ smooth: smooth.value }),
@@ -32,7 +32,7 @@ function curveSection() {
   fill(byId("curves"), el("h2", {}, "Learning curves"),
     row(menu("Curves", "names", all, wanted), choice("Over", "clock", [["epoch", "epochs"], ["step", "steps"]]),
       el("label", {}, "Smoothing", smooth, view.smooth)),
-    soft(says), curvePanels(runs, wanted));
+    says && soft(says), curvePanels(runs, wanted));
 }
 
 function curvePanels(runs, wanted) {
