@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -79,7 +79,7 @@ def packed(seeds: Sequence[int], right: np.ndarray) -> dict[str, Any]:
     return _packed(seeds, np.rint(right * len(seeds)).astype(np.uint8))
 
 
-def summed(one: Counted, other: Counted) -> dict[str, Any]:
+def summed(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The counts of both, which are of one place and of different seeds."""
     return {"of": one["of"], **_packed([*one["seeds"], *other["seeds"]], _counts(one) + _counts(other))}
 
@@ -88,7 +88,7 @@ def _packed(seeds: Sequence[int], count: np.ndarray) -> dict[str, Any]:
     return {"seeds": sorted(seeds), "right": base64.b64encode(zlib.compress(count.tobytes(), 9)).decode()}
 
 
-def _counts(images: Counted) -> np.ndarray:
+def _counts(images: Mapping[str, Any]) -> np.ndarray:
     return np.frombuffer(zlib.decompress(base64.b64decode(images["right"])), dtype=np.uint8)
 
 
