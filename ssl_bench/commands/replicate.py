@@ -40,8 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     require(re.fullmatch(r"[\w@-][\w.@-]*", options.who) is not None, "--who", options.who, remedy)
     selection = replication.Committed.read(options.names, False, options.overrides, options.config_dir)
     # First what is recorded during training: claims may share a run, and the others are evaluated after it.
-    cells = {name: [c for table in tables.find(name, selection.papers) for c in table.cells] for name in options.names}
-    names = sorted(cells, key=lambda name: not any("@" in cell.metric for cell in cells[name]))
+    of = {name: [c for table in tables.find(name, selection.papers) for c in table.cells] for name in options.names}
+    names = sorted(of, key=lambda name: not any("@" in cell.metric for cell in of[name]))
     selection = replace(selection, names=tuple(names))
     request = replace(Request.read(selection), seeds=())
     if request.scale != "full":
