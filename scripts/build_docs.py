@@ -31,6 +31,7 @@ TEMPLATE = """
     {% set top = "../" * module.modulename.count(".") %}
     <h2>Guides</h2><ul>
         <li><a href="{{ top }}tutorial.html">Tutorial</a></li>
+        <li><a href="{{ top }}grid.html">Grid</a></li>
         <li><a href="{{ top }}configuration.html">Configuration</a></li>
     </ul>
     {% for name in all_modules if name.rpartition(".")[0] == module.modulename %}
@@ -84,11 +85,10 @@ def write(folder: Path) -> None:
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "The module specification")  # pdoc finds some of the modules itself
         pdoc.pdoc("ssl_bench", *names, output_directory=folder)
-    tutorial = (Path(__file__).parent / "examples" / "tutorial.md").read_text(encoding="utf-8")
-    guides = {
-        "Tutorial": markdown2.markdown(tutorial, extras=["fenced-code-blocks"]),
-        "Configuration": _configuration(),
-    }
+    guides = {"Configuration": _configuration()}
+    for path in (Path(__file__).parent / "examples").glob("*.md"):
+        text = path.read_text(encoding="utf-8").replace(".md)", ".html)")  # links between these pages
+        guides[path.stem.capitalize()] = markdown2.markdown(text, extras=["fenced-code-blocks"])
     for title, body in guides.items():
         (folder / f"{title.lower()}.html").write_text(PAGE.format(title=title, body=body), encoding="utf-8")
 

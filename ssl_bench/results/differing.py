@@ -95,9 +95,10 @@ def of_rows(rows: Sequence[Settings], given: Collection[str] = (), groups: Colle
 
 
 def overrides_of(words: Sequence[str]) -> dict[str, str]:
-    """The settings that overrides set."""
+    """The settings that overrides set; ``batch_size`` is its size."""
     pairs = (word.lstrip("+").partition("=") for word in words)
-    return {name: text for name, _, text in pairs}
+    found = {name: text for name, _, text in pairs}
+    return found | ({"batch_size": found[SIZE]} if SIZE in found else {})
 
 
 def varying(rows: Sequence[Settings]) -> list[dict[str, str]]:

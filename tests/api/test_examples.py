@@ -2,10 +2,13 @@
 
 import re
 import runpy
+import shlex
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -81,6 +84,41 @@ def test_a_new_loss_in_a_run(train: Callable[..., tuple[int, str]], monkeypatch:
     sys.modules.pop("new_loss", None)
     assert code == 0, printed
     assert "_target_: new_loss.Focal" in (only_run() / "config.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_the_page_of_a_grid(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its commands, for two of three batch sizes and seeds and one step, on noise in place of photos."""
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.delenv("SSL_BENCH_DATA", raising=False)
+    Path("data/cifar10").mkdir(parents=True)
+    drawn = np.random.default_rng(0)
+    for split, count in {"train": 2200, "test": 40}.items():
+        np.save(f"data/cifar10/{split}_images.npy", drawn.integers(0, 256, (count, 32, 32, 3), np.uint8))
+        np.save(f"data/cifar10/{split}_labels.npy", np.arange(count) % 10)
+    page = (EXAMPLES / "grid.md").read_text()
+    printed = {}
+    for line in "".join(re.findall(r"```bash\n(.*?)```", page, re.DOTALL)).replace("\\\n", " ").splitlines():
+        program, name, *words = shlex.split(line, comments=True)
+        assert program == "ssl-bench"
+        if name == "train":
+            words += ["max_steps=1", "batch_size.size=32,64", "seed=0,1", "hydra/launcher=basic", "tracking=off"]
+        capfd.readouterr()
+        assert import_module(f"ssl_bench.commands.{name}").main(words) == 0, capfd.readouterr()
+        printed[line] = capfd.readouterr().out
+
+    runs = ssl_bench.runs(where={"name": "k_batch"})
+    assert len(runs) == 20 and set(runs["state"]) == {"done"}  # 126 negatives need a batch of 64
+    assert Path("heat.pdf").read_bytes()[:4] == b"%PDF" and Path("report.html").stat().st_size > 1e6
+    means = 100 * runs.groupby(["loss", "negatives.k", "batch_size"])["knn/top1"].mean()
+    (table,) = (text for line, text in printed.items() if " table " in line)
+    assert all(f"{mean:.2f}" in table for mean in means)
+    (compared,) = (text for line, text in printed.items() if " --by loss " in line)
+    assert len(re.findall("dcl less infonce", compared)) % 5 == 0
+
+    names = dict[str, object]()
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
+    assert isinstance(names["means"], pandas.DataFrame) and Path("heat-2.pdf").is_file()
 
 
 def test_results_are_read(example: Callable[..., list[str]], train: Callable[..., tuple[int, str]]) -> None:

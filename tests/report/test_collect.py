@@ -67,10 +67,11 @@ def test_a_grid_has_the_runs_that_it_found_done_under_another_name() -> None:
 def test_a_run_to_come_has_no_value_of_a_setting_that_its_command_does_not_name() -> None:
     for k in (16, 64):
         make(f"a/{k}", choices={"dataset": "mnist", "negatives": "random_k"}, negatives={"k": k})
-    make_grid("1", ["name=b loss=dcl"], {})
+    make_grid("1", ["name=b loss=dcl batch_size.size=64"], {})
     data = Collector(OUTPUTS).collect()
     k = data["keys"].index("negatives.k")
     assert [run["values"][k] for run in data["runs"]] == [16, 64, None]
+    assert data["runs"][2]["values"][data["keys"].index("batch_size")] == 64
 
 
 @pytest.mark.parametrize("part", ["environment", "facts", "warnings", "units", "evaluations", "metrics"])
