@@ -56,8 +56,8 @@ def main(arguments: Sequence[str]) -> int:
         return code
     results = Results(selection.outputs, [c for _, cells in chosen for c in cells], folder=selection.folder)
     content, agree = dict[str, Any](), True
-    for table, cells in chosen:
-        numbers = replication.compared(table, cells, results)
+    for table, asked in chosen:
+        numbers = replication.compared(table, asked, results)
         content[table.name] = replication.record(table, numbers, results)
         equal, agreeing = (sum(getattr(each, name) for each in numbers) for name in ("equal", "agrees"))
         rest = f", {agreeing - equal} within the bound" * (agreeing > equal)

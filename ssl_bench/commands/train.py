@@ -28,7 +28,9 @@ from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.plan import Check, Plan, Refusals
 from ssl_bench.launch.run import Run, Work, ranks_here
+from ssl_bench.record.metrics import show_found
 from ssl_bench.record.wandb import under_agent
+from ssl_bench.results import conclusion
 
 SEARCHES = {"basic": search.every, "halving": halving, "optuna": optuna}
 NO_MORE = {  # flags of Hydra, with what to write instead
@@ -93,7 +95,10 @@ def carry_out(
     for number in {outcome.signal for outcome in every.values() if outcome.state is State.INTERRUPTED}:
         name = signal.Signals(number).name
         print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
-    code = grid.summarise(plan.folder)
+    stopped = any(outcome.state is State.INTERRUPTED for outcome in every.values())
+    shown = sum(show_found(run.config, run.folder) for run in runs if run.done and not (stopped or work))
+    print(f"{shown} of the runs that were done are in W&B's group of this grid, too\n" * bool(shown), end="")
+    code = grid.summarise(plan.folder, conclusion.show)
     print(plan.closing, end="", flush=True)
     return code, runs, every
 

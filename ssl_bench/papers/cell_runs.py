@@ -17,8 +17,8 @@ from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import recipe_id
 from ssl_bench.papers.cells import Cell, Metric
 from ssl_bench.record import evaluations, hits, results
+from ssl_bench.record.follow import Mark, find_mark, finite
 from ssl_bench.results import metrics
-from ssl_bench.results.follow import Mark, find_mark, finite
 from ssl_bench.results.runs import Run, finished
 
 DIVERGED = "not finite"  # stands in the reason of a failed run that diverged

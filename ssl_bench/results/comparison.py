@@ -27,7 +27,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, hits, results, units
 from ssl_bench.results import statistics
-from ssl_bench.results.differing import SIZE, described
+from ssl_bench.results.differing import SIZE, described, value_of
 from ssl_bench.results.metrics import metric_of, usual
 from ssl_bench.results.printing import Sheet, SheetEntry, plain
 from ssl_bench.results.runs import Run
@@ -231,7 +231,7 @@ def _variants(runs: Sequence[Run], by: Sequence[str]) -> dict[str, tuple[str, in
         found.setdefault(key, run)
         counts[key] = counts.get(key, 0) + 1
     own = [
-        {name: text for name, text in run.shared.settings.items() if any(_below(name, each) for each in by)}
+        {name: _plain(name, text) for name, text in run.shared.settings.items() if any(_below(name, n) for n in by)}
         for run in found.values()
     ]
     names = described(own, by, by)
@@ -247,7 +247,7 @@ def _reference(variants: Mapping[str, tuple[str, int]], by: Sequence[str], to: s
     """The configuration of ``to``."""
     if to is None:
         return max(variants, key=lambda key: variants[key][1])
-    words = {to, f"{by[0]}={to}"}
+    words = {to, _plain(by[0], to), f"{by[0]}={_plain(by[0], to)}"}
     found = [key for key, (name, _) in variants.items() if name in words or name.split(" ")[0] in words]
     exact = [key for key in found if variants[key][0] in words] or found
     names = [name for name, _ in variants.values()]
@@ -260,7 +260,12 @@ def _reference(variants: Mapping[str, tuple[str, int]], by: Sequence[str], to: s
 def _settings(run: Run, by: Sequence[str]) -> dict[str, str]:
     """The settings that may distinguish a cell."""
     items = run.shared.settings.items()
-    return {n: text for n, text in items if n != "seed" and not any(_below(n, each) for each in by)}
+    return {n: _plain(n, text) for n, text in items if n != "seed" and not any(_below(n, each) for each in by)}
+
+
+def _plain(name: str, text: str) -> str:
+    """The text of a setting; the size of an option of ``batch_size``."""
+    return str(value_of(text)) if name == "batch_size" else text
 
 
 Runs = Mapping[int | None, Run]

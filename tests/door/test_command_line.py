@@ -252,6 +252,7 @@ CANDIDATES = {
     "ssl-bench reproduce eqco/b": ["eqco/bound"],
     "ssl-bench status --w": ["--watch", "--where"],
     "ssl-bench export out --format t": ["timm", "torchvision"],
+    "ssl-bench train framework=f": [],  # frozen trains nothing
 }
 
 

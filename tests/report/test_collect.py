@@ -58,6 +58,10 @@ def test_a_grid_has_the_runs_that_it_found_done_under_another_name() -> None:
     assert groups == {"old": ["old/0", "old/1"], "new": ["new/2", "old/0"]} or groups == {
         "old": ["old/0", "old/1"], "new": ["old/0", "new/2"]
     }  # fmt: skip
+    chosen = Collector(OUTPUTS, ["new"]).collect()
+    assert {run["id"] for run in chosen["runs"]} == {"old/0", "new/2"}
+    assert [(group["key"], group["runs"]) for group in chosen["groups"]] == [("new", [0, 1])]
+    assert [group["key"] for group in Collector(OUTPUTS, ["old"]).collect()["groups"]] == ["old"]
 
 
 @pytest.mark.parametrize("part", ["environment", "facts", "warnings", "units", "evaluations", "metrics"])
