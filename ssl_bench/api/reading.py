@@ -112,9 +112,10 @@ def table(
         ConfigError: there is no such setting or metric, no run is finished, or too much else varies.
     """
     from ssl_bench.results.arrange import arrange  # with numpy
+    from ssl_bench.results.printing import records
 
     pivots = arrange(runs_where(files.given_path(outputs), _conditions(where)), rows, columns, metric)
-    return _frame([each for pivot in pivots for each in pivot.sheet().records or ()])
+    return _frame([each for pivot in pivots for each in records(pivot.sheet())])
 
 
 def figure(

@@ -72,13 +72,16 @@ def test_python_has_what_the_commands_have(grid: None, capsys: Output, monkeypat
     monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
     found = ssl_bench.table(rows="loss", columns="batch_size", where={"name": "grid"})
     text = [{name: "" if value is None else str(value) for name, value in row.items()} for row in found]
-    assert text == as_csv(capsys, "name=grid", "--rows", "loss", "--columns", "batch_size") and len(found) == 4
+    printed = as_csv(capsys, "name=grid", "--rows", "loss", "--columns", "batch_size")
+    assert text == [{name: row[name] for name in text[0]} for row in printed] and len(found) == 4
     assert ssl_bench.table("outputs/grid", rows="loss", columns="batch_size") == found  # the folder of the name
 
     (axis,) = ssl_bench.figure(x="batch_size", lines="loss").axes
     lines = {container.get_label(): container.lines for container in axis.containers}
     assert list(lines) == ["loss=dcl", "loss=infonce"]
-    assert lines["loss=dcl"][0].get_xydata().tolist() == [pytest.approx([32, 52]), pytest.approx([128, 62])]
+    # Each line is moved to its own side by a part of the distance between two places, so that intervals are apart.
+    assert lines["loss=dcl"][0].get_ydata().tolist() == [pytest.approx(52), pytest.approx(62)]
+    assert lines["loss=dcl"][0].get_xdata().tolist() == pytest.approx([32, 128], abs=0.03 * (128 - 32))
     ((_, low), (_, high)) = lines["loss=dcl"][2][0].get_segments()[0]
     assert (high - low) / 2 == pytest.approx(4.302652729911275 * 2 / 3**0.5)
     panels = ssl_bench.figure(x="seed", y="batch_size", metric="knn/top1").axes
