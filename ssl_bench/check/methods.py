@@ -37,7 +37,7 @@ IMAGES = 16
 SCALE = 2.0**10  # of the loss in fp16, against gradients below its smallest number
 SMALL = {"k": 64, "clusters": 4, "predictor": 16, "hidden": 16, "width": 8}  # arguments that a framework or head has
 # A rounding may change the order of numbers, and with it a cluster or a pair: compared in single precision only.
-ORDERED = {"moco_cld", "npid_cld", "swd"}
+ORDERED = {"densecl", "moco_cld", "npid_cld", "swd"}
 
 
 def section(setting: Setting) -> Iterator[Finding]:

@@ -252,7 +252,7 @@ class Training:
             "parameters": sum(p.numel() for p in method.encoder.parameters()),
         }
         negatives, chosen = facts.get("negatives_per_anchor"), self.config["choices"]
-        option = chosen.get("negatives", chosen.get("framework"))  # some frameworks have their own negatives
+        option = chosen.get("negatives")
         if self.parts.taken:
             facts["init"] = self.parts.taken
         if not schedule.last_step:

@@ -19,17 +19,24 @@ TINY = ["backbone.width=8", "head.out=16", "batch_size.size=32", "epochs=4", "ma
 TINY += ["evaluate=[]", "evaluate.baselines=[]", "compile_views=false", "images_on=device"]
 
 
-SMALL = {"predictor": 8, "clusters": 3, "noise": 5}  # of a framework
+SMALL = {"predictor": 8, "clusters": 3}  # of a framework
 
 
 class OneConvolution(nn.Sequential, Backbone):
     """A backbone in place of the default one, which would take most of the time."""
 
     def __init__(self, width: int, in_channels: int) -> None:
-        super().__init__(
-            nn.Conv2d(in_channels, width, 5, 5, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten()
-        )
-        self.num_features = 16 * width  # of images with 20 x 20 pixels
+        super().__init__(nn.Conv2d(in_channels, width, 5, 5, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        self.num_features = width
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)
+
+    def forward_head(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean((2, 3))
 
 
 class Log(logging.Handler):

@@ -68,7 +68,8 @@ def variants() -> list[list[str]]:
             losses = [default["loss"], *options("loss")]
             chosen = {"framework": framework, "negatives": negatives, "temperature": default["temperature"]}
             for loss in losses:
-                if missing_need({g: rule_of(g, name) for g, name in (chosen | {"loss": loss}).items()}) is None:
+                rules = {g: rule_of(g, name) for g, name in (chosen | {"loss": loss}).items()}
+                if missing_need(rules, framework) is None:
                     found.append(
                         [
                             f"framework={framework}",

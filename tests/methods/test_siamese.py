@@ -49,7 +49,8 @@ def _batch(images: int = 6, rows: slice = slice(None)) -> Batch:
 
 
 def _embed(framework: Siamese, batch: Batch) -> Embedded:
-    return framework.embed(framework.trained_outputs(batch) | framework.momentum_outputs(batch), batch.ids)
+    (term,) = framework.embed(framework.trained_outputs(batch) | framework.momentum_outputs(batch), batch.ids)
+    return term.e
 
 
 def _moved(framework: Siamese) -> Siamese:
@@ -79,7 +80,7 @@ def test_joint_batch_statistics_are_over_both_views() -> None:
 
 def test_vectors_are_never_normalised_in_half_precision() -> None:
     framework, z = _siamese(momentum=0.9), torch.randn(2, 3, 8)
-    e = framework.embed({"z": z.bfloat16(), "key": z.half()}, torch.arange(3))
+    e = framework.embed({"z": z.bfloat16(), "key": z.half()}, torch.arange(3))[0].e
     assert e.q.dtype == e.p.dtype == e.raw.dtype == torch.float32
     torch.testing.assert_close(e.q.norm(dim=-1), torch.ones(2, 3))
 
