@@ -60,6 +60,8 @@ def variants() -> list[list[str]]:
     """Each framework with each kind of negatives that it can have, and a loss: the default one if it can have that."""
     found = []
     for framework in options("framework"):
+        if framework == "frozen":  # which trains nothing
+            continue
         if has_own_objective(framework):
             found.append([f"framework={framework}", "augment=crop"])
             continue
@@ -105,6 +107,7 @@ OPTIONS = [
     ["framework.groups=4", "augment=byol"],
     ["augment=multicrop_cifar", "augment.small.size=12", "augment.small.count=2"],
     ["framework=moco_v2", "temperature=macl_a", "loss=macl"],
+    ["framework=densecl", "negatives.k=64"],
     ["cosines=tiled", "negatives=random_k", "negatives.k=3"],
     ["cosines=tiled", "negatives=own_view", "loss=hcl", "temperature=learned"],
     ["cosines=tiled", "loss=siglip", "similarity=student"],
