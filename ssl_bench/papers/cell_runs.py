@@ -142,6 +142,12 @@ class Results:
             return []
         return [seed for seed in cell.seeds if trained(self._diverged, composed.config(seed))]
 
+    def training(self, cell: Cell, seed: int) -> str | None:
+        """The recipe that a cell asks for; None: it cannot be composed."""
+        self.composed([cell])
+        composed = self._compositions[cell.request]
+        return recipe_id(composed.config(seed)) if isinstance(composed, Composition) else None
+
     def composed(self, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
         """The configurations of those of the cells that can be composed, with seed 0."""
         new = [cell.request for cell in cells if cell.request not in self._compositions]
