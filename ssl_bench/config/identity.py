@@ -50,6 +50,9 @@ ADDED: dict[str, dict[str, Any]] = {
         "dataset.share": 1.0,
         "backbone.args": None,
         "framework.stop_gradient": False,
+        "negatives.final": None,
+        "negatives.schedule": "constant",
+        "negatives.milestones": [],
         "optimizer.clip": None,
         "optimizer.layer_decay": 1.0,
     },
@@ -173,14 +176,15 @@ def untrained(config: Mapping[str, Any]) -> bool:
 def extensible(config: Mapping[str, Any]) -> bool:
     """Whether a training of more epochs begins with the same steps: nothing depends on the length of the whole.
 
-    That is known of a constant learning rate, without momentum that rises to a final one, under the classes of
-    :data:`STEADY` and the frameworks of this package.
+    That is known of a constant learning rate and number of negatives, without momentum that rises to a final one, under
+    the classes of :data:`STEADY` and the frameworks and negatives of this package.
     """
-    nodes = {group: config.get(group) or {} for group in ("optimizer", "temperature", "framework")}
+    nodes = {group: config.get(group) or {} for group in ("optimizer", "temperature", "framework", "negatives")}
     classes = {group: str(node.get("_target_", "")) for group, node in nodes.items()}
     steady = all(classes[group].rpartition(".")[2] in {*known, ""} for group, known in STEADY.items())
     ours = all(target.startswith("ssl_bench.") or not target for target in classes.values())
     constant = nodes["optimizer"].get("schedule") == "constant" and nodes["framework"].get("final_momentum") is None
+    constant &= nodes["negatives"].get("schedule", "constant") == "constant"
     return steady and ours and constant and config.get("max_steps") is None
 
 

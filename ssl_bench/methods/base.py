@@ -27,7 +27,7 @@ class StepResult(NamedTuple):
 
     loss: Tensor  # [], the mean over this rank
     diagnostics: dict[str, Tensor]
-    kept: Any = None  # what after_step needs of this batch, detached; a dataclass, as DDP leaves it unchanged, or None
+    kept: Any = None  # what update needs of this batch, detached; a dataclass, as DDP leaves it unchanged, or None
 
 
 class Method(nn.Module, ABC):
@@ -72,21 +72,16 @@ class Method(nn.Module, ABC):
         outputs = self.trained_outputs(batch) | self.momentum_outputs(batch)
         return self.objective(outputs, batch, progress, diagnostics)
 
-    def after_step(self, progress: float, kept: Any) -> None:
-        """Update the parts that gradients do not train; called after each optimiser step.
+    def update(self, kept: Any, progress: float) -> None:
+        """Update what gradients do not train: queues, memories, momentum networks, counters.
+
+        Called once after each optimiser step, also one that fp16 skips, and never recorded in a CUDA graph. A subclass
+        calls this method of its base class last.
 
         Args:
-            progress: as for the forward.
             kept: from the step's StepResult.
+            progress: of the training, as for the forward.
         """
-        self.remember(kept)
-        self.advance(progress)
-
-    def remember(self, kept: Any) -> None:
-        """The part of :meth:`after_step` that depends on tensors only: queues and memories."""
-
-    def advance(self, progress: float) -> None:
-        """The part of :meth:`after_step` that depends on numbers of the host: momentum network and counters."""
         for module in self.modules():
             if isinstance(module, StepGenerator):
                 module.step += 1
@@ -178,11 +173,13 @@ class Framework(nn.Module, ABC):
         """The terms of a batch, from the outputs for it: the first one, and those of ``further``."""
         raise NotImplementedError
 
-    def remember(self, e: Embedded) -> None:
-        """Update a memory by the first term; called after each optimiser step, without gradient."""
+    def update(self, e: Embedded, progress: float) -> None:
+        """Update momentum network and memory, without gradient; called as the method's :meth:`Method.update`.
 
-    def after_step(self, progress: float) -> None:
-        """Move the momentum network, if there is one; called after each optimiser step."""
+        Args:
+            e: of the first term.
+            progress: of the training, as for the forward.
+        """
 
     def check(self, images: int) -> None:
         """Refuse a global batch of ``images`` that it cannot work with.

@@ -133,7 +133,7 @@ class Contrastive(Method):
             e = replace(e, labels=batch.labels)
         if bank is None:
             contrast = Contrast.of(part.positives.choose(e), part.negatives.bank(e), self.tiled, self.similarity)
-            contrast = part.negatives.select(contrast)
+            contrast = part.negatives.select(contrast, progress)
         else:
             contrast = Contrast.of(e, bank, self.tiled, self.similarity)
         tau = part.loss.temperature(contrast, (term.temperature or self.temperature)(progress, contrast))
@@ -145,7 +145,7 @@ class Contrastive(Method):
                 return loss, {} if term.name else {"tau": tau.detach().mean() if tau.ndim else tau.detach()}
         values = diagnose(contrast, tau, part.loss)
         if not term.name:
-            return loss, values
+            return loss, values | ({"negatives_per_anchor": contrast.count.mean()} if self.negatives.varies else {})
         values["loss"] = gather(loss.detach()[None]).mean()
         return loss, {f"{term.name}/{name}": value for name, value in values.items() if value.ndim == 0}
 
@@ -154,18 +154,15 @@ class Contrastive(Method):
         return self.further[name] if name else self
 
     @torch.no_grad()
-    def remember(self, kept: Kept) -> None:
-        self.framework.remember(kept.e[""])
+    def update(self, kept: Kept, progress: float) -> None:
         for name, e in kept.e.items():
             part = self._part(name)
             for each in (part.negatives, part.positives):
                 if each is not None:
-                    each.update(e)
+                    each.update(e, progress)
             part.loss.update(e.ids, kept.fresh[name])
-
-    def advance(self, progress: float) -> None:
-        self.framework.after_step(progress)
-        super().advance(progress)
+        self.framework.update(kept.e[""], progress)
+        super().update(kept, progress)
 
     def facts(self, images: int) -> dict[str, Any]:
         self.framework.check(images)

@@ -72,5 +72,5 @@ class NPID(Framework):
         f = unit(z)
         return [Term(Embedded(f, self.encoder.memory.rows(ids).expand_as(f), z, ids, anchor_keys=f))]
 
-    def remember(self, e: Embedded) -> None:
+    def update(self, e: Embedded, progress: float) -> None:
         self.encoder.memory.update(e.ids, e.q)

@@ -145,7 +145,7 @@ class Siamese(Framework):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     @torch.no_grad()
-    def after_step(self, progress: float) -> None:
+    def update(self, e: Embedded, progress: float) -> None:
         if self.target is None or self.momentum is None:
             return
         momentum = self.momentum

@@ -90,9 +90,7 @@ class Cosine(Fixed):
         self.final, self.cycles = final, cycles
 
     def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
-        angle = 2 * math.pi * self.cycles * progress
-        cosine = angle.cos() if isinstance(angle, Tensor) else math.cos(angle)
-        return self.final + (self.tau - self.final) * self._number((1 + cosine) / 2)
+        return self.final + (self.tau - self.final) * self._number(falling_cosine(progress, self.cycles))
 
 
 class MACLa(Fixed):
@@ -140,6 +138,12 @@ class Learned(Temperature):
 
     def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
         return self.minimum + self.theta.exp()
+
+
+def falling_cosine(progress: Progress, cycles: float = 0.5) -> Progress:
+    """(1 + cos(2 pi cycles progress)) / 2, which falls from 1 to 0 in half a cycle."""
+    angle = 2 * math.pi * cycles * progress
+    return (1 + (angle.cos() if isinstance(angle, Tensor) else math.cos(angle))) / 2
 
 
 def _alignment(contrast: Contrast) -> Tensor:

@@ -109,6 +109,8 @@ OPTIONS = [
     ["framework=moco_v2", "temperature=macl_a", "loss=macl"],
     ["framework=densecl", "negatives.k=64"],
     ["cosines=tiled", "negatives=random_k", "negatives.k=3"],
+    ["negatives=random_k", "negatives.k=2", "negatives.final=40", "negatives.schedule=linear"],
+    ["framework=moco_v2", "negatives.k=90", "negatives.final=3", "negatives.schedule=cosine"],
     ["cosines=tiled", "negatives=own_view", "loss=hcl", "temperature=learned"],
     ["cosines=tiled", "loss=siglip", "similarity=student"],
     ["positives=nearest", "positives.k=64"],

@@ -111,7 +111,7 @@ def test_both_terms_are_their_formulas(in_batch: bool) -> None:
         loss, found, kept = made(batch(step), 0.0, True)
         assert float(loss.detach()) == pytest.approx(0.7 * pooled + 0.3 * dense, rel=1e-12)
         assert float(found["dense/loss"]) == pytest.approx(dense, rel=1e-12)
-        made.after_step(0.0, kept)
+        made.update(kept, 0.0)
         if not in_batch:  # each term has a queue of its own
             queue = made.further["dense"].negatives
             places = [(IMAGES * step + number) % 9 for number in range(IMAGES)]

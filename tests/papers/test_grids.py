@@ -102,7 +102,7 @@ def help_of(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.slow
 def test_help_lists_the_experiments_and_describes_one(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
     (line,) = [line for line in help_of(capfd).splitlines() if line.startswith("experiment: ")]
-    assert line.removeprefix("experiment: ").split(", ") == sorted([*grids.names(), "own_vit"])
+    assert line.removeprefix("experiment: ").split(", ") == sorted([*grids.names(), "growing_k", "own_vit"])
     described = help_of(capfd, "experiment=macl/table4")
     assert described.startswith("Huang et al., Model-Aware Contrastive Learning (arXiv 2207.07874), table4: ")
     assert "MACL-c LE: CIFAR-10 86.34, CIFAR-100 59.64, STL-10 81.71\n" in described
