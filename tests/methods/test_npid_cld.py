@@ -149,7 +149,8 @@ def test_nce_separates_the_image_from_noise_with_the_z_of_the_first_batch(make: 
         loss, _ = instance_term(method, outputs, batch)
         vectors, f = method.encoder.memory.vectors, normalize(outputs["z"], dim=-1)
         term, *_ = method.framework.embed(outputs, batch.ids)
-        pool = method.negatives.select(Contrast.of(term.e, method.negatives.bank(term.e))).candidates
+        contrast = Contrast.of(term.e, method.negatives.bank(term.e))
+        pool = method.negatives.select(contrast, 0.0).candidates
         cosines, counts = pool.cosines(term.e.q)
         scores = []
         for v, b in itertools.product(range(len(f)), range(IMAGES)):
