@@ -31,8 +31,9 @@ from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import MemoryBank, Negatives, Queue
 from ssl_bench.objective.positives import Positives
 from ssl_bench.objective.sampling import StepGenerator
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.objective.similarity import SIMILARITIES, Name
-from ssl_bench.objective.temperature import Fixed, Learned, MACLa, MACLb, Progress, Temperature
+from ssl_bench.objective.temperature import Fixed, Learned, MACLa, MACLb, Temperature
 
 WITHOUT_PROGRESS = (Fixed, MACLa, MACLb, Learned)  # exactly these; any other temperature may depend on the progress
 REMEDIES = {

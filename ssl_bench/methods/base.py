@@ -16,7 +16,8 @@ from ssl_bench.errors import require
 from ssl_bench.networks.norm import average_running_statistics, count_steps
 from ssl_bench.objective.contrast import Bank, Embedded
 from ssl_bench.objective.sampling import StepGenerator
-from ssl_bench.objective.temperature import Progress, Temperature
+from ssl_bench.objective.schedule import Progress
+from ssl_bench.objective.temperature import Temperature
 
 Norm = Literal["sync", "shuffle", "local"]
 Outputs = dict[str, Tensor]  # each [V, B, ...], so that those of several chunks of a batch can be joined

@@ -20,8 +20,9 @@ from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import Negatives
 from ssl_bench.objective.positives import OtherView, Positives
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.objective.similarity import Name
-from ssl_bench.objective.temperature import Progress, Temperature
+from ssl_bench.objective.temperature import Temperature
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from ssl_bench.objective.candidates import Pool
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.sampling import StepGenerator, unchosen, without_replacement
-from ssl_bench.objective.schedule import Count, Name
-from ssl_bench.objective.temperature import Progress
+from ssl_bench.objective.schedule import Count, Name, Progress
 
 FEW = 8  # the chosen keys are listed if they are an eighth of the candidates or fewer; else the others are marked
 

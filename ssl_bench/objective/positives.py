@@ -10,7 +10,7 @@ from torch import nn
 
 from ssl_bench.objective.contrast import Embedded
 from ssl_bench.objective.negatives import Queue
-from ssl_bench.objective.temperature import Progress
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.precision import products
 
 

@@ -1,14 +1,21 @@
-"""The number of negatives as a function of the progress of the training."""
+"""Functions of the progress of the training, and the number of negatives as one."""
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
 from torch import Tensor
 
 from ssl_bench.errors import require
-from ssl_bench.objective.temperature import Progress, falling_cosine
 
+Progress = float | Tensor  # of the training, in [0, 1]; a float64 tensor [] in a step that is replayed
 Name = Literal["constant", "linear", "cosine", "step"]
+
+
+def falling_cosine(progress: Progress, cycles: float = 0.5) -> Progress:
+    """(1 + cos(2 pi cycles progress)) / 2, which falls from 1 to 0 in half a cycle."""
+    angle = 2 * math.pi * cycles * progress
+    return (1 + (angle.cos() if isinstance(angle, Tensor) else math.cos(angle))) / 2
 
 
 class Count:
@@ -21,7 +28,7 @@ class Count:
 
     Args:
         k: at the start, at least 1.
-        final: at the end, at least 1, more or less than ``k``; None under ``constant``.
+        final: at the end, at least 1; None under ``constant``.
         schedule: one of the four.
         milestones: for ``step``, in (0, 1]: fractions of the training.
 

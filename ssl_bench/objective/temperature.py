@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from ssl_bench.distributed import global_mean
 from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
-
-Progress = float | Tensor  # of the training, in [0, 1]; a float64 tensor [] in a step that is replayed
+from ssl_bench.objective.schedule import Progress, falling_cosine
 
 
 class Temperature(nn.Module, ABC):
@@ -138,12 +137,6 @@ class Learned(Temperature):
 
     def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
         return self.minimum + self.theta.exp()
-
-
-def falling_cosine(progress: Progress, cycles: float = 0.5) -> Progress:
-    """(1 + cos(2 pi cycles progress)) / 2, which falls from 1 to 0 in half a cycle."""
-    angle = 2 * math.pi * cycles * progress
-    return (1 + (angle.cos() if isinstance(angle, Tensor) else math.cos(angle))) / 2
 
 
 def _alignment(contrast: Contrast) -> Tensor:

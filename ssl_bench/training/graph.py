@@ -200,8 +200,8 @@ class GraphedStepper:
             set_rng_state(numbers)
         for draws, now in zip(self._draws, steps, strict=True):
             draws.step = now
-        by_replay, by_step = found
-        return [name for name in before if not _close(by_replay[name], by_step[name], before[name])]
+        one, other = found
+        return [name for name in before if not _close(one[name], other[name], before[name])]
 
     @torch.no_grad()  # else clones keep nodes of autograd that belong to the default stream: no capture allows them
     def _values(self) -> dict[str, list[Tensor]]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ssl_bench.data.batch import Step
 from ssl_bench.distributed import average_gradients
 from ssl_bench.methods.base import StepResult
-from ssl_bench.objective.temperature import Progress
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.precision import Precision
 from ssl_bench.training import chunked
 from ssl_bench.training.optim import Schedule

@@ -25,8 +25,7 @@ from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
 from ssl_bench.objective.sampling import StepGenerator, unchosen, without_replacement
-from ssl_bench.objective.schedule import Count
-from ssl_bench.objective.temperature import Progress
+from ssl_bench.objective.schedule import Count, Progress
 from tests.objective.test_losses import draw
 from tests.ranks import on_two_ranks
 
