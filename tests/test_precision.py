@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ssl_bench.objective import candidates, tiles
 from ssl_bench.objective.bits import pack
 from ssl_bench.objective.candidates import Candidates, Excluded, Picks, Pool
-from ssl_bench.objective.memory import Memory
 from ssl_bench.precision import products, without_tf32
 
 V, B, C, D = 2, 5, 7, 8
@@ -78,17 +77,6 @@ def test_no_cosine_of_the_objective_is_in_tf32(
     # At the least the cosines and the gradients of both factors; that of keys that are read one by one is no product.
     assert len(switches.seen) >= 3 - (name == "tiled picks" and read == 0) and not any(switches.seen)
     assert torch.backends.cuda.matmul.allow_tf32 and torch.get_float32_matmul_precision() == "high"
-
-
-def test_no_cosine_of_a_memory_is_in_tf32(tf32: Allow) -> None:
-    tf32(True)
-    memory, q = Memory(20, D, 0.5, 0), unit(B, D)
-    places = torch.randint(20, (B, 3), generator=torch.Generator().manual_seed(1))
-    with Switches() as seen:
-        found = memory.cosines(q, places)
-        (found.sum() + memory.lse(q, TAU).sum()).backward()
-    torch.testing.assert_close(found, torch.einsum("rmd,rd->rm", memory.vectors[places], q), rtol=0, atol=1e-6)
-    assert len(seen.seen) >= 4 and not any(seen.seen)
 
 
 @pytest.mark.parametrize("shapes", [((V, B, D), (C, D)), ((V, B, D), (V, C, D)), ((B, D), (C, D)), ((0, D), (C, D))])

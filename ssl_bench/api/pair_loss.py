@@ -23,7 +23,7 @@ from ssl_bench.api.arguments import integers
 from ssl_bench.config.build import find_target, one_of
 from ssl_bench.distributed import active, alone, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
-from ssl_bench.methods.base import NEEDS, given, needs_of_loss
+from ssl_bench.methods.contrastive import NEEDS, given, needs_of_loss
 from ssl_bench.networks.encoder import full_precision, unit
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose

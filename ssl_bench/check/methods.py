@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from ssl_bench.check.bounds import Difference, NumberFormat, distance, formats, judged
 from ssl_bench.check.finding import Finding, Setting
+from ssl_bench.config.build import find_target
 from ssl_bench.config.compose import load
 from ssl_bench.config.schema import directory
 from ssl_bench.data.batch import Batch
@@ -37,7 +38,7 @@ IMAGES = 16
 SCALE = 2.0**10  # of the loss in fp16, against gradients below its smallest number
 SMALL = {"k": 64, "clusters": 4, "predictor": 16, "hidden": 16, "width": 8}  # arguments that a framework or head has
 # A rounding may change the order of numbers, and with it a cluster or a pair: compared in single precision only.
-ORDERED = {"moco_cld", "npid_cld", "swd"}
+ORDERED = {"densecl", "moco_cld", "npid_cld", "swd"}
 
 
 def section(setting: Setting) -> Iterator[Finding]:
@@ -130,7 +131,9 @@ class DrawsOfCPU(TorchFunctionMode):
 
 def steps(framework: str) -> list[Step64]:
     """The reference steps of a framework, one for each loss that it can be trained with."""
-    config = load([f"framework={framework}", "backbone=conv_n", "head.out=16"])
+    config = load([f"framework={framework}", "head.out=16", "backbone=conv_n"])
+    if getattr(find_target(config["framework"], "framework"), "needs", None):  # conv_n has no feature map
+        config = load([f"framework={framework}", "head.out=16", "backbone=resnet_digits", "backbone.width=8"])
     for group in ("framework", "head"):
         config[group] |= {key: value for key, value in SMALL.items() if config[group].get(key)}
     if config["negatives"] and "k" in config["negatives"]:

@@ -14,7 +14,7 @@ from ssl_bench import files
 from ssl_bench.check.finding import Finding, Verdict
 from ssl_bench.config.identity import agree, canonical, on_disk, recipe_id, run_id, upgraded
 from ssl_bench.errors import ConfigError
-from ssl_bench.methods.base import Contrastive
+from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.temperature import Cosine, Fixed, Linear
 from ssl_bench.record import checkpoint, evaluations, hits, results

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import found, guard, identity, plugins, wandb
-from ssl_bench.config.build import converted, near
+from ssl_bench.config.build import converted, former, near
 from ssl_bench.config.schema import Config, directory
 from ssl_bench.config.typed import PATH_KEY, as_typed, quoted
 from ssl_bench.errors import ConfigError, require, shown
@@ -403,7 +403,8 @@ def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = 
         return f"{match[1]} has a value already: leave the + before {match[1]} out"
     if match := re.search(_NO_KEY, text):
         known = [key for key in _keys(overrides, primary) if key != match[1]]
-        return f"there is no key {match[1]}{_meant(match[1], known)}; `ssl-bench {primary} --cfg job` prints them all"
+        remedy = former(match[1]) or _meant(match[1], known)
+        return f"there is no key {match[1]}{remedy}; `ssl-bench {primary} --cfg job` prints them all"
     if match := re.search(r"Could not (?:find|load) '(.+)/(.*?)'", text):
         group, option = match[1], match[2]
         if listed := re.search(r"Available options in '(.+?)'", text):  # experiment, of experiment/<paper>/<name>

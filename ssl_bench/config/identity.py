@@ -19,7 +19,7 @@ from typing import Any
 VOLATILE = {"name", "choices", "devices", "threads", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
 VOLATILE |= {"checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate", "halt_at"}
 RUN_ID_DIGITS = 10
-# Keys of a group.
+# Keys of a group; framework.sharded is one of earlier versions.
 VOLATILE_IN = {"dataset": {"workers", "train_images", "hashes"}, "framework": {"sharded"}, "init": {"path"}}
 OWN = {"root", "path", "skip_broken", "dataset"}  # and of the user's own images, which have the hash ``content``
 SOURCE = " #"  # between the version of a plugin and the hash of its source

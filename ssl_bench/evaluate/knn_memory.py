@@ -6,12 +6,11 @@ Only the test images pass through the network; the training images do not.
 from collections.abc import Iterator
 
 from ssl_bench.distributed import rank, world
-from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.accuracy import of_all_ranks, top_accuracies
 from ssl_bench.evaluate.knn import check_votes, knn_predict
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.objective.memory import Memory
-from ssl_bench.objective.shards import Shards
 
 
 class MemoryKNN(Evaluator):
@@ -25,7 +24,6 @@ class MemoryKNN(Evaluator):
 
     Raises:
         ConfigError: (check, run) the network has no memory, or k exceeds the labelled images.
-        RunError: (run) the memory is divided over ranks.
     """
 
     needs_labels = True
@@ -48,8 +46,6 @@ class MemoryKNN(Evaluator):
             return
         self.check(target)
         memory: Memory = target.network.get_submodule("memory")  # type: ignore[assignment]
-        if isinstance(memory, Shards):
-            raise RunError("evaluate=knn_memory needs the whole memory on every rank: set framework.sharded=false")
         assert target.pretrain is not None
         bank_labels, labels = target.pretrain().labels.to(target.device), target.labels("test")
         labelled = bank_labels >= 0

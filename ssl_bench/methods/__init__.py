@@ -1,2 +1,2 @@
 """Training methods: the networks of a run and the objective on their outputs, one class per family.
-Read base, siamese and supervised; then npid, cld with kmeans, inv_spread, exemplar and vae, each on its own."""
+Read base, contrastive and siamese; then densecl, npid, cld with kmeans; supervised, exemplar and vae are controls."""

@@ -9,14 +9,14 @@ import copy
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import require
-from ssl_bench.methods.base import Framework, Outputs
+from ssl_bench.methods.base import Framework, Outputs, Term
 from ssl_bench.networks.encoder import Encoder, full_precision, unit
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import joint_forward
@@ -46,6 +46,7 @@ class Siamese(Framework):
             ``shuffle``: as ``local``, and for the momentum network group k of G has the images k, k + G, k + 2 G ...,
             so that an image shares its batch statistics with other images than in the trained network (MoCo).
         groups: G. With one group, ``local`` and ``shuffle`` are ``sync``.
+        encoder: class of the networks.
 
     Raises:
         InvalidValue: a momentum outside [0, 1], or a setting that needs a momentum network without one.
@@ -63,6 +64,8 @@ class Siamese(Framework):
         norm: Literal["sync", "shuffle", "local"] = "sync",
         groups: int = 1,
         stop_gradient: bool = False,
+        *,
+        encoder: type[Encoder] = Encoder,
     ) -> None:
         super().__init__()
         for name, value in {"momentum": momentum, "final_momentum": final_momentum}.items():
@@ -74,7 +77,7 @@ class Siamese(Framework):
         self.momentum, self.final_momentum = momentum, final_momentum
         self.views_forward, self.norm, self.groups, self.symmetric = views_forward, norm, groups, symmetric
         self.stop_gradient = stop_gradient
-        self.encoder = Encoder(backbone, head)
+        self.encoder = encoder(backbone, head)
         self.target = None if momentum is None else copy.deepcopy(self.encoder).requires_grad_(False)
         require(predictor is None or predictor >= 1, "predictor", predictor, "1 or more, or null")
         width = head.num_features
@@ -98,20 +101,30 @@ class Siamese(Framework):
         """``key`` of every view that is a positive, from the momentum network; empty without one."""
         if self.target is None:
             return {}
-        views = batch.views[:2] if self.symmetric else batch.views[1:2]
-        if self.norm == "shuffle" and self.groups > 1:
-            keys = self._keys([deal(view, self.groups) for view in views])
-            return {"key": torch.stack([collect(key, self.groups) for key in keys])}
-        return {"key": self._keys(views)}
+        target, views = self.target, batch.views[:2] if self.symmetric else batch.views[1:2]
+        keys = self._each(lambda x: target(x)["projection"], [self._dealt(view) for view in views])
+        return {"key": torch.stack([self._collected(key) for key in keys]) if self._shuffles else keys}
 
-    def embed(self, outputs: Outputs, ids: Tensor) -> Embedded:
+    @property
+    def _shuffles(self) -> bool:
+        return self.norm == "shuffle" and self.groups > 1
+
+    def _dealt(self, view: Tensor) -> Tensor:
+        """The images of a view in the order in which the momentum network sees them."""
+        return deal(view, self.groups) if self._shuffles else view
+
+    def _collected(self, y: Tensor) -> Tensor:
+        """Outputs [B, ...] of the momentum network in the order of this rank's images."""
+        return collect(y, self.groups) if self._shuffles else y
+
+    def embed(self, outputs: Outputs, ids: Tensor) -> list[Term]:
         z = full_precision(outputs["z"])
         if len(z) > 2:  # each of the first two with every other view
             units = unit(z)
             view = torch.arange(len(z), device=z.device)  # a list as an index would be copied from the host
             anchor = view[:2].repeat_interleave(len(z) - 1)  # 0 0 ... 1 1 ...
             positive = torch.cat([view[1:], view[:1], view[2:]])  # 1 2 ... 0 2 ...
-            return Embedded(units[anchor], units[positive], z[anchor], ids, anchor_keys=units[anchor])
+            return [Term(Embedded(units[anchor], units[positive], z[anchor], ids, anchor_keys=units[anchor]))]
         anchors = 2 if self.symmetric else 1
         raw = full_precision(outputs["prediction"]) if self.predictor is not None else _first(z, anchors)
         q = unit(raw)
@@ -121,12 +134,7 @@ class Siamese(Framework):
         else:
             units = q if self.predictor is None and self.symmetric else unit(z)
             p = _first(units.flip(0), anchors)
-        return Embedded(q, p.detach() if self.stop_gradient else p, raw, ids)
-
-    def _keys(self, views: list[Tensor]) -> Tensor:
-        assert self.target is not None
-        target = self.target
-        return self._each(lambda x: target(x)["projection"], views)
+        return [Term(Embedded(q, p.detach() if self.stop_gradient else p, raw, ids))]
 
     def _each(self, network: Callable[[Tensor], Tensor], inputs: list[Tensor]) -> Tensor:
         """Outputs [V, B, D] of a network, from one forward for all inputs of a size or one for each input."""
@@ -137,7 +145,7 @@ class Siamese(Framework):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     @torch.no_grad()
-    def update(self, kept: Any, progress: float) -> None:
+    def update(self, e: Embedded, progress: float) -> None:
         if self.target is None or self.momentum is None:
             return
         momentum = self.momentum

@@ -14,6 +14,9 @@ from ssl_bench.errors import InvalidValue, reason, require
 class Backbone(nn.Module, ABC):
     """Base of the backbones.
 
+    One with a feature map has timm's two methods ``forward_features``, images to the map [B, num_features, h, w], and
+    ``forward_head``, the map to the output; a framework may need it.
+
     Attributes:
         num_features: width of the output.
     """
@@ -137,7 +140,13 @@ class DigitsResNet(Backbone):
         self.num_features = 4 * width
 
     def forward(self, x: Tensor) -> Tensor:  # [B, in_channels, H, W] -> [B, 4 width]
-        return self.stages(self.stem(x)).mean((2, 3))  # type: ignore[no-any-return]
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> Tensor:  # [B, in_channels, H, W] -> [B, 4 width, H / 4, W / 4]
+        return self.stages(self.stem(x))  # type: ignore[no-any-return]
+
+    def forward_head(self, x: Tensor) -> Tensor:  # [B, 4 width, h, w] -> [B, 4 width]
+        return x.mean((2, 3))
 
 
 class ConvN(Backbone):

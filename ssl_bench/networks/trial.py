@@ -43,6 +43,30 @@ def try_backbone(backbone: nn.Module, node: Mapping[str, Any], channels: int, si
     require(finite, key_of_it, value, f"{refused} values that are not finite floating-point numbers")
 
 
+def try_map(backbone: Any, name: str, part: str, channels: int, size: int) -> None:
+    """Refuse a backbone without a feature map, for a part of a run that needs one; as :func:`try_backbone`.
+
+    Raises:
+        InvalidValue: ``forward_features`` gives no map [2, num_features, h, w] of several cells, or ``forward_head`` no
+            features of it.
+    """
+    images = torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
+    mode = backbone.training
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            found = backbone.eval().forward_features(images)
+            features = backbone.forward_head(found)
+        fits = found.ndim == 4 and found.shape[1] == backbone.num_features and features.shape == found.shape[:2]
+        shape = f"it makes {list(found.shape)}" if found.ndim != 4 or fits else f"it has {found.shape[1]} channels"
+        fits, shape = fits and found[0, 0].numel() > 1, shape if found[0, 0].numel() > 1 else "it has one cell"
+    except Exception as error:  # networks have no error class for what they lack
+        fits, shape = False, reason(error)
+    finally:
+        backbone.train(mode)
+    remedy = f"a network with a feature map of several cells, such as resnet18 or resnet_digits, which {part} needs"
+    require(fits, "backbone", name, f"{remedy} ({shape})")
+
+
 def _made_for(backbone: Any, size: int) -> str:
     """Another size of images: the one that the backbone was built for, or that timm's network was published for."""
     built = getattr(getattr(backbone, "patch_embed", None), "img_size", None)

@@ -28,6 +28,7 @@ class Embedded:
         ids: [B] index of each image in the dataset.
         anchor_keys: [V, B, D] keys of the anchors' views; None: p of the other view.
         labels: [B] class of each image, -1 if it is not known; None: the classes play no role.
+        stored: [n, B, D] keys that later batches may have as negatives; None: those of both views.
     """
 
     q: Tensor
@@ -36,16 +37,23 @@ class Embedded:
     ids: Tensor
     anchor_keys: Tensor | None = None
     labels: Tensor | None = None
+    stored: Tensor | None = None
 
     @property
     def keys(self) -> Tensor:
-        """[2 or 1, B, D] keys of this batch that may be negatives of later batches."""
-        return self.p if self.anchor_keys is None else self.anchor_keys[:: len(self.anchor_keys) // 2]
+        """[n, B, D] keys of this batch that may be negatives of later batches."""
+        if self.stored is not None:
+            return self.stored
+        return self.p if self.anchor_keys is None else self.anchor_keys[:: max(1, len(self.anchor_keys) // 2)]
 
     def detach(self) -> "Embedded":
         """The same embeddings without gradient."""
-        anchor_keys = None if self.anchor_keys is None else self.anchor_keys.detach()
-        return Embedded(self.q.detach(), self.p.detach(), self.raw.detach(), self.ids, anchor_keys)
+        q, p, raw, *others = (
+            None if each is None else each.detach()
+            for each in (self.q, self.p, self.raw, self.anchor_keys, self.stored)
+        )
+        assert q is not None and p is not None and raw is not None
+        return Embedded(q, p, raw, self.ids, others[0], stored=others[1])
 
 
 @dataclass(frozen=True)
@@ -56,11 +64,14 @@ class Bank:
         keys: [C, D] candidates shared by the views, or [V, C, D].
         ids: [C] image of each candidate, -1: never the anchor's own image; None: all of them -1.
         labels: [C] class of each candidate, where those of the anchors are known.
+        index: [V, B, K] the candidates that are negatives of an anchor, none of them of its class; None: all but those
+            of its own image.
     """
 
     keys: Tensor
     ids: Tensor | None
     labels: Tensor | None = None
+    index: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -167,7 +178,10 @@ class Contrast:
         if e.labels is not None and bank is not None and bank.labels is not None and bank.ids is not None:
             classes = Classes(e.labels, e.ids, bank.labels, bank.ids)
         mapped = SIMILARITIES[similarity]
-        return cls(pos, candidates, e.raw, e.q, e.p, similarity=mapped, ids=e.ids, classes=classes)
+        if bank is None or bank.index is None:
+            return cls(pos, candidates, e.raw, e.q, e.p, similarity=mapped, ids=e.ids, classes=classes)
+        none = torch.zeros(bank.index.shape[-1], dtype=torch.bool, device=pos.device)
+        return cls(pos, candidates, e.raw, e.q, e.p, similarity=mapped, ids=e.ids, classes=none).pick(bank.index)
 
     def pick(self, index: Tensor) -> "Contrast":
         """The same contrast with the candidates ``index`` [V, B, K] as the only negatives of each anchor."""

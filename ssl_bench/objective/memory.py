@@ -3,7 +3,7 @@ instance discrimination", arXiv 1805.01978).
 
     v_i <- unit(m v_i + (1 - m) f_i)        after each step, for the images i of the batch
 
-Shapes: N images of the dataset; R queries on this rank; D width; V views; B images on this rank.
+Shapes: N images of the dataset; D width; V views; B images on this rank.
 """
 
 import math
@@ -14,9 +14,7 @@ from torch.nn.functional import normalize
 
 from ssl_bench.distributed import gather
 from ssl_bench.errors import require
-from ssl_bench.objective.candidates import Pool
 from ssl_bench.objective.sampling import StepGenerator
-from ssl_bench.precision import products
 
 
 class Memory(nn.Module):
@@ -41,34 +39,14 @@ class Memory(nn.Module):
         require(0 <= momentum <= 1, "momentum", momentum, "a number from 0 to 1")
         require(dim >= 1, "dim", dim, "1 or more")
         self.instances, self.momentum = instances, momentum
-        self._keep(normalize(self._start(dim, seed), dim=1))
-
-    def _start(self, dim: int, seed: int) -> Tensor:
         side = math.sqrt(3 / dim)
         generator = StepGenerator("memory", seed).generator(torch.device("cpu"))
-        return torch.empty(self.instances, dim, device="cpu").uniform_(-side, side, generator=generator)
-
-    def _keep(self, vectors: Tensor) -> None:
-        self.register_buffer("vectors", vectors)
+        start = torch.empty(instances, dim, device="cpu").uniform_(-side, side, generator=generator)
+        self.register_buffer("vectors", normalize(start, dim=1))
 
     def rows(self, ids: Tensor) -> Tensor:
         """The vectors of the images ``ids`` [R]: [R, D]."""
         return self.vectors[ids]
-
-    def lse(self, q: Tensor, tau: Tensor) -> Tensor:
-        """log sum_i exp(q . v_i / tau) over all N images for ``q`` [R, D]: [R]. Many cosines are never stored."""
-        return self._lse(self.vectors, q, tau)
-
-    def cosines(self, q: Tensor, index: Tensor) -> Tensor:
-        """Cosines [R, m] of ``q`` [R, D] with the vectors of the images ``index`` [R, m]."""
-        return self._cosines(q, index)
-
-    @staticmethod
-    def _lse(vectors: Tensor, q: Tensor, tau: Tensor) -> Tensor:
-        return Pool(q[None], vectors, None).lse(tau)[0][0]
-
-    def _cosines(self, q: Tensor, places: Tensor) -> Tensor:
-        return products(self.vectors[places], q[:, :, None].mT)[..., 0]
 
     @torch.no_grad()
     def update(self, ids: Tensor, fresh: Tensor) -> None:
@@ -79,11 +57,7 @@ class Memory(nn.Module):
             fresh: [V, B, D] unit vectors of V views, applied one after the other, the last view first: the order of the
                 backward passes in CLD's code.
         """
-        ids, fresh = self._places(gather(ids)), gather(fresh, dim=1)
+        ids, fresh = gather(ids), gather(fresh, dim=1)
         for view in fresh.flip(0):
             moved = self.momentum * self.vectors[ids] + (1 - self.momentum) * view
             self.vectors.index_copy_(0, ids, normalize(moved, dim=1))
-
-    def _places(self, ids: Tensor) -> Tensor:
-        """Rows of ``vectors`` that hold the vectors of the images ``ids``."""
-        return ids

@@ -22,7 +22,7 @@ LEFT_OUT = {
     "dataset": OWN
     | {"seed", "torchvision", "num_classes", "channels", "train_images", "epochs", "knn_k", "workers", "hashes"},
     "backbone": {"in_channels", "size"},
-    "framework": {"seed", "sharded", "channels", "size", "mean", "std"},
+    "framework": {"seed", "channels", "size", "mean", "std"},
     "loss": {"seed"},
     "negatives": {"seed", "dim"},
     "positives": {"seed", "dim"},

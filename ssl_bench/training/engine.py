@@ -18,7 +18,7 @@ from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader
 from ssl_bench.distributed import Votes, parallel, rank, world
 from ssl_bench.errors import RunError
-from ssl_bench.methods.base import Contrastive
+from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
 from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
 from ssl_bench.record import evaluations, folders, results
@@ -260,7 +260,7 @@ class Training:
             last = schedule.progress(schedule.last_step - 1)
             facts["negatives_per_anchor_at_end"] = method.negatives.count(size, last)
         at_end = facts.get("negatives_per_anchor_at_end", negatives)
-        option = chosen.get("negatives", chosen.get("framework"))  # some frameworks have their own negatives
+        option = chosen.get("negatives")
         if self.parts.taken:
             facts["init"] = self.parts.taken
         if not schedule.last_step:

@@ -28,8 +28,9 @@ from ssl_bench.evaluate.few_labels import FewLabels
 from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import check_devices
-from ssl_bench.methods.base import Contrastive, Framework, Method, MissingNeed
-from ssl_bench.networks.trial import try_backbone
+from ssl_bench.methods.base import Framework, Method
+from ssl_bench.methods.contrastive import Contrastive, MissingNeed
+from ssl_bench.networks.trial import try_backbone, try_map
 from ssl_bench.networks.weight_files import read_weights
 from ssl_bench.networks.weights import freeze, load_weights
 from ssl_bench.objective.positives import OtherView
@@ -283,6 +284,9 @@ class Parts:
             if tried not in _TRIED:
                 try_backbone(self.backbone, node, channels, size, key)
             _TRIED.add(tried)
+        if "map" in getattr(find_target(self.config["framework"], "framework"), "needs", ()):
+            name, framework = self.choices.get("backbone"), self.choices.get("framework")
+            try_map(self.backbone, str(name), f"framework={framework}", channels, self.views[0].size)
 
     def validate(self, local_processes: int | None) -> None:
         """Build and check everything without opening images or a device.
@@ -307,10 +311,7 @@ class Parts:
         except InvalidValue as refusal:
             raise refusal.within("optimizer") from refusal
         method.check_groups(devices, self.config["batch_size"]["chunk"] or size)
-        try:
-            method.facts(size)
-        except InvalidValue as refusal:
-            raise refusal.within("negatives" if isinstance(method, Contrastive) else "framework") from refusal
+        method.facts(size)
         try:
             images = self.dataset.check()
         except MissingData:

@@ -75,7 +75,6 @@ class TrainingState:
             RunError: a loss since the last row of metrics was not finite, or a weight is not; nothing is written.
                 ``lr_at`` gives the learning rate of that step.
         """
-        self.method.collect()
         local = {"rng": rng_state(), "meter": list(self.meter.summary()), "conditions": conditions(self.device)}
         ranks: list[Any] = [local]
         if world() > 1:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from ssl_bench.api import options
 from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.errors import ConfigError
 from ssl_bench.objective.contrast import Contrast
@@ -312,7 +313,7 @@ def test_a_loss_of_ones_own() -> None:
     same(PairLoss(Halves())(*z), ((normalize(z[0], dim=1) - normalize(z[1], dim=1)) ** 2).sum(1).mean() / 4)
 
 
-LISTED = ", ".join(LOSSES)
+LISTED = ", ".join(options.names("loss"))
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": "dlc"}, f"loss=dlc: set loss to one of {LISTED} (did you mean dcl?)"),
     ({"loss": "DCL"}, f"loss=DCL: set loss to one of {LISTED} (did you mean dcl?)"),

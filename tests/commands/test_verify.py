@@ -274,7 +274,7 @@ HONEST = {
     "moco": "framework=moco_v2 negatives.k=192",
     "byol": "framework=byol framework.predictor=32 head.hidden=32",
     "supervised": "framework=supervised",
-    "npid": "framework=npid framework.noise=32",
+    "npid": "framework=npid loss=nce negatives.k=32",
     "adamw": "optimizer=adamw optimizer.lr=0.01",
     "lars": "optimizer=lars",
     "chunks": "batch_size.chunk=16 loss=flatnce",

@@ -238,7 +238,7 @@ def test_a_job_that_slurm_refuses_is_one_sentence(
 
 CANDIDATES = {
     "ssl-bench tr": ["train"],
-    "ssl-bench train loss=in": ["loss=infonce"],
+    "ssl-bench train loss=info": ["loss=infonce"],
     "ssl-bench train -m loss=dcl,infon": ["loss=dcl,infonce"],
     "ssl-bench train evaluate=[knn,geo": ["evaluate=[knn,geometry"],
     "ssl-bench train  optimizer.sch": ["optimizer.schedule="],
@@ -282,11 +282,11 @@ for line in {list(CANDIDATES)}:
 def test_bash_completes() -> None:
     """bash replaces only what stands after the last equals sign."""
     printed = subprocess.run([sys.executable, "-m", "ssl_bench", "completion", "bash"], capture_output=True, text=True)
-    line = "ssl-bench train loss=in"
+    line = "ssl-bench train loss=info"
     script = f"""{printed.stdout}
 ssl-bench() {{ {sys.executable} -m ssl_bench "$@"; }}
 COMP_TYPE=9 COMP_LINE="{line}" COMP_POINT={len(line)}
-COMP_WORDS=(ssl-bench train loss = in) COMP_CWORD=4
+COMP_WORDS=(ssl-bench train loss = info) COMP_CWORD=4
 _python_argcomplete ssl-bench; echo "${{COMPREPLY[*]}}"
 """
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)

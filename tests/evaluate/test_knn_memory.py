@@ -5,12 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.arrays import Images
-from ssl_bench.errors import ConfigError, InvalidValue, RunError
+from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.knn import knn_predict
 from ssl_bench.evaluate.knn_memory import MemoryKNN
 from ssl_bench.evaluate.target import Target
 from ssl_bench.objective.memory import Memory
-from ssl_bench.objective.shards import Shards
 from ssl_bench.training.parts import Parts
 from tests.composed import load
 
@@ -56,8 +55,6 @@ def test_only_labelled_images_vote() -> None:
 
 def test_methods_without_a_usable_memory_are_refused() -> None:
     labels = torch.zeros(60, dtype=torch.int64)
-    with pytest.raises(RunError, match=r"set framework.sharded=false"):
-        list(MemoryKNN(7, 0.1).run(make_target(Network(Shards(60, 4, 0.5, 0)), labels)))
     with pytest.raises(ConfigError, match="training images have more than one label: set dataset"):
         list(MemoryKNN(7, 0.1).run(make_target(Network(Memory(60, 4, 0.5, 0)), labels[:, None].expand(-1, 3))))
     with pytest.raises(ConfigError, match=r"^evaluate\.knn_memory: the method has no memory of the images: set framew"):

@@ -45,6 +45,7 @@ CASES = {
     "chunks": ["batch_size.chunk=8"],
     "npid_cld": ["framework=npid_cld", "framework.clusters=8"],
     "byol": ["framework=byol", "framework.predictor=32", "head.hidden=32"],
+    "densecl": ["framework=densecl", "negatives.k=64"],
 }
 # Of batch normalisation over all images: two float64 numbers for each channel, forward and backward.
 NORMS = [2 * 8 * channels for channels in (8, 8, 8, 16, 16, 16, 32, 32, 32)]  # of the backbone

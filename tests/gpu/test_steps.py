@@ -61,6 +61,8 @@ def variants() -> list[list[str]]:
     """Each framework with each kind of negatives that it can have, and a loss: the default one if it can have that."""
     found = []
     for framework in options("framework"):
+        if framework == "frozen":  # which trains nothing
+            continue
         if has_own_objective(framework):
             found.append([f"framework={framework}", "augment=crop"])
             continue
@@ -69,7 +71,8 @@ def variants() -> list[list[str]]:
             losses = [default["loss"], *options("loss")]
             chosen = {"framework": framework, "negatives": negatives, "temperature": default["temperature"]}
             for loss in losses:
-                if missing_need({g: rule_of(g, name) for g, name in (chosen | {"loss": loss}).items()}) is None:
+                rules = {g: rule_of(g, name) for g, name in (chosen | {"loss": loss}).items()}
+                if missing_need(rules, framework) is None:
                     found.append(
                         [
                             f"framework={framework}",
@@ -105,6 +108,7 @@ OPTIONS = [
     ["framework.groups=4", "augment=byol"],
     ["augment=multicrop_cifar", "augment.small.size=12", "augment.small.count=2"],
     ["framework=moco_v2", "temperature=macl_a", "loss=macl"],
+    ["framework=densecl", "negatives.k=64"],
     ["cosines=tiled", "negatives=random_k", "negatives.k=3"],
     ["negatives=random_k", "negatives.k=2", "negatives.final=40", "negatives.schedule=linear"],
     ["framework=moco_v2", "negatives.k=90", "negatives.final=3", "negatives.schedule=cosine"],

@@ -23,9 +23,10 @@ from tests.ranks import on_ranks, on_two_ranks
 FRAMEWORKS = [name for name in options("framework") if name != "frozen"]  # which trains nothing
 OWN_OBJECTIVE = [name for name in FRAMEWORKS if has_own_objective(name)]
 SETTINGS: dict[str, list[str]] = {
-    "npid": ["framework.noise=9"],
-    "npid_cld": ["framework.clusters=3", "framework.noise=9"],
-    "moco_cld": ["framework.clusters=3", "framework.k=11"],
+    "densecl": ["negatives.k=11"],
+    "npid": ["loss=nce", "negatives.k=9"],
+    "npid_cld": ["framework.clusters=3", "negatives.k=9"],
+    "moco_cld": ["framework.clusters=3", "negatives.k=11"],
 }
 VIEWS = {"npid": 1, "moco_cld": 3}  # the others take two
 

@@ -9,10 +9,14 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ssl_bench.data.batch import Batch
-from ssl_bench.errors import ConfigError
+from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.methods.exemplar import Exemplar
-from ssl_bench.methods.inv_spread import InvSpread
+from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.heads import MLP
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.losses import InvariantSpread
+from ssl_bench.objective.negatives import InBatch
+from ssl_bench.objective.temperature import Fixed
 from ssl_bench.training.parts import Parts
 from tests.composed import load
 
@@ -26,8 +30,9 @@ def batch_of(views: Tensor) -> Batch:
 
 def spread(z: Tensor, tau: float) -> Tensor:
     """The loss of vectors [2, B, D], without a network."""
-    loss: Tensor = InvSpread(nn.Identity(), nn.Identity(), tau, "sync")(batch_of(z), 0.0)[0]
-    return loss
+    framework = Siamese(nn.Identity(), MLP(z.shape[2], 1, None, z.shape[2]), stop_gradient=True)
+    method = Contrastive(framework, InBatch(), Fixed(tau), InvariantSpread())
+    return method.objective({"z": z}, batch_of(z), 0.0, False).loss
 
 
 # ---- Inv. Spread
@@ -88,12 +93,11 @@ def test_inv_spread_at_cosines_of_one(kind: str, tau: float) -> None:
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-def test_inv_spread_refuses_invalid_values() -> None:
+def test_inv_spread_is_its_loss_with_keys_without_gradient() -> None:
     method = Parts(load(["framework=inv_spread"])).method
-    with pytest.raises(ConfigError, match=r"^batch_size\.size=1: set batch_size\.size to 2 or more: "):
-        method.facts(1)
-    with pytest.raises(ConfigError, match=r"^framework\.tau=0\.0: set framework\.tau to a positive number$"):
-        _ = Parts(load(["framework=inv_spread", "framework.tau=0"])).method
+    assert isinstance(method, Contrastive) and isinstance(method.loss, InvariantSpread)
+    assert isinstance(method.framework, Siamese) and method.framework.stop_gradient
+    assert float(method.temperature(0.0, Contrast.dense(torch.zeros(1, 1), torch.zeros(1, 1, 1)))) == 0.1
 
 
 # ---- Exemplar

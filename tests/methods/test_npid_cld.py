@@ -1,11 +1,11 @@
-"""NPID, NPID + CLD and MoCo + CLD against plain loops in double precision; two processes, chunks, resume, refusals."""
+"""NPID, NPID + CLD and MoCo + CLD against plain loops in double precision; two processes, chunks, refusals."""
 
 import contextlib
 import functools
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,21 +16,25 @@ from torch.nn.functional import normalize
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import average_gradients, parallel, rank, world
 from ssl_bench.errors import ConfigError
-from ssl_bench.methods.cld import NPIDCLD, CrossLevel, MoCoCLD
+from ssl_bench.methods.cld import NPIDCLD, MoCoCLD
+from ssl_bench.methods.contrastive import Contrastive, Kept
 from ssl_bench.methods.kmeans import kmeans
 from ssl_bench.methods.npid import NPID
 from ssl_bench.networks.heads import MLP
 from ssl_bench.networks.norm import group_statistics
+from ssl_bench.objective.contrast import Contrast
+from ssl_bench.objective.losses import BYOL, DCL, NCE, InfoNCE
 from ssl_bench.objective.memory import Memory
+from ssl_bench.objective.negatives import MemoryBank, Queue
+from ssl_bench.objective.temperature import Fixed, Learned
 from ssl_bench.training import chunked
 from ssl_bench.training.parts import Parts
 from tests.composed import load
-from tests.conftest import SMALL, only_run
 from tests.methods.training import select
-from tests.ranks import on_two_ranks, train_on_two_ranks
+from tests.ranks import on_two_ranks
 
 IMAGES, INSTANCES, DIM = 8, 30, 5
-NPID_: dict[str, Any] = {"instances": INSTANCES, "tau": 0.1, "memory_momentum": 0.5, "seed": 0, "norm": "sync"}
+NPID_: dict[str, Any] = {"instances": INSTANCES, "memory_momentum": 0.5, "seed": 0, "norm": "sync"}
 CLD: dict[str, Any] = {"clusters": 3, "cld_tau": 0.2, "weight": 0.7, "iterations": 5}
 
 
@@ -45,16 +49,19 @@ def parts(norm: bool = True) -> dict[str, Any]:
     return {"backbone": backbone, "head": MLP(12, 1, None, DIM, norm=False, final_norm="none")}
 
 
-def npid(noise: int = 0, sharded: bool = False, norm: bool = True) -> Any:
-    return NPID(**parts(norm), noise=noise, sharded=sharded, **NPID_).double()
+def npid(noise: int = 0, norm: bool = True, make: Any = NPID, **settings: Any) -> Any:
+    """With the softmax over all images, or with NCE."""
+    bank, loss = MemoryBank(noise or None, 0.5, DIM, INSTANCES, 0), NCE(INSTANCES) if noise else InfoNCE()
+    return Contrastive(make(**parts(norm), **NPID_, **settings), bank, Fixed(0.1), loss, views=make.views).double()
 
 
-def npid_cld(noise: int = 0, sharded: bool = False, norm: bool = True) -> Any:
-    return NPIDCLD(**parts(norm), noise=noise, sharded=sharded, **NPID_, **CLD).double()
+def npid_cld(noise: int = 0, norm: bool = True) -> Any:
+    return npid(noise, norm, NPIDCLD, **CLD)
 
 
 def moco_cld(k: int = 11, norm: bool = True) -> Any:
-    return MoCoCLD(**parts(norm), momentum=0.9, k=k, tau=0.1, seed=0, norm="sync", **CLD).double()
+    framework = MoCoCLD(**parts(norm), momentum=0.9, norm="sync", **CLD)
+    return Contrastive(framework, Queue(k, DIM, 0), Fixed(0.1), InfoNCE(), views=3).double()
 
 
 METHODS: dict[str, Callable[..., Any]] = {
@@ -91,7 +98,6 @@ def trained(method: Any, steps: int = 6) -> dict[str, Tensor]:
         losses.append(loss.detach())
         optimizer.step()
         method.update(kept, 0.0)
-    method.collect()
     state = {name: value for name, value in method.state_dict().items() if isinstance(value, Tensor)}
     return state | {"losses": torch.stack(losses)}
 
@@ -108,21 +114,28 @@ def outputs_of(method: Any, batch: Batch) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in outputs.items()}
 
 
+def instance_term(method: Any, outputs: dict[str, Tensor], batch: Batch) -> tuple[float, dict[str, Tensor]]:
+    """The loss and the diagnostics of the first term."""
+    term, *_ = method.framework.embed(outputs, batch.ids)
+    loss, found = method._of_term(term, batch, 0.0, True, Kept({}, {}))
+    return float(loss), found
+
+
 @pytest.mark.parametrize("make", [npid, npid_cld])
 def test_npid_is_the_softmax_over_all_images(make: Callable[..., Any]) -> None:
     method = make()
     (batch,) = batches(1)
     outputs = outputs_of(method, batch)
-    loss, found, _ = NPID.objective(method, outputs, batch, 0.0, True)
-    vectors = method.get_submodule("encoder.memory").vectors
+    loss, found = instance_term(method, outputs, batch)
+    vectors = method.encoder.memory.vectors
     each, positives = [], []
     for view in normalize(outputs["z"], dim=-1):
         for f, i in zip(view, batch.ids.tolist(), strict=True):
             logits = [dot(f, v) / 0.1 for v in vectors]
             each.append(math.log(sum(map(math.exp, logits))) - logits[i])
             positives.append(logits[i] * 0.1)
-    assert len(each) == method.views * IMAGES
-    assert float(loss) == pytest.approx(sum(each) / len(each), rel=1e-12)
+    assert len(each) == method.framework.views * IMAGES
+    assert loss == pytest.approx(sum(each) / len(each), rel=1e-12)
     assert float(found["positive"]) == pytest.approx(sum(positives) / len(each), rel=1e-12)
     assert float(found["npc/mean"]) == pytest.approx(sum(1 - math.exp(-x) for x in each) / len(each), rel=1e-9)
 
@@ -133,30 +146,27 @@ def test_nce_separates_the_image_from_noise_with_the_z_of_the_first_batch(make: 
     z = 0.0
     for step, batch in enumerate(batches(3)):
         outputs = outputs_of(method, batch)
-        loss, _, kept = NPID.objective(method, outputs, batch, 0.0, False)
-        vectors, f = method.get_submodule("encoder.memory").vectors, normalize(outputs["z"], dim=-1).flatten(0, 1)
-        drawn = method._drawn(len(f))
-        ids = batch.ids.tolist() * method.views
-        scores = [[math.exp(dot(f[r], vectors[j]) / 0.1) for j in [ids[r], *drawn[r].tolist()]] for r in range(len(f))]
+        loss, _ = instance_term(method, outputs, batch)
+        vectors, f = method.encoder.memory.vectors, normalize(outputs["z"], dim=-1)
+        term, *_ = method.framework.embed(outputs, batch.ids)
+        contrast = Contrast.of(term.e, method.negatives.bank(term.e))
+        pool = method.negatives.select(contrast, 0.0).candidates
+        cosines, counts = pool.cosines(term.e.q)
+        scores = []
+        for v, b in itertools.product(range(len(f)), range(IMAGES)):
+            own = math.exp(dot(f[v, b], vectors[batch.ids[b]]) / 0.1)
+            drawn = cosines[v, b] if counts is None else cosines[v, b][counts[v, b]]
+            assert len(drawn) == m
+            scores.append([own, *(math.exp(float(s) / 0.1) for s in drawn)])
         if step == 0:
-            z = INSTANCES * sum(map(sum, scores)) / (len(f) * (m + 1))
+            z = INSTANCES * sum(map(sum, scores)) / (len(scores) * (m + 1))
         expected = 0.0
         for positive, *noise in scores:
             expected -= math.log(positive / z / (positive / z + m / INSTANCES))
             expected -= sum(math.log(m / INSTANCES / (p / z + m / INSTANCES)) for p in noise)
-        assert float(loss) == pytest.approx(expected / len(f), rel=1e-12)
-        method.update(kept, 0.0)
-    assert math.exp(float(method.log_z)) == pytest.approx(z, rel=1e-12)
-
-
-def test_noise_is_drawn_from_all_images_for_each_view_query_and_step() -> None:
-    method = npid_cld(noise=200)
-    first = method._drawn(2 * IMAGES)
-    assert first.shape == (2 * IMAGES, 200) and set(first.flatten().tolist()) == set(range(INSTANCES))
-    assert len({tuple(row) for row in first.tolist()}) == 2 * IMAGES
-    assert torch.equal(first, method._drawn(2 * IMAGES))
-    method.draws.step += 1
-    assert not torch.equal(first, method._drawn(2 * IMAGES))
+        assert loss == pytest.approx(expected / len(scores), rel=1e-12)
+        method.update(method(batch, 0.0).kept, 0.0)
+    assert math.exp(float(method.loss.log_z)) == pytest.approx(z, rel=1e-12)
 
 
 def cross_level(group: Tensor) -> float:
@@ -176,41 +186,64 @@ def test_cld_finds_the_cluster_of_the_other_view(name: str) -> None:
     (batch,) = batches(1)
     outputs = outputs_of(method, batch)
     loss, found, _ = method.objective(outputs, batch, 0.0, True)
-    if name == "npid_cld":
-        instance = NPID.objective(method, outputs, batch, 0.0, False)[0]
-    else:
-        keys = [*method.queue.keys]
+    instance, _ = instance_term(method, outputs, batch)
+    if name == "moco_cld":
+        keys = [*method.negatives.keys]
         q, key = normalize(outputs["z"], dim=-1), normalize(outputs["key"], dim=-1)[0]
         each = []
         for view in q:
             for query, positive in zip(view, key, strict=True):
                 logits = [dot(query, k) / 0.1 for k in [positive, *keys]]
                 each.append(math.log(sum(map(math.exp, logits))) - logits[0])
-        instance = torch.tensor(sum(each) / len(each), dtype=torch.float64)
+        assert instance == pytest.approx(sum(each) / len(each), rel=1e-12)
     expected = cross_level(outputs["group"])
     assert float(found["cld/loss"]) == pytest.approx(expected, rel=1e-12)
-    assert float(loss) == pytest.approx(float(instance) + 0.7 * expected, rel=1e-9)
-    assert 0 <= float(found["cld/top1"]) <= 1
+    assert float(loss) == pytest.approx(instance + 0.7 * expected, rel=1e-9)
+    assert {"cld/npc/mean", "cld/positive", "cld/query_grad/mean"} <= found.keys() and float(found["cld/tau"]) == 0.2
 
 
-def test_the_gradient_of_cld_is_its_slope() -> None:
-    term = CrossLevel(12, DIM, 3, 0.2, 0.7, 5).double()
+@pytest.mark.parametrize("loss", [InfoNCE(), DCL(), BYOL()])
+def test_the_gradient_of_the_group_term_is_its_slope(loss: Any) -> None:
+    framework = MoCoCLD(**parts(), momentum=0.9, norm="sync", **CLD)
+    method: Any = Contrastive(framework, Queue(5, DIM, 0), Fixed(0.1), loss, views=3).double()
     generator = torch.Generator().manual_seed(1)
     group = torch.randn(2, IMAGES, DIM, generator=generator, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: term(x)[0], group)
+    (batch,) = batches(1)
+
+    def value(x: Tensor) -> Tensor:
+        (term,) = method.framework.cld.terms({"group": x}, batch.ids)
+        return method._of_term(term, batch, 0.0, False, Kept({}, {}))[0]
+
+    assert torch.autograd.gradcheck(value, group)
+
+
+def test_without_a_temperature_of_its_own_the_group_term_has_that_of_the_option() -> None:
+    framework = MoCoCLD(**parts(), momentum=0.9, norm="sync", **CLD | {"cld_tau": None})
+    method = Contrastive(framework, Queue(5, DIM, 0), Learned(0.3, 0.01), DCL(), views=3).double()
+    (batch,) = batches(1)
+    loss, found, _ = method(batch, 0.0, True)
+    loss.backward()
+    assert float(found["cld/tau"]) == pytest.approx(0.3) and method.temperature.theta.grad is not None
+
+
+def test_without_weight_there_is_no_group_term() -> None:
+    framework = MoCoCLD(**parts(), momentum=0.9, norm="sync", **CLD | {"weight": 0.0, "clusters": 1})
+    method = Contrastive(framework, Queue(5, DIM, 0), Fixed(0.1), DCL(), views=3).double()
+    (batch,) = batches(1)
+    assert not any("cld" in name for name in {**method.state_dict(), **method(batch, 0.0, True).diagnostics})
 
 
 def test_the_key_of_moco_is_that_of_the_third_view_and_enters_the_queue_once() -> None:
     method = moco_cld()
     (batch,) = batches(1)
-    target = method.get_submodule("moco.target")
+    target = method.framework.target
     expected = normalize(target(batch.views[2])["projection"], dim=-1)
     loss, _, kept = method(batch, 0.0)
     loss.backward()
     assert all(p.grad is None for p in target.parameters())
     method.update(kept, 0.0)
-    torch.testing.assert_close(method.get_submodule("queue").keys[:IMAGES], expected)
-    assert int(method.get_submodule("queue").place) == IMAGES
+    torch.testing.assert_close(method.negatives.keys[:IMAGES], expected)
+    assert int(method.negatives.place) == IMAGES
 
 
 def test_no_gradient_reaches_the_memory_and_both_views_enter_it() -> None:
@@ -219,20 +252,19 @@ def test_no_gradient_reaches_the_memory_and_both_views_enter_it() -> None:
     f = normalize(outputs_of(method, batch)["z"], dim=-1)
     loss, _, kept = method(batch, 0.0)
     loss.backward()
-    memory = method.get_submodule("encoder.memory")
+    memory = method.encoder.memory
     assert not memory.vectors.requires_grad and torch.equal(memory.vectors, expected.vectors)
     method.update(kept, 0.0)
     expected.update(batch.ids, f)
     torch.testing.assert_close(memory.vectors, expected.vectors)
+    assert torch.equal(memory.vectors, method.negatives.memory.vectors)  # the softmax is over what the memory holds
 
 
 # ---- ranks, chunks, resume
 
 
 def _ranks(rank: int) -> dict[str, dict[str, Tensor]]:
-    sharded = {name: functools.partial(make, sharded=True) for name, make in METHODS.items() if "moco" not in name}
-    methods = METHODS | {f"{name} sharded": make for name, make in sharded.items()}
-    return {name: trained(make()) for name, make in methods.items()}
+    return {name: trained(make()) for name, make in METHODS.items()}
 
 
 @pytest.mark.slow
@@ -241,7 +273,7 @@ def test_two_ranks_have_the_losses_and_the_state_of_one() -> None:
     alone = {name: trained(make()) for name, make in METHODS.items()}
     worst = 0.0
     for name, found in first.items():
-        expected = alone[name.removesuffix(" sharded")]
+        expected = alone[name]
         losses = (found.pop("losses") + second[name].pop("losses")) / 2
         torch.testing.assert_close(losses, expected["losses"], rtol=1e-12, atol=1e-13, msg=name)
         assert found.keys() == expected.keys() - {"losses"}
@@ -270,47 +302,23 @@ def test_chunks_give_the_gradient_of_the_batch(name: str) -> None:
             torch.testing.assert_close(value, expected[key], rtol=1e-11, atol=1e-12)
 
 
-SHORT = ["dataset.size=12", "epochs=2", "checkpoint.every=1"]
-
-
-def _back_to_the_first_epoch(outputs: Path) -> None:
-    """Make a finished run look like one that was stopped after its first epoch."""
-    folder = only_run(outputs)
-    (folder / "checkpoints" / "previous.pt").rename(folder / "checkpoints" / "last.pt")
-    (folder / "results.json").unlink()
-
-
-@pytest.mark.slow
-def test_one_rank_resumes_a_run_whose_memory_two_ranks_shared(train: Callable[..., Any]) -> None:
-    run = ["framework=npid_cld", "framework.clusters=8", "framework.sharded=true", "batch_size=b128", *SHORT]
-    run += ["precision=fp64"]
-    assert train(*run, "paths.outputs=one")[0] == 0
-    assert train_on_two_ranks(*SMALL, *run, "paths.outputs=two")[0] == 0
-    one, two = Path("one"), Path("two")
-    both = _state(two)
-    _back_to_the_first_epoch(two)
-    assert train(*run, "paths.outputs=two")[0] == 0
-    expected, resumed = _state(one), _state(two)
-    assert expected["encoder.memory.vectors"].shape == (1347, 16)
-    for key in (k for k, v in expected.items() if isinstance(v, Tensor) and v.is_floating_point()):
-        for found in (both, resumed):
-            torch.testing.assert_close(found[key], expected[key], rtol=1e-9, atol=1e-11, msg=key)
-
-
-def _state(outputs: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(only_run(outputs) / "checkpoints" / "last.pt", weights_only=True)["method"]
-    return state
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["framework=npid_cld"], "framework.clusters=128: set framework.clusters to 64 or less, the images of a batch"),
         (
-            ["framework=npid", "framework.noise=-1"],
-            "framework.noise=-1: set framework.noise to a number of images up to 1048576, or to 0 for the softmax",
+            ["framework=npid_cld", "framework.clusters=1"],
+            "framework.clusters=1: set framework.clusters to 2 or more, or framework.weight to 0",
         ),
-        (["framework=npid", "framework.sharded=no_way"], "set framework.sharded to true or false or auto"),
+        (
+            ["framework=npid_cld", "framework.clusters=8", "framework.cld_tau=0"],
+            "framework.cld_tau=0.0: set framework.cld_tau to a positive number, or null for that of temperature",
+        ),
+        (["framework=npid_cld", "framework.weight=-1"], "framework.weight=-1.0: set framework.weight to 0 or more"),
+        (
+            ["framework=npid_cld", "framework.clusters=8", "loss=dhel", "negatives=own_view"],
+            "loss=dhel needs candidates of the anchor's own view: set framework.weight=0, or loss to another option",
+        ),
     ],
 )
 def test_invalid_values_are_refused(overrides: list[str], message: str) -> None:

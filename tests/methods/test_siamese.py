@@ -49,7 +49,8 @@ def _batch(images: int = 6, rows: slice = slice(None)) -> Batch:
 
 
 def _embed(framework: Siamese, batch: Batch) -> Embedded:
-    return framework.embed(framework.trained_outputs(batch) | framework.momentum_outputs(batch), batch.ids)
+    (term,) = framework.embed(framework.trained_outputs(batch) | framework.momentum_outputs(batch), batch.ids)
+    return term.e
 
 
 def _moved(framework: Siamese) -> Siamese:
@@ -79,7 +80,7 @@ def test_joint_batch_statistics_are_over_both_views() -> None:
 
 def test_vectors_are_never_normalised_in_half_precision() -> None:
     framework, z = _siamese(momentum=0.9), torch.randn(2, 3, 8)
-    e = framework.embed({"z": z.bfloat16(), "key": z.half()}, torch.arange(3))
+    e = framework.embed({"z": z.bfloat16(), "key": z.half()}, torch.arange(3))[0].e
     assert e.q.dtype == e.p.dtype == e.raw.dtype == torch.float32
     torch.testing.assert_close(e.q.norm(dim=-1), torch.ones(2, 3))
 
@@ -163,10 +164,10 @@ def test_the_momentum_network_moves_towards_the_trained_one(momentum: float) -> 
     """k <- m k + (1 - m) q (MoCo, eq. 2) for the parameters; buffers are not averaged."""
     framework = _moved(_siamese(momentum=momentum))
     assert framework.target is not None
-    _embed(framework, _batch())  # both networks see a batch, so their batch statistics differ
+    e = _embed(framework, _batch())  # both networks see a batch, so their batch statistics differ
     before, trained = copy.deepcopy(framework.target.state_dict()), framework.encoder.state_dict()
     for progress in (0.2, 0.9):
-        framework.update(None, progress)
+        framework.update(e, progress)
         parameters = dict(framework.target.named_parameters())
         for name, value in framework.target.state_dict().items():
             if name in parameters:
@@ -185,7 +186,7 @@ def test_the_momentum_of_byol_ends_at_one(progress: float, momentum: float | Non
     framework = _moved(_siamese(momentum=0.996, final_momentum=1.0, predictor=7))
     assert framework.target is not None
     k, q = (next(network.parameters()).detach().clone() for network in (framework.target, framework.encoder))
-    framework.update(None, progress)
+    framework.update(_embed(framework, _batch()), progress)
     found = next(framework.target.parameters())
     torch.testing.assert_close(found, expected * k + (1 - expected) * q, rtol=1e-14, atol=1e-16)
     assert (progress == 1) == torch.equal(found, k)

@@ -157,6 +157,23 @@ def naive_first_visit(a: Anchor, view: list[Anchor]) -> float:
     return a.t * math.log(a.rest() / len(a.k)) - a.s
 
 
+def naive_nce(a: Anchor, view: list[Anchor]) -> float:
+    """With 100 images and log Z = 3."""
+    share = len(a.k) / 100
+    p, *others = (math.exp(s / a.t - 3) for s in (a.s, *a.k))
+    return -math.log(p / (p + share)) - sum(math.log(share / (q + share)) for q in others)
+
+
+def naive_invariant_spread(a: Anchor, view: list[Anchor]) -> float:
+    return a.infonce() - sum(math.log(1 - math.exp(k / a.t) / (a.top() + a.rest())) for k in a.k)
+
+
+def seen(loss: losses.NCE) -> losses.NCE:
+    """After a first batch with log Z = 3."""
+    loss.log_z.fill_(3)
+    return loss
+
+
 def naive_supcon(a: Anchor, view: list[Anchor]) -> float:
     positives = [a.s, *(k for k, same in zip(a.k, a.same, strict=True) if same)]
     return sum(-math.log(math.exp(s / a.t) / (a.top() + a.rest())) for s in positives) / len(positives)
@@ -229,6 +246,8 @@ LOSSES: dict[str, Row] = {
     "sigreg": Row(SIGREG, naive_sigreg),
     "sogclr": Row(losses.SogCLR(100, 0.7), naive_first_visit, lambda u, s, second_u: torch.full_like(u, 0.2)),
     "isogclr": Row(losses.ISogCLR(100, tau=0.25), lambda a, view: naive_first_visit(a, view) + 0.4 * a.t),
+    "nce": Row(seen(losses.NCE(100)), naive_nce),
+    "invariant_spread": Row(losses.InvariantSpread(), naive_invariant_spread),
     "supcon": Row(losses.SupCon(), naive_supcon),
     "sincere": Row(losses.SINCERE(), naive_sincere),
 }

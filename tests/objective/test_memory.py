@@ -1,6 +1,4 @@
-"""The memory of one vector per image against naive loops in double precision, and spread over two processes."""
-
-from typing import Any
+"""The memory of one vector per image against naive loops in double precision, and on two processes."""
 
 import pytest
 import torch
@@ -13,11 +11,9 @@ from ssl_bench.objective.candidates import Keyed
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import MemoryBank
-from ssl_bench.objective.shards import Shards, memory
 from tests.ranks import on_two_ranks
 
 IMAGES, DIM, SHARE, VIEWS = 11, 4, 6, 2
-TAU = torch.tensor(0.3)
 
 
 def unit(*shape: int, seed: int) -> Tensor:
@@ -128,53 +124,10 @@ def _bank() -> Tensor:
     return negatives.memory.vectors
 
 
-def _answers(sharded: bool) -> dict[str, Tensor]:
-    """The answers of a memory after some steps, and the gradients of the mean over this rank's queries."""
-    vectors = memory(IMAGES, DIM, 0.5, 0, sharded).double()
-    for step in range(4):
-        ids, fresh = batch(step)
-        vectors.update(ids[local_rows()], fresh[:, local_rows()])
-    index = torch.randint(IMAGES, (SHARE, 9), generator=torch.Generator().manual_seed(2))[local_rows()]
-    ids, fresh = batch(7)
-    answers = {"rows": vectors.rows(ids[local_rows()])}
-    for name in ("lse", "cosines"):
-        q = fresh[0, local_rows()].clone().requires_grad_()
-        found = vectors.lse(q, TAU) if name == "lse" else vectors.cosines(q, index)
-        found.square().mean().backward()
-        assert q.grad is not None
-        answers |= {name: found.detach(), f"{name}_gradient": q.grad}
-    return answers
+def _bank_of(rank: int) -> Tensor:
+    return _bank()
 
 
-def _both(rank: int) -> dict[str, Any]:
-    sharded = memory(IMAGES, DIM, 0.5, 0, True)
-    assert isinstance(sharded, Shards) and type(memory(IMAGES, DIM, 0.5, 0, "auto")) is Memory
-    for step in range(3):
-        ids, fresh = batch(step)
-        sharded.update(ids[local_rows()], fresh[:, local_rows()].float())
-    sharded.collect()
-    loaded = Shards(IMAGES, DIM, 0.5, 1)
-    loaded.load_state_dict(Memory(IMAGES, DIM, 0.5, 0).state_dict())
-    rows = loaded.rows(torch.arange(3))
-    answers = {"bank": _bank(), "sharded": _answers(True), "whole": _answers(False)}
-    return answers | {"state": sharded.state_dict(), "rows": rows}
-
-
-def test_two_processes_answer_as_one_whole_or_spread() -> None:
-    bank, alone = _bank(), _answers(True)  # one process keeps it whole
-    ranks = on_two_ranks(_both)
-    assert all(torch.equal(found["bank"], bank) for found in ranks)
-    for kind in ("whole", "sharded"):
-        first, second = (found[kind] for found in ranks)
-        for name, expected in alone.items():
-            joined = torch.cat([first[name], second[name]])
-            # The mean of a rank is over half of the queries, so its gradient is twice that of the mean over all.
-            joined = joined / 2 if "gradient" in name else joined
-            torch.testing.assert_close(joined, expected, rtol=1e-13, atol=1e-14, msg=f"{kind} {name}")
-    vectors = Memory(IMAGES, DIM, 0.5, 0)
-    assert all(torch.equal(found["rows"], vectors.vectors[:3]) for found in ranks)
-    for step in range(3):
-        ids, fresh = batch(step)
-        vectors.update(ids, fresh.float())
-    # A checkpoint of shards is that of the whole memory.
-    assert list(ranks[0]["state"]) == ["vectors"] and torch.equal(ranks[0]["state"]["vectors"], vectors.vectors)
+def test_two_processes_have_the_vectors_of_one() -> None:
+    bank = _bank()
+    assert all(torch.equal(found, bank) for found in on_two_ranks(_bank_of))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.data.batch import Batch
-from ssl_bench.methods.base import Contrastive, Framework, MissingNeed, Outputs
+from ssl_bench.methods.base import Framework, Outputs, Term
+from ssl_bench.methods.contrastive import Contrastive, MissingNeed
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
@@ -69,12 +70,9 @@ class Linear(Framework):
     def trained_outputs(self, batch: Batch) -> Outputs:
         return {"z": torch.stack([self.encoder(view) for view in batch.views])}
 
-    def momentum_outputs(self, batch: Batch) -> Outputs:
-        return {}
-
-    def embed(self, outputs: Outputs, ids: Tensor) -> Embedded:
+    def embed(self, outputs: Outputs, ids: Tensor) -> list[Term]:
         q = nn.functional.normalize(outputs["z"], dim=-1)
-        return Embedded(q, q.flip(0), outputs["z"], ids)
+        return [Term(Embedded(q, q.flip(0), outputs["z"], ids))]
 
 
 def batch() -> Batch:
@@ -84,7 +82,8 @@ def batch() -> Batch:
 def test_a_step_fills_the_queue_and_advances_the_draws() -> None:
     queue = Queue(7, 4, 0).double()
     method = Contrastive(Linear(), queue, Fixed(0.2), InfoNCE())
-    keys = method.framework.embed(method.trained_outputs(batch()), batch().ids).p.detach().flatten(0, 1)  # [10, 4]
+    (term,) = method.framework.embed(method.trained_outputs(batch()), batch().ids)
+    keys = term.e.p.detach().flatten(0, 1)  # [10, 4]
     before = queue.keys.clone()
     loss, _, kept = method(batch(), 0.0)
     loss.backward()  # before the queue is written to
@@ -132,7 +131,7 @@ def test_each_of_the_first_two_views_is_contrasted_with_every_other_view(pool: N
     views, images, tau = 4, 3, 0.3
     z = unit(views, images, 5)
     framework = Siamese(nn.Identity(), MLP(5, 1, None, 5))
-    e = framework.embed({"z": z}, torch.tensor([7, 3, 9]))
+    e = framework.embed({"z": z}, torch.tensor([7, 3, 9]))[0].e
     loss = InfoNCE()(Contrast.of(e, pool.bank(e)), torch.tensor(tau, dtype=torch.float64)).mean()
     total, pairs = 0.0, [(g, v) for g in range(2) for v in range(views) if v != g]
     for (g, v), i in itertools.product(pairs, range(images)):

@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy, normalize, relu
 
 from ssl_bench.api.pair_loss import PairLoss
 from ssl_bench.data.batch import Batch
-from ssl_bench.methods.base import Contrastive, Outputs
+from ssl_bench.methods.base import Outputs
+from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective import losses
@@ -443,6 +444,15 @@ def nnclr(z: Tensor) -> Tensor:
 # ---- the comparison
 
 
+def inv_spread(z: Tensor) -> Tensor:
+    """mangye16/Unsupervised_Embedding_Learning BatchCriterion.py at 29de398, negM = 1: the columns are constants."""
+    x = normalize(z.flatten(0, 1), dim=-1)
+    every = off_diagonal((x @ x.detach().T / TAU).exp()).sum(1)
+    own = ((x * x.detach().roll(N, 0)).sum(1) / TAU).exp() / every
+    others = off_diagonal((x @ x.detach().T / TAU).exp()) / every[:, None]
+    return -(own.log() + (1 - others).log().sum(1) - (1 - own).log()).mean()
+
+
 class Code(NamedTuple):
     """A code and the parts that are the same computation.
 
@@ -510,9 +520,11 @@ CODES: dict[str, Code] = {
     ),
     "vicreg": Code(vicreg, losses.VICReg(), NoNegatives(), "mean"),
     "barlow_twins": Code(barlow_twins, losses.BarlowTwins(), NoNegatives(), "mean", gradient=1 / RANKS),
+    "inv_spread": Code(inv_spread, losses.InvariantSpread(), InBatch(), "mean", framework={"stop_gradient": True}),
     "lejepa": Code(lejepa, losses.SIGReg(seed=6), NoNegatives(), "mean"),
 }
-ELSEWHERE = {losses.FlatNCE, losses.SogCLR, losses.ISogCLR}  # tests of their own below
+# tests of their own below, and of NCE in tests/methods/test_npid_cld.py
+ELSEWHERE = {losses.FlatNCE, losses.SogCLR, losses.ISogCLR, losses.NCE}
 
 
 def value_and_gradient(formula: Formula) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Method
 from ssl_bench.methods.exemplar import Exemplar
-from ssl_bench.methods.inv_spread import InvSpread
 from ssl_bench.methods.vae import VAE
 from ssl_bench.networks.heads import MLP
 from ssl_bench.training import chunked
@@ -25,7 +24,6 @@ def networks() -> tuple[nn.Module, MLP]:
 
 MAKERS: dict[str, Callable[[], Method]] = {
     "exemplar": lambda: Exemplar(*networks(), IMAGES, "sync"),
-    "inv_spread": lambda: InvSpread(*networks(), 0.2, "sync"),
     "vae": lambda: VAE(*networks(), 2, 1, SIZE, (0.0,), (1.0,), 1.0, "once", 0),
 }
 

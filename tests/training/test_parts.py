@@ -94,7 +94,7 @@ def test_targets_are_the_network_and_its_baselines(baselines: list[str], names: 
             ["dataset=multi_digits", "dataset.digits=2"],
             "positives=label needs one label for each image: dataset=multi_",
         ),
-        (["framework=npid"], "positives=label: framework=npid has no positives: set positives=view"),
+        (["framework=vae"], "positives=label: framework=vae has no positives: set positives=view"),
         (
             ["framework=moco_v2", "loss=supcon"],
             "positives=label needs candidates of the batch: set negatives=in_batch or cross_view",

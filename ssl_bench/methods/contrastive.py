@@ -1,0 +1,217 @@
+"""A contrastive method: terms of a framework, on each of which loss, negatives, positives and temperature act.
+
+Shapes: V anchor views; B images on this rank.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ssl_bench.data.batch import Batch
+from ssl_bench.distributed import gather
+from ssl_bench.errors import InvalidValue
+from ssl_bench.methods.base import Framework, Method, Outputs, StepResult, Term
+from ssl_bench.objective.contrast import Contrast, Embedded
+from ssl_bench.objective.diagnostics import diagnose
+from ssl_bench.objective.loss import Loss
+from ssl_bench.objective.negatives import Negatives
+from ssl_bench.objective.positives import OtherView, Positives
+from ssl_bench.objective.schedule import Progress
+from ssl_bench.objective.similarity import Name
+from ssl_bench.objective.temperature import Temperature
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The part of a batch that framework, negatives, positives and losses keep, by the name of the term."""
+
+    e: dict[str, Embedded]
+    fresh: dict[str, dict[str, Tensor]]
+
+
+class Own(nn.Module):
+    """What a term after the first keeps for itself.
+
+    Args:
+        negatives, positives: None where the term has candidates of its own.
+    """
+
+    def __init__(self, loss: Loss, negatives: Negatives | None, positives: Positives | None) -> None:
+        super().__init__()
+        self.loss, self.negatives, self.positives = loss, negatives, positives
+
+
+class Contrastive(Method):
+    """A contrastive method, made of framework, negatives, temperature, loss and positives.
+
+    The loss is the weighted sum of the framework's terms. They share the temperature; a term after the first has a copy
+    of the rest, with a queue or memory of its own.
+
+    Args:
+        reduction: ``mean`` over the anchors of all views (most PyTorch codes); ``sum`` over the views of the mean over
+            the images (Google's SimCLR, MACL's code), which is twice as much for two views.
+        tiled: whether cosines are computed in panels that are never stored; None: where they are many.
+        views: of an image; those that the framework does not take are positives of the first two, not anchors.
+        similarity: what takes the place of the cosine in s / tau (:mod:`ssl_bench.objective.similarity`).
+        positives: None: the other view.
+
+    Raises:
+        MissingNeed: a part needs something that the others do not give.
+    """
+
+    def __init__(
+        self,
+        framework: Framework,
+        negatives: Negatives,
+        temperature: Temperature,
+        loss: Loss,
+        reduction: Literal["mean", "sum"] = "mean",
+        tiled: bool | None = None,
+        views: int = 2,
+        similarity: Name = "cosine",
+        positives: Positives | None = None,
+    ) -> None:
+        super().__init__()
+        positives = positives or OtherView()
+        if views > max(2, framework.views) and "two_views" not in framework.gives:
+            raise MissingNeed("augment", "two_views")
+        if views > max(2, framework.views) and "two_views" in loss.needs:
+            raise MissingNeed("loss", "no_more_views")
+        gives = given(framework.gives, negatives, loss, positives)
+        gives |= {"cosine"} if similarity == "cosine" else set()
+        parts: dict[str, Any] = {"negatives": negatives, "temperature": temperature, "positives": positives}
+        for group, part in ({"loss": loss} | parts).items():
+            needs = needs_of_loss(loss) if group == "loss" else part.needs
+            for need in sorted(needs, key=list(NEEDS).index):
+                if need not in gives or (group == "loss" and need in framework.lacks):
+                    raise MissingNeed(group, need, framework.lacks.get(need) if need in gives else None)
+        self.framework, self.negatives, self.temperature, self.loss = framework, negatives, temperature, loss
+        self.norm, self.groups, self.reduction, self.tiled = framework.norm, framework.groups, reduction, tiled
+        self.similarity: Name = similarity
+        self.positives, self.views = positives, framework.views
+        if framework.further:
+            copied = (negatives, positives)
+            self.further = nn.ModuleDict(
+                {
+                    name: Own(*copy.deepcopy((loss, *(copied if both else (None, None)))))
+                    for name, both in framework.further.items()
+                }
+            )
+
+    @property
+    def encoder(self) -> nn.Module:  # type: ignore[override]
+        return self.framework.encoder
+
+    def networks(self) -> list[nn.Module]:
+        return list(self.framework.children())
+
+    def trained_outputs(self, batch: Batch) -> Outputs:
+        return self.framework.trained_outputs(batch)
+
+    def momentum_outputs(self, batch: Batch) -> Outputs:
+        return self.framework.momentum_outputs(batch)
+
+    def objective(self, outputs: Outputs, batch: Batch, progress: Progress, diagnostics: bool) -> StepResult:
+        losses, values, kept = [], dict[str, Tensor](), Kept({}, {})
+        # Half precision ends here: unit vectors, cosines and logits are float32 (or float64, where that was asked for).
+        with torch.autocast(batch.ids.device.type, enabled=False):
+            for term in self.framework.embed(outputs, batch.ids):
+                loss, found = self._of_term(term, batch, progress, diagnostics, kept)
+                losses.append(loss if term.weight == 1 else term.weight * loss)
+                values |= found
+        return StepResult(losses[0] if len(losses) == 1 else torch.stack(losses).sum(), values, kept)
+
+    def _of_term(
+        self, term: Term, batch: Batch, progress: Progress, diagnostics: bool, kept: Kept
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a term [] and its diagnostics; what is to be kept of it is added to ``kept``."""
+        part, e, bank = self._part(term.name), term.e, term.bank
+        if "labels" in self.positives.gives:
+            e = replace(e, labels=batch.labels)
+        if bank is None:
+            contrast = Contrast.of(part.positives.choose(e), part.negatives.bank(e), self.tiled, self.similarity)
+            contrast = part.negatives.select(contrast, progress)
+        else:
+            contrast = Contrast.of(e, bank, self.tiled, self.similarity)
+        tau = part.loss.temperature(contrast, (term.temperature or self.temperature)(progress, contrast))
+        each = part.loss(contrast, tau).mean(1)  # [V]
+        loss = each.mean() if self.reduction == "mean" else each.sum() / term.cells
+        with torch.no_grad():
+            kept.e[term.name], kept.fresh[term.name] = e.detach(), part.loss.fresh(contrast, tau)
+            if not diagnostics:
+                return loss, {} if term.name else {"tau": tau.detach().mean() if tau.ndim else tau.detach()}
+        values = diagnose(contrast, tau, part.loss)
+        if not term.name:
+            return loss, values | ({"negatives_per_anchor": contrast.count.mean()} if self.negatives.varies else {})
+        values["loss"] = gather(loss.detach()[None]).mean()
+        return loss, {f"{term.name}/{name}": value for name, value in values.items() if value.ndim == 0}
+
+    def _part(self, name: str) -> Any:
+        """What has the loss, the negatives and the positives of a term."""
+        return self.further[name] if name else self
+
+    @torch.no_grad()
+    def update(self, kept: Kept, progress: float) -> None:
+        for name, e in kept.e.items():
+            part = self._part(name)
+            for each in (part.negatives, part.positives):
+                if each is not None:
+                    each.update(e, progress)
+            part.loss.update(e.ids, kept.fresh[name])
+        self.framework.update(kept.e[""], progress)
+        super().update(kept, progress)
+
+    def facts(self, images: int) -> dict[str, Any]:
+        self.framework.check(images)
+        try:
+            return {"negatives_per_anchor": self.negatives.count(images)}
+        except InvalidValue as refusal:
+            raise refusal.within("negatives") from refusal
+
+
+def given(of_framework: frozenset[str], negatives: Negatives, loss: Loss, positives: Positives) -> frozenset[str]:
+    """The requirements that the parts of a contrastive method meet for each other."""
+    of_loss = {"tau"} if loss.uses_tau else set()
+    of_loss |= {"several"} if "labels" in loss.needs else set()
+    return (of_framework - positives.takes) | negatives.gives | positives.gives | of_loss
+
+
+NEEDS: Mapping[str, tuple[str, str]] = {
+    "negatives": ("negatives", "set negatives to an option other than none"),
+    "aligned": ("candidates aligned across views", "set negatives=cross_view"),
+    "own_view": ("candidates of the anchor's own view", "set negatives=own_view"),
+    "both_views": ("keys of both views", "set framework.symmetric=true, or negatives=cross_view"),
+    "two_views": (
+        "two views of one network that are each other's positives",
+        "set framework=simclr, or framework.symmetric=true with framework.momentum and framework.predictor null; and "
+        "positives=view",
+    ),
+    "no_more_views": ("two views of an image and no more", "set augment to an option that makes two"),
+    "labels": ("positives by labels", "set positives=label"),
+    "labelled": ("candidates of the batch", "set negatives=in_batch or cross_view"),
+    "several": ("a loss of several positives", "set loss=supcon or sincere, or positives=view"),
+    "tau": ("a loss that depends on the temperature", "set temperature=fixed"),
+    "cosine": ("the cosine as similarity", "set similarity=cosine"),
+}
+
+
+def needs_of_loss(loss: Loss) -> frozenset[str]:
+    """The needs of a loss; one that has no s / tau needs the cosine, as no similarity can take its place."""
+    return loss.needs if loss.uses_tau else loss.needs | {"cosine"}
+
+
+class MissingNeed(ValueError):
+    """A part of a method needs something that the others do not give.
+
+    Attributes:
+        group: group of the configuration whose part has the need.
+        remedy: what to set; None: what ``NEEDS`` says.
+    """
+
+    def __init__(self, group: str, need: str, remedy: str | None = None) -> None:
+        super().__init__(f"needs {NEEDS[need][0]}: {remedy or NEEDS[need][1]}")
+        self.group = group
