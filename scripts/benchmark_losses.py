@@ -43,7 +43,7 @@ def ours(z1: Tensor, z2: Tensor, loss: Loss, negatives: Negatives, tiled: bool =
     q = torch.stack([z1, z2])  # [2, N, D]
     ids = torch.arange(len(z1), device=q.device)
     e = Embedded(q=q, p=q.flip(0), raw=q, ids=ids, labels=ids % CLASSES if "labels" in loss.needs else None)
-    contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled=tiled))
+    contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled=tiled), 0.0)
     tau = loss.temperature(contrast, torch.tensor(TAU, device=q.device))
     value = loss(contrast, tau).mean()
     with torch.no_grad():

@@ -8,6 +8,8 @@ A table's file has every number with its seed and run_id, null for a run that di
 the commits at their starts (+: with changed files), times, hardware, versions and seconds. Of a file that is there,
 the ``note``, the ``errata`` and the numbers of seeds that the table no longer names are kept. A claim's file has the
 hash of its criteria too; they must be those of the commits at which its runs began.
+
+Committed numbers whose runs are on another machine stay, if the table still asks for their training.
 """
 
 import argparse
@@ -25,14 +27,17 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim
 from ssl_bench.papers.drawing import draw, panels
-from ssl_bench.papers.fill import Filled, fill, spread
-from ssl_bench.papers.formats import markdown
+from ssl_bench.papers.fill import Filled, fill
 from ssl_bench.papers.selection import Selection
+from ssl_bench.papers.sheets import arrange
 from ssl_bench.record import results as finished_run
+from ssl_bench.results.arrange import spread
+from ssl_bench.results.printing import markdown
 
 VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")
 PLACE = {"row", "column", "metric", "value", "seed", "run_id", "seconds"}  # of a committed number
 MARKS = re.compile("(<!-- decided claims -->\n).*(<!-- end -->\n)", re.DOTALL)  # in README.md, around a table
+Place = tuple[Any, ...]  # row, column, metric and seed of a number
 DROPPED = [  # claims that left the files undecided; papers/README.md says why
     *("dcl/tuned_rate", "less/snr_relic"),
     *("intriguing/saturation", "intriguing/large_digit", "intriguing/several_digits"),
@@ -69,7 +74,8 @@ def record(table: Table, results: Results) -> dict[str, Any]:
             known = measurements.packed(sorted(set(found) & set(cell.seeds)), right)
             images.append({"of": [cell.label, cell.column, cell.metric], **known})
         for seed in results.diverged(cell):
-            cells.append({"row": cell.label, "column": cell.column, "metric": cell.metric, "value": None, "seed": seed})
+            place = {"row": cell.label, "column": cell.column, "metric": cell.metric}
+            cells.append(place | {"value": None, "seed": seed, "run_id": results.training(cell, seed)})
     earlier, now = measurements.read(table), {seed for cell in table.cells for seed in cell.seeds}
     environments = [content.get("environment", {}) for content in runs.values()]
     commits = sorted({str(git) for each in environments for git in (each.get("git"), *each.get("git_later", []))})
@@ -98,7 +104,7 @@ def _short(commit: str) -> str:
 
 def _changed(claim: PaperClaim, commits: Sequence[str]) -> str:
     """The first of the commits at which a claim had other criteria; empty without one. Says which ones are not here."""
-    path = tables.directory() / f"{claim.paper}.yaml"
+    path = claim.source
     for commit in commits:
         command = ["git", "-C", str(path.parent), "show", f"{commit.rstrip('+')}:./{path.name}"]
         shown = subprocess.run(command, capture_output=True, text=True)
@@ -113,11 +119,48 @@ def _different(texts: Iterable[str]) -> str:
     return "; ".join(sorted(set(texts)))
 
 
-def lost(table: Table, content: dict[str, Any]) -> int:
-    """How many committed numbers a new content lacks: their runs may be on another machine."""
-    kept = {tuple(cell[key] for key in ("row", "column", "metric", "seed")) for cell in content["cells"]}
-    committed = measurements.read(table).get("cells", [])
-    return sum(tuple(cell[key] for key in ("row", "column", "metric", "seed")) not in kept for cell in committed)
+def joined(table: Table, content: dict[str, Any], results: Results) -> dict[str, Any]:
+    """The content with the committed numbers that it lacks: their runs may be on another machine.
+
+    Raises:
+        ValueError: the table asks for another training than theirs.
+    """
+    asked = {(cell.label, cell.column, cell.metric, seed): cell for cell in table.cells for seed in cell.seeds}
+    here, earlier = {_place_of(cell) for cell in content["cells"]}, measurements.read(table)
+    kept = [each for each in earlier.get("cells", []) if _place_of(each) in asked.keys() - here]
+    other = [each for each in kept if each.get("run_id") != results.training(asked[_place_of(each)], each["seed"])]
+    if other:
+        path = measurements.path_of(table)
+        raise ValueError(f"{len(other)} numbers of {path} are of another training: remove them, or name new seeds")
+    if not kept:
+        return content
+    seconds = {each["run_id"]: each.get("seconds", 0) for each in kept}
+    for key in ("commit", "hardware", *VERSIONS):
+        content[key] = _different([*content[key].split("; "), *earlier[key].split("; ")])
+    for key, extreme in (("started", min), ("finished", max)):
+        content[key] = extreme(filter(None, (content[key], earlier[key])), default=None)
+    content["seconds"] += sum(seconds.values())
+    if images := _all_images(content.get("images", []), earlier.get("images", []), {_place_of(c) for c in kept}):
+        content["images"] = images
+    order = {place: number for number, place in enumerate(asked)}
+    content["cells"] = sorted([*content["cells"], *kept], key=lambda cell: order.get(_place_of(cell), -1))
+    return content
+
+
+def _all_images(now: list[dict[str, Any]], earlier: list[dict[str, Any]], kept: set[Place]) -> list[dict[str, Any]]:
+    """The counts of right images of both, summed where the seeds of a cell are apart."""
+    found = {tuple(each["of"]): each for each in now}
+    for each in earlier:
+        if not {(*each["of"], seed) for seed in each["seeds"]} <= kept:
+            continue
+        other = found.get(tuple(each["of"]))
+        found[tuple(each["of"])] = measurements.summed(each, other) if other else each
+    return list(found.values())
+
+
+def _place_of(cell: dict[str, Any]) -> Place:
+    """Where a committed number stands: row, column, metric and seed."""
+    return tuple(cell[key] for key in ("row", "column", "metric", "seed"))
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
@@ -136,7 +179,9 @@ def measured() -> list[Table]:
 
 def page() -> str:
     """The page in Markdown."""
-    return "\n".join([f"{HEAD}## Claims\n\n{verdicts.formatted('md', judged())}", *map(_section, measured())])
+    return "\n".join(
+        [f"{HEAD}## Claims\n\n{markdown(verdicts.sheet(judged(), brief=False))}", *map(_section, measured())]
+    )
 
 
 def judged() -> list[verdicts.Judged]:
@@ -185,7 +230,7 @@ def _section(table: Table) -> str:
         parts.append(f"![{table.title}]({measurements.path_of(table).stem}.png)")
     if not any(measurements.values(table, cell) for cell in table.cells):
         return "\n\n".join([*parts, measurements.errata(table)]) + "\n"
-    parts += [markdown(table, _known(table)).rstrip(), *_further(content["cells"])]
+    parts += [markdown(arrange(table, _known(table))).rstrip(), *_further(content["cells"])]
     parts += ["\n".join(compared)] if (compared := comparison.lines(table, _none())) else []
     hours = content["seconds"] / 3600
     time = f"{hours:.1f} hours" if hours >= 1 else f"{content['seconds'] / 60:.0f} minutes"
@@ -238,10 +283,10 @@ def main(arguments: list[str] | None = None) -> None:
                 parser.error(f"{table.name}: no cell has a finished run: train them with {content['command']}")
             if isinstance(table, PaperClaim) and (changed := _changed(table, content["commit"].split("; "))):
                 parser.error(f"{table.name}: its runs began at {changed}, with other criteria: name new seeds")
-            if count := lost(table, content):
-                again = f"train them here, or remove {measurements.path_of(table)} to begin anew"
-                parser.error(f"{table.name}: {count} committed numbers have no run in {selection.outputs}: {again}")
-            write(measurements.path_of(table), content)
+            try:
+                write(measurements.path_of(table), joined(table, content, results))
+            except ValueError as error:
+                parser.error(f"{table.name}: {error}")
     for table in measured():
         if drawn(table):
             draw_figure(table, measurements.path_of(table).with_suffix(".png"))

@@ -30,7 +30,7 @@ import psutil
 import torch
 from torch.utils._pytree import tree_flatten
 
-PASSING = {"previous.pt", ".identities.json"}  # a former state, and a cache that is written when it is needed
+PASSING = {"previous.pt", ".runs.json"}  # a former state, and a cache that is written when it is needed
 RUN = ["backbone.width=4", "head.out=16", "optimizer=sgd", "tracking=off", "log_every=1", "checkpoint.every=1"]
 RUN += ["epochs=2", "evaluate=[knn,linear]", "evaluate.baselines=[init]", "evaluate.every=1"]
 RUN += ["evaluate.linear.epochs=5", "evaluate.linear.lrs=[0.1]"]

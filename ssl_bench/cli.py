@@ -15,6 +15,7 @@ from ssl_bench import __version__, surroundings
 from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import refuse
 from ssl_bench.record import streams
+from ssl_bench.signals import repeat_lost_interrupts
 
 USAGE = "usage: ssl-bench <command> ...\n\n" + "".join(f"  {name:<11} {text}\n" for name, text in COMMANDS.items())
 USAGE += "\nssl-bench help COMMAND shows the arguments of a command; ssl-bench --version\n"
@@ -71,6 +72,7 @@ def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], in
 def _prepare(command: str) -> None:
     """Set up the process of a command: what the program changes in it stands here."""
     surroundings.of_command()
+    repeat_lost_interrupts()
     if isinstance(sys.stdout, io.TextIOWrapper):  # the names of files may be any bytes, and ASCII the encoding
         sys.stdout.reconfigure(errors="backslashreplace")
     if command not in READERS:

@@ -30,6 +30,7 @@ class Operations(TorchDispatchMode):
 
     @torch.no_grad()
     def replay(self) -> None:
+        """Carry the operations out; their results are in the recorded tensors, as those of a graph are."""
         made: dict[int, Any] = {}  # the result of this replay in place of that of the recording
 
         def current(value: Any) -> Any:
@@ -38,3 +39,8 @@ class Operations(TorchDispatchMode):
         for func, args, kwargs, out in self.calls:
             new = func(*tree_map(current, args), **tree_map(current, kwargs))
             made.update(zip(map(id, tree_flatten(out)[0]), tree_flatten(new)[0], strict=True))
+        for func, _, _, out in self.calls:
+            if all(each.alias_info is None for each in func._schema.returns):  # no view of another tensor
+                for tensor in tree_flatten(out)[0]:
+                    if isinstance(tensor, torch.Tensor):
+                        tensor.copy_(made[id(tensor)])

@@ -13,7 +13,7 @@ from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import average_gradients
 from ssl_bench.errors import require
 from ssl_bench.methods.base import Method, Outputs, StepResult
-from ssl_bench.objective.temperature import Progress
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.training.chunked import backward
 
 

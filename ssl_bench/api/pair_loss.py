@@ -31,8 +31,9 @@ from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import MemoryBank, Negatives, Queue
 from ssl_bench.objective.positives import Positives
 from ssl_bench.objective.sampling import StepGenerator
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.objective.similarity import SIMILARITIES, Name
-from ssl_bench.objective.temperature import Fixed, Learned, MACLa, MACLb, Progress, Temperature
+from ssl_bench.objective.temperature import Fixed, Learned, MACLa, MACLb, Temperature
 
 WITHOUT_PROGRESS = (Fixed, MACLa, MACLb, Learned)  # exactly these; any other temperature may depend on the progress
 REMEDIES = {
@@ -161,7 +162,7 @@ class PairLoss(nn.Module):
             ids: [B] integers, the number of each image: two rows with one number are never negatives of each other.
                 None: all images of all ranks are different. A memory bank, sogclr and isogclr need them. A tensor on
                 any device, an array of numpy or a list, as ``labels`` are.
-            progress: share of the training that is done, in [0, 1], for a scheduled temperature.
+            progress: share of the training that is done, in [0, 1], for a scheduled temperature or number of negatives.
             return_stats: also return the diagnostics of :mod:`ssl_bench.objective.diagnostics` as scalars, over the
                 anchors of all ranks, which must all ask for them: ``npc/mean`` (the multiplier of InfoNCE's gradient),
                 ``information`` (a lower bound on the mutual information of the views, in nats),
@@ -192,13 +193,14 @@ class PairLoss(nn.Module):
             tiled = {"auto": False if torch.compiler.is_compiling() else None, "dense": False, "tiled": True}
             bank = _kept(negatives, negatives.bank(e))
             contrast = Contrast.of(positives.choose(e), bank, tiled[self.cosines], self.similarity)
-            contrast = negatives.select(contrast)
-            tau = self.loss.temperature(contrast, self.temperature(self._checked(progress), contrast))
+            progress = self._checked(progress, negatives)
+            contrast = negatives.select(contrast, progress)
+            tau = self.loss.temperature(contrast, self.temperature(progress, contrast))
             values = self.loss(contrast, tau)  # [V, B]
             stats = diagnose(contrast, tau, self.loss) if return_stats else {}
             if self.training and torch.is_grad_enabled():
                 for part in (negatives, positives):
-                    part.update(e.detach())
+                    part.update(e.detach(), progress)
                 self._advance(e, contrast, tau)
         value = {"mean": values.mean, "sum": values.sum, "none": lambda: values}[self.reduction]()
         return (value, stats) if return_stats else value
@@ -274,11 +276,11 @@ class PairLoss(nn.Module):
                 not alike, "ids", "one number for all images", "the number of each image: they are no negatives now"
             )
 
-    def _checked(self, progress: Progress | None) -> Progress:
+    def _checked(self, progress: Progress | None, negatives: Negatives) -> Progress:
         if progress is None:
-            kind = type(self.temperature)
-            remedy = f"the share of the training that is done, from 0 to 1: {kind.__name__} depends on it"
-            require(kind in WITHOUT_PROGRESS, "progress", progress, remedy)
+            scheduled = negatives if negatives.varies else self.temperature
+            remedy = f"the share of the training that is done, from 0 to 1: {type(scheduled).__name__} depends on it"
+            require(type(scheduled) in WITHOUT_PROGRESS, "progress", progress, remedy)
             return 0.0
         valid = isinstance(progress, Tensor) or (isinstance(progress, Real) and 0 <= progress <= 1)
         require(valid, "progress", progress, "a number from 0 to 1")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.folders import named
+from ssl_bench.record.index import METRICS, as_text
 from ssl_bench.record.metrics import Row
 from ssl_bench.results.rows import rows as rows_of
-from ssl_bench.results.runs import METRICS, as_text
 from ssl_bench.results.scan import Scan
 from ssl_bench.results.select import finished, runs_where
 

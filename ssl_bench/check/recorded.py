@@ -136,7 +136,7 @@ class Recorded:
                 yield f"{name} is {told[name]} in results.json and {shown[name]} in metrics.jsonl"
 
     def schedule(self, run: Training) -> Iterator[str]:
-        """The steps, epochs, learning rates and temperatures of all rows beside the schedule of ``config.yaml``."""
+        """The steps of all rows, and what they say of a schedule, beside ``config.yaml``."""
         steps, end = [*self.losses], run.schedule.last_step
         trained = [row for row in self.rows if "loss" in row]
         if [row.get("step") for row in trained] != sorted(steps) or not steps or steps[-1] != end or steps[0] < 1:
@@ -146,10 +146,14 @@ class Recorded:
         for before, after in pairwise(steps):
             if after - before > longest:
                 yield f"no rows from step {before} to step {after}: there is one every {longest} steps"
+        method, size = run.state.method, self.config["batch_size"]["size"]
+        negatives = method.negatives if isinstance(method, Contrastive) and method.negatives.varies else None
         tau = _temperature(run)
         for step, row in self.losses.items():
             expected = {"epoch": run.schedule.epoch(step), "lr": run.schedule.lr_at(step - 1)}
             expected |= {} if tau is None else {"tau": float(tau(run.schedule.progress(step - 1), None))}
+            if negatives is not None:
+                expected["negatives_per_anchor"] = negatives.count(size, run.schedule.progress(step - 1))
             for name, value in expected.items():
                 if not _same(row.get(name), value, SINGLE if name == "tau" else EXACT):
                     yield f"{name} is {row.get(name)} at step {step}, and config.yaml gives {value}"

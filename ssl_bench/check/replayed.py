@@ -102,6 +102,7 @@ class Replay:
             if self.training.schedule.last_step <= TAIL:
                 return Finding("end", "the run has no more steps than those from the start", Verdict.SKIPPED)
             why = self.run.unread.get("previous.pt", "previous.pt is no earlier state")
+            why = "ssl-bench prune has removed previous.pt" if last.get("pruned") else why
             return Finding("end", f"the last steps cannot be trained again: {why}", Verdict.WRONG)
         groups = {"param_groups": self.initial["optimizer"]["param_groups"]}  # rates, decay, momentum of config.yaml
         before = before | {"optimizer": before["optimizer"] | groups}

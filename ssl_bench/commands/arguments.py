@@ -28,6 +28,11 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command: str, description: str, **more: Any) -> None:
         super().__init__(f"ssl-bench {command}", description=description, allow_abbrev=False, **more)
 
+    def add_config_dir(self) -> None:
+        """Add the flag ``--config-dir`` for further options, and for the papers in a folder ``papers`` of it."""
+        told = "a folder with further options, and with papers in DIR/papers"
+        self.add_argument("--config-dir", "-cd", type=folder_of_options, metavar="DIR", help=told)
+
     def read(self, arguments: Sequence[str]) -> Any:
         """Parse ``arguments``; exit with code 2 for wrong ones and with 0 after ``--help``."""
         words, overrides = self.split(arguments)
@@ -68,6 +73,14 @@ def _at_home(arguments: Sequence[str]) -> list[str]:
     """
     words = (re.fullmatch(r"(--[\w-]+=|)(~/.*|~)", word, re.DOTALL) for word in arguments)
     return [m[1] + str(given_path(m[2])) if m else word for m, word in zip(words, arguments, strict=True)]
+
+
+def folder_of_options(text: str) -> Path:
+    """The value of ``--config-dir``."""
+    path = given_path(text)
+    if not path.is_dir():
+        raise ConfigError(f"config directory {path} not found: name a folder with options")
+    return path
 
 
 def taken_outputs(overrides: list[str]) -> Path:

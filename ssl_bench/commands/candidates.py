@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import argcomplete
 
@@ -19,16 +20,18 @@ def answer(parser: argparse.ArgumentParser) -> None:
     argcomplete.autocomplete(parser, always_complete_options=False)
 
 
-def _candidates(prefix: str, parser: argparse.ArgumentParser, **_: object) -> Iterator[str]:
+def _candidates(prefix: str, parser: argparse.ArgumentParser, parsed_args: Any = None, **_: object) -> Iterator[str]:
     """Tables, groups, options and keys that begin with ``prefix``."""
     command = parser.prog.split()[-1]
     if command in ("table", "figure", "reproduce", "replicate"):
         from ssl_bench.papers import tables
 
-        yield from (table.name for table in tables.every() if command != "figure" or table.x)
-        for paper in tables.papers():
-            if claims := tables.claims(paper):
-                yield from (f"{paper}/claims", *(claim.name for claim in claims))
+        folder = getattr(parsed_args, "config_dir", None)
+        for paper, path in tables.paths(folder and folder / "papers").items():
+            own, claims = tables.read(path)
+            yield from (table.name for table in own if command != "figure" or table.x)
+            yield from ([f"{paper}/claims"] if claims else [])
+            yield from (claim.name for claim in claims)
         yield from ("row=", "col=", "paths.outputs=")
     if command in COMPOSED:
         yield from _overrides(prefix, COMPOSED[command])

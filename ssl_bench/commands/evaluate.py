@@ -73,7 +73,7 @@ def _selected(where: Sequence[str], outputs: Path) -> list[Path]:
     from ssl_bench.results.select import select
 
     entries, _ = Scan(outputs).update(time.time())
-    chosen = select([(entry, "") for entry in entries], ["state=done", *where], None)
+    chosen = select([(entry, "") for entry in entries], ["state=done,evaluated", *where], None)
     if not chosen:
         raise ConfigError(f"--where {' '.join(where)}: no finished run below {outputs} has these settings")
     return [entry.run.folder for entry, _ in chosen if entry.run]

@@ -3,6 +3,9 @@
 An option of the same name in ``conf/experiment/`` comes before them, one in the folder of ``--config-dir`` after them.
 """
 
+from pathlib import Path
+from typing import ClassVar
+
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
@@ -16,7 +19,13 @@ GROUP = "experiment"
 
 
 class PapersSource(ConfigSource):
-    """Source of ``experiment/<paper>/<name>``, also of names of tables that are no experiment: they are refused."""
+    """Source of ``experiment/<paper>/<name>``, also of names of tables that are no experiment: they are refused.
+
+    Attributes:
+        own: the folder of the user's own papers.
+    """
+
+    own: ClassVar[Path | None] = None
 
     @staticmethod
     def scheme() -> str:
@@ -31,9 +40,9 @@ class PapersSource(ConfigSource):
         from ssl_bench.papers import grids  # imported where it is used: every training starts with this file
 
         name = config_path.removeprefix(f"{GROUP}/").removesuffix(".yaml")
-        content = grids.content(name)
+        content = grids.content(name, self.own)
         if content is None:
-            raise ConfigError(f"{GROUP}={name}: {grids.no_experiment(name)}")
+            raise ConfigError(f"{GROUP}={name}: {grids.no_experiment(name, self.own)}")
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": "_global_"})
 
     def available(self) -> bool:
@@ -49,7 +58,7 @@ class PapersSource(ConfigSource):
         if group != GROUP or "/" not in name:
             return False
         try:
-            return grids.content(name) is not None or bool(tables.find(name))
+            return grids.content(name, self.own) is not None or bool(tables.find(name, self.own))
         except ConfigError:
             return False
 
@@ -59,7 +68,7 @@ class PapersSource(ConfigSource):
             return [GROUP] if results_filter is not ObjectType.CONFIG else []
         from ssl_bench.papers import grids
 
-        return grids.names() if results_filter is not ObjectType.GROUP else []
+        return grids.names(self.own) if results_filter is not ObjectType.GROUP else []
 
 
 class PapersSearchPath(SearchPathPlugin):
@@ -69,7 +78,12 @@ class PapersSearchPath(SearchPathPlugin):
         search_path.append("ssl-bench", f"{PapersSource.scheme()}://")
 
 
-def register() -> None:
-    """Make the experiments known to Hydra, once per process."""
+def register(folder: Path | None = None) -> None:
+    """Make the experiments known to Hydra.
+
+    Args:
+        folder: of ``--config-dir``, whose papers are among them.
+    """
+    PapersSource.own = folder and folder / "papers"
     for plugin in (PapersSource, PapersSearchPath):
         Plugins.instance().register(plugin)

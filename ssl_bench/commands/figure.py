@@ -1,5 +1,6 @@
 """``ssl-bench figure dcl/fig3``: plot our points over a paper's; ``figure name=grid --x k --lines loss``: any runs."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,11 @@ def main(arguments: Sequence[str]) -> int:
     lines.add_argument("--lines", metavar="KEY", help="of runs: a line for each value, such as loss")
     lines.add_argument("--y", metavar="KEY", help="of runs: the setting on the y axis of a heat map")
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
+    parser.add_config_dir()
     parser.epilog = f"{HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
-    path = options.out or Path(f"{'-'.join(options.names or ['figures']).replace('/', '-')}.png")
+    names = [re.sub(r"(.*/)?([^/]+)\.ya?ml(?=/|$)", r"\2", name) for name in options.names] or ["figures"]
+    path = options.out or Path(f"{'-'.join(names).replace('/', '-')}.png")
     require(path.suffix in SUFFIXES, "--out", path, "a .png, .pdf or .svg file")
     require(path.parent.is_dir(), "--out", path, f"a file in a folder that exists: there is no {path.parent}")
     if options.overrides and not options.names and not options.all:
@@ -42,14 +45,16 @@ def main(arguments: Sequence[str]) -> int:
         from ssl_bench.results import drawing
 
         return _write(drawing.draw(pivots, bool(options.y)), path)
-    selection = Selection.read(options.names, options.all, options.overrides)
+    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     selection.check_reading()
     selected = [(table, selection.cells(table)) for table in selection.tables()]
     for table, _ in selected:
         if not table.x:
-            figures = [other.name for other in tables.load(table.paper) if other.x]
-            raise ConfigError(f"{table.name} is no figure: set it to one of {', '.join(figures)}")
-    results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
+            figures = [selection.call(other) for other in tables.read(table.source)[0] if other.x]
+            one = f"set it to one of {', '.join(figures)}" if figures else "set its key x to a mapping with label"
+            raise ConfigError(f"{table.name} is no figure: {one}")
+    every = [cell for _, cells in selected for cell in cells]
+    results = Results(selection.outputs, every, show_progress, selection.folder)
     filled = [(table, fill(table, cells, results)) for table, cells in selected]
     from ssl_bench.papers.drawing import draw, panels
 

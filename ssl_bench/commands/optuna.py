@@ -18,10 +18,11 @@ from ssl_bench.config.identity import evaluation_id, run_id
 from ssl_bench.config.values import bounds, values
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch.lock import locked
-from ssl_bench.launch.outcome import Failure, Outcome, State
+from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run
 from ssl_bench.record import journal
+from ssl_bench.record.results import Failure
 
 if TYPE_CHECKING:
     from optuna import Study

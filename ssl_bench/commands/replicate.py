@@ -31,15 +31,18 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("replicate", "Measure the committed numbers of a claim again, and compare.")
     parser.add_argument("names", nargs="+", metavar="CLAIM", help="such as eqco/toy, or a table such as losses/rate")
     parser.add_argument("--who", default=socket.gethostname(), help="names the record; by default the host's name")
+    parser.add_config_dir()
     parser.epilog = (
         f"{HELP} seed=20,21 are the only seeds then; hydra/launcher=local, paths.data and paths.outputs too."
     )
     options = parser.read(arguments)
     remedy = "letters, digits and any of . _ @ -"
     require(re.fullmatch(r"[\w@-][\w.@-]*", options.who) is not None, "--who", options.who, remedy)
+    selection = replication.Committed.read(options.names, False, options.overrides, options.config_dir)
     # First what is recorded during training: claims may share a run, and the others are evaluated after it.
-    names = sorted(options.names, key=lambda name: not any("@" in c.metric for t in tables.find(name) for c in t.cells))
-    selection = replication.Committed.read(names, False, options.overrides)
+    cells = {name: [c for table in tables.find(name, selection.papers) for c in table.cells] for name in options.names}
+    names = sorted(cells, key=lambda name: not any("@" in cell.metric for cell in cells[name]))
+    selection = replace(selection, names=tuple(names))
     request = replace(Request.read(selection), seeds=())
     if request.scale != "full":
         raise ConfigError(f"{' '.join(request.overrides)}: leave it out: it changes what is measured")
@@ -51,10 +54,10 @@ def main(arguments: Sequence[str]) -> int:
     reproduce.summarise(request, planned)
     if code := reproduce.train(request, todo):
         return code
-    results, content = Results(selection.outputs, [cell for _, cells in chosen for cell in cells]), dict[str, Any]()
-    agree = True
-    for table, cells in chosen:
-        numbers = replication.compared(table, cells, results)
+    results = Results(selection.outputs, [c for _, cells in chosen for c in cells], folder=selection.folder)
+    content, agree = dict[str, Any](), True
+    for table, asked in chosen:
+        numbers = replication.compared(table, asked, results)
         content[table.name] = replication.record(table, numbers, results)
         equal, agreeing = (sum(getattr(each, name) for each in numbers) for name in ("equal", "agrees"))
         rest = f", {agreeing - equal} within the bound" * (agreeing > equal)

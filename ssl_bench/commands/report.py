@@ -12,8 +12,8 @@ from ssl_bench.errors import ConfigError, require
 from ssl_bench.report import html, pdf, serve
 from ssl_bench.report.collect import Collector
 
-EPILOG = """A word that is a folder is the results folder; any other word selects runs: a run_id, or the name of a
-folder in the results folder. paths.outputs=FOLDER sets the results folder too."""
+EPILOG = """A word that is a folder is the results folder; any other word selects runs: a run_id, or a name, also of
+the runs that its grids found done under another one. paths.outputs=FOLDER sets the results folder too."""
 
 
 @in_sentences

@@ -45,13 +45,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="all tables of a paper")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and train nothing")
     parser.add_argument("--recipe", action="store_true", help="print in words what each cell trains, and train nothing")
+    parser.add_config_dir()
     parser.epilog = (
         f"{HELP} seed=0,1 replaces the seeds; scale=smoke tries every cell for two steps on generated images; any "
         "other key=value is added to every cell."
     )
     options = parser.read(arguments)
     skip = impossible.taken_skip(options.overrides)
-    request = Request.read(Selection.read(options.names, options.all, options.overrides))
+    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
+    request = Request.read(selection)
     converted(request.scale, schema.EXACT["scale"], "scale")
     require(all(seed >= 0 for seed in request.seeds), "seed", list(request.seeds), "integers of 0 or more")
     planned = plan(request, show_progress)

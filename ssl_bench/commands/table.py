@@ -4,14 +4,13 @@ from collections.abc import Sequence
 
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress, taken_outputs
 from ssl_bench.config.build import one_of
-from ssl_bench.papers import comparison, formats, verdicts
+from ssl_bench.papers import verdicts
 from ssl_bench.papers.cell_runs import Results
-from ssl_bench.papers.cells import Table
-from ssl_bench.papers.claims import PaperClaim
-from ssl_bench.papers.fill import fill, record
+from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection
-from ssl_bench.results.arrange import arrange, text_of
-from ssl_bench.results.printing import FORMS
+from ssl_bench.papers.sheets import whole
+from ssl_bench.results.arrange import arrange
+from ssl_bench.results.printing import FORMS, printed, text_of
 from ssl_bench.results.select import runs_where
 
 NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference, and that
@@ -29,6 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rows", metavar="KEY", help="of runs: a table with a row for each value, such as loss")
     parser.add_argument("--columns", metavar="KEY", help="of runs: a column for each value, such as batch_size")
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
+    parser.add_config_dir()
     parser.add_argument("--wandb", action="store_true", help="also store the table as an artifact in Weights & Biases")
     parser.epilog = f"{NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
@@ -38,36 +38,23 @@ def main(arguments: Sequence[str]) -> int:
         pivots = arrange(runs_where(outputs, options.overrides), options.rows, options.columns, options.metric)
         print(text_of([pivot.sheet() for pivot in pivots], options.format), end="")
         return 0
-    selection = Selection.read(options.names, options.all, options.overrides)
+    selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     selection.check_reading()
     if options.claims:
-        return _claims(selection, options.format)
+        claims = verdicts.named(selection.names, selection.papers)
+        cells = [cell for claim in claims for cell in claim.cells]
+        results = Results(selection.outputs, cells, show_progress, selection.folder)
+        judged = [verdicts.judge(claim, results) for claim in claims]
+        print(printed(verdicts.sheet(judged, options.format == "rich"), options.format), end="")
+        return 0
     selected = [(table, selection.cells(table)) for table in selection.tables()]
-    results = Results(selection.outputs, [cell for _, cells in selected for cell in cells], show_progress)
-    filled = [(table, fill(table, cells, results)) for table, cells in selected]
-    text = formats.formatted(options.format, filled)
-    if options.format in verdicts.FORMS:
-        text = "\n".join(formats.formatted(options.format, [each]) + _below(each[0], results) for each in filled)
-    print(text, end="", flush=True)
+    every = [cell for _, cells in selected for cell in cells]
+    results = Results(selection.outputs, every, show_progress, selection.folder)
+    made = {t.name: whole(t, fill(t, cells, results), results, selection.call(t)) for t, cells in selected}
+    print(text_of([*made.values()], options.format), end="", flush=True)
     if options.wandb:
         from ssl_bench.record.wandb import log_table
 
-        for table, cells in filled:
-            log_table(table.name, record(table, cells))
-    return 0
-
-
-def _below(table: Table, results: Results) -> str:
-    """The criteria and the verdict of a claim, the comparisons of a table with a reference; else nothing."""
-    of = verdicts.judge(table, results).lines() if isinstance(table, PaperClaim) else comparison.lines(table, results)
-    return "\n" + "\n".join(of) + "\n" if of else ""
-
-
-def _claims(selection: Selection, form: str) -> int:
-    """Print the verdicts of the named papers, or of all."""
-    one_of("--format", form, (*verdicts.FORMS, "json"))
-    claims = verdicts.named(selection.names)
-    results = Results(selection.outputs, [cell for claim in claims for cell in claim.cells], show_progress)
-    judged = [verdicts.judge(claim, results) for claim in claims]
-    print(verdicts.formatted(form, judged), end="")
+        for name, sheet in made.items():
+            log_table(name, sheet.data)
     return 0

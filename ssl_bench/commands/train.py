@@ -12,7 +12,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ssl_bench import __version__
@@ -29,7 +28,9 @@ from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.plan import Check, Plan, Refusals
 from ssl_bench.launch.run import Run, Work, ranks_here
+from ssl_bench.record.metrics import show_found
 from ssl_bench.record.wandb import under_agent
+from ssl_bench.results import conclusion
 
 SEARCHES = {"basic": search.every, "halving": halving, "optuna": optuna}
 NO_MORE = {  # flags of Hydra, with what to write instead
@@ -67,7 +68,7 @@ def carry_out(
     Returns:
         The exit code, the runs, and how those ended that were started, by their numbers.
     """
-    experiments.register()
+    experiments.register(words.config_dir)
     with compose.opened():
         asked = Asked.of(words.overrides, primary, words.config_dir, words.multirun)
         if words.help or words.cfg:
@@ -94,7 +95,10 @@ def carry_out(
     for number in {outcome.signal for outcome in every.values() if outcome.state is State.INTERRUPTED}:
         name = signal.Signals(number).name
         print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
-    code = grid.summarise(plan.folder)
+    stopped = any(outcome.state is State.INTERRUPTED for outcome in every.values())
+    shown = sum(show_found(run.config, run.folder) for run in runs if run.done and not (stopped or work))
+    print(f"{shown} of the runs that were done are in W&B's group of this grid, too\n" * bool(shown), end="")
+    code = grid.summarise(plan.folder, conclusion.show)
     print(plan.closing, end="", flush=True)
     return code, runs, every
 
@@ -198,7 +202,7 @@ def read(arguments: Sequence[str], primary: str = "train") -> Any:
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--package", "-p")
-    parser.add_argument("--config-dir", "-cd", type=Path)
+    parser.add_config_dir()
     parser.add_argument("words", nargs="*")
     for flags, instead in NO_MORE.items():
         if {*flags} & {word.partition("=")[0] for word in arguments}:
@@ -211,8 +215,6 @@ def read(arguments: Sequence[str], primary: str = "train") -> Any:
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
     if options.cfg is None and (options.resolve or options.package):
         raise ConfigError("--resolve and --package are part of --cfg: add --cfg job")
-    if options.config_dir and not options.config_dir.is_dir():
-        raise ConfigError(f"config directory {options.config_dir} not found: name a folder with options")
     under_torchrun()  # or refused, before anything is composed
     options.skip = impossible.taken_skip(options.overrides)
     options.folders = ["--config-dir", str(options.config_dir)] if options.config_dir else []

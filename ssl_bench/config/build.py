@@ -112,9 +112,20 @@ def find_target(node: Any, key: str) -> Any:
         raise ConfigError(f"{key}._target_={path}: there is no such class ({error}): {where}") from error
     made = typing.get_type_hints(found).get("return") if inspect.isfunction(found) else found
     kinds = tuple(located(f"ssl_bench.{name}") for name in declared)
-    if not inspect.isclass(made) or not issubclass(made, kinds) or inspect.isabstract(found):
-        raise ConfigError(f"{key}._target_={path} is no {wanted} that can be made: {where}")
+    if not inspect.isclass(made) or not issubclass(made, kinds):
+        bases = " or of ".join(map(_base, kinds))
+        raise ConfigError(f"{key}._target_={path} is no {wanted}: set it to a subclass of {bases}")
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        base = _base(next(kind for kind in kinds if issubclass(made, kind)))
+        raise ConfigError(f"{key}._target_={path} has no {' and no '.join(missing)}: it is a subclass of {base}")
     return found
+
+
+def _base(kind: type) -> str:
+    """The path of a base class and what its subclasses must have: methods, and attributes without a value."""
+    attributes = [name for name in inspect.get_annotations(kind) if not hasattr(kind, name)]
+    needed = [*sorted(getattr(kind, "__abstractmethods__", ())), *attributes]
+    return f"{kind.__module__}.{kind.__name__}" + (f", which must have {', '.join(needed)}" if needed else "")
 
 
 def located(path: str) -> Any:

@@ -71,6 +71,7 @@ def resolve(cfg: Any, choices: Mapping[str, Any], folder: Path | None = None) ->
             found.find_images(cfg, choices)
             found.find_weights(cfg)
             _find_other_images(cfg, folder)
+            found.find_labels(cfg)
             found.leave_out(cfg, choices)
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
@@ -260,9 +261,11 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
                 raise ConfigError(f"there is no key {key}{near(key, beside)}: {remedy}")
             value: Any = override.value()
             is_place = key in ("dataset.root", "dataset.path") and isinstance(value, str)
-            OmegaConf.update(root, key, str(given_path(value).absolute()) if is_place else value, force_add=True)
+            value = str(given_path(value).absolute()) if is_place else value
+            OmegaConf.update(root, key, value, merge=key != "evaluate.on", force_add=True)  # another data set
         _expand_home(root)
         _find_other_images(root)
+        found.find_labels(root)
         found.leave_out(root, choices)
         resolved: Any = OmegaConf.to_container(root, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
@@ -316,9 +319,9 @@ class Composer:
 
 
 @cache
-def composer() -> Composer:
-    """The composer of this process."""
-    return Composer()
+def composer(folder: Path | None) -> Composer:
+    """The composer of this process, with the options of a folder."""
+    return Composer(folder)
 
 
 @cache

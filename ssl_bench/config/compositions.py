@@ -46,20 +46,26 @@ class Composition:
         return {seed: run_id(self.config(seed)) for seed in seeds}
 
 
-def compositions(requests: Iterable[Request], progress: Progress = lambda each, count: each) -> dict[Request, Any]:
+def compositions(
+    requests: Iterable[Request], progress: Progress = lambda each, count: each, folder: Path | None = None
+) -> dict[Request, Any]:
     """Compose each request: a :class:`Composition`, or the ConfigError that says why there is none.
 
     Args:
         progress: iterates over the new configurations, of which there are ``count``.
+        folder: with further options, of ``--config-dir``; what is composed with them is not kept.
     """
-    path, texts = _file(), {request: json.dumps(request) for request in requests}
+    path, texts = (
+        _file() if folder is None else Path(os.devnull),
+        {request: json.dumps(request) for request in requests},
+    )
     known: dict[str, str] = (files.read_cache(path) if texts else None) or {}
     new = [request for request, text in texts.items() if text not in known]
-    made = {request: _compose(request) for request in progress(new, len(new))}
+    made = {request: _compose(request, folder) for request in progress(new, len(new))}
     kept = {
         texts[request]: each.text
         for request, each in made.items()
-        if isinstance(each, Composition) and not any(hashed in each.text for hashed in FOUND)
+        if isinstance(each, Composition) and folder is None and not any(hashed in each.text for hashed in FOUND)
     }
     with contextlib.suppress(OSError):  # the home directory may be read-only
         if kept:
@@ -81,11 +87,11 @@ def _file() -> Path:
     return Path(folder, "ssl_bench", name) if os.path.isabs(folder) else Path(os.devnull)  # a user without a home
 
 
-def _compose(request: Request) -> Composition | ConfigError:
+def _compose(request: Request, folder: Path | None) -> Composition | ConfigError:
     from ssl_bench.config.compose import composer
 
     primary, overrides = request
     try:
-        return Composition(json.dumps(composer().load([*overrides, f"seed={SEED}"], primary)))
+        return Composition(json.dumps(composer(folder).load([*overrides, f"seed={SEED}"], primary)))
     except ConfigError as error:
         return error

@@ -124,6 +124,35 @@ def find_weights(cfg: DictConfig) -> None:
         cfg.init = {"path": str(path), "weights": weights} | ({"which": which} if which else {})
 
 
+def find_labels(cfg: DictConfig) -> None:
+    """Replace each file in ``evaluate.labels``, a list of images, by its path and its hash."""
+    given: Any = OmegaConf.to_container(cfg.evaluate, resolve=True).get("labels")  # type: ignore[union-attr]
+    if isinstance(given, list) and any(isinstance(each, str) for each in given):
+        paths = [files.given_path(each).absolute() if isinstance(each, str) else each for each in given]
+        each_one = [
+            {"file": str(each), "content": read_names(each)[1]} if isinstance(each, Path) else each for each in paths
+        ]
+        with open_dict(cfg):
+            cfg.evaluate.labels = each_one
+
+
+def read_names(file: Path) -> tuple[list[str], str]:
+    """The lines of a list of images without blank ones, and its hash.
+
+    Raises:
+        ConfigError: it cannot be read, or has no line.
+    """
+    remedy = "shares of the labelled images, or a text file with the name of an image file on each line"
+    try:
+        content = files.read_bytes(file)
+        names = [line.strip() for line in content.decode().splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        raise InvalidValue("evaluate.labels", str(file), f"{remedy}: {why}") from error
+    require(bool(names), "evaluate.labels", str(file), f"{remedy}: it is empty")
+    return names, hashlib.sha256(content).hexdigest()[:16]
+
+
 def _of_run(folder: Path) -> str:
     """The hash of the weights that a run has ended with."""
     last = folder / "checkpoints" / "last.pt"

@@ -50,6 +50,9 @@ ADDED: dict[str, dict[str, Any]] = {
         "dataset.share": 1.0,
         "backbone.args": None,
         "framework.stop_gradient": False,
+        "negatives.final": None,
+        "negatives.schedule": "constant",
+        "negatives.milestones": [],
         "optimizer.clip": None,
         "optimizer.layer_decay": 1.0,
     },
@@ -151,6 +154,8 @@ def evaluation_id(name: str, evaluator: Mapping[str, Any]) -> str:
     content = _without(evaluator, VOLATILE_OF.get(name, set()))
     if isinstance(on := content.get("on"), Mapping):
         content["on"] = _of_dataset(on if is_own(on) else _without(on, {"content"}))
+    if isinstance(labels := content.get("labels"), Mapping):
+        content["labels"] = labels["content"]
     return _digits(text([name, content]))
 
 
@@ -158,6 +163,13 @@ def datasets_of(evaluate: Mapping[str, Any]) -> list[Any]:
     """The nodes of ``evaluate.on``, one or several; one null, if that stands for the data set of the training."""
     on = evaluate.get("on")
     return list(on) if isinstance(on, list) and on else [on or None]
+
+
+def name_of_labels(labels: Any) -> str:
+    """The name in metrics of one of ``evaluate.labels``, a share or a list of images; empty for all labels."""
+    if isinstance(labels, Mapping):
+        return f"labels_{Path(labels['file']).stem}"
+    return "" if labels == 1 else f"labels{labels:g}"
 
 
 def evaluators(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,14 +185,15 @@ def untrained(config: Mapping[str, Any]) -> bool:
 def extensible(config: Mapping[str, Any]) -> bool:
     """Whether a training of more epochs begins with the same steps: nothing depends on the length of the whole.
 
-    That is known of a constant learning rate, without momentum that rises to a final one, under the classes of
-    :data:`STEADY` and the frameworks of this package.
+    That is known of a constant learning rate and number of negatives, without momentum that rises to a final one, under
+    the classes of :data:`STEADY` and the frameworks and negatives of this package.
     """
-    nodes = {group: config.get(group) or {} for group in ("optimizer", "temperature", "framework")}
+    nodes = {group: config.get(group) or {} for group in ("optimizer", "temperature", "framework", "negatives")}
     classes = {group: str(node.get("_target_", "")) for group, node in nodes.items()}
     steady = all(classes[group].rpartition(".")[2] in {*known, ""} for group, known in STEADY.items())
     ours = all(target.startswith("ssl_bench.") or not target for target in classes.values())
     constant = nodes["optimizer"].get("schedule") == "constant" and nodes["framework"].get("final_momentum") is None
+    constant &= nodes["negatives"].get("schedule", "constant") == "constant"
     return steady and ours and constant and config.get("max_steps") is None
 
 

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
+from ssl_bench import files
 from ssl_bench.config.build import KINDS, converted, near
-from ssl_bench.config.identity import datasets_of, untrained
+from ssl_bench.config.identity import datasets_of, name_of_labels, untrained
 from ssl_bench.errors import ConfigError, require
 
 OPTIONAL = (
@@ -302,9 +303,11 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
     converted(node.get("every"), int, "evaluate.every")
     converted(node.get("watch"), int, "evaluate.watch")
     converted(node.get("baselines"), list[Literal["init", "raw"]], "evaluate.baselines")
-    labels = converted(node.get("labels", [1.0]), list[float], "evaluate.labels")
-    shares = bool(labels) and len({*labels}) == len(labels) and all(0 < share <= 1 for share in labels)
-    require(shares, "evaluate.labels", labels, "different shares of the labelled images, such as [0.01,0.1,1.0]")
+    labels = node.get("labels", [1.0])
+    shares = isinstance(labels, list) and all(_is_list(each) or _is_share(each) for each in labels)
+    shares = shares and 0 < len({*map(name_of_labels, labels)}) == len(labels)
+    remedy = "different shares of the labelled images, or files that list images: [0.01,0.1,1.0] or [1percent.txt]"
+    require(shares, "evaluate.labels", labels, remedy)
     names = [each.get("dataset") for each in datasets_of(node) if isinstance(each, Mapping)]
     require(len({*names}) == len(names), "evaluate.on", names, "data sets of different names, which metrics have")
     for name, evaluator in node.items():
@@ -314,6 +317,15 @@ def _check_evaluate(node: Mapping[str, Any]) -> None:
         nodes = [node for node in datasets_of(node) if node is not None] if name == "on" else []
         named = all(isinstance(each, Mapping) and isinstance(each.get("dataset"), str) for each in nodes)
         require(named, "evaluate.on", evaluator, "a dataset, or to {dataset: folder, root: DIR}")
+
+
+def _is_share(labels: Any) -> bool:
+    return isinstance(labels, int | float) and not isinstance(labels, bool) and 0 < labels <= 1
+
+
+def _is_list(labels: Any) -> bool:
+    """Whether a value is a list of images with its hash."""
+    return files.fits(labels, dict[str, str]) and labels.keys() == {"file", "content"}
 
 
 def _check_tracking(node: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from ssl_bench.config import compose
 from ssl_bench.errors import ConfigError
 
 MOST = 100_000  # runs of a grid
+UNLISTED = {"framework": {"frozen"}}  # options that train nothing, by group
 
 
 def parsed(overrides: Iterable[str]) -> list[Override]:
@@ -23,10 +24,11 @@ def parsed(overrides: Iterable[str]) -> list[Override]:
 
 
 def options(group: str, folder: Path | None = None) -> list[str]:
-    """The options of a group, with those in the folder of ``--config-dir``."""
+    """The options of a group that are listed, with those in the folder of ``--config-dir``."""
     with compose.opened():
         known = GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.CONFIG)
     own = Path(folder or "", group)
+    known = [name for name in known if name not in UNLISTED.get(group, ())]
     return sorted({*known, *(str(p.relative_to(own).with_suffix("")) for p in own.rglob("*.yaml") if folder)})
 
 

@@ -47,7 +47,7 @@ OnRows = Callable[
 
 @dataclass(frozen=True, eq=False)
 class ViewParameters:
-    """All random parameters of one view of n images; the leading dimension of each tensor is n.
+    """All random parameters of one view of n images; the leading dimension of each tensor is n, also in subclasses.
 
     Attributes:
         top: int64 [n], first row of the box.
@@ -79,7 +79,7 @@ class ViewParameters:
 
     def __getitem__(self, rows: slice | Tensor) -> ViewParameters:
         """Select the parameters of some images by a slice, indices or a mask."""
-        return ViewParameters(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def split(self, parts: int) -> list[ViewParameters]:
         """Cut the parameters into equal parts."""
@@ -88,7 +88,7 @@ class ViewParameters:
 
     def to(self, device: torch.device | str) -> ViewParameters:
         """Copy the parameters to another device."""
-        return ViewParameters(*(getattr(self, field.name).to(device) for field in fields(self)))
+        return type(self)(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 class Views:

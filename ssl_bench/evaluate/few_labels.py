@@ -1,10 +1,17 @@
-"""A target of which only a part of the training images has labels, drawn from each class."""
+"""A target of which only a part of the training images has labels: a share of each class, or those of a list."""
 
 import copy
+from collections.abc import Mapping
+from pathlib import Path
 
+import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import Chosen, stratified
+from ssl_bench.config.found import read_names
+from ssl_bench.data.arrays import Chosen, Source, stratified
+from ssl_bench.data.folder import Files
+from ssl_bench.data.splits import few
+from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.target import SplitName, Target
 from ssl_bench.seeding import stream
 
@@ -22,14 +29,60 @@ class FewLabels(Target):
         self._whole, self._ids, self.train = whole, ids, Chosen(whole.train, ids)
 
     @classmethod
-    def of(cls, whole: Target, share: float) -> Target:
-        """A target with a share of the images of each class, at least one, drawn by its seed."""
-        if share == 1:
+    def of(cls, whole: Target, labels: float | Mapping[str, str]) -> Target:
+        """A target with a share of the images of each class, at least one, drawn by its seed; or with those of a list.
+
+        Args:
+            labels: one of ``evaluate.labels``; a list is ``{"file": its path, "content": its hash}``.
+
+        Raises:
+            ConfigError: a list cannot be used.
+        """
+        if isinstance(labels, Mapping):
+            return cls(whole, listed(whole.train, Path(labels["file"]), labels["content"]))
+        if labels == 1:
             return whole
-        return cls(whole, stratified(whole.train.labels.cpu(), share, stream("labels", whole.seed)))
+        return cls(whole, stratified(whole.train.labels.cpu(), labels, stream("labels", whole.seed)))
 
     def features(self, name: SplitName) -> dict[str, Tensor]:
         features = self._whole.features(name)
         if name != "train":
             return features
         return {space: rows[self._ids.to(rows.device)] for space, rows in features.items()}
+
+
+def listed(source: Source, file: Path, content: str) -> Tensor:
+    """The images of a source that a file lists, int64 [n] in ascending order.
+
+    A line is the name of an image file, as in SimCLR's lists for ImageNet, or its folder and name: ``birds/1.jpg``.
+
+    Raises:
+        ConfigError: the file has another hash than ``content``, or a name that is not the name of one image.
+    """
+    names, found = read_names(file)
+    if found != content:
+        raise ConfigError(f"evaluate.labels={file}: it is not the list of this run any more: bring it back")
+    places: dict[str, list[int]] = {name: [] for name in names}
+    for i, path in enumerate(_paths(source)):
+        folder, name = path.split("/")[-2:]
+        for each in {name, f"{folder}/{name}"} & places.keys():
+            places[each].append(i)
+    for wrong, why, remedy in (
+        ([name for name, ids in places.items() if not ids], "are of no training image", "the images of this data set"),
+        ([name for name, ids in places.items() if len(ids) > 1], "are of several images", "lines of FOLDER/NAME"),
+    ):
+        if wrong:
+            counted = f"{len(wrong):,} of {len(places):,} names {why} ({few(wrong)})"
+            raise ConfigError(f"evaluate.labels={file}: {counted}: set evaluate.labels to a list with {remedy}")
+    return torch.tensor([ids[0] for ids in places.values()]).unique()
+
+
+def _paths(source: Source) -> list[str]:
+    """The path of each image."""
+    if isinstance(source, Chosen):
+        whole = _paths(source.images)
+        return [whole[i] for i in source.ids.tolist()]
+    if not isinstance(source, Files):
+        remedy = "shares of the labels, or dataset to photos in folders that are not packed"
+        raise ConfigError(f"evaluate.labels: these images have no file names to list: set evaluate.labels to {remedy}")
+    return [source.name(i) for i in range(len(source))]

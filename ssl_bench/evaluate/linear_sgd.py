@@ -30,8 +30,9 @@ class LinearSGD(Evaluator):
         epochs, batch_size, momentum, weight_decay: of the SGD.
         lr: rate for a batch of 256 images; the rate is lr * batch_size / 256.
         schedule: ``step`` multiplies the rate by ``gamma`` after each of the epochs ``milestones``; ``cosine``
-            decreases it to 0 from step to step, ``cosine_epochs`` from epoch to epoch.
-        milestones, gamma: see ``schedule``.
+            decreases it from step to step, to the share ``final`` in the last one; ``cosine_epochs`` from epoch to
+            epoch, to 0 after the last one.
+        milestones, gamma, final: see ``schedule``.
         init_std: standard deviation of the initial weights, with biases of 0; None: as torch.nn.Linear draws both.
         drop_last: leave out the last batch of an epoch if it is smaller than the others.
     """
@@ -48,17 +49,19 @@ class LinearSGD(Evaluator):
         schedule: Literal["step", "cosine", "cosine_epochs"] = "step",
         milestones: Sequence[int] = (60, 80),
         gamma: float = 0.1,
+        final: float = 0.0,
         init_std: float | None = None,
         drop_last: bool = False,
     ) -> None:
         require(lr > 0, "lr", lr, "a positive number")
         require(epochs >= 1, "epochs", epochs, "1 or more")
         require(batch_size >= 1, "batch_size", batch_size, "1 or more")
+        require(0 <= final < 1, "final", final, "a share from 0 to below 1")
         require(init_std is None or init_std >= 0, "init_std", init_std, "0 or more, or null")
         check_sgd(momentum, weight_decay)
         self.lr, self.epochs, self.batch_size, self.drop_last = lr * batch_size / 256, epochs, batch_size, drop_last
         self.momentum, self.weight_decay, self.init_std = momentum, weight_decay, init_std
-        self.schedule, self.milestones, self.gamma = schedule, list(milestones), gamma
+        self.schedule, self.milestones, self.gamma, self.final = schedule, list(milestones), gamma, final
 
     def check(self, target: Target) -> None:
         target.labels("train"), target.labels("test")
@@ -91,7 +94,7 @@ class LinearSGD(Evaluator):
             order = torch.randperm(len(labels), generator=generator)[: len(labels) - last].to(labels.device)
             for batch in order.split(self.batch_size):
                 stop_if_asked()
-                optimizer.param_groups[0]["lr"] = self.lr * self._factor(epoch, step / steps)
+                optimizer.param_groups[0]["lr"] = self.lr * self._factor(epoch, step / max(1, steps - 1))
                 optimizer.zero_grad()
                 F.cross_entropy(layer(features[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -99,7 +102,9 @@ class LinearSGD(Evaluator):
         return layer
 
     def _factor(self, epoch: int, progress: float) -> float:
-        """The rate as a share of the first one."""
+        """The rate as a share of the first one; ``progress`` is 1 in the last step."""
         if self.schedule == "step":
             return self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
-        return (1 + math.cos(math.pi * (progress if self.schedule == "cosine" else epoch / self.epochs))) / 2
+        if self.schedule == "cosine_epochs":
+            return (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2

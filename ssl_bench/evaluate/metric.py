@@ -49,6 +49,11 @@ ACCURACIES: Declared = {"val_top1": Metric("share", "high", "images that setting
 ACCURACIES = {**ACCURACIES, "*top1": ACCURACY, "*top5": ACCURACY, "*top1_class*": ACCURACY}
 
 
+def heading(name: str) -> str:
+    """A metric as the heading of a column: ``knn`` of ``knn/top1``."""
+    return name.removesuffix("/top1")
+
+
 def declared(metrics: Declared, name: str) -> Metric | None:
     """The metric of a name; None if it is not declared."""
     end = name.rpartition("/")[2]

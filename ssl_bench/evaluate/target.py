@@ -106,15 +106,21 @@ def captured_outputs(
             handle.remove()
 
 
+def _as_they_are(images: ImageBatch) -> Tensor:
+    assert isinstance(images, Tensor), "images of many sizes need a view of their pixels"
+    return images.float() / 255
+
+
 class Target:
     """A network (or raw pixels) with the two splits that it is evaluated on.
 
     Args:
         network: module on ``device`` that maps a batch of views to ``{"backbone": [n, D], "projection": [n, P]}``,
-            unnormalised; None stands for raw pixels: their only features are "backbone", pixels / 255, flattened.
+            unnormalised; None stands for raw pixels: their only features are "backbone", ``pixels``, flattened.
         train, test: the labelled splits. Nothing is ever chosen on ``test``.
         num_classes: labels lie in [0, num_classes).
-        view: the test-time transform, images on ``device`` -> float [n, C, h, w]. Raw pixels skip it.
+        view: the test-time transform, images on ``device`` -> float [n, C, h, w].
+        pixels: what raw pixels have in its place; None: images of one size as they are, divided by 255.
         device: where features are computed and kept.
         seed: seed for the generators of the evaluators.
         batch_size: images per forward pass of one rank.
@@ -132,6 +138,7 @@ class Target:
         *,
         num_classes: int,
         view: Callable[[Any], Tensor],
+        pixels: Callable[[Any], Tensor] | None = None,
         device: torch.device | str,
         seed: int,
         batch_size: int = 512,
@@ -141,7 +148,7 @@ class Target:
         choose: Source | None = None,
     ) -> None:
         require(batch_size >= 1, "batch_size", batch_size, "1 or more")
-        self.network, self.view = network, view
+        self.network, self.view, self.pixels = network, view, pixels or _as_they_are
         self.train, self.test, self.choose = train, test, choose
         self.num_classes, self.seed, self.batch_size, self.autocast = num_classes, seed, batch_size, autocast
         self.device, self.augment, self.pretrain = torch.device(device), augment, pretrain
@@ -212,7 +219,7 @@ class Target:
         """The features of the images ``ids`` [n] of any source, in that order; the ids are on its device."""
 
         def make_views(rows: Tensor, images: ImageBatch) -> Tensor:
-            return self._raw(images) if self.network is None else self.view(images)
+            return (self.pixels if self.network is None else self.view)(images)
 
         return self._sharded(source, ids, make_views)
 
@@ -246,12 +253,6 @@ class Target:
             if not output.norm(dim=1).isfinite().all():
                 raise RunError(f"outputs of the network ({name}) are not finite: a smaller optimizer.lr may help")
         return joined
-
-    @staticmethod
-    def _raw(images: ImageBatch) -> Tensor:
-        if not isinstance(images, Tensor):
-            raise RunError("images of many sizes have no raw pixels to compare: set evaluate.baselines=[init]")
-        return images.float() / 255
 
     @staticmethod
     def _join(padded: Tensor, ends: list[int]) -> Tensor:

@@ -13,7 +13,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -21,7 +21,7 @@ from ssl_bench import files
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch.lock import start_time
 from ssl_bench.launch.outcome import Job, Outcome, State
-from ssl_bench.record.summary import print_grid
+from ssl_bench.record.summary import Groups, print_grid
 
 WORDS = {
     State.DONE: "trained",
@@ -98,8 +98,12 @@ def outcome(folder: Path, number: int) -> Outcome:
     return LOST if recorded is None or recorded.state is State.RUNNING else recorded
 
 
-def summarise(folder: Path) -> int:
-    """Print how each run ended and a table of the finished ones; return the exit code of the grid."""
+def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:
+    """Print how each run ended and a table of the finished ones; return the exit code of the grid.
+
+    Args:
+        show: prints the table.
+    """
     try:
         runs, finished_before, epochs, left_out = _read(folder)
     except ConfigError as error:
@@ -125,7 +129,7 @@ def summarise(folder: Path) -> int:
                 reason = reason.removeprefix(f"{override}: ")
             print("  " + ": ".join(filter(None, (ended.state.value, " ".join(distinct), reason))))
     if len(runs) > 1:
-        print_grid(finished)
+        show(finished)
         if line := _to_compare(runs, {override for override in shared if override.startswith("name=")}):
             print(line)
     stopped = [ended.code for ended in outcomes if ended.state is State.INTERRUPTED]

@@ -24,12 +24,6 @@ class State(StrEnum):
 FINISHED = (State.DONE, State.DONE_BEFORE)
 
 
-class Failure(TypedDict):
-    """Content of a run's ``failed.json``: why it failed, in a sentence."""
-
-    reason: str
-
-
 class Job(TypedDict):
     """Content of ``jobs/<n>.json`` of a grid, as :meth:`Outcome.record` gives it."""
 

@@ -20,9 +20,10 @@ from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import Negatives
 from ssl_bench.objective.positives import OtherView, Positives
 from ssl_bench.objective.sampling import StepGenerator
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.objective.shards import Shards
 from ssl_bench.objective.similarity import Name
-from ssl_bench.objective.temperature import Progress, Temperature
+from ssl_bench.objective.temperature import Temperature
 
 Norm = Literal["sync", "shuffle", "local"]
 Outputs = dict[str, Tensor]  # each [V, B, ...], so that those of several chunks of a batch can be joined
@@ -33,7 +34,7 @@ class StepResult(NamedTuple):
 
     loss: Tensor  # [], the mean over this rank
     diagnostics: dict[str, Tensor]
-    kept: Any = None  # what after_step needs of this batch, detached; a dataclass, as DDP leaves it unchanged, or None
+    kept: Any = None  # what update needs of this batch, detached; a dataclass, as DDP leaves it unchanged, or None
 
 
 class Method(nn.Module, ABC):
@@ -78,21 +79,16 @@ class Method(nn.Module, ABC):
         outputs = self.trained_outputs(batch) | self.momentum_outputs(batch)
         return self.objective(outputs, batch, progress, diagnostics)
 
-    def after_step(self, progress: float, kept: Any) -> None:
-        """Update the parts that gradients do not train; called after each optimiser step.
+    def update(self, kept: Any, progress: float) -> None:
+        """Update what gradients do not train: queues, memories, momentum networks, counters.
+
+        Called once after each optimiser step, also one that fp16 skips, and never recorded in a CUDA graph. A subclass
+        calls this method of its base class last.
 
         Args:
-            progress: as for the forward.
             kept: from the step's StepResult.
+            progress: of the training, as for the forward.
         """
-        self.remember(kept)
-        self.advance(progress)
-
-    def remember(self, kept: Any) -> None:
-        """The part of :meth:`after_step` that depends on tensors only: queues and memories."""
-
-    def advance(self, progress: float) -> None:
-        """The part of :meth:`after_step` that depends on numbers of the host: momentum network and counters."""
         for module in self.modules():
             if isinstance(module, StepGenerator):
                 module.step += 1
@@ -163,8 +159,8 @@ class Framework(nn.Module, ABC):
         """The anchors of a batch and their positives, from the outputs for it."""
         raise NotImplementedError
 
-    def after_step(self, progress: float) -> None:
-        """Move the momentum network, if there is one; called after each optimiser step."""
+    def update(self, kept: Any, progress: float) -> None:
+        """Move the momentum network, if there is one; called as the method's :meth:`Method.update`."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +236,7 @@ class Contrastive(Method):
             if "labels" in self.positives.gives:
                 e = replace(e, labels=batch.labels)
             contrast = Contrast.of(self.positives.choose(e), self.negatives.bank(e), self.tiled, self.similarity)
-            contrast = self.negatives.select(contrast)
+            contrast = self.negatives.select(contrast, progress)
             tau = self.loss.temperature(contrast, self.temperature(progress, contrast))
             loss = self.loss(contrast, tau).mean(1)  # [V]
             with torch.no_grad():
@@ -250,17 +246,17 @@ class Contrastive(Method):
                 if diagnostics
                 else {"tau": tau.detach().mean() if tau.ndim else tau.detach()}
             )
+            if diagnostics and self.negatives.varies:
+                values["negatives_per_anchor"] = contrast.count.mean()
         return StepResult(loss.mean() if self.reduction == "mean" else loss.sum(), values, kept)
 
     @torch.no_grad()
-    def remember(self, kept: Kept) -> None:
-        self.negatives.update(kept.e)
-        self.positives.update(kept.e)
+    def update(self, kept: Kept, progress: float) -> None:
+        self.negatives.update(kept.e, progress)
+        self.positives.update(kept.e, progress)
         self.loss.update(kept.e.ids, kept.fresh)
-
-    def advance(self, progress: float) -> None:
-        self.framework.after_step(progress)
-        super().advance(progress)
+        self.framework.update(kept, progress)
+        super().update(kept, progress)
 
     def facts(self, images: int) -> dict[str, Any]:
         return {"negatives_per_anchor": self.negatives.count(images)}

@@ -33,7 +33,8 @@ from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.losses import InfoNCE
 from ssl_bench.objective.negatives import Queue
-from ssl_bench.objective.temperature import Fixed, Progress
+from ssl_bench.objective.schedule import Progress
+from ssl_bench.objective.temperature import Fixed
 from ssl_bench.precision import products
 
 
@@ -190,12 +191,10 @@ class MoCoCLD(Method):
         return StepResult(loss + term, values | (term_values if diagnostics else {}), kept)
 
     @torch.no_grad()
-    def remember(self, kept: Embedded) -> None:
-        self.queue.update(kept)
-
-    def advance(self, progress: float) -> None:
-        self.moco.after_step(progress)
-        super().advance(progress)
+    def update(self, kept: Embedded, progress: float) -> None:
+        self.queue.update(kept, progress)
+        self.moco.update(kept, progress)
+        super().update(kept, progress)
 
     def facts(self, images: int) -> dict[str, Any]:
         self.cld.check(images)

@@ -25,7 +25,7 @@ from ssl_bench.errors import ConfigError, require
 from ssl_bench.methods.base import Method, Outputs, StepResult
 from ssl_bench.networks.encoder import Encoder, full_precision, unit
 from ssl_bench.networks.norm import joint_forward
-from ssl_bench.objective.temperature import Progress
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.precision import products
 
 

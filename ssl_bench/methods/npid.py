@@ -28,8 +28,9 @@ from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.loss import softplus
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.sampling import StepGenerator
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.objective.shards import memory
-from ssl_bench.objective.temperature import Fixed, Progress
+from ssl_bench.objective.temperature import Fixed
 
 
 class Remembering(Encoder):
@@ -42,7 +43,7 @@ class Remembering(Encoder):
 
 @dataclass(frozen=True)
 class Kept:
-    """The values of a batch that after_step needs."""
+    """The values of a batch that update needs."""
 
     ids: Tensor  # [B]
     f: Tensor  # [V, B, D]
@@ -115,9 +116,10 @@ class NPID(Method):
         return StepResult(losses.mean(), values, Kept(batch.ids, f.detach(), log_z))
 
     @torch.no_grad()
-    def remember(self, kept: Kept) -> None:
+    def update(self, kept: Kept, progress: float) -> None:
         self._memory.update(kept.ids, kept.f)
         self.log_z.copy_(kept.log_z)
+        super().update(kept, progress)
 
     def facts(self, images: int) -> dict[str, Any]:
         return {"negatives_per_anchor": self.noise or self.instances - 1}

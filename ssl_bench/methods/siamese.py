@@ -9,7 +9,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -137,7 +137,7 @@ class Siamese(Framework):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     @torch.no_grad()
-    def after_step(self, progress: float) -> None:
+    def update(self, kept: Any, progress: float) -> None:
         if self.target is None or self.momentum is None:
             return
         momentum = self.momentum

@@ -19,7 +19,7 @@ from ssl_bench.distributed import gather, world
 from ssl_bench.methods.base import Method, Outputs, StepResult
 from ssl_bench.networks.encoder import Encoder, full_precision
 from ssl_bench.networks.norm import joint_forward
-from ssl_bench.objective.temperature import Progress
+from ssl_bench.objective.schedule import Progress
 
 
 class Supervised(Method):

@@ -174,7 +174,7 @@ class Contrast:
         pool = self._pool()
         return self._with(Picks(pool.q, pool.keys, index, pool.tiled))
 
-    def excluding(self, left_out: Tensor, count: int) -> "Contrast":
+    def excluding(self, left_out: Tensor, count: Tensor | int) -> "Contrast":
         """The same contrast with ``count`` of the candidates as the negatives of each anchor.
 
         Args:

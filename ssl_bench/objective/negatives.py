@@ -4,6 +4,7 @@ Shapes: N images of all ranks; V anchor views; B images on this rank; D width; K
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 
 from ssl_bench.distributed import gather, rank, world
 from ssl_bench.errors import require
+from ssl_bench.objective import bits
 from ssl_bench.objective.candidates import Pool
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.sampling import StepGenerator, unchosen, without_replacement
+from ssl_bench.objective.schedule import Count, Name, Progress
 
 FEW = 8  # the chosen keys are listed if they are an eighth of the candidates or fewer; else the others are marked
 
@@ -25,17 +28,19 @@ class Negatives(nn.Module, ABC):
     Attributes:
         gives: what a loss may list in its ``needs``; ``labelled``: the candidates have the classes of their images.
         needs: what the framework must give.
+        varies: whether K depends on the progress of the training.
     """
 
     gives: frozenset[str] = frozenset({"negatives"})
     needs: frozenset[str] = frozenset()
+    varies: bool = False
 
     @abstractmethod
-    def count(self, images: int) -> int:
-        """K at a global batch of ``images``.
+    def count(self, images: int, progress: float = 0.0) -> int:
+        """K at a global batch of ``images``, at ``progress`` in [0, 1] of the training.
 
         Raises:
-            InvalidValue: the batch has fewer candidates than were asked for.
+            InvalidValue: the batch has fewer candidates than are asked for, now or later in the training.
         """
         raise NotImplementedError
 
@@ -44,12 +49,12 @@ class Negatives(nn.Module, ABC):
         """The candidates; those whose id is the anchor's do not count."""
         raise NotImplementedError
 
-    def select(self, contrast: Contrast) -> Contrast:
-        """The contrast with the chosen negatives only."""
+    def select(self, contrast: Contrast, progress: Progress) -> Contrast:
+        """The contrast with the chosen negatives only; ``progress`` may be a tensor [] that the host must not read."""
         return contrast
 
-    def update(self, e: Embedded) -> None:
-        """Keep what later batches need; called once after each step, without gradient."""
+    def update(self, e: Embedded, progress: Progress) -> None:
+        """Keep what later batches need; called once after each optimiser step, without gradient."""
 
 
 class InBatch(Negatives):
@@ -61,7 +66,7 @@ class InBatch(Negatives):
     gives = frozenset({"negatives", "labelled"})
     needs = frozenset({"both_views"})
 
-    def count(self, images: int) -> int:
+    def count(self, images: int, progress: float = 0.0) -> int:
         return 2 * images - 2
 
     def bank(self, e: Embedded) -> Bank:
@@ -78,7 +83,7 @@ class CrossView(Negatives):
 
     gives = frozenset({"negatives", "aligned", "labelled"})
 
-    def count(self, images: int) -> int:
+    def count(self, images: int, progress: float = 0.0) -> int:
         return images - 1
 
     def bank(self, e: Embedded) -> Bank:
@@ -100,38 +105,57 @@ class OwnView(CrossView):
 class RandomK(Negatives):
     """K keys of other images, drawn uniformly without replacement at every step.
 
+    With a schedule, K grows or falls in the course of the training: each step draws the largest K in a random order,
+    and the first K of them count.
+
     Args:
-        k: per anchor, at least 1.
+        k: per anchor, at least 1; at the start, if there is a schedule.
         views: ``all``: out of the 2N - 2 of both views (SimCLR in "Less can be more" and EqCo); ``cross``: out of the
             N - 1 in the positive's view (ReLIC there); ``own``: out of the N - 1 in the anchor's own view.
         shared: one draw for all anchors instead of one each (SiMo's code).
         seed: of the draws, which are the same on any number of ranks.
+        final, schedule, milestones: as in :class:`ssl_bench.objective.schedule.Count`.
 
     Raises:
-        InvalidValue: k below 1.
+        InvalidValue: as Count, or a schedule of a shared draw.
     """
 
-    def __init__(self, k: int, views: Literal["all", "cross", "own"], shared: bool, seed: int) -> None:
+    def __init__(
+        self,
+        k: int,
+        views: Literal["all", "cross", "own"],
+        shared: bool,
+        seed: int,
+        final: int | None = None,
+        schedule: Name = "constant",
+        milestones: Sequence[float] = (),
+    ) -> None:
         super().__init__()
-        require(k >= 1, "k", k, "1 or more")
-        self.k, self.views, self.shared, self.draws = k, views, shared, StepGenerator("random_k", seed)
+        self.k_at, self.draws = Count(k, final, schedule, milestones), StepGenerator("random_k", seed)
+        self.views, self.shared, self.varies = views, shared, self.k_at.varies
+        require(not (shared and self.varies), "shared", shared, "false: a schedule draws for each anchor")
         self.pool = {"all": InBatch(), "cross": CrossView(), "own": OwnView()}[views]
         self.gives, self.needs = self.pool.gives - {"labelled"}, self.pool.needs
 
-    def count(self, images: int) -> int:
+    def count(self, images: int, progress: float = 0.0) -> int:
         pool = self.pool.count(images)
-        require(self.k <= pool, "k", self.k, f"{pool} or less, the candidates of an anchor at a batch of {images}")
-        return self.k
+        remedy = f"{pool} or less, the candidates of an anchor at a batch of {images}"
+        for name, k in (("k", self.k_at.k), ("final", self.k_at.final)):
+            require(k <= pool, name, k, remedy)
+        return int(self.k_at(progress))
 
     def bank(self, e: Embedded) -> Bank | None:
         return self.pool.bank(e)
 
-    def select(self, contrast: Contrast) -> Contrast:
+    def select(self, contrast: Contrast, progress: Progress) -> Contrast:
         share = contrast.pos.shape[1]
         images = share * world()
         first = torch.arange(rank() * share, (rank() + 1) * share, dtype=torch.int32, device=contrast.pos.device)
         own_keys = [first, first + images] if self.views == "all" else [first]
-        return _chosen(contrast, self.k, self.pool.count(images), own_keys, self.draws, self.shared)
+        pool = self.pool.count(images)
+        if self.varies:
+            return _marked(contrast, self.k_at(progress), pool, own_keys, self.draws, self.k_at.most)
+        return _chosen(contrast, self.k_at.k, pool, own_keys, self.draws, self.shared)
 
 
 def _chosen(
@@ -147,14 +171,12 @@ def _chosen(
     images, device = share * world(), contrast.pos.device
     if k >= pool:
         return contrast
-    local_rows = slice(rank() * share, (rank() + 1) * share)
-    # Drawn for the global batch and cut: the same for any number of ranks.
     if not shared and FEW * k > pool:
-        width = pool + len(own_keys)
-        left_out = unchosen(views, images, width, k, own_keys, draws.generator(device), local_rows)
-        return contrast.excluding(left_out, k)
+        return _marked(contrast, k, pool, own_keys, draws)
+    local_rows = slice(rank() * share, (rank() + 1) * share)
     index = []
     for view in range(views):
+        # Drawn for the global batch and cut: the same for any number of ranks.
         rows, kept = (1, slice(None)) if shared else (images, local_rows)
         drawn = without_replacement(rows, pool, k, draws.generator(device, view), kept)
         places = drawn.expand(share, -1).int()  # [B, k] in [0, pool)
@@ -164,40 +186,79 @@ def _chosen(
     return contrast.pick(torch.stack(index))
 
 
+def _marked(
+    contrast: Contrast,
+    k: Tensor | int,
+    pool: int,
+    own_keys: list[Tensor],
+    draws: StepGenerator,
+    most: int | None = None,
+) -> Contrast:
+    """Do as :func:`_chosen`, by marking the others; ``most`` is the largest k if it changes."""
+    views, share = contrast.pos.shape
+    local_rows, generator = slice(rank() * share, (rank() + 1) * share), draws.generator(contrast.pos.device)
+    width = pool + len(own_keys)
+    left_out = unchosen(views, share * world(), width, k, own_keys, generator, local_rows, most)
+    return contrast.excluding(left_out, k)
+
+
 class Queue(Negatives):
     """Queue of the last K keys, first in first out (MoCo, section 3.2); random unit vectors at the start.
 
-    If K is smaller than a batch, K random keys of the batch before (EqCo's experiments).
+    If K is smaller than a batch, K random keys of the batch before (EqCo's experiments). With a schedule, the queue
+    holds the largest K keys, those of a batch in a random order, and the last K of them count.
 
     Args:
-        k: keys in the queue, at least 1.
+        k: keys in the queue, at least 1; at the start, if there is a schedule.
         dim: width D of a key.
         seed: of the first keys and of the draws; the queue is the same on all ranks.
+        final, schedule, milestones: as in :class:`ssl_bench.objective.schedule.Count`.
+
+    Attributes:
+        k: the largest number of keys.
 
     Raises:
-        InvalidValue: k below 1.
+        InvalidValue: as Count.
     """
 
     gives = frozenset({"negatives", "aligned"})
     keys: Tensor
     place: Tensor
 
-    def __init__(self, k: int, dim: int, seed: int) -> None:
+    def __init__(
+        self,
+        k: int,
+        dim: int,
+        seed: int,
+        final: int | None = None,
+        schedule: Name = "constant",
+        milestones: Sequence[float] = (),
+    ) -> None:
         super().__init__()
-        require(k >= 1, "k", k, "1 or more")
-        self.k, self.draws = k, StepGenerator("queue", seed)
-        start = torch.randn(k, dim, generator=self.draws.generator(torch.device("cpu"), -1), device="cpu")
+        self.k_at, self.draws = Count(k, final, schedule, milestones), StepGenerator("queue", seed)
+        self.k, self.varies = self.k_at.most, self.k_at.varies
+        start = torch.randn(self.k, dim, generator=self.draws.generator(torch.device("cpu"), -1), device="cpu")
         self.register_buffer("keys", nn.functional.normalize(start, dim=1))
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
 
-    def count(self, images: int) -> int:
-        return self.k
+    def count(self, images: int, progress: float = 0.0) -> int:
+        return int(self.k_at(progress))
 
     def bank(self, e: Embedded) -> Bank:
         return Bank(self.keys, None)
 
-    def update(self, e: Embedded) -> None:
+    def select(self, contrast: Contrast, progress: Progress) -> Contrast:
+        if not self.varies:
+            return contrast
+        k, places = self.k_at(progress), torch.arange(self.k, device=self.place.device)
+        age = (self.place - 1 - places) % self.k  # 0: of the key that came last
+        return contrast.excluding(bits.pack(age >= k).expand(*contrast.pos.shape, -1), k)
+
+    def update(self, e: Embedded, progress: Progress) -> None:
         fresh = gather(e.keys.detach(), dim=1).flatten(0, 1)  # [V N, D]
+        if self.varies:
+            order = torch.rand(len(fresh), generator=self.draws.generator(fresh.device), device=fresh.device).argsort()
+            fresh = fresh[order[: self.k]]
         if self.k < len(fresh):
             drawn = without_replacement(1, len(fresh), self.k, self.draws.generator(fresh.device))
             self.keys.copy_(fresh[drawn[0]])
@@ -236,18 +297,18 @@ class MemoryBank(Negatives):
         self.memory = Memory(instances, dim, momentum, seed)
         self.register_buffer("ids", torch.arange(instances), persistent=False)
 
-    def count(self, images: int) -> int:
+    def count(self, images: int, progress: float = 0.0) -> int:
         return self.k
 
     def bank(self, e: Embedded) -> Bank:
         return Bank(self.memory.vectors, self.ids)
 
-    def select(self, contrast: Contrast) -> Contrast:
+    def select(self, contrast: Contrast, progress: Progress) -> Contrast:
         pool = contrast.candidates
         assert isinstance(pool, Pool) and pool.image_ids is not None
         return _chosen(contrast, self.k, self.others, [pool.image_ids[0]], self.draws)
 
-    def update(self, e: Embedded) -> None:
+    def update(self, e: Embedded, progress: Progress) -> None:
         self.memory.update(e.ids, e.keys)
 
 
@@ -256,7 +317,7 @@ class NoNegatives(Negatives):
 
     gives = frozenset()
 
-    def count(self, images: int) -> int:
+    def count(self, images: int, progress: float = 0.0) -> int:
         return 0
 
     def bank(self, e: Embedded) -> None:

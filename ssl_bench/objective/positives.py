@@ -10,6 +10,7 @@ from torch import nn
 
 from ssl_bench.objective.contrast import Embedded
 from ssl_bench.objective.negatives import Queue
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.precision import products
 
 
@@ -31,8 +32,8 @@ class Positives(nn.Module, ABC):
         """The anchors with the positives of choice. The negatives are keys of ``e`` itself."""
         raise NotImplementedError
 
-    def update(self, e: Embedded) -> None:
-        """Keep what later batches need; called once after each step, without gradient."""
+    def update(self, e: Embedded, progress: Progress) -> None:
+        """Keep what later batches need; called once after each optimiser step, without gradient."""
 
 
 class OtherView(Positives):
@@ -73,8 +74,8 @@ class NearestKey(Positives):
         nearest = products(e.p.detach(), self.queue.keys).argmax(-1)  # [V, B]
         return replace(e, p=self.queue.keys[nearest])
 
-    def update(self, e: Embedded) -> None:
-        self.queue.update(e)
+    def update(self, e: Embedded, progress: Progress) -> None:
+        self.queue.update(e, progress)
 
 
 class SameLabel(Positives):

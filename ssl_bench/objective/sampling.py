@@ -88,7 +88,14 @@ def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator
 
 
 def unchosen(
-    views: int, rows: int, width: int, k: int, own: Sequence[Tensor], generator: torch.Generator, kept: slice
+    views: int,
+    rows: int,
+    width: int,
+    k: Tensor | int,
+    own: Sequence[Tensor],
+    generator: torch.Generator,
+    kept: slice,
+    most: int | None = None,
 ) -> Tensor:
     """Draw ``k`` different columns of ``width`` for each of the ``kept`` rows and each view; return all others.
 
@@ -96,17 +103,21 @@ def unchosen(
     the ``k`` smallest bytes are chosen; of those with the largest of these bytes, a random part.
 
     Args:
+        k: a number, or with ``most`` also a tensor [] on the device of ``generator``.
         own: columns [kept] of each row that are never drawn.
+        most: the largest ``k``, if it changes: those of a smaller one are then among those of a larger one.
 
     Returns:
         [views, kept, ceil(width / 8)] packed booleans (:mod:`ssl_bench.objective.bits`), true for the columns that were
         not drawn, ``own`` among them.
     """
     never = torch.stack([columns.long() for columns in own], 1)[:, None].expand(-1, views, -1)  # [kept, views, n]
-    if not bits.in_numpy(generator.device):
+    if most is not None or not bits.in_numpy(generator.device):
         numbers = torch.rand(rows, views, width, generator=generator, device=generator.device)[kept]
-        chosen = numbers.scatter_(2, never, 2.0).topk(k, largest=False, sorted=False).indices
-        return bits.pack(torch.ones_like(numbers, dtype=torch.bool).scatter_(2, chosen, False)).transpose(0, 1)
+        drawn = numbers.scatter_(2, never, 2.0).topk(int(most or k), largest=False, sorted=most is not None).indices
+        beyond = (torch.arange(drawn.shape[-1], device=numbers.device) >= k).expand_as(drawn)
+        return bits.pack(torch.ones_like(numbers, dtype=torch.bool).scatter_(2, drawn, beyond)).transpose(0, 1)
+    assert isinstance(k, int)
     start, stop, _ = kept.indices(rows)
     # A block of rows has random numbers of its own, so that a rank draws those of its rows only.
     length, parts = views * width, []

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from ssl_bench.distributed import global_mean
 from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
-
-Progress = float | Tensor  # of the training, in [0, 1]; a float64 tensor [] in a step that is replayed
+from ssl_bench.objective.schedule import Progress, falling_cosine
 
 
 class Temperature(nn.Module, ABC):
@@ -90,9 +89,7 @@ class Cosine(Fixed):
         self.final, self.cycles = final, cycles
 
     def forward(self, progress: Progress, contrast: Contrast) -> Tensor:
-        angle = 2 * math.pi * self.cycles * progress
-        cosine = angle.cos() if isinstance(angle, Tensor) else math.cos(angle)
-        return self.final + (self.tau - self.final) * self._number((1 + cosine) / 2)
+        return self.final + (self.tau - self.final) * self._number(falling_cosine(progress, self.cycles))
 
 
 class MACLa(Fixed):

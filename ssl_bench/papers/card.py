@@ -13,6 +13,7 @@ import yaml
 from ssl_bench.config.identity import is_own
 from ssl_bench.errors import printable
 from ssl_bench.papers.recipe import describe
+from ssl_bench.record import units
 from ssl_bench.record.summary import targets
 
 MARK = "ssl_bench"  # a tag that every card has
@@ -59,7 +60,7 @@ def card(
         _block("text", describe(config)),
     ]
     if results and results["metrics"]:
-        parts += ["## Results", _table(results["metrics"], targets(config)), *_classes(results)]
+        parts += ["## Results", _table(results, targets(config)), *_classes(results)]
     if results:
         facts = {**facts, "seconds": results["seconds"], **results["environment"]}
     parts += ["## How it was made", *([_block("bash", [_public(command)])] if command else [])]
@@ -94,14 +95,16 @@ def _input(dataset: Mapping[str, Any]) -> str:
     return f"It takes images {shape} in [0, 1]{normalised}, and returns features [N, D]."
 
 
-def _table(metrics: Mapping[str, float], targets: Mapping[str, str]) -> str:
-    """All metrics beside those of the baselines: accuracies in percent."""
+def _table(results: Mapping[str, Any], targets: Mapping[str, str]) -> str:
+    """All metrics beside those of the baselines: shares in percent."""
+    metrics = results["metrics"]
     names = [name for name in metrics if not name.partition("/")[0].endswith(("_init", "_raw"))]
     columns = ("", "_init", "_raw")
     rows = [["metric", *(targets[suffix] for suffix in columns)], ["---"] * 4]
     for name in names:
         values = [metrics.get(name.replace("/", f"{suffix}/", 1)) for suffix in columns]
-        rows.append([f"`{name}`", *(_number(name, value) for value in values)])
+        meant = units.metric(name, results.get("units"), results["config"].get("evaluate"))
+        rows.append([f"`{name}`", *("" if value is None else meant.text(value) for value in values)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -114,12 +117,6 @@ def _classes(results: Mapping[str, Any]) -> list[str]:
             numbered = ", ".join(f"{i} {printable(name)}" for i, name in enumerate(names))
             lines.append(f"Classes{f' of {dataset}' if dataset else ''}, by their numbers: {numbered}.")
     return lines
-
-
-def _number(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{100 * value:.1f}%" if name.endswith(("top1", "top5")) else f"{value:.4g}"
 
 
 def _public(command: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import recipe_id
-from ssl_bench.papers.cells import Cell, Metric, is_accuracy
+from ssl_bench.papers.cells import Cell, Metric
 from ssl_bench.record import evaluations, hits, results
-from ssl_bench.results.follow import Mark, find_mark, finite
+from ssl_bench.record.follow import Mark, find_mark, finite
+from ssl_bench.results import metrics
 from ssl_bench.results.runs import Run, finished
 
 DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
@@ -35,7 +36,7 @@ def value(run: Run, metric: str) -> float | None:
     if number is None:
         path = str(run.folder / "metrics.jsonl")
         number = _chosen(wanted, _recorded(path, find_mark(path), wanted.name))
-    return None if number is None else float(number) * (100 if is_accuracy(wanted.name) else 1)
+    return None if number is None else float(number) * metrics.metric(wanted.name, run).scale
 
 
 Recorded = list[tuple[float, float]]  # epoch, NaN if a row has none, and value; in the order of the training
@@ -89,15 +90,22 @@ class Results:
     Args:
         cells: the cells that will be asked for. Those of which no run has the dataset and the values are not composed.
         progress: iterates over the configurations that are composed for them.
+        folder: with further options, of ``--config-dir``.
     """
 
-    def __init__(self, outputs: Path, cells: Iterable[Cell], progress: Progress = lambda each, count: each) -> None:
+    def __init__(
+        self,
+        outputs: Path,
+        cells: Iterable[Cell],
+        progress: Progress = lambda each, count: each,
+        folder: Path | None = None,
+    ) -> None:
         ended = [run for run in finished(outputs, DIVERGED) if run.config.get("scale") != "smoke"]
-        self._runs, self._progress = ended, progress
+        self._runs, self._composed = ended, partial(compositions, progress=progress, folder=folder)
         self._diverged = by_recipe(run for run in ended if not run.done)
         self._agreeing: dict[tuple[str, str], set[str]] = {}
         possible = [cell for cell in cells if cell.available and self.agreeing(_lasting(cell))]
-        self._compositions = compositions([cell.request for cell in possible], progress)
+        self._compositions = self._composed([cell.request for cell in possible])
         self._runs = [run for run in ended if run.done]
         self._seeds = sorted({run.seed for run in self._runs if run.seed is not None})
         self._trained = by_recipe(self._runs)
@@ -142,10 +150,16 @@ class Results:
             return []
         return [seed for seed in cell.seeds if trained(self._diverged, composed.config(seed))]
 
+    def training(self, cell: Cell, seed: int) -> str | None:
+        """The recipe that a cell asks for; None: it cannot be composed."""
+        self.composed([cell])
+        composed = self._compositions[cell.request]
+        return recipe_id(composed.config(seed)) if isinstance(composed, Composition) else None
+
     def composed(self, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
         """The configurations of those of the cells that can be composed, with seed 0."""
         new = [cell.request for cell in cells if cell.request not in self._compositions]
-        self._compositions |= compositions(new, self._progress)
+        self._compositions |= self._composed(new)
         found = {cell: self._compositions[cell.request] for cell in cells}
         return {cell: each.config(0) for cell, each in found.items() if isinstance(each, Composition)}
 

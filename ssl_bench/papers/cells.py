@@ -6,9 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import ConfigError
+from ssl_bench.record import units
+from ssl_bench.results.differing import varying
 
 RAW = "raw pixels"
 BASELINES = {RAW: "_raw", "random initialisation": "_init"}  # rows, and their mark in the name of a metric
@@ -101,6 +104,11 @@ class Cell:
         return text + "0" if text.endswith(".") else text
 
     @property
+    def share(self) -> bool:
+        """Whether the metric is a share, by its name: in percent in papers."""
+        return units.metric(Metric.read(self.metric).name, None, None).unit == "share"
+
+    @property
     def unavailable(self) -> str:
         """Why no run of this package can fill the cell; empty if one can."""
         return f"needs {self.missing}" if self.missing else "nothing to run" if self.command == "none" else ""
@@ -135,6 +143,7 @@ class Table:
             reference.
         gap: that raw pixels and the network at initialisation must lie below the reference; 0 asks for nothing.
         error: of all verdicts of the comparison together.
+        source: its file.
     """
 
     name: str
@@ -151,6 +160,7 @@ class Table:
     relative: bool
     gap: float
     error: float
+    source: Path
 
     @property
     def paper(self) -> str:
@@ -177,14 +187,8 @@ class Table:
     @cached_property
     def varying(self) -> set[str]:
         """The settings in which available cells differ, without those of the optimiser and of the evaluation."""
-        available = [cell.settings for cell in self.cells if cell.available]
-        keys = {key for settings in available for key in settings}
-        return {
-            key
-            for key in keys
-            if key.split(".")[0] not in ("optimizer", "evaluate", "name")
-            and len({settings.get(key) for settings in available}) > 1
-        }
+        keys = {key for row in varying([cell.settings for cell in self.cells if cell.available]) for key in row}
+        return {key for key in keys if key.split(".")[0] not in ("optimizer", "evaluate", "name")}
 
     def rows(self) -> list[str]:
         """Names of the rows, in order."""
@@ -193,11 +197,6 @@ class Table:
     def columns(self) -> list[str]:
         """Names of the columns, in order."""
         return list(dict.fromkeys(cell.column for cell in self.cells))
-
-
-def is_accuracy(metric: str) -> bool:
-    """Whether a metric is an accuracy: a share in runs, a percentage in papers."""
-    return "top1" in metric or "top5" in metric
 
 
 def flat(overrides: Any) -> list[str]:

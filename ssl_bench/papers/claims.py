@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ssl_bench.papers.cells import Cell, Table
+from ssl_bench.results.statistics import half_width
 
 KINDS = ("exact", "trend", "comparison", "equivalence")
 ERROR = 0.05  # of one end of an interval, before Holm's correction
-ROUNDING = 1e-15  # standard deviation of numbers that are equal up to rounding
 
 
 class ClaimVerdict(Enum):
@@ -174,16 +174,6 @@ def failed(findings: Sequence[Tested]) -> list[Tested]:
     """The controls whose interval is not wholly on the right side."""
     well = (ClaimVerdict.SHOWN, ClaimVerdict.NOT_RUN)
     return [each for each in findings if each.criterion.control and each.verdict not in well]
-
-
-def half_width(numbers: Sequence[float], error: float = ERROR) -> float:
-    """Half of the mean's interval, each end of which errs with the probability ``error``; NaN of fewer than two."""
-    from scipy.stats import t  # slow to import
-
-    if len(numbers) < 2:
-        return math.nan
-    scale = max(statistics.stdev(numbers), ROUNDING) / math.sqrt(len(numbers))
-    return float(t.isf(error, len(numbers) - 1)) * scale
 
 
 def judge(criterion: Criterion, numbers: list[float], error: float = ERROR) -> Tested:

@@ -29,9 +29,9 @@ import numpy as np
 from ssl_bench.papers import measurements, surface
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import BASELINES, RAW, Cell, Table
-from ssl_bench.papers.fill import fill, mean
+from ssl_bench.papers.fill import fill
 from ssl_bench.results import statistics
-from ssl_bench.results.statistics import Estimate
+from ssl_bench.results.statistics import Estimate, mean
 
 Values = Callable[[Cell], Mapping[int, float]]  # of a cell by seed
 Right = Callable[[Cell], "np.ndarray | None"]  # share of the cell's seeds that have each image right [M]
@@ -107,22 +107,17 @@ def compare(table: Table, values: Values, right: Right = lambda cell: None) -> C
         return Comparison(list(differences.values()), planned)
     pooled, deviations = _pooled(list(dict.fromkeys(cell for pair in ran for cell in pair)), numbers)
     estimates = [_estimate(*pair, numbers, pooled, right) for pair in ran]
-    found = Estimate(*np.array([(each.mean, each.seeds, each.images, each.degrees) for each, _ in estimates]).T)
+    found = statistics.stacked([each for each, _ in estimates])
     levels = [_level(table, cell, cells, numbers) for cell, _ in ran]
-    margins, asked = np.array([margin for margin, _ in levels]), np.array([not cell.placebo for cell, _ in ran])
-    differs, equals = np.zeros((2, len(ran)), dtype=bool)
-    differs[asked] = statistics.holm(found.differs()[asked], planned, table.error)
-    equals[asked] = statistics.holm(found.exceeds(margins)[asked], planned, table.error)
+    margins, asked = np.array([margin for margin, _ in levels]), [not cell.placebo for cell, _ in ran]
+    compared = [each for (each, _), ask in zip(estimates, asked, strict=True) if ask]
+    words = iter(statistics.decided(statistics.stacked(compared), margins[asked], planned, table.error))
     shares = np.where([known for _, known in estimates], found.images / found.error**2, math.nan)
     printed = np.stack([found.mean, *found.interval(), shares, margins], axis=1).tolist()
-    for i, (cell, other) in enumerate(ran):
-        value, low, high, share, margin = printed[i]
-        words = ["better" if value > 0 else "worse"] * int(differs[i])
-        words += [f"no difference larger than {margin:.3g}"] * int(equals[i])
-        if cell.placebo:
-            words = ["holds" if max(-low, high) < margin / 2 else "does not hold"]
+    for (cell, other), (value, low, high, share, margin) in zip(ran, printed, strict=True):
+        holds = "holds" if max(-low, high) < margin / 2 else "does not hold"
+        verdict = holds if cell.placebo else next(words) or "undecided"
         n = len(numbers[cell]), len(numbers[other])
-        verdict = ", ".join(words) or "undecided"
         differences[cell] = Difference(cell, n, value, low, high, share, margin, verdict)
     bad = [f"placebo {d.name}: {d.verdict}" for d in differences.values() if d.cell.placebo and d.verdict != "holds"]
     for (cell, _), (_, reason) in zip(ran, levels, strict=True):

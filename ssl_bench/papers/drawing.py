@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench.papers import comparison, verdicts
 from ssl_bench.papers.cell_runs import Results
-from ssl_bench.papers.cells import Table, is_accuracy
-from ssl_bench.papers.claims import ERROR, PaperClaim, half_width
+from ssl_bench.papers.cells import Table
+from ssl_bench.papers.claims import ERROR, PaperClaim
 from ssl_bench.papers.comparison import Difference
-from ssl_bench.papers.fill import Filled, deviation, fill, mean
+from ssl_bench.papers.fill import Filled, fill
 from ssl_bench.papers.selection import Selection
 from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE
+from ssl_bench.results.statistics import deviation, half_width, mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +62,7 @@ def panels(table: Table, filled: Sequence[Filled], results: Results) -> Iterator
         selection = Selection.of(table.beside)
         for other in selection.tables():
             cells = [cell for cell in selection.cells(other) if cell.paper is not None]
-            yield from panels(other, fill(other, cells, results), results)
+            yield from panels(other, fill(other, cells, results), results) if cells else ()
 
 
 def _wrapped(text: str, width: int = 60) -> str:
@@ -121,7 +122,7 @@ def _curves(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> No
     """Draw each row as a curve over the columns."""
     claim = table if isinstance(table, PaperClaim) else None
     judged = claim is not None or bool(table.reference)
-    bar, theory = half_width if judged else deviation, claim.theory if claim else {}
+    bar, theory = partial(half_width, error=ERROR) if judged else deviation, claim.theory if claim else {}
     lines = {curve: THEORY | {"linestyle": DASHES[i % len(DASHES)]} for i, curve in enumerate(theory)}
     places = {column: float(i) for i, column in enumerate(table.columns())}  # of a table, which has no x axis
     x = {each.cell.column: places[each.cell.column] if each.cell.x is None else each.cell.x for each in filled}
@@ -152,7 +153,7 @@ def _curves(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> No
     axis.set_xticks(list(x.values()), list(x))
     axis.minorticks_off()
     measures = {each.cell.measure for each in filled}
-    plain = {f"{each.cell.metric} (%)" if is_accuracy(each.cell.metric) else each.cell.metric for each in filled}
+    plain = {f"{each.cell.metric} (%)" if each.cell.share else each.cell.metric for each in filled}
     y = measures.pop() if claim and measures != {""} else table.y or ", ".join(sorted(plain))
     axis.set(xlabel=table.x or "column of the table", ylabel=y)
     axis.set_title(title, fontsize="medium")
@@ -167,7 +168,9 @@ def _rows(axis: Any, table: PaperClaim, filled: Sequence[Filled], title: str) ->
     for of_seed in zip(*numbers, strict=False):
         axis.plot(of_seed, **THEORY | {"linewidth": 0.8})
     for i, each in enumerate(numbers):
-        axis.errorbar([i], [mean(each)], [half_width(each)], color=COLOURS[i % len(COLOURS)], marker="o", capsize=5)
+        axis.errorbar(
+            [i], [mean(each)], [half_width(each, ERROR)], color=COLOURS[i % len(COLOURS)], marker="o", capsize=5
+        )
     axis.set_xticks(range(len(filled)), [textwrap.fill(each.cell.label, 12) for each in filled])
     lines = f"{table.x}: {filled[0].cell.column}\nmean and {1 - 2 * ERROR:.0%} interval; a thin line for each seed"
     axis.set(xlim=(-0.5, len(filled) - 0.5), xlabel=lines, ylabel=table.y)

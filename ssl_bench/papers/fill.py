@@ -7,18 +7,16 @@ committed with the package (:mod:`ssl_bench.papers.measurements`).
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ssl_bench.papers import measurements, reduced
 from ssl_bench.papers.cell_runs import Results, value
-from ssl_bench.papers.cells import Cell, Metric, Table, is_accuracy
+from ssl_bench.papers.cells import Cell, Metric, Table
 from ssl_bench.record.results import mixed
 from ssl_bench.results.arrange import spread
 from ssl_bench.results.runs import Run
+from ssl_bench.results.statistics import deviation, mean
 
 SOURCES = {  # of a paper's number, in words
     "code": "from a public repository, not from the text",
@@ -39,6 +37,7 @@ class Filled:
         lacking: the metric that the finished runs do not have, in words; empty if they have it or there are none.
         remarks: footnotes of the measured numbers by their names: what their mean mixes, and warnings of the runs.
         diverged: whether a run of the cell became not finite, on disk or of the committed ones.
+        runs: those on disk, then the reduced ones.
     """
 
     cell: Cell
@@ -49,6 +48,7 @@ class Filled:
     lacking: str = ""
     remarks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     diverged: bool = False
+    runs: Sequence[Run] = ()
 
     @property
     def mean(self) -> float | None:
@@ -56,12 +56,17 @@ class Filled:
         return mean(self.values)
 
     @property
+    def difference(self) -> float | None:
+        """The mean less the paper's number; None if one is missing."""
+        return None if self.mean is None or self.cell.paper is None else self.mean - self.cell.paper
+
+    @property
     def texts(self) -> dict[str, str]:
         """The numbers that the cell has, by name, as text: measured ones as ``mean ± std (n)``."""
-        digits = 2 if is_accuracy(self.cell.metric) else 3
+        digits = 2 if self.cell.share else 3
         texts = {"paper": self.cell.reported, "ours": _spread(self.values, digits)}
-        if self.mean is not None and self.cell.paper is not None:
-            texts["difference"] = f"{self.mean - self.cell.paper:+.{digits}f}"
+        if self.difference is not None:
+            texts["difference"] = f"{self.difference:+.{digits}f}"
         texts |= {"project": _spread(self.measured, digits), "reduced": _spread(self.reduced, digits)}
         return {name: text for name, text in texts.items() if text}
 
@@ -94,6 +99,7 @@ def _fill(table: Table, cell: Cell, results: Results, short: list[Run], recipe: 
         lacking=f"its runs have no {Metric.read(cell.metric).name}" if lacks else "",
         remarks={"ours": _remarks(cell, own_runs), "reduced": _remarks(cell, short)},
         diverged=bool(results.diverged(cell) or measurements.diverged(table, cell)),
+        runs=[*own_runs, *short],
     )
 
 
@@ -108,42 +114,5 @@ def _values(cell: Cell, own_runs: Sequence[Run]) -> list[float]:
     return [number for number in numbers if number is not None]
 
 
-def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
-    """A table as plain data: numbers as papers print them (accuracies in percent), None for a missing number.
-
-    ``mean``, ``std`` and ``n`` are ours; those of the project begin with ``project``.
-    """
-    cells = [
-        {
-            "row": each.cell.label,
-            "column": each.cell.column,
-            "metric": each.cell.metric,
-            "paper": each.cell.paper,
-            "mean": each.mean,
-            "std": deviation(each.values),
-            "n": len(each.values),
-            "note": "; ".join([*each.notes, *each.remarks.get("ours", ())]) or None,
-            "project": mean(each.measured),
-            "project_std": deviation(each.measured),
-            "project_n": len(each.measured),
-        }
-        for each in filled
-    ]
-    return {"table": table.name, "cells": cells}
-
-
 def _spread(values: Sequence[float], digits: int) -> str:
     return spread(mean(values), deviation(values), len(values), digits)
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """The mean; None of nothing."""
-    return statistics.fmean(values) if values else None
-
-
-def deviation(values: Sequence[float]) -> float | None:
-    """Sample standard deviation; None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    centre = statistics.fmean(values)
-    return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))

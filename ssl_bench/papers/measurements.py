@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
 
 from ssl_bench import files
-from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, Table
 
 
@@ -46,7 +45,7 @@ class Measured(TypedDict, total=False):
 
 def path_of(table: Table) -> Path:
     """The file of a table, which need not exist."""
-    return tables.directory() / "measured" / f"{table.name.replace('/', '_')}.json"
+    return table.source.parent / "measured" / f"{table.name.replace('/', '_')}.json"
 
 
 def read(table: Table) -> dict[str, Any]:
@@ -71,14 +70,26 @@ def right(table: Table, cell: Cell) -> np.ndarray | None:
     wanted, seeds = [cell.label, cell.column, cell.metric], sorted(values(table, cell))
     for each in read(table).get("images", []):
         if each["of"] == wanted and each["seeds"] == seeds:
-            return np.frombuffer(zlib.decompress(base64.b64decode(each["right"])), dtype=np.uint8) / len(seeds)
+            return _counts(each) / len(seeds)
     return None
 
 
 def packed(seeds: Sequence[int], right: np.ndarray) -> dict[str, Any]:
     """Shares of seeds [M] as :func:`right` reads them: how many have each image right, a byte for each."""
-    count = np.rint(right * len(seeds)).astype(np.uint8)
+    return _packed(seeds, np.rint(right * len(seeds)).astype(np.uint8))
+
+
+def summed(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The counts of both, which are of one place and of different seeds."""
+    return {"of": one["of"], **_packed([*one["seeds"], *other["seeds"]], _counts(one) + _counts(other))}
+
+
+def _packed(seeds: Sequence[int], count: np.ndarray) -> dict[str, Any]:
     return {"seeds": sorted(seeds), "right": base64.b64encode(zlib.compress(count.tobytes(), 9)).decode()}
+
+
+def _counts(images: Mapping[str, Any]) -> np.ndarray:
+    return np.frombuffer(zlib.decompress(base64.b64decode(images["right"])), dtype=np.uint8)
 
 
 def diverged(table: Table, cell: Cell) -> list[int]:

@@ -83,6 +83,7 @@ class PlannedRuns:
         composition: the composed configuration; None if there can be no run.
         unavailable: why there can be no run; empty if there can.
         done: seeds of the finished runs.
+        flags: of the command.
     """
 
     overrides: list[str]
@@ -92,6 +93,7 @@ class PlannedRuns:
     composition: Composition | None = None
     unavailable: str = ""
     done: list[int] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -115,7 +117,7 @@ class PlannedRuns:
 
     def arguments(self) -> list[str]:
         """Arguments that train the missing runs."""
-        return ["-m", *self.overrides, f"seed={','.join(map(str, self.missing))}"]
+        return ["-m", *self.flags, *self.overrides, f"seed={','.join(map(str, self.missing))}"]
 
     def line(self) -> str:
         """Command line that trains the missing runs."""
@@ -160,14 +162,15 @@ def _of_cell(request: Request, cell: Cell) -> PlannedRuns:
     scale = [f"scale={request.scale}"] if request.scale != "full" and cell.command == "train" else []
     seeds = list(request.seeds or cell.seeds)[: 1 if request.scale == "smoke" else None]
     overrides = merge(cell.overrides, request.overrides, scale)
-    return PlannedRuns(overrides, cell.command, seeds, unavailable=cell.unavailable)
+    return PlannedRuns(overrides, cell.command, seeds, unavailable=cell.unavailable, flags=request.selection.flags)
 
 
 def _compose(planned: Iterable[PlannedRuns], request: Request, progress: Progress) -> None:
     """Compose the runs. Those that cannot be composed are unavailable; with overrides of the request it is an error."""
     possible = [each for each in planned if not each.unavailable]
     for several in (possible[:1], possible):  # an error in all of them is found in the first
-        composed = compositions([(each.command, tuple(each.overrides)) for each in several], progress)
+        requests = [(each.command, tuple(each.overrides)) for each in several]
+        composed = compositions(requests, progress, request.selection.folder)
         for each in several:
             result = composed[each.command, tuple(each.overrides)]
             if not isinstance(result, ConfigError):

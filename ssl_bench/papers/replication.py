@@ -43,8 +43,8 @@ class Committed(Selection):
             seeds = tuple(seed for seed in known if asked is None or str(seed) in asked.split(","))
             found += [replace(cell, seeds=seeds)] if seeds and cell.available else []
         if not found:
-            every = [each for paper in tables.papers() for each in (*tables.claims(paper), *tables.load(paper))]
-            names = ", ".join(each.name for each in every if measurements.read(each))
+            every = [each for path in tables.paths(self.papers).values() for of in tables.read(path) for each in of]
+            names = ", ".join(sorted(each.name for each in every if measurements.read(each)))
             raise ConfigError(f"{table.name}: no committed number is selected; there are numbers of {names}")
         return found
 

@@ -16,6 +16,7 @@ from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, Table
 
 HELP = """TABLE is such as dcl/table1; dcl/fig3 is all panels of a figure, and a paper with --all is all of its tables.
+FILE.yaml is all tables of a file of your own, FILE.yaml/table1 is one; --config-dir DIR adds the papers in DIR/papers.
 row=NAME and col=NAME select rows and columns: by the exact name, by a pattern ('CIFAR-10*'), or by words of the name
 (row=DCL: "CIFAR-10 DCL", but not "DCLW")."""
 
@@ -29,6 +30,7 @@ class Selection:
         whole: a name may be a paper, which is all of its tables; no name at all is every table.
         row, column: a name, a pattern or words of a name; None selects all.
         settings: the arguments ``key=value`` other than ``row`` and ``col``.
+        folder: of ``--config-dir``, with further options and papers.
     """
 
     names: tuple[str, ...]
@@ -36,13 +38,14 @@ class Selection:
     row: str | None = None
     column: str | None = None
     settings: tuple[str, ...] = ()
+    folder: Path | None = None
 
     @classmethod
-    def read(cls, names: Sequence[str], whole: bool, arguments: Sequence[str]) -> Selection:
+    def read(cls, names: Sequence[str], whole: bool, arguments: Sequence[str], folder: Path | None = None) -> Selection:
         """The selection of a command line. ``arguments`` are all ``key=value`` of it; the last of a key counts."""
         chosen = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
         settings = [argument for argument in arguments if not argument.startswith(("row=", "col="))]
-        return cls(tuple(names), whole, chosen.get("row"), chosen.get("col"), tuple(settings))
+        return cls(tuple(names), whole, chosen.get("row"), chosen.get("col"), tuple(settings), folder)
 
     @classmethod
     def of(cls, line: str) -> Selection:
@@ -57,11 +60,11 @@ class Selection:
             ConfigError: there is no such table, or none is named.
         """
         if not self.names and self.whole:
-            return tables.every()
+            return tables.every(self.papers)
         if not self.names:
-            raise ConfigError(f"name a table: {', '.join(table.name for table in tables.every())}")
-        selected = [table for name in self.names for table in tables.find(name)]
-        papers = [name for name in self.names if not name.partition("/")[2]]
+            raise ConfigError(f"name a table: {', '.join(table.name for table in tables.every(self.papers))}")
+        selected = [table for name in self.names for table in tables.find(name, self.papers)]
+        papers = [name for name in self.names if name in tables.papers(self.papers)]
         if papers and not self.whole:
             raise ConfigError(f"{papers[0]} has {', '.join(t.name for t in selected)}: name one, or add --all")
         return selected
@@ -75,6 +78,21 @@ class Selection:
         rows = _matching("row", self.row, table.rows(), table.name)
         columns = _matching("col", self.column, table.columns(), table.name)
         return [cell for cell in table.cells if cell.row in rows and cell.column in columns]
+
+    @property
+    def papers(self) -> Path | None:
+        """The folder of the user's own papers."""
+        return self.folder and self.folder / "papers"
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags of a command that has the same options and papers."""
+        return ["--config-dir", str(self.folder)] if self.folder else []
+
+    def call(self, table: Table) -> str:
+        """A table in the words of a command."""
+        named = table.source.parent in (tables.directory(), self.papers)
+        return shlex.join([*self.flags, table.name if named else f"{table.source}/{table.stem}"])
 
     def setting(self, key: str) -> str | None:
         """The last value of a key in ``settings``."""

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 from ssl_bench.papers.cells import Cell, Table
-from ssl_bench.papers.fill import Filled, mean
+from ssl_bench.papers.fill import Filled
 from ssl_bench.papers.tables import SOBOL
+from ssl_bench.results.statistics import mean
 
 CLIFF = 6.0  # points of accuracy
 FEWEST = 6  # points of a row and column that are fitted
@@ -281,7 +282,7 @@ def shares(found: Sequence[Arm]) -> list[tuple[str, float, float, float]]:
     keys = [" or ".join(dict.fromkeys(names)) for names in zip(*(of[0].keys for of in rows), strict=True)]
     names = ["rows", "columns", *keys]
     effects, free = _effects(y), y.size - 1 - sum(_degrees(y))
-    if free < 1:
+    if free < 1 or y.min() == y.max():
         return []
     noise = y - y.mean() - sum(effects)
     drawn = np.random.default_rng(0).choice(noise.ravel() * math.sqrt(y.size / free), (DRAWS, *y.shape))

@@ -1,20 +1,19 @@
-"""Verdicts on claims, as text: from the runs of a results folder, or else from the committed measurements."""
+"""Verdicts on claims: from the runs of a results folder, or else from the committed measurements."""
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import measurements, tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim, Tested, failed, verdict
+from ssl_bench.results.printing import Sheet, SheetEntry
 
-FORMS = ("rich", "md")  # for readers
 HEADINGS = ("claim", "verdict", "effect [interval], asked", "control", "n", "hours")
 
 
@@ -100,15 +99,15 @@ def judge(claim: PaperClaim, results: Results) -> Judged:
     return Judged(claim, findings, source, verdict(findings))
 
 
-def named(names: Sequence[str]) -> list[PaperClaim]:
-    """The claims of the named papers, or of all.
+def named(names: Sequence[str], own: Path | None = None) -> list[PaperClaim]:
+    """The claims of the named papers and files, or of all papers, with those in a folder of one's ``own``.
 
     Raises:
         ConfigError: there is no such paper.
     """
-    if unknown := sorted(set(names) - set(tables.papers())):
-        raise ConfigError(f"--claims: there is no paper {unknown[0]!r}: name {', '.join(tables.papers())}, or none")
-    return [claim for paper in names or tables.papers() for claim in tables.claims(paper)]
+    if part := [name for name in names if tables.path_of(name, own)[1]]:
+        raise ConfigError(f"--claims: {part[0]}: name a paper, {', '.join(tables.papers(own))}, or a file, or none")
+    return [claim for paper in names or tables.papers(own) for claim in tables.claims(paper, own)]
 
 
 def _mean(finding: Tested) -> str:
@@ -123,23 +122,10 @@ def _sentence(finding: Tested) -> str:
     return f"{'control: ' * criterion.control}{criterion.says}: {numbers and f'{numbers}, '}must be {criterion.limit}"
 
 
-def formatted(form: str, judged: Sequence[Judged]) -> str:
-    """Claims as text: ``rich`` for a terminal, in lines of numbers over what the papers say, ``md`` or ``json``."""
-    if form == "json":
-        return json.dumps([each.record() for each in judged], indent=2) + "\n"
-    if form == "md":
-        rows = [HEADINGS, ("---",) * len(HEADINGS), *(each.row() for each in judged)]
-        return "".join(f"| {' | '.join(entry.replace('|', chr(92) + '|') for entry in row)} |\n" for row in rows)
-    from rich.console import Console
-    from rich.table import Table as Columns
-
-    columns, file = Columns(*HEADINGS, box=None, pad_edge=False, padding=(0, 1, 0, 0)), io.StringIO()
-    for each in judged:
-        columns.add_row(*each.row(brief=True))
-    console = Console(file=file, highlight=False, markup=False, emoji=False, width=Console().width)
-    console.print(columns)
-    console.print("\nThe claims, and the effect that is printed; ssl-bench table CLAIM prints what was measured:")
-    for each in judged:
-        says = each.told.criterion.says
-        console.print(f"{each.claim.name}: {each.claim.says} ({each.claim.where}) Effect: {says}")
-    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+def sheet(judged: Sequence[Judged], brief: bool) -> Sheet:
+    """Claims as rows with their sentences; in brief, rows of numbers over the sentences."""
+    rows = [[SheetEntry(text) for text in each.row(brief)] for each in judged]
+    below = ["The claims, and the effect that is printed; ssl-bench table CLAIM prints what was measured:"]
+    below += [f"{e.claim.name}: {e.claim.says} ({e.claim.where}) Effect: {e.told.criterion.says}" for e in judged]
+    records, text = [each.record() for each in judged], "\n".join(below) if brief else ""
+    return Sheet([*HEADINGS], rows, left=len(HEADINGS), below=[text] if text else [], data=records)

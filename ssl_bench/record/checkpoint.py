@@ -2,7 +2,8 @@
 
 ``last.pt`` holds everything that the next step depends on: a run that was killed and started again under the same
 conditions ends with the same bits as one that was not. A training goes on from ``previous.pt`` if ``last.pt`` cannot
-be read (:func:`load`); whatever reads a run takes ``last.pt`` or nothing (:func:`final`).
+be read (:func:`load`); whatever reads a run takes ``last.pt`` or nothing (:func:`final`). After :func:`prune` a
+finished run has only ``last.pt``, with networks and without moments: it is read as before, and cannot be trained on.
 """
 
 import hashlib
@@ -60,6 +61,34 @@ def load(folder: Path, run_id: str) -> dict[str, Any] | None:
     if refused:
         raise RunError(f"{'; '.join(refused)}: remove {folder} to start again")
     return None
+
+
+def prune(run: Path, dry: bool) -> int:
+    """Remove what only further steps need of a finished run: moments of optimiser and gradients, and earlier states.
+
+    Args:
+        dry: only count.
+
+    Returns:
+        The bytes that this frees.
+
+    Raises:
+        RunError: as :func:`final`; nothing is removed then.
+    """
+    state, last = final(run), run / "checkpoints" / "last.pt"
+    earlier = [path for path in map(last.with_name, ("next.pt", "previous.pt")) if path.exists()]
+    freed, buffer = sum(path.stat().st_size for path in earlier), io.BytesIO()
+    if not state.get("pruned"):
+        empty = {"optimizer": {**state["optimizer"], "state": {}}, **({"snr": {}} if "snr" in state else {})}
+        torch.save(state | empty | {"pruned": True}, buffer)
+        freed += last.stat().st_size - buffer.tell()
+    if freed <= 0 or dry:
+        return max(freed, 0)
+    if buffer.tell():
+        files.write_bytes(last, buffer.getvalue())
+    for path in earlier:
+        path.unlink()
+    return freed
 
 
 def final(run: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
-from ssl_bench.config.identity import datasets_of, evaluation_id, evaluators, on_disk
+from ssl_bench.config.identity import datasets_of, evaluation_id, evaluators, name_of_labels, on_disk
 
 Entry = Mapping[str, Any]
 NETWORKS = ("", "_init", "_raw")
@@ -45,14 +45,15 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
     if not isinstance(node, Mapping):
         return []
     baselines = [f"_{baseline}" for baseline in node.get("baselines", [])]
-    places = [(on, share) for on in datasets_of(node) for share in node.get("labels", [1.0])]
+    places = [(on, labels) for on in datasets_of(node) for labels in node.get("labels", [1.0])]
     made = list[Entry]()
     for name, own in evaluators(node).items():
         few = str(own.get("_target_")).rpartition(".")[2] in FEW_LABELS
-        for on, share in places:
-            if share < 1 and not few:
+        for on, labels in places:
+            part = bool(name_of_labels(labels))
+            if part and not few:
                 continue
-            settings = {**own, **({"on": on} if on else {}), **({"labels": share} if share < 1 else {})}
+            settings = {**own, **({"on": on} if on else {}), **({"labels": labels} if part else {})}
             entry: dict[str, Any] = {"evaluator": name, "id": evaluation_id(name, settings), "settings": settings}
             entry |= {"images": on_disk({"dataset": on}).get("images")}
             networks = [network for network in NETWORKS if not network or network in baselines]
@@ -61,7 +62,7 @@ def asked(config: Mapping[str, Any]) -> list[Entry]:
 
 
 def place(entry: Entry) -> str:
-    """The data set of an entry, and the share of its labels, as a text."""
+    """The data set of an entry, and which of its labels, as a text."""
     return json.dumps([entry["settings"].get("on"), entry["settings"].get("labels", 1.0)], sort_keys=True)
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from ssl_bench import files
 from ssl_bench.record import results
 from ssl_bench.record.dashboard import Dashboard
 from ssl_bench.record.tensorboard import TensorBoardRun
-from ssl_bench.record.wandb import WandbRun, under_agent
+from ssl_bench.record.wandb import WandbRun, group, under_agent
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,23 @@ def show_agent(config: Mapping[str, Any], run_id: str, folder: Path) -> None:
     content = results.read(folder) if under_agent() else None
     if content is not None:
         Tracker(folder, config, run_id, None, content.get("facts", {})).finish(content["metrics"], 0)
+
+
+def show_found(config: Mapping[str, Any], folder: Path) -> bool:
+    """Show a finished run in W&B's group of a grid that found it done under another name, once; return whether it did.
+
+    A run of W&B has one group: the grid's has a copy of it, with the grid's name behind its run_id.
+
+    Args:
+        config: that the grid asked for.
+        folder: of the run.
+    """
+    content = results.read(folder) if DASHBOARDS.get(config["tracking"]["mode"]) is WandbRun else None
+    identity = f"{folder.name}-{re.sub(r'[^A-Za-z0-9_.-]', '-', config['name'])}"
+    if content is None or group(content["config"]) == group(config) or any(folder.glob(f"wandb/*run-*-{identity}")):
+        return False
+    Tracker(folder, config, identity, None, content.get("facts", {})).finish(content["metrics"], 0)
+    return True
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

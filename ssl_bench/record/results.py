@@ -22,7 +22,7 @@ class Evaluate(TypedDict, total=False):
     every: int
     baselines: list[str]
     on: Node | list[Node]
-    labels: list[float]
+    labels: list[Any]
 
 
 class Config(TypedDict, total=False):
@@ -56,6 +56,12 @@ class Results(TypedDict):
     facts: NotRequired[dict[str, Any]]
     warnings: NotRequired[list[str]]
     units: NotRequired[dict[str, Any]]
+
+
+class Failure(TypedDict):
+    """Content of a run's ``failed.json``: why it failed, in a sentence."""
+
+    reason: str
 
 
 class LaterEvaluation(TypedDict):

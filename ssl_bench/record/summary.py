@@ -8,11 +8,13 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from ssl_bench.evaluate.metric import Metric
+from ssl_bench.evaluate.metric import Metric, heading
 from ssl_bench.record import evaluations, units
 from ssl_bench.record.results import mixed, read
 
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+# Directory and epochs of runs: the numbers of a run are those after so many epochs. None: it trains nothing.
+Groups = Mapping[str, Sequence[tuple[Path, int | None]]]
 TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
 
 
@@ -55,7 +57,7 @@ def print_run(folder: Path, config: Mapping[str, Any]) -> None:
         print(f"evaluate it again: {shlex.join(['ssl-bench', 'evaluate', str(folder)])}")
 
 
-def print_grid(groups: Mapping[str, Sequence[tuple[Path, int | None]]]) -> None:
+def print_grid(groups: Groups) -> None:
     """Print a line for each group of runs that differ in their seed only, the one with the best first accuracy first.
 
     A line has the mean and, for several runs, the sample standard deviation. Beside each accuracy stands that of the
@@ -63,7 +65,7 @@ def print_grid(groups: Mapping[str, Sequence[tuple[Path, int | None]]]) -> None:
     mean mixes and what its runs warn of.
 
     Args:
-        groups: directory and epochs of each run; its numbers are those after so many epochs. None: it trains nothing.
+        groups: the runs by what else distinguishes them.
     """
     from rich.console import Console
     from rich.table import Column, Table
@@ -138,7 +140,7 @@ def short(folder: Path, config: Mapping[str, Any]) -> str:
         metrics = evaluations.of(evaluations.entries(results), config)
         told = results.get("units"), config.get("evaluate")
         main = {name: units.metric(name, *told).text(metrics[name]) for name in units.main(metrics, *told)}
-        numbers = [f"{name.removesuffix('/top1')} {text}" for name, text in main.items()]
+        numbers = [f"{heading(name)} {text}" for name, text in main.items()]
     return "  ".join([*numbers, f"{results['seconds']:.0f} s"])
 
 

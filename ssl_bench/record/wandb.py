@@ -3,7 +3,8 @@
 Its config has the names of the command line (``dashboard.py``), under which an agent of a W&B sweep adds its
 parameters. The summary has the metrics of ``results.json`` and the last values of the curves. Name: ``WANDB_NAME``,
 else dataset, framework, loss, batch size, number of negatives, temperature and seed. Group: ``WANDB_RUN_GROUP``, else
-the experiment, else ``name``. Tags: ``tracking.tags`` and the scale, unless it is full. State: finished, failed, or
+the experiment, else ``name``; a grid that found a run done under another name gets a copy (``show_found`` in
+``metrics.py``). Tags: ``tracking.tags`` and the scale, unless it is full. State: finished, failed, or
 preempting if a signal stopped the run, which makes a sweep start it again.
 
 W&B's step is the row's number in ``metrics.jsonl``. Every process that resumes a run first shows the rows that W&B
@@ -16,7 +17,7 @@ does. A suggested run that has finished before is shown from its files (``show_a
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from ssl_bench import surroundings
 from ssl_bench.config import wandb as variables
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.record.dashboard import Dashboard, flat_config
+
+HEADER = 7  # bytes of a file of W&B's before its first row
 
 
 class WandbRun(Dashboard):
@@ -47,7 +50,7 @@ class WandbRun(Dashboard):
         client.finish(exit_code=exit_code)
 
     def _open(self) -> Any:
-        settings, choices, folder = self.config["tracking"], self.config["choices"], self.folder.resolve()
+        settings, folder = self.config["tracking"], self.folder.resolve()
         if str(folder).encode(errors="replace") != os.fsencode(folder):
             raise ValueError(f"it needs a folder whose name is UTF-8, not {printable(str(folder))}")
         surroundings.of_wandb(settings["mode"])
@@ -59,7 +62,7 @@ class WandbRun(Dashboard):
             mode=settings["mode"],
             dir=folder,  # W&B's own process may have another working directory
             name=os.environ.get("WANDB_NAME") or f"{_label(self.config, self.facts)}-{self.run_id}",
-            group=os.environ.get("WANDB_RUN_GROUP") or choices.get("experiment", self.config["name"]),
+            group=os.environ.get("WANDB_RUN_GROUP") or group(self.config),
             job_type="train",
             tags=[*settings["tags"], *([] if self.config["scale"] == "full" else [self.config["scale"]])],
             config=flat_config(self.config, self.facts),
@@ -73,12 +76,40 @@ class WandbRun(Dashboard):
         return run
 
 
+def group(config: Mapping[str, Any]) -> str:
+    """The group of a run: its experiment, or else its name."""
+    return str((config.get("choices") or {}).get("experiment", config["name"]))
+
+
 def _label(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     """What varies most in grids, such as ``cifar10-simclr-dcl-b128-k254-t0.1-s0``."""
     flat = flat_config(config, facts)
     words = [str(flat[group]) for group in ("dataset", "framework", "loss") if flat.get(group)]
     numbers = {"b": "batch_size.size", "k": "negatives.k", "t": "temperature.tau", "s": "seed"}
     return "-".join([*words, *(f"{each}{flat[key]:g}" for each, key in numbers.items() if flat.get(key) is not None)])
+
+
+def sent(run: Path) -> list[Path]:
+    """W&B's directories of a finished run that W&B has: all, or those of each of its ids that it has.
+
+    As W&B itself cleans up, those of runs online count; of an id offline the newest with rows is the whole run, and has
+    the mark of ``wandb sync``, unless it has grown since.
+    """
+    found = sorted(run.glob("wandb/*run-*_*-*"))
+    by_id: dict[str, list[Path]] = {}
+    for folder in found:
+        by_id.setdefault(folder.name.split("-", 3)[-1] if folder.name.startswith("offline-") else "", []).append(folder)
+    kept = [folder for name, folders in by_id.items() if name and not _is_sent(folders) for folder in folders]
+    return [each for each in found if each not in kept] if kept else [run / "wandb"] * bool(found)
+
+
+def _is_sent(folders: Sequence[Path]) -> bool:
+    """Whether the newest of an id's directories with rows, and so all, are in W&B."""
+    for path in (path for folder in reversed(folders) for path in folder.glob("*.wandb")):
+        if path.stat().st_size > HEADER:
+            mark = path.with_name(f"{path.name}.synced")
+            return mark.exists() and mark.stat().st_mtime_ns >= path.stat().st_mtime_ns
+    return False
 
 
 def under_agent() -> bool:

@@ -15,12 +15,13 @@ from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import results, units
+from ssl_bench.record.follow import find_mark
+from ssl_bench.record.index import METRICS, RESULTS
 from ssl_bench.report import curves, filled, pictures, verdicts
 from ssl_bench.results import metrics
 from ssl_bench.results.differing import differing, labels
-from ssl_bench.results.follow import find_mark
 from ssl_bench.results.grids import GridFolder
-from ssl_bench.results.runs import METRICS, RESULTS, Run
+from ssl_bench.results.runs import Run
 from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.status.view import axes
 
@@ -57,7 +58,8 @@ class Collector:
 
     Args:
         outputs: the results folder.
-        names: run_ids, or folders of runs below ``outputs``; none are all runs.
+        names: run_ids, or names of runs: their folders below ``outputs``, with what the grids of a name found done
+            under another one; none are all runs.
     """
 
     def __init__(self, outputs: Path, names: Sequence[str] = ()) -> None:
@@ -96,7 +98,7 @@ class Collector:
         ]
         its_runs = [entry.run for entry in entries if entry.run]
         names = dict.fromkeys(name for each in read for name in each.curves)
-        groups = _groups(entries)
+        groups = _groups(entries, self._names)
         for group in groups:
             members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
             group["verdicts"] = self._compare(group["key"], members, [n for n in settings.shown if n != "seed"])
@@ -127,8 +129,9 @@ class Collector:
         found = set[int]()
         for name in self._names:
             its = {n for n, path in enumerate(paths) if path.startswith(f"{name}/") or f"/{path}".endswith(f"/{name}")}
+            its |= {n for n, entry in enumerate(entries) if name in entry.names}
             if not its:
-                known = sorted({path.rpartition("/")[0] for path in paths} - {""})
+                known = sorted({path.rpartition("/")[0] for path in paths}.union(*(e.names for e in entries)) - {""})
                 raise ConfigError(
                     f"{name}: there is no run of this name under {self.outputs}{near(name, known)}: set it to a run_id "
                     f"or to one of {', '.join(known) or 'no folder: nothing was run'}"
@@ -226,11 +229,11 @@ def _meanings(runs: Sequence[Run], names: Iterable[str]) -> dict[str, dict[str, 
     }
 
 
-def _groups(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def _groups(entries: Sequence[Entry], names: Sequence[str]) -> list[dict[str, Any]]:
     """The experiments, sorted by start, each with the places of its entries.
 
     An experiment is the runs of one folder, which ``name`` sets, with those that its grids have still to make and those
-    that they found done under another name.
+    that they found done under another name. Of others than those of ``names`` there are only those with more entries.
     """
     members: dict[str, list[int]] = {}
     by_grid: dict[GridFolder, list[int]] = {}
@@ -245,7 +248,9 @@ def _groups(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         grids.setdefault(name, []).append(grid)
         members.setdefault(name, []).extend(places)
     made = {name: _group(name, sorted({*places}), entries, grids.get(name, ())) for name, places in members.items()}
-    return sorted(made.values(), key=lambda group: group["started"])
+    named = {place for name in names if name in made for place in made[name]["runs"]}
+    shown = (group for name, group in made.items() if name in names or not named.issuperset(group["runs"]))
+    return sorted(shown, key=lambda group: group["started"])
 
 
 def _name(entries: Sequence[Entry]) -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
+from ssl_bench.record.follow import finite
 from ssl_bench.record.metrics import Row
-from ssl_bench.results.follow import finite
 
 CLOCKS = {"step", "epoch", "seconds"}
 LARGEST = 1e300  # of a value that has a point

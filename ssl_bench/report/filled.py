@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import printable
-from ssl_bench.papers import reduced, tables, verdicts
-from ssl_bench.papers.cell_runs import Results, value
-from ssl_bench.papers.cells import Cell, Table
-from ssl_bench.results.runs import Run
+from ssl_bench.papers import tables, verdicts
+from ssl_bench.papers.cell_runs import Results
+from ssl_bench.papers.cells import Table
+from ssl_bench.papers.fill import Filled, fill
 
 
 def of_papers(outputs: Path) -> dict[str, Any]:
@@ -28,28 +28,16 @@ def of_papers(outputs: Path) -> dict[str, Any]:
 
 
 def _table(table: Table, results: Results) -> dict[str, Any]:
-    short = reduced.find(table, results)
-    return {
-        "name": table.name,
-        "title": table.title,
-        "cite": table.cite,
-        "x": table.x,
-        "y": table.y,
-        "doubling": table.doubling,
-        "cells": [_cell(cell, results, short.get(cell, ([], ""))[0]) for cell in table.cells],
-    }
+    told = {name: getattr(table, name) for name in ("name", "title", "cite", "x", "y", "doubling")}
+    return told | {"cells": [_cell(each) for each in fill(table, table.cells, results)]}
 
 
-def _cell(cell: Cell, results: Results, short: list[Run]) -> dict[str, Any]:
+def _cell(each: Filled) -> dict[str, Any]:
     """A cell with the paper's number, those of the runs, accuracies in percent, and the paths of these runs."""
-    numbers = (value(run, cell.metric) for run in short)
     return {
-        "row": cell.label,
-        "column": cell.column,
-        "x": cell.x,
-        "paper": cell.paper,
-        "reported": cell.reported,
-        "ours": list(results.values(cell).values()),
-        "runs": [printable(run.path) for run in (*results.of_cell(cell), *short)],
-        "reduced": [number for number in numbers if number is not None],
+        "row": each.cell.label,
+        **{name: getattr(each.cell, name) for name in ("column", "x", "paper", "reported")},
+        "ours": each.values,
+        "runs": [printable(run.path) for run in each.runs],
+        "reduced": each.reduced,
     }

@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
-
-import numpy as np
 
 from ssl_bench.config.build import near
 from ssl_bench.config.identity import VOLATILE
@@ -21,7 +19,7 @@ from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.results import mixed
 from ssl_bench.results import metrics, statistics
 from ssl_bench.results.differing import Value, differing
-from ssl_bench.results.printing import Sheet, SheetEntry, printed
+from ssl_bench.results.printing import Sheet, SheetEntry
 from ssl_bench.results.runs import Run
 from ssl_bench.results.scan import Entry
 
@@ -38,15 +36,6 @@ class Place:
 
     runs: list[Run]
     values: list[float]
-
-    @property
-    def half(self) -> float | None:
-        """Half of the 95% interval of the mean by Student's t; None for fewer than two values."""
-        if (n := len(self.values)) < 2:
-            return None
-        variance = np.var(self.values, ddof=1) / n
-        low, high = statistics.difference(0.0, [(max(variance, statistics.TINY), n - 1)], 0.0, 1).interval()
-        return float(high - low) / 2
 
     @property
     def notes(self) -> list[str]:
@@ -106,7 +95,7 @@ class Pivot:
                     continue
                 rivals = [means[key] for key in means if key[1] == c]
                 best = self.metric.sign != 0 and len(rivals) > 1 and means[r, c] == max(rivals)
-                deviation = stdev(place.values) if len(place.values) > 1 else None
+                deviation = statistics.deviation(place.values)
                 text = spread(
                     fmean(place.values), deviation, len(place.values), 2 if self.metric.unit == "share" else 3
                 )
@@ -210,12 +199,3 @@ def spread(mean: float | None, std: float | None, count: int, digits: int) -> st
         return ""
     form = f".{digits}f" if mean == 0 or float(f"{mean:.{digits}f}") else f".{digits}g"
     return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({count})"
-
-
-def text_of(sheets: Sequence[Sheet], form: str) -> str:
-    """Several sheets in one form: as CSV one table, as JSON one list."""
-    if form == "csv" and len(sheets) > 1:
-        return printed(replace(sheets[0], records=[each for sheet in sheets for each in sheet.records or ()]), form)
-    if form == "json" and len(sheets) > 1:
-        return json.dumps([sheet.data for sheet in sheets], indent=2) + "\n"
-    return "\n".join(printed(sheet, form) for sheet in sheets)

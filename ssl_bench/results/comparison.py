@@ -27,7 +27,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, hits, results, units
 from ssl_bench.results import statistics
-from ssl_bench.results.differing import SIZE, described
+from ssl_bench.results.differing import SIZE, described, value_of
 from ssl_bench.results.metrics import metric_of, usual
 from ssl_bench.results.printing import Sheet, SheetEntry, plain
 from ssl_bench.results.runs import Run
@@ -230,7 +230,7 @@ def _variants(runs: Sequence[Run], by: Sequence[str]) -> dict[str, tuple[str, in
         found.setdefault(key, run)
         counts[key] = counts.get(key, 0) + 1
     own = [
-        {name: text for name, text in run.shared.settings.items() if any(_below(name, each) for each in by)}
+        {name: _plain(name, text) for name, text in run.shared.settings.items() if any(_below(name, n) for n in by)}
         for run in found.values()
     ]
     names = described(own, by, by)
@@ -246,7 +246,7 @@ def _reference(variants: Mapping[str, tuple[str, int]], by: Sequence[str], to: s
     """The configuration of ``to``."""
     if to is None:
         return max(variants, key=lambda key: variants[key][1])
-    words = {to, f"{by[0]}={to}"}
+    words = {to, _plain(by[0], to), f"{by[0]}={_plain(by[0], to)}"}
     found = [key for key, (name, _) in variants.items() if name in words or name.split(" ")[0] in words]
     exact = [key for key in found if variants[key][0] in words] or found
     names = [name for name, _ in variants.values()]
@@ -259,7 +259,12 @@ def _reference(variants: Mapping[str, tuple[str, int]], by: Sequence[str], to: s
 def _settings(run: Run, by: Sequence[str]) -> dict[str, str]:
     """The settings that may distinguish a cell."""
     items = run.shared.settings.items()
-    return {n: text for n, text in items if n != "seed" and not any(_below(n, each) for each in by)}
+    return {n: _plain(n, text) for n, text in items if n != "seed" and not any(_below(n, each) for each in by)}
+
+
+def _plain(name: str, text: str) -> str:
+    """The text of a setting; the size of an option of ``batch_size``."""
+    return str(value_of(text)) if name == "batch_size" else text
 
 
 Runs = Mapping[int | None, Run]
@@ -310,16 +315,12 @@ def _decide(found: Sequence[tuple[Cell, statistics.Estimate | None]], metric: Me
     asked = [(cell, estimate) for cell, estimate in found if estimate is not None]
     if not asked:
         return
-    differs = statistics.holm(np.array([float(each.differs()) for _, each in asked]), len(asked))
-    equals = np.zeros(len(asked), dtype=bool)
-    if margin is not None:
-        equals = statistics.holm(np.array([float(each.exceeds(margin)) for _, each in asked]), len(asked))
-    up, down = ("higher", "lower") if not metric.sign else ("better", "worse")[:: metric.sign]
-    for (cell, estimate), differ, equal in zip(asked, differs, equals, strict=True):
-        words = [up if cell.difference > 0 else down] * bool(differ)
-        words += [f"no difference larger than {margin:g}"] if margin is not None and equal else []
-        cell.verdict = ", ".join(words) or "undecided"
-        if not words:
+    up, down = ("better", "worse")[:: metric.sign] if metric.sign else ("higher", "lower")
+    together = statistics.stacked([each for _, each in asked])
+    words = statistics.decided(together, margin, len(asked), up=up, down=down)
+    for (cell, estimate), told in zip(asked, words, strict=True):
+        cell.verdict = told or "undecided"
+        if not told:
             cell.more = statistics.seeds_to_decide(estimate, cell.n, margin, statistics.ERROR / len(asked))
 
 

@@ -17,7 +17,8 @@ from ssl_bench.results.runs import SharedConfig
 from ssl_bench.results.scan import Entry
 
 MAIN_GROUPS = ("loss", "negatives", "temperature", "batch_size", "framework", "dataset")  # groups that are named first
-FACTS = ("negatives_per_anchor", "steps", "lr", "parameters", "train_images")  # of results.json, that a plot may need
+# Of results.json, that a plot may need.
+FACTS = ("negatives_per_anchor", "negatives_per_anchor_at_end", "steps", "lr", "parameters", "train_images")
 SIZE = "batch_size.size"  # which batch_size names, too
 
 Value = str | float | bool | None

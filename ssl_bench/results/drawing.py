@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench.record.plots import COLOURS, DASHES, MARKERS, STYLE
 from ssl_bench.results.arrange import Pivot, text_of_value
+from ssl_bench.results.statistics import half_width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,15 +36,18 @@ def draw(pivots: Sequence[Pivot], heat: bool) -> Figure:
 def _lines(axis: Any, pivot: Pivot) -> None:
     columns = pivot.axis(1)
     numeric = all(isinstance(value, int | float) for value in columns)
-    x = {value: value if numeric else place for place, value in enumerate(columns)}
-    for i, row in enumerate(pivot.axis(0)):
-        known = [(x[c], place) for c in columns if (place := pivot.places.get((row, c)))]
+    x: dict[Any, Any] = {value: value if numeric else n for n, value in enumerate(columns)}
+    log = numeric and min(x.values()) > 0 and max(x.values()) >= 8 * min(x.values())
+    rows = pivot.axis(0)
+    for i, row in enumerate(rows):
+        side = _beside([*x.values()], i - (len(rows) - 1) / 2, len(rows), log)
+        known = [(at, place) for at, c in zip(side, columns, strict=True) if (place := pivot.places.get((row, c)))]
         means = [fmean(place.values) for _, place in known]
         look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "capsize": 3}
         label = f"{pivot.names[0]}={text_of_value(row)}" if pivot.names[0] else None
-        halves = [place.half or 0.0 for _, place in known]
+        halves = [half_width(place.values) if len(place.values) > 1 else 0.0 for _, place in known]
         axis.errorbar([at for at, _ in known], means, halves, **look, linestyle=DASHES[i % len(DASHES)], label=label)
-    if numeric and min(columns) > 0 and max(columns) >= 8 * min(columns):  # type: ignore[type-var, operator]
+    if log:
         axis.set_xscale("log", base=2)
     axis.set_xticks(list(x.values()), list(map(text_of_value, columns)))
     axis.minorticks_off()
@@ -52,6 +58,14 @@ def _lines(axis: Any, pivot: Pivot) -> None:
         axis.legend(frameon=False)
 
 
+def _beside(x: Sequence[float], place: float, lines: int, log: bool) -> list[float]:
+    """Places on the x axis for a line, a little aside of those of other lines, whose intervals would cover its own."""
+    at = [math.log2(each) for each in x] if log else [*x]
+    gap = min((after - before for before, after in pairwise(at)), default=1.0)
+    moved = [each + place * min(0.05, 0.3 / lines) * gap for each in at]
+    return [2**each for each in moved] if log else moved
+
+
 def _heat(axis: Any, pivot: Pivot) -> None:
     import numpy as np
 
@@ -59,6 +73,7 @@ def _heat(axis: Any, pivot: Pivot) -> None:
     means = np.full((len(rows), len(columns)), np.nan)
     for (row, column), place in pivot.places.items():
         means[rows.index(row), columns.index(column)] = fmean(place.values)
+    axis.grid(False)
     image = axis.imshow(means, origin="lower", aspect="auto", cmap="viridis")
     middle = (np.nanmin(means) + np.nanmax(means)) / 2
     for (row, column), place in pivot.places.items():

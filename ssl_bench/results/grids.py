@@ -15,8 +15,8 @@ from ssl_bench import files
 from ssl_bench.launch import lock
 from ssl_bench.launch.grid import Grid
 from ssl_bench.launch.outcome import FINISHED, Job, Outcome, State
-from ssl_bench.results.cache import Cache
-from ssl_bench.results.follow import find_mark
+from ssl_bench.record.cache import Cache
+from ssl_bench.record.follow import find_mark
 
 RECENT = 600.0  # seconds; a grid whose process cannot be seen is at work if its last record is younger
 ENDED = (*FINISHED, State.FAILED)

@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench.record.summary import SUPERSCRIPT
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FORMS = ("rich", "md", "tex", "csv", "json")
-GAP = 2  # blank characters between two columns on a terminal
+GAP = 2  # blank characters between two columns of numbers on a terminal; columns of text have one
 WIDEST = 120  # characters of a line of text on a terminal
 TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
 TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
@@ -50,7 +51,7 @@ class Sheet:
         columns: headings of all columns; the first ``left`` ones name a row.
         title: the line above it, and a comment in LaTeX.
         notes: the footnotes.
-        below: paragraphs after them.
+        below: paragraphs after them, which may have lines.
         records: rows of CSV and JSON, if they are not those of the sheet; all with the same keys.
         data: the object of JSON, if it is not {"title", "rows", "notes", "below"}.
     """
@@ -76,11 +77,20 @@ def printed(sheet: Sheet, form: str, width: int | None = None) -> str:
     Args:
         width: characters of a line of ``rich``; None: of the terminal.
     """
-    forms = {"md": _md, "tex": _tex, "csv": _csv, "json": _json}
-    return forms[form](sheet) if form in forms else _rich(sheet, width)
+    return text_of([sheet], form, width)
 
 
-def _rich(sheet: Sheet, width: int | None) -> str:
+def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str:
+    """Several sheets as :func:`printed` has one: as CSV one table, as JSON one list."""
+    if form == "csv":
+        return _csv(sheets)
+    if form == "json":
+        found = [_object(sheet) for sheet in sheets]
+        return json.dumps(found if len(found) != 1 else found[0], indent=2) + "\n"
+    return "\n".join(map({"md": _md, "tex": _tex}.get(form, partial(_rich, width=width)), sheets))
+
+
+def _rich(sheet: Sheet, width: int | None = None) -> str:
     from rich.console import Console
     from rich.text import Text
 
@@ -94,7 +104,8 @@ def _rich(sheet: Sheet, width: int | None) -> str:
     text = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
     wrap = textwrap.TextWrapper(min(width, WIDEST), break_long_words=False, break_on_hyphens=False)
     footnotes = "\n".join(wrap.fill(f"{number} {note}") for number, note in enumerate(sheet.notes, 1))
-    return "\n\n".join([text.rstrip("\n"), *filter(None, [footnotes, *map(wrap.fill, sheet.below)])]) + "\n"
+    below = ("\n".join(map(wrap.fill, paragraph.splitlines())) for paragraph in sheet.below)
+    return "\n\n".join([text.rstrip("\n"), *filter(None, [footnotes, *below])]) + "\n"
 
 
 def _blocks(sheet: Sheet, chosen: list[int], console: Console) -> Iterator[Table]:
@@ -114,7 +125,7 @@ def _table(sheet: Sheet, chosen: Sequence[int]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, GAP if chosen else 1, 0, 0))
     places = [*range(sheet.left), *chosen]
     for place in places:
         table.add_column(
@@ -162,7 +173,8 @@ def _tex(sheet: Sheet) -> str:
 
     body = "".join(" & ".join(map(text, row)) + " \\\\\n" for row in sheet.rows)
     notes = [f"$^{{{number}}}$ {tex(note)}" for number, note in enumerate(sheet.notes, 1)]
-    lines = "".join(f"\n{{\\footnotesize {each}}}\n" for each in [*notes, *map(tex, filter(None, sheet.below))])
+    notes += [tex(line) for paragraph in sheet.below for line in paragraph.splitlines() if line]
+    lines = "".join(f"\n{{\\footnotesize {each}}}\n" for each in notes)
     return (
         (f"% {sheet.title}\n" if sheet.title else "")
         + f"\\begin{{tabular}}{{{'l' * sheet.left}{'r' * (len(sheet.columns) - sheet.left)}}}\n\\hline\n"
@@ -194,14 +206,21 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _csv(sheet: Sheet) -> str:
-    file, rows = io.StringIO(), records(sheet)
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(rows[0] if rows else sheet.columns)
-    writer.writerows(row.values() for row in rows)
+def _csv(sheets: Sequence[Sheet]) -> str:
+    """The rows of all sheets under all their headings; the first row of each has its title and paragraphs, too."""
+    rows = list[dict[str, Any]]()
+    for sheet in sheets:
+        about = " ".join(" ".join([sheet.title, *sheet.below]).split())
+        rows += [{**each, **({"about": about} if about and not n else {})} for n, each in enumerate(records(sheet))]
+    headings = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys(sheets[0].columns if sheets else ())
+    order = sorted(headings, key=lambda name: name == "about")
+    file = io.StringIO()
+    writer = csv.DictWriter(file, order, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return file.getvalue()
 
 
-def _json(sheet: Sheet) -> str:
+def _object(sheet: Sheet) -> Any:
     own = {"title": sheet.title, "rows": records(sheet), "notes": sheet.notes, "below": sheet.below}
-    return json.dumps(own if sheet.data is None else sheet.data, indent=2) + "\n"
+    return own if sheet.data is None else sheet.data

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ssl_bench import files
 from ssl_bench.config import identity
 from ssl_bench.launch import lock
 from ssl_bench.launch.lock import Owner
-from ssl_bench.launch.outcome import Failure
 from ssl_bench.record import units
+from ssl_bench.record.cache import Cache
 from ssl_bench.record.dashboard import flat_config
-from ssl_bench.record.results import CONDITIONS, Config, read
-from ssl_bench.results.cache import Cache
-from ssl_bench.results.follow import find_mark, finite, read_rows
-
-CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
-COMMAND, FAILURE = "command.txt", "failed.json"
-KEPT = (*CONDITIONS, "cuda", "git")  # of a run's environment
+from ssl_bench.record.follow import finite
+from ssl_bench.record.index import Index, Indexed, as_text
 
 
 class SharedConfig:
@@ -36,26 +27,26 @@ class SharedConfig:
         groups: the chosen option of each group.
         settings: every value as an override writes it, by the names of :mod:`ssl_bench.record.dashboard`. A
             ``batch_size`` of another size than that of its option is that size.
+
+    A network that is not trained has those groups and settings only that its numbers depend on.
     """
 
     def __init__(self, content: dict[str, Any], key: str) -> None:
         self.content, self.key = content, key
-        self.groups: dict[str, str] = content.get("choices") or {}
+        choices: dict[str, str] = content.get("choices") or {}
+        self.groups = {group: option for group, option in choices.items() if self._counts(group)}
+
+    def _counts(self, name: str) -> bool:
+        """Whether a group or a key of the first level is one of the settings."""
+        return not identity.untrained(self.content) or name in identity.READ_ALONE | identity.VOLATILE
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        flat = flat_config({**self.content, "choices": self.groups}, {})
+        content = {name: value for name, value in self.content.items() if self._counts(name)}
+        flat = flat_config({**content, "choices": self.groups}, {})
         if flat.get("batch_size") != f"b{(size := flat.get('batch_size.size'))}" and size is not None:
             flat["batch_size"] = size
         return {name: as_text(value) for name, value in flat.items() if value is not None or "seed" not in name}
-
-
-def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
-    """``node`` with null in place of each ``seed`` that has this value."""
-    return {
-        key: without_seed(value, seed) if isinstance(value, dict) else None if (key, value) == ("seed", seed) else value
-        for key, value in node.items()
-    }
 
 
 @dataclass(eq=False)
@@ -166,108 +157,29 @@ class Run:
         return self.seconds or (self.trained / self.share if self.trained and self.share else None)
 
 
-class Runs:
-    """Finds the runs below a results folder; what has not changed is not read again.
-
-    Attributes:
-        sweeps: folders of grids.
-        unreadable: folders and files that this user may not read.
-    """
+class Runs(Index):
+    """The runs below a results folder as objects."""
 
     def __init__(self, outputs: Path, cache: Cache) -> None:
-        self._outputs, self._cache = str(outputs), cache
+        super().__init__(outputs, cache)
         self._configs: dict[str, SharedConfig] = {}  # by their key
-        self.sweeps: list[str] = []
-        self.unreadable: list[str] = []
 
     def find(self) -> list[Run]:
-        """The runs, sorted by parent directory, then by start. The directories inside a run's are not searched."""
-        found, folders = list[Run](), [""]
-        self.sweeps, self.unreadable = [], []
-        while folders:
-            path = folders.pop()
-            start = f"{path}/" if path else ""
-            if run := self._run(path, f"{self._outputs}/{start}"):
-                found.append(run)
-                continue
-            try:
-                with os.scandir(f"{self._outputs}/{path}") as inside:
-                    names = [entry.name for entry in inside if entry.is_dir(follow_symlinks=False)]
-            except OSError as error:
-                self.unreadable += [f"{self._outputs}/{path}"] if isinstance(error, PermissionError) else []
-                continue
-            self.sweeps += [start + name for name in names if name == ".sweeps"]
-            folders += [start + name for name in names if name[0] != "." and name != "wandb"]
-        return sorted(found, key=lambda run: (run.parent.split("/"), run.began, run.path))
+        """The runs, sorted by parent directory, then by start."""
+        return sorted(map(self._run, self.entries()), key=lambda run: (run.parent.split("/"), run.began, run.path))
 
-    def _run(self, path: str, start: str) -> Run | None:
-        """The run in a folder; None if there is none.
+    def at(self, paths: Iterable[str]) -> list[Run]:
+        """The runs in some folders, by their paths relative to the results folder."""
+        return [self._run(entry) for path in paths if (entry := self._entry(path)) is not None]
 
-        Of a finished run only the first two files can change, unless it was started again, which writes the first one.
-        """
-        marks = [find_mark(start + name) for name in (CONFIG, RESULTS)]
-        began = marks[0] or marks[1]
-        if began is None:
-            return None
-        needed = start + (RESULTS if marks[1] else CONFIG)
-        readable = os.access(needed, os.R_OK, effective_ids=True)
-        self.unreadable += [] if readable else [needed]
-        again = marks[1] is None or (marks[0] is not None and marks[0][0] > marks[1][0])
-        others = [] if not again else [find_mark(start + name) for name in (COMMAND, FAILURE, METRICS)]
-        text = str([readable, *marks, *others])
-        known = self._cache.get(path, text, lambda: self._read(start, again))
-        if not known:
-            return None
-        if marks[1] and readable and not known["run_id"]:
-            files.say_damaged(start + RESULTS)  # it was said when it was read, perhaps by another process
-        key = known["shared"]
+    def _run(self, entry: Indexed) -> Run:
+        key, said = entry.content["shared"], {n: v for n, v in entry.content.items() if n != "on_disk"}
         if key not in self._configs:
-            self._configs[key] = SharedConfig(self._cache.get(f"config {key}", "", dict), key)
-        shared = {"shared": self._configs[key], "units": self._cache.get(f"config {known['units']}", "", dict)}
-        run = Run(self._outputs, path, text, began[0] / 1e9, **{**known, **shared})
+            self._configs[key] = SharedConfig(entry.config, key)
+        said |= {"shared": self._configs[key], "units": entry.units}
+        run = Run(self._outputs, entry.path, entry.marks, entry.began, **said)
         run.owner = lock.owner(run.folder)
         return run
-
-    def _read(self, start: str, again: bool) -> dict[str, Any] | None:
-        """The entry of a run in the cache, empty for the YAML of another program; None if its files are damaged.
-
-        JSON is read in a twentieth of the time of YAML, so that is left out if the run was not started ``again``.
-        """
-        results: Any = read(Path(start))
-        done = results is not None
-        config: Any = results["config"] if done else None
-        asked = files.read_yaml(start + CONFIG, Config) if again or not done else None
-        longer = done and (finite(asked, "epochs") or 0) > (finite(config, "epochs") or 0)
-        config = asked if longer or not done else config
-        if config is None:
-            return None
-        if not done and "choices" not in config:
-            return {}  # any other YAML
-        failure: Failure | None = None if done and not longer else files.read_json(start + FAILURE, Failure)
-        seed = config.get("seed")
-        meant = results.get("units", {}) if done else {}
-        environment = results.get("environment", {}) if done else {}
-        return {
-            "shared": self._kept(without_seed(config, seed)),
-            "units": self._kept(meant),
-            "seed": seed if type(seed) is int else None,
-            "command": _read_command(start + COMMAND),
-            "failure": one_line(failure["reason"]) if failure else None,
-            "training": identity.recipe_id(identity.upgraded(config)),
-            "run_id": results["run_id"] if done else "",
-            "metrics": results["metrics"] if done else {},
-            "seconds": finite(results, "seconds") if done and not longer else None,
-            "environment": {name: environment[name] for name in KEPT if name in environment},
-            "warnings": results.get("warnings", []) if done else [],
-            "longer": longer,
-            **read_rows(start + METRICS, not done or longer, bool(finite(config.get("evaluate"), "every"))),
-        }
-
-    def _kept(self, content: dict[str, Any]) -> str:
-        """The key of what many runs share, which is in the cache once."""
-        key = hashlib.sha1(as_text(content).encode()).hexdigest()[:16]
-        self._cache.get(f"config {key}", "", lambda: content)
-        return key
 
 
 def finished(outputs: Path, failed: str | None = None) -> list[Run]:
@@ -281,23 +193,3 @@ def finished(outputs: Path, failed: str | None = None) -> list[Run]:
             first.setdefault(run.run_id or run.path, run)
     cache.save()
     return list(first.values())
-
-
-def _read_command(path: str) -> str | None:
-    try:
-        return files.read_bytes(path).decode(errors="surrogateescape").strip() or None
-    except OSError:
-        return None
-
-
-def one_line(reason: str) -> str:
-    """A reason without line breaks and half characters."""
-    return " ".join(reason.split()).encode(errors="replace").decode()
-
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
-
-
-def as_text(value: Any) -> str:
-    """A value as an override writes it: JSON in one line, a text without its quotes."""
-    return value if isinstance(value, str) else _ENCODER.encode(value)

@@ -13,7 +13,10 @@ joined after Satterthwaite (1946).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -62,6 +65,28 @@ class Estimate:
         from scipy.stats import t
 
         return np.asarray(t.sf((margin - np.abs(self.mean)) / self.error, self.degrees))
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The mean; None of nothing."""
+    return fmean(values) if values else None
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Sample standard deviation, also of numbers that are not finite; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    centre = fmean(values)
+    return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
+def half_width(values: Sequence[float], error: float = ERROR / 2) -> float:
+    """Half of the mean's interval by Student's t, each end of which errs so often; NaN of fewer than two values."""
+    from scipy.stats import t
+
+    if (spread := deviation(values)) is None:
+        return math.nan
+    return float(t.isf(error, len(values) - 1)) * max(spread, ROUNDING) / math.sqrt(len(values))
 
 
 def pooled(variance: Array, n: Array, group: Array) -> tuple[Array, Array]:
@@ -120,6 +145,31 @@ def holm(p: np.ndarray, planned: int, error: float = ERROR) -> np.ndarray:
     rejected = np.empty_like(small)
     np.put_along_axis(rejected, order, np.logical_and.accumulate(small, axis=-1), -1)
     return rejected
+
+
+def decided(
+    found: Estimate, margin: Array | None, planned: int, error: float = ERROR, up: str = "better", down: str = "worse"
+) -> list[str]:
+    """What differences decide together, each in words; empty for undecided.
+
+    Args:
+        margin: a smaller difference does not matter; None: do not ask.
+        planned: all comparisons that were planned, of which these have run.
+        up, down: a difference above and below 0.
+    """
+    margins = np.full(found.mean.shape, math.nan if margin is None else margin)
+    differs, equals = holm(found.differs(), planned, error), holm(found.exceeds(margins), planned, error)
+    told = zip(found.mean, differs, equals, margins, strict=True)
+    return [
+        ", ".join([up if value > 0 else down] * bool(differ) + [f"no difference larger than {most:.3g}"] * bool(equal))
+        for value, differ, equal, most in told
+    ]
+
+
+def stacked(estimates: Sequence[Estimate]) -> Estimate:
+    """Several estimates of one difference each as one of all."""
+    parts = [(each.mean, each.seeds, each.images, each.degrees) for each in estimates]
+    return Estimate(*np.array(parts, dtype=float).reshape(-1, 4).T)
 
 
 def paired(differences: Array, bits: np.ndarray | None = None) -> Estimate:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ssl_bench.errors import printable
+from ssl_bench.evaluate.metric import heading
 from ssl_bench.record.progress import clock
 from ssl_bench.results.differing import labels, own_overrides
 from ssl_bench.results.grids import GridFolder
@@ -92,7 +93,7 @@ def runs_table(shown: Sequence[Labelled]) -> Columns:
         "ETA": [clock(entry.left) if entry.left is not None else "" for entry, _ in shown],
         "loss": [_loss(entry) for entry, _ in shown],
         "watched kNN": [_watched(entry) for entry, _ in shown],
-        **{name.removesuffix("/top1"): [_number(name, entry) for entry, _ in shown] for name in best},
+        **{heading(name): [_number(name, entry) for entry, _ in shown] for name in best},
         "reason": [printable(entry.reason or "; ".join(entry.warnings)) for entry, _ in shown],
     }
     return {name: texts for name, texts in columns.items() if any(texts)}
@@ -134,7 +135,7 @@ def overview(entries: Sequence[Entry]) -> Columns:
             "runs": str(len(members)),
             **{state.value: str(counts[state] or "") for state in Status},
             "ETA": "" if left is None else clock(left),
-            "best": f"{chosen.removesuffix('/top1')} {_number(chosen, best)}" if best else "",
+            "best": f"{heading(chosen)} {_number(chosen, best)}" if best else "",
             "best run": printable(label),
         }
         rows.append((started, row))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ssl_bench.data.batch import Batch
 from ssl_bench.methods.base import Method, StepResult
-from ssl_bench.objective.temperature import Progress
+from ssl_bench.objective.schedule import Progress
 
 Autocast = Callable[[], contextlib.AbstractContextManager[None]]
 

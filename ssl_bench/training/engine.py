@@ -18,6 +18,7 @@ from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader
 from ssl_bench.distributed import Votes, parallel, rank, world
 from ssl_bench.errors import RunError
+from ssl_bench.methods.base import Contrastive
 from ssl_bench.objective.negatives import Queue
 from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
 from ssl_bench.record import evaluations, folders, results
@@ -119,7 +120,7 @@ class Training:
 
         Raises:
             RunError: there are results and no checkpoint, or the run is past ``epochs`` or ``halt_at`` already, or
-                something is left that may not be trained.
+                something is left that may not be trained, or cannot be since the run was pruned.
         """
         state, last = self.state, self.schedule.last_step
         resumed = state.resume(self.folder, self.run_id, trains)
@@ -136,6 +137,9 @@ class Training:
                 return former
         if not trains:
             raise RunError(f"{self.folder} is not trained to its end: start its training again")
+        if state.pruned and state.step < self.last_step:
+            why = "ssl-bench prune has removed its optimiser's state; remove it to train it from the start"
+            raise RunError(f"{self.folder} cannot go on from epoch {epoch:g}: {why}")
         if resumed:
             self.announce_resume()
         return None
@@ -252,6 +256,10 @@ class Training:
             "parameters": sum(p.numel() for p in method.encoder.parameters()),
         }
         negatives, chosen = facts.get("negatives_per_anchor"), self.config["choices"]
+        if isinstance(method, Contrastive) and method.negatives.varies:
+            last = schedule.progress(schedule.last_step - 1)
+            facts["negatives_per_anchor_at_end"] = method.negatives.count(size, last)
+        at_end = facts.get("negatives_per_anchor_at_end", negatives)
         option = chosen.get("negatives", chosen.get("framework"))  # some frameworks have their own negatives
         if self.parts.taken:
             facts["init"] = self.parts.taken
@@ -259,9 +267,10 @@ class Training:
             log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
             return facts
         if negatives is not None:
-            sentence = "negatives per anchor: %d (%s, %d images over %d ranks, %d on each)"
-            log.info(sentence, negatives, option, size, world(), share)
-            if negatives > images and any(isinstance(part, Queue) for part in method.modules()):
+            sentence = "negatives per anchor: %d%s (%s, %d images over %d ranks, %d on each)"
+            later = "" if at_end is negatives else f" at the start, {at_end} at the end"
+            log.info(sentence, negatives, later, option, size, world(), share)
+            if max(negatives, at_end) > images and any(isinstance(part, Queue) for part in method.modules()):
                 log.warning("that is more than the %d images: some are in the queue twice or more", images)
         log.info("lr after scaling: %.6g (%s rule from %g)", schedule.lr, recipe.rule, recipe.base_lr)
         if recipe.warmup_epochs >= self.config["epochs"]:

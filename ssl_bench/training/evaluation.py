@@ -166,6 +166,6 @@ class Evaluation:
         return {"/".join(filter(None, ("classes", name))): names for name, names in each if names}
 
 
-def _place(entry: Entry) -> tuple[Any, float]:
-    """The dataset of ``evaluate.on`` and the share of labels of an entry."""
+def _place(entry: Entry) -> tuple[Any, Any]:
+    """The dataset of ``evaluate.on`` and the labels of an entry."""
     return entry["settings"].get("on"), entry["settings"].get("labels", 1.0)

@@ -2,7 +2,8 @@
 
 Recorded is :meth:`ssl_bench.training.step.Stepper.compute`. What changes from step to step reaches it through tensors:
 the ids of the images, the random numbers of their views, the learning rate, the progress of the training, and the
-seeds of the generators that the objective draws from. The first steps and those that record diagnostics stay eager.
+seeds of the generators that the objective draws from. What follows the optimiser's step, the method's update, is eager,
+and so are the first steps and those that record diagnostics.
 
 Before a recording is used, replays are compared with eager steps, at other numbers than the recorded ones: what the
 recording has kept of the host, a learning rate or a random draw, shows as a difference.
@@ -84,6 +85,7 @@ class GraphedStepper:
         self.stepper, self.loader, self.required = stepper, loader, required
         self._recording: Recording | None = recording  # None: the steps stay eager
         self._eager_steps, self._ready = 0, False
+        self._kept: Any = None  # of the batch, in the memory of the recording: each replay writes there
         state, device = stepper.state, loader.device
         self._draws = [module for module in state.method.modules() if isinstance(module, StepGenerator)]
         # The kernels of fused optimisers read a rate in single precision on GPUs.
@@ -102,11 +104,12 @@ class GraphedStepper:
         if diagnostics or not self._ready or self._recording is None:
             self._eager_steps += 1
             self.stepper.set_lr(lr)
-            found = self.stepper.compute(self._step(), progress, diagnostics)
+            result = self.stepper.compute(self._step(), progress, diagnostics)
+            kept, found = result.kept, result.diagnostics
         else:
             self._recording.replay()
-            found = {}
-        self.stepper.finish(progress)
+            kept, found = self._kept, {}
+        self.stepper.finish(kept, progress)
         return found
 
     def _feed(self, step: int, lr: float, progress: float) -> None:
@@ -127,7 +130,7 @@ class GraphedStepper:
 
     def _compute(self) -> None:
         self.stepper.set_lr(self._lr)  # here: the rate of a layer is a product, which is computed again in each replay
-        self.stepper.compute(self._step(), self._progress, False)
+        self._kept = self.stepper.compute(self._step(), self._progress, False).kept
 
     def _record(self) -> None:
         """Record a step and compare replays with eager steps; afterwards everything is as before."""
@@ -149,7 +152,7 @@ class GraphedStepper:
         set_rng_state(kept)
         self._ready = not reason
         if reason:
-            self._recording = None
+            self._recording = self._kept = None
             del recording  # frees its memory
             for draws in self._draws:
                 draws.forget()  # to torch before 2.14 its generators belong to the failed recording
@@ -181,21 +184,24 @@ class GraphedStepper:
             self.stepper.schedule.lr * (1 + trial),
             min(1.0, self.stepper.schedule.progress(step) + trial / 4),
         )
-        for draws in self._draws:
-            draws.step += trial
-        kept = rng_state()
-        self._feed(step, lr, progress)
-        recording.replay()
-        replayed = self._values()
-        self._restore(before)
-        set_rng_state(kept)
-        self.stepper.set_lr(lr)
-        self.stepper.compute(self._step(), progress, False)
-        eager = self._values()
-        self._restore(before)
-        for draws in self._draws:
-            draws.step -= trial
-        return [name for name in before if not _close(replayed[name], eager[name], before[name])]
+        method, numbers, found = self.stepper.state.method, rng_state(), []
+        steps = [draws.step for draws in self._draws]
+        for replayed in (True, False):
+            for draws, now in zip(self._draws, steps, strict=True):
+                draws.step = now + trial
+            self._feed(step, lr, progress)
+            self.stepper.set_lr(lr)
+            if replayed:
+                recording.replay()
+            kept = self._kept if replayed else self.stepper.compute(self._step(), progress, False).kept
+            method.update(kept, progress)
+            found.append(self._values())
+            self._restore(before)
+            set_rng_state(numbers)
+        for draws, now in zip(self._draws, steps, strict=True):
+            draws.step = now
+        one, other = found
+        return [name for name in before if not _close(one[name], other[name], before[name])]
 
     @torch.no_grad()  # else clones keep nodes of autograd that belong to the default stream: no capture allows them
     def _values(self) -> dict[str, list[Tensor]]:

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from ssl_bench import files
 from ssl_bench.config import plugins, schema
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, run_id, untrained, upgraded
+from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, name_of_labels, run_id, untrained, upgraded
 from ssl_bench.data.arrays import Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
@@ -207,12 +208,11 @@ class Parts:
 
     def places(
         self, networks: Networks, device: torch.device, precision: Precision
-    ) -> Iterator[tuple[tuple[Any, float], list[tuple[str, Target]]]]:
-        """The targets by what they are evaluated on: a node of ``evaluate.on`` and a share of ``evaluate.labels``.
+    ) -> Iterator[tuple[tuple[Any, Any], list[tuple[str, Target]]]]:
+        """The targets by what they are evaluated on: a node of ``evaluate.on`` and one of ``evaluate.labels``.
 
-        Those of all shares have the features of one pass over the images.
+        Those of all labels have the features of one pass over the images.
         """
-        shares = self.config["evaluate"].get("labels", [1.0])
         for on, name, dataset in self.evaluated:
             whole = [
                 (
@@ -221,9 +221,9 @@ class Parts:
                 )
                 for (probe_name, probe), (suffix, n) in itertools.product(dataset.probes().items(), networks.items())
             ]
-            for share in shares:
-                few = f"/labels{share:g}/" if share < 1 else "/"
-                yield (on, share), [(infix + few, FewLabels.of(target, share)) for infix, target in whole]
+            for labels in self.config["evaluate"].get("labels", [1.0]):
+                few = f"/{name}/" if (name := name_of_labels(labels)) else "/"
+                yield (on, labels), [(infix + few, FewLabels.of(target, labels)) for infix, target in whole]
 
     def target(
         self,
@@ -234,14 +234,16 @@ class Parts:
         dataset: Dataset | None = None,
     ) -> Target:
         """A network with a probe of a dataset, by default of that of the training."""
-        node = self.config["dataset"]
-        view = EvalView(mean=node["mean"], std=node["std"], **(dataset or self.dataset).eval_view)
+        node, images = self.config["dataset"], dataset or self.dataset
+        view = EvalView(mean=node["mean"], std=node["std"], **images.eval_view)
+        plain: dict[str, Any] = {"mean": [0] * len(node["mean"]), "std": [1] * len(node["mean"])}
         return Target(
             network,
             probe.train,
             probe.test,
             num_classes=probe.num_classes,
             view=partial(view, dtype=precision.weights),
+            pixels=None if images.has_pixels or not images.eval_view else EvalView(**plain, **images.eval_view),
             device=device,
             seed=self.config["seed"],
             autocast=precision.autocast,
@@ -315,13 +317,21 @@ class Parts:
             if local_processes is None:
                 return
             raise
-        baselines = self.config["evaluate"]["baselines"]
-        remedy = "[init]: images of many sizes have no raw pixels to compare"
-        of_many_sizes = any(each.eval_view and not each.has_pixels for _, _, each in self.evaluated)
-        require(not (of_many_sizes and "raw" in baselines), "evaluate.baselines", baselines, remedy)
+        if "raw" in self.config["evaluate"]["baselines"]:
+            self._check_pixels()
         remedy = f"{images} or less, the images of {self.choices.get('dataset', 'dataset')}"
         require(size <= images or untrained(self.config), "batch_size.size", size, remedy)
         self._check_evaluators()
+
+    def _check_pixels(self) -> None:
+        """Refuse raw pixels of the centres of photos that take more than half of this machine's memory."""
+        for _, _, dataset in self.evaluated:
+            if dataset.eval_view and not dataset.has_pixels:
+                count, size = dataset.check(), dataset.eval_view["size"]
+                needed = 4 * count * dataset.channels * size**2
+                remedy = f"[init]: the pixels of {count:,} images of {size} x {size} take {needed / 1e9:,.0f} GB"
+                fits = needed < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+                require(fits, "evaluate.baselines", self.config["evaluate"]["baselines"], remedy)
 
     def _check_machine(self, processes: int) -> None:
         """Refuse what this machine lacks for a run of so many processes on it."""

@@ -36,6 +36,7 @@ class TrainingState:
         starts: commit (``git``) and time (``at``) of the run's first process, and of each later one that had another
             commit; ``git`` and ``at`` are None if a checkpoint of version 0.2 did not record them.
         former_conditions: conditions of the process that wrote the checkpoint; empty if it did not record them.
+        pruned: the checkpoint has no moments, without which no step can follow.
     """
 
     def __init__(self, parts: Parts, precision: Precision, device: torch.device) -> None:
@@ -54,7 +55,7 @@ class TrainingState:
         self.snr = GradientSNR(self.method.parameters(), decay) if decay is not None else None
         self.meter = Meter(device, precision.weights)
         self.step, self.evaluated_step = 0, 0
-        self.device, self.former_conditions = device, dict[str, Any]()
+        self.device, self.former_conditions, self.pruned = device, dict[str, Any](), False
         self.starts: list[dict[str, str | None]] = [{"git": commit(), "at": now()}]
 
     def scale(self) -> torch.Tensor:
@@ -118,13 +119,14 @@ class TrainingState:
     def _restore(self, state: dict[str, Any]) -> None:
         """Set everything to ``state``; any error means that it is no state of this run."""
         for name, part in self._stateful_parts().items():
-            if state[name] or name != "scaler":  # a scaler that was not in use has an empty state
+            if state[name] or name not in ("scaler", "snr"):  # empty: of a scaler that was not in use, or pruned
                 part.load_state_dict(state[name])
         for parameter, moments in self.optimizer.state.items():
             shapes = [value.shape for value in moments.values() if isinstance(value, torch.Tensor) and value.ndim]
             if any(shape != parameter.shape for shape in shapes):
                 raise ValueError(f"moments of shape {shapes} for a weight of shape {parameter.shape}")
         self.step, self.evaluated_step = int(state["step"]), int(state["judged"])
+        self.pruned = bool(state.get("pruned"))
         self._earlier_seconds = float(state["seconds"])
         if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
             raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")

@@ -1,8 +1,8 @@
 """One training step in three parts, so that the middle one can be recorded and replayed.
 
 prepare   the host's numbers: learning rate, progress of the training
-compute   views, forward, backward, optimiser, queues and memories, meter: operations on tensors only
-finish    the host's counters, and the momentum network, whose momentum may be such a number
+compute   views, forward, backward, optimiser, meter: operations on tensors only
+finish    what gradients do not train (:meth:`ssl_bench.methods.base.Method.update`), and the host's counters
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ssl_bench.data.batch import Step
 from ssl_bench.distributed import average_gradients
 from ssl_bench.methods.base import StepResult
-from ssl_bench.objective.temperature import Progress
+from ssl_bench.objective.schedule import Progress
 from ssl_bench.precision import Precision
 from ssl_bench.training import chunked
 from ssl_bench.training.optim import Schedule
@@ -42,9 +42,9 @@ class Stepper:
         """Carry out the next step; return its diagnostics, all of them if ``diagnostics``."""
         lr, progress = self.prepare()
         self.set_lr(lr)
-        found = self.compute(images, progress, diagnostics)
-        self.finish(progress)
-        return found
+        result = self.compute(images, progress, diagnostics)
+        self.finish(result.kept, progress)
+        return result.diagnostics
 
     def prepare(self) -> tuple[float, float]:
         """Learning rate and progress of the next step."""
@@ -55,8 +55,8 @@ class Stepper:
         for group in self.state.optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"] if "lr_scale" in group else lr
 
-    def compute(self, images: Step, progress: Progress, diagnostics: bool) -> dict[str, Tensor]:
-        """Run forward, backward, optimiser and memories; return the diagnostics."""
+    def compute(self, images: Step, progress: Progress, diagnostics: bool) -> StepResult:
+        """Run forward, backward and optimiser; return the result of the forward, with all diagnostics of the step."""
         state = self.state
         state.optimizer.zero_grad()
         result = self._backward(images, progress, diagnostics)
@@ -72,15 +72,14 @@ class Stepper:
         scale = state.scale()
         state.scaler.step(state.optimizer)
         state.scaler.update()
-        state.method.remember(result.kept)
         # A step whose gradients overflow is skipped, and the scale is smaller after it.
         skipped = state.scale() < scale if state.scaler.is_enabled() else None
         state.meter.add(result.loss, found.get("tau"), skipped)
-        return found
+        return result._replace(diagnostics=found)
 
-    def finish(self, progress: float) -> None:
-        """Do what follows a step on the host."""
-        self.state.method.advance(progress)
+    def finish(self, kept: Any, progress: float) -> None:
+        """Do what follows a step, which has ``kept`` something of its batch."""
+        self.state.method.update(kept, progress)
         self.state.meter.advance(self.state.step)
         self.state.step += 1
 

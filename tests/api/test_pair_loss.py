@@ -377,6 +377,11 @@ CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"negatives": "memory_bank", "instances": 9}, {}, "ids=null: set ids to the numbers of the images, from 0 to"),
     ({"loss": "sogclr", "instances": 9}, {}, "ids=null: set ids to the numbers of the images, from 0 to"),
     ({"temperature": "cosine"}, {}, "progress=null: set progress to the share of the training that is done"),
+    (
+        {"negatives": "random_k", "k": 2, "final": 4, "schedule": "linear"},
+        {},
+        "progress=null: set progress to the share of the training that is done, from 0 to 1: RandomK depends on it",
+    ),
     ({"temperature": "cosine"}, {"progress": 1.5}, "progress=1.5: set progress to a number from 0 to 1"),
     ({}, {"z2": None}, "z2=null: set z2 to the other view of the images, or give both views as a list"),
     ({}, {"z1": [[1.0]], "z2": [[2.0]]}, "views=[[list],[list]]: set views to two or more torch tensors"),

@@ -1,6 +1,7 @@
 """``ssl-bench conformance``: its formulas, right losses, planted faults, and what it refuses."""
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ssl_bench.commands.conformance import main
 from tests.check import planted
 
 MODULE = "tests.check.planted"
+README = Path(__file__).parents[2] / "ssl_bench/check/README.md"
 
 
 def verdicts(names: list[str]) -> dict[str, conformance.Verdict]:
@@ -36,6 +38,12 @@ def test_a_few_right_losses_and_faults() -> None:
     assert found["nt_xent__overflow"].cells["tau"] == "0.01: not finite"
 
 
+def test_the_readme_names_all_faults() -> None:
+    text = README.read_text()
+    assert all(f"| `{kind}` | {', '.join(faults)} |\n" in text for kind, faults in planted.FAULTS.items())
+    assert f"all of these {len(planted.PLANTED)} planted faults" in text
+
+
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 def test_all_faults_are_found_and_no_right_loss_is() -> None:
@@ -45,6 +53,30 @@ def test_all_faults_are_found_and_no_right_loss_is() -> None:
     assert len(planted.RIGHT) >= 10 and len(planted.PLANTED) >= 60
     assert [name for name in planted.RIGHT if found[name].wrong] == []
     assert [name for name in planted.PLANTED if not found[name].wrong] == []
+
+
+VALUE = {"2 ranks": "value x2", "4 ranks": "value x4"}  # of a sum over the ranks
+
+
+@pytest.mark.parametrize(
+    ("adapter", "package", "formula", "cells"),
+    [
+        ("lightly", "lightly", "nt_xent", {}),
+        ("metric_learning", "pytorch_metric_learning", "nt_xent", VALUE),
+        ("open_clip", "open_clip", "clip", {}),
+    ],
+)
+def test_the_adapters_of_the_readme_work(adapter: str, package: str, formula: str, cells: dict[str, str]) -> None:
+    pytest.importorskip(package)
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    lengths = [len(each.strip().splitlines()) for each in re.split(r"^(?=def )", code, flags=re.MULTILINE) if each]
+    assert len(lengths) == 3 and max(lengths) <= 20
+    Path("adapters.py").write_text(code)
+    subject = Subject("adapters.py:" + adapter, formula)
+    (found,) = conformance.measured([subject])
+    verdict = conformance.judge(subject, found)
+    assert verdict.wrong.keys() == cells.keys()
+    assert {column: verdict.cells[column] for column in cells} == cells
 
 
 # The options of conf/loss that a formula is of, where its name differs; conf has other defaults of a few options.
@@ -101,8 +133,8 @@ def test_a_formula_has_options() -> None:
 REFUSED = {
     "mine.py:NT --as nt-xent": "no such formula (did you mean nt_xent?); they are nt_xent, clip, ",
     "mine.py:NT --as dcl alpha=3": "alpha=3: --as dcl has no such option: its options are views",
-    "mine.py:NT --as eqco alpha=x": "alpha=x: set alpha to a finite number",
-    "mine.py:NT --as eqco views=all": "views=all: set views to both or cross or own",
+    "mine.py:NT --as eqco alpha=x": "alpha=x: set alpha to a number",
+    "mine.py:NT --as eqco views=all": "views=all: set views to one of both, cross, own",
     "mine.py:absent --as dcl": "mine.py has no class or function absent",
     "mine.py:Without --as dcl": "--as dcl needs an argument tau or temperature of Without",
     "other.py:NT --as dcl": "other.py cannot be imported (FileNotFoundError",

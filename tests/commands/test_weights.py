@@ -253,10 +253,12 @@ def test_a_network_is_a_row_that_is_found_again_and_evaluated_further(
     assert main(["--weights", "b.pth", *small, "batch_size=b32", "optimizer.lr=3"]) == 0
     assert f"already done: {run}" in capfd.readouterr().out
     Path("b.pth").unlink()
-    assert main([str(run), "evaluate=[linear]", "evaluate.linear.epochs=2", "evaluate.labels=[0.1,1.0]"]) == 0
+    words = ["evaluate=[linear]", "evaluate.linear.epochs=2", "evaluate.labels=[0.1,1.0]"]
+    assert main(["--where", "state=evaluated", *words]) == 0
     table = ssl_bench.runs()
     (row,) = [dict(zip(table.columns, each, strict=True)) for each in table.itertuples(index=False)]
     assert row["state"] == "evaluated" and {"knn/top1", "linear/top1", "linear/labels0.1/top1"} <= row.keys()
+    assert row["backbone.width"] == 4 and not {"optimizer.lr", "loss", "batch_size"} & row.keys()
     images = torch.rand(2, 1, 20, 20)
     with torch.no_grad():
         assert torch.equal(ssl_bench.load(run)(images), network.eval()(images))

@@ -90,6 +90,8 @@ def test_a_number_counts_by_its_value(key: str, texts: tuple[str, ...]) -> None:
         (["optimizer=adam", "temperature=linear"], False),
         (["optimizer=adam", "temperature=cosine"], False),
         (["optimizer=adam", "framework=byol"], False),
+        (["optimizer=adam", "negatives=random_k"], True),
+        (["optimizer=adam", "negatives=random_k", "negatives.final=9", "negatives.schedule=linear"], False),
         (["optimizer=adam", "max_steps=9"], False),
     ],
 )
@@ -102,6 +104,14 @@ def test_a_run_of_an_earlier_version_is_the_same_training(version: str) -> None:
     former = yaml.safe_load((Path(__file__).parent / "released" / f"{version}.yaml").read_text())
     now = load(["head.out=16", "optimizer=sgd", "optimizer.lr=0.3", "epochs=2", "max_steps=3", *FORMER[version]])
     assert run_id(upgraded(former)) == run_id(now)
+
+
+@pytest.mark.parametrize("negatives", ["random_k", "queue"])
+def test_negatives_without_a_schedule_have_the_identity_from_before_schedules(negatives: str) -> None:
+    config = load(["framework=moco_v2", f"negatives={negatives}", "negatives.k=9"])
+    former = {k: v for k, v in config["negatives"].items() if k not in ("final", "schedule", "milestones")}
+    assert len(former) == len(config["negatives"]) - 3
+    assert run_id(config | {"negatives": former}) == run_id(config)
 
 
 def test_an_evaluation_is_its_class_and_its_settings() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as F
 
 from ssl_bench.commands.prepare import main as prepare
@@ -20,6 +20,7 @@ from ssl_bench.data.folder import Folder, FolderDataset
 from ssl_bench.data.packed import Packed, encode
 from ssl_bench.data.shrink import box
 from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.precision import Precision
 from ssl_bench.training.parts import Parts
 from tests.composed import load
 
@@ -163,10 +164,6 @@ def test_a_folder_that_is_not_imagenet_is_refused(tmp_path: Path, spoil: str, se
         ("dataset.classes=/none", "dataset.classes: /none cannot be read"),
         ("dataset.classes=imagenet100.txt", "train lacks classes of"),
         ("dataset.packed=true", "packed/all_256/val.npz is missing; make it with the same arguments"),
-        (
-            "evaluate.baselines=[raw]",
-            "evaluate.baselines=[raw]: set evaluate.baselines to [init]: images of many sizes",
-        ),
     ],
 )
 def test_invalid_arguments_are_refused(tmp_path: Path, override: str, sentence: str) -> None:
@@ -174,6 +171,26 @@ def test_invalid_arguments_are_refused(tmp_path: Path, override: str, sentence: 
     arguments = ["dataset=imagenet", f"paths.data={tmp_path}", "dataset.num_classes=3", "batch_size.size=4"]
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         Parts(load([*arguments, override])).validate(1)
+
+
+def test_raw_pixels_of_photos_are_those_of_their_centres(tmp_path: Path) -> None:
+    imagenet(tmp_path, 2, 1)
+    words = ["dataset=imagenet", f"paths.data={tmp_path}", "dataset.num_classes=3", "dataset.resize=24"]
+    parts = Parts(load([*words, "dataset.size=16", "evaluate.baselines=[raw]"]))
+
+    class Pixels(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"backbone": x.flatten(1)}
+
+    targets = parts.targets({"": Pixels(), "_raw": None}, torch.device("cpu"), Precision.of("fp32", False))
+    normalised, raw = (target.features("train")["backbone"].view(6, 3, -1) for _, target in targets)
+    mean, std = (torch.tensor(parts.config["dataset"][name])[:, None] for name in ("mean", "std"))
+    torch.testing.assert_close(raw, normalised * std + mean, rtol=0, atol=1e-6)
+    assert 0 <= raw.min() < 0.2 and 0.8 < raw.max() <= 1
+    large = Parts(load([*words[:3], "dataset.size=200000", "dataset.resize=200000", "evaluate.baselines=[raw]"]))
+    sentence = r"baselines=\[raw\]: set .* to \[init\]: the pixels of 6 images of 200000 x 200000 take 2,880 GB"
+    with pytest.raises(ConfigError, match=sentence):
+        large._check_pixels()
 
 
 # Damaged images

@@ -127,10 +127,9 @@ REFUSED = {
     "train --cfg job --package nowhere": "--package=nowhere: there is no such key",
     # experiments
     "train experiment=nope": "experiment=nope: no such option; set experiment to one of dcl/fig1",
-    "train experiment=dcl": "experiment=dcl: no such option; set experiment to one of dcl/table1_imagenet100",
-    "train experiment=dcl/tabel4": "experiment=dcl/tabel4: no such option did you mean dcl/table4",
-    "train experiment=dcl/table1": "dcl/table1 is several grids: one of dcl/table1_ ssl-bench reproduce dcl/table1",
-    "train experiment=dcl/table2": "dcl/table2 has no grid of its own: train it by ssl-bench reproduce dcl/table2",
+    "train experiment=dcl": "experiment=dcl: no such option; set experiment to one of dcl/fig1",
+    "train experiment=macl/tabel4": "experiment=macl/tabel4: no such option did you mean macl/table4",
+    "train experiment=dcl/table2": "dcl/table2 is no grid of its own: train it by ssl-bench reproduce dcl/table2",
     "train -m experiment=dcl/fig3a,dcl/fig3b": "each experiment has a grid of its own: start one at a time",
     "train experiment=[dcl/fig3a]": "each experiment has a grid of its own",
     # the others
@@ -253,6 +252,7 @@ CANDIDATES = {
     "ssl-bench reproduce eqco/b": ["eqco/bound"],
     "ssl-bench status --w": ["--watch", "--where"],
     "ssl-bench export out --format t": ["timm", "torchvision"],
+    "ssl-bench train framework=f": [],  # frozen trains nothing
 }
 
 

@@ -1,16 +1,23 @@
-"""The plugin in conf/README.md: a loss in a package of one's own, which runs only where the user allows it."""
+"""The plugins in conf/README.md: parts in a package of one's own, which run only where the user allows it."""
 
+import itertools
 import json
+import math
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 import ssl_bench
+from ssl_bench.commands import status
 from ssl_bench.config import plugins
+from ssl_bench.errors import InvalidValue
+from ssl_bench.objective.contrast import Contrast, Embedded
 from tests.conftest import only_run
 from tests.door.door import refuses
 
@@ -20,17 +27,28 @@ COMMAND = "train loss=scaled 'plugins=[my_losses]' --config-dir my_losses/conf"
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The files of the example."""
+    """The files of the first example."""
+    assert not README.exists() or f"SSL_BENCH_PLUGINS=my_losses ssl-bench {COMMAND}" in README.read_text()
+    yield from written("my_losses", monkeypatch)
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The files of the second example, a plugin that is allowed."""
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "my_parts")
+    yield from written("my_parts", monkeypatch)
+
+
+def written(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     if not README.exists():
         pytest.skip("the example stands in the README, which an installed package does not have")
-    assert f"SSL_BENCH_PLUGINS=my_losses ssl-bench {COMMAND}" in README.read_text()
-    for name, text in re.findall(r"```(?:python|yaml)\n# (my_losses/\S+)\n(.*?)```", README.read_text(), re.DOTALL):
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text(text)
+    for path, text in re.findall(rf"```(?:python|yaml)\n# ({name}/\S+)\n(.*?)```", README.read_text(), re.DOTALL):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
     monkeypatch.syspath_prepend(Path.cwd())
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # or an import would write a file, which a refusal must not
-    yield Path("my_losses")
-    for module in [name for name in sys.modules if name.partition(".")[0] == "my_losses"]:
+    yield Path(name)
+    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
         del sys.modules[module]
 
 
@@ -144,3 +162,112 @@ def test_an_installed_package_is_allowed_by_its_entry_point(monkeypatch: pytest.
         monkeypatch.undo()
         plugins._installed.cache_clear()
         sys.modules.pop("my_losses", None)
+
+
+EVALUATOR = """
+from ssl_bench.evaluate.metric import Metric
+from ssl_bench.evaluate.target import Evaluator
+
+__version__ = "1"
+
+
+class Spread(Evaluator):
+    metrics = {"spread": Metric("number", "low", "features")}
+
+    def run(self, target):
+        yield "spread", float(target.features("test")["backbone"].std())
+"""
+
+
+def test_runs_are_sorted_and_selected_by_the_metric_of_a_plugins_evaluator(
+    train: Callable[..., tuple[int, str]], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("conf/evaluate").mkdir(parents=True)
+    Path("own_evaluator.py").write_text(EVALUATOR)
+    Path("conf/evaluate/spread.yaml").write_text("# @package evaluate.spread\n_target_: own_evaluator.Spread\n")
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("SSL_BENCH_PLUGINS", "own_evaluator")
+    words = ["-m", "max_steps=1", "--config-dir", "conf", "plugins=[own_evaluator]", "evaluate=spread", "seed=0,1,2"]
+    code, printed = train(*words)
+    assert code == 0, printed
+    measured = [json.loads(path.read_text()) for path in Path("outputs").glob("default/*/results.json")]
+    spread = {each["run_id"]: each["metrics"]["spread/spread"] for each in measured}
+    monkeypatch.delenv("SSL_BENCH_PLUGINS")  # its code does not run again: what its numbers mean was recorded
+    sys.modules.pop("own_evaluator")
+
+    def shown(*arguments: str) -> list[str]:
+        capfd.readouterr()
+        assert status.main(["--json", *arguments]) == 0
+        return [each["run_id"] for each in json.loads(capfd.readouterr().out)]
+
+    best = sorted(spread, key=lambda run: spread[run])
+    assert len(best) == 3 and shown("--sort", "spread/spread") == best
+    assert shown("--sort", "-spread/spread") == best[::-1]
+    assert shown("--where", f"spread/spread={spread[best[1]]!r}") == [best[1]] and "own_evaluator" not in sys.modules
+
+
+# ---- a backbone, an augmentation, negatives and an evaluator
+
+PARTS = "train backbone=patches augment=hole negatives=hardest evaluate=norms "
+PARTS += "'plugins=[my_parts]' --config-dir my_parts/conf"
+SMALL_PARTS = ["head.out=8", "max_steps=2", "batch_size=b32", "log_every=1", "tracking=off", "evaluate.baselines=[]"]
+
+
+@pytest.mark.usefixtures("parts")
+def test_the_parts_of_a_plugin_train_together(train: Callable[..., tuple[int, str]]) -> None:
+    assert f"SSL_BENCH_PLUGINS=my_parts ssl-bench {PARTS}" in " ".join(README.read_text().split())
+    code, printed = train(*shlex.split(PARTS)[1:], *SMALL_PARTS, small=False)
+    assert code == 0, printed
+    results = json.loads((only_run() / "results.json").read_text())
+    assert results["metrics"]["norms/length"] > 0 and results["facts"]["negatives_per_anchor"] == 16
+    assert results["facts"]["parameters"] == (16 * 32 + 32) + (32 * 32 + 32) + 1360  # the head
+    assert len(losses(only_run())) == 2
+
+
+@pytest.mark.usefixtures("parts")
+def test_the_parts_of_a_plugin_do_what_they_say() -> None:
+    import my_parts  # type: ignore[import-not-found]  # written by the fixture
+
+    assert my_parts.Patches(3, 5)(torch.rand(2, 3, 9, 9)).shape == (2, 5)
+    hole = my_parts.Hole(3, size=8, flip=0.0)
+    uniform = hole.uniform(20, torch.Generator().manual_seed(0))
+    images = torch.full((20, 1, 10, 10), 255, dtype=torch.uint8)
+    parameters = hole.parameters(uniform, 10, 10)
+    x = hole.apply(images, parameters)
+    for image, (row, column) in zip(x, parameters.place.tolist(), strict=True):
+        assert int((image == 0).sum()) == 9 and not image[0, row : row + 3, column : column + 3].any()
+    assert torch.equal(hole.apply(images[4:9], parameters[4:9]), x[4:9])
+    z = torch.nn.functional.normalize(torch.randn(2, 6, 4, dtype=torch.float64), dim=-1)
+    e, negatives = Embedded(z, z.flip(0), z, torch.arange(6)), my_parts.Hardest(3)
+    contrast = negatives.select(Contrast.of(e, negatives.bank(e)), 0.0)
+    for v, b in itertools.product(range(2), range(6)):
+        cosines = sorted(float(z[v, b] @ z[w, c]) for w, c in itertools.product(range(2), range(6)) if c != b)
+        assert float(contrast.lse(torch.tensor(1.0))[v, b].exp()) == pytest.approx(sum(map(math.exp, cosines[-3:])))
+    with pytest.raises(InvalidValue, match=r"^k=11: set k to a number from 1 to 10, the candidates of an anchor$"):
+        my_parts.Hardest(11).count(6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("class Patches(Backbone)", "class Patches(nn.Module)", "backbone._target_=my_parts.Patches is no Backbone: "
+         "set it to a subclass of ssl_bench.networks.backbones.Backbone, which must have forward, num_features"),
+        ("def forward", "def backward", "backbone._target_=my_parts.Patches has no forward: it is a subclass of "
+         "ssl_bench.networks.backbones.Backbone, which must have forward, num_features"),
+        ("self.num_features =", "self.width =", "a network whose num_features is the width of its output"),
+        ("class Hole(Views)", "class Hole(nn.Module)", "augment._target_=my_parts.Hole is no Views: set it to a "
+         "subclass of ssl_bench.data.views.Views"),
+        ("class Hardest(InBatch)", "class Hardest(nn.Module)", "negatives._target_=my_parts.Hardest is no Negatives: "
+         "set it to a subclass of ssl_bench.objective.negatives.Negatives, which must have bank, count"),
+        ("def run", "def evaluate", "evaluate.norms._target_=my_parts.Norms has no run: it is a subclass of "
+         "ssl_bench.evaluate.target.Evaluator, which must have run"),
+    ],
+)  # fmt: skip
+def test_a_part_that_lacks_something_is_refused_with_its_base_class(
+    parts: Path, capfd: pytest.CaptureFixture[str], old: str, new: str, says: str
+) -> None:
+    text = (parts / "__init__.py").read_text()
+    assert old in text
+    (parts / "__init__.py").write_text(text.replace(old, new))
+    refuses(PARTS, says, capfd)

@@ -1,13 +1,18 @@
 """The protocols of other libraries give the numbers of their own code on the same features; few labels, shares."""
 
-import math
+import inspect
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from lightly.utils.benchmarking import KNNClassifier, LinearClassifier, knn_predict
+from lightly.utils.benchmarking import LinearClassifier, knn_predict
+from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
+from torch.optim import SGD
+from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 
 from ssl_bench.config import schema
 from ssl_bench.config.build import build
@@ -16,7 +21,6 @@ from ssl_bench.data.arrays import stratified
 from ssl_bench.data.share import Share
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.accuracy import Accuracy
-from ssl_bench.evaluate.knn_euclidean import rank_by_distance
 from ssl_bench.evaluate.target import Evaluator, SplitName, Target
 from ssl_bench.precision import Precision
 from ssl_bench.training.parts import Parts
@@ -64,54 +68,86 @@ def test_knn_is_that_of_the_library(name: str, k: int, temperature: float) -> No
     assert isinstance(top1, Accuracy) and torch.equal(top1.right, library_knn(k, temperature))
 
 
+@pytest.mark.parametrize("name", ["lightly", "moco", "dino", "solo"])
+def test_knn_is_that_of_scikit_learn_with_the_votes_of_the_library(name: str) -> None:
+    """In double precision; DINO, MoCo and solo-learn are no packages that one can install."""
+    node = CONFIG[f"knn_{name}"]
+    k, tau, epsilon = node["k"], node.get("temperature", 1.0), node.get("epsilon")
+    cosine: dict[str, Any] = {"metric": "cosine", "weights": lambda d: np.exp((1 - d) / tau)}
+    euclidean: dict[str, Any] = {"weights": lambda d: 1 / (d + epsilon)}
+    for each in k if isinstance(k, list) else [k]:
+        nearest = KNeighborsClassifier(each, algorithm="brute", **(euclidean if name == "solo" else cosine))
+        nearest.fit(FEATURES.double().numpy(), LABELS.numpy())
+        hits = nearest.predict(QUERIES.double().numpy()) == QUERY_LABELS.numpy()
+        metric = "top1" if not isinstance(k, list) or each == k[0] else f"k{each}_t{tau}_top1"
+        assert measured(f"knn_{name}")[metric] == hits.mean()
+
+
 def test_the_settings_are_lightlys_defaults() -> None:
-    classifier = KNNClassifier(None, CLASSES, 200, 0.1, 0, 1, topk=(1,))
-    classifier.append_train_features(normalize(FEATURES, dim=1), LABELS)
-    assert classifier.normalize
-    assert (
-        LinearClassifier(nn.Identity(), 256, feature_dim=WIDTH, num_classes=CLASSES).lr
-        == CONFIG["linear_lightly"]["lr"]
-    )
+    known = inspect.signature(knn_predict).parameters
+    assert known["knn_k"].default == CONFIG["knn_lightly"]["k"]
+    assert known["knn_t"].default == CONFIG["knn_lightly"]["temperature"]
+    assert inspect.signature(LinearClassifier).parameters["lr"].default == CONFIG["linear_lightly"]["lr"]
 
 
-def test_the_euclidean_votes_are_their_formula() -> None:
-    ranking = rank_by_distance(QUERIES[:50], FEATURES, LABELS, 20, 1e-5, CLASSES)
-    for query, ranked in zip(QUERIES[:50].double(), ranking, strict=True):
-        distances = [math.dist(query.tolist(), each) for each in FEATURES.tolist()]
-        nearest = sorted(range(len(distances)), key=distances.__getitem__)[:20]
-        votes = [sum(1 / (distances[i] + 1e-5) for i in nearest if LABELS[i] == c) for c in range(CLASSES)]
-        assert ranked.tolist() == sorted(range(CLASSES), key=lambda c: -votes[c])
-    assert measured("knn_solo")["top1"] == pytest.approx(0.8, abs=0.15)
+Steps = tuple[SGD, Callable[[int], None], Callable[[], None]]  # before each epoch, and after each step
 
 
-def library_linear() -> float:
-    """lightly's own classifier and optimiser on the features, in a plain loop."""
-    torch.manual_seed(1)
+def of_lightly(layer: nn.Linear, steps: int) -> Steps:
+    """Its own classifier with its own optimiser and schedule."""
     module = LinearClassifier(nn.Identity(), 256, feature_dim=WIDTH, num_classes=CLASSES)
-
-    class Trainer:
-        world_size, estimated_stepping_batches = 1, 90 * (len(LABELS) // 256)
-
-    module.__class__ = type("Attached", (LinearClassifier,), {"trainer": Trainer()})
+    trainer = type("Trainer", (), {"world_size": 1, "estimated_stepping_batches": 90 * steps})()
+    module.__class__ = type("Attached", (LinearClassifier,), {"trainer": trainer})
+    module.classification_head = layer
     (optimizer,), (scheduler,) = module.configure_optimizers()
-    for _ in range(90):
-        for batch in torch.randperm(len(LABELS))[: len(LABELS) // 256 * 256].split(256):
+    return optimizer, lambda epoch: None, scheduler["scheduler"].step
+
+
+def of_solo(layer: nn.Linear, steps: int) -> Steps:
+    optimizer = SGD(layer.parameters(), 1.0, momentum=0.9)
+    scheduler = MultiStepLR(optimizer, [60, 80])
+    return optimizer, lambda epoch: scheduler.step() if epoch else None, lambda: None
+
+
+def of_dino(layer: nn.Linear, steps: int) -> Steps:
+    optimizer = SGD(layer.parameters(), 0.001 * 128 / 256, momentum=0.9)
+    scheduler = CosineAnnealingLR(optimizer, 100, eta_min=0)
+    return optimizer, lambda epoch: scheduler.step() if epoch else None, lambda: None
+
+
+def of_moco(layer: nn.Linear, steps: int) -> Steps:
+    optimizer = SGD(layer.parameters(), 30.0, momentum=0.9)
+
+    def adjust(epoch: int) -> None:
+        optimizer.param_groups[0]["lr"] = 30.0 * 0.1 ** ((epoch >= 60) + (epoch >= 80))
+
+    return optimizer, adjust, lambda: None
+
+
+LOOPS = {"lightly": of_lightly, "solo": of_solo, "dino": of_dino, "moco_features": of_moco}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_linear_classifier_is_that_of_the_library(name: str) -> None:
+    """Bit by bit: its optimiser and schedule in a plain loop, from the same weights and with the same batches."""
+    evaluator: Any = build(CONFIG[f"linear_{name}"], f"evaluate.linear_{name}")
+    ours = evaluator.fit(FEATURES, LABELS, CLASSES, torch.Generator().manual_seed(5))
+    layer, size, generator = nn.Linear(WIDTH, CLASSES), 128 if name == "dino" else 256, torch.Generator().manual_seed(5)
+    for parameter in layer.parameters():
+        nn.init.uniform_(parameter, -(WIDTH**-0.5), WIDTH**-0.5, generator=generator)  # as nn.Linear does
+    if name in ("dino", "moco_features"):
+        nn.init.normal_(layer.weight, std=0.01, generator=generator), nn.init.zeros_(layer.bias)
+    whole = name in ("lightly", "solo")
+    optimizer, before_epoch, after_step = LOOPS[name](layer, len(LABELS) // size)
+    for epoch in range(90 if name == "lightly" else 100):
+        before_epoch(epoch)
+        order = torch.randperm(len(LABELS), generator=generator)
+        for batch in order[: len(LABELS) // size * size if whole else None].split(size):
             optimizer.zero_grad()
-            cross_entropy(module(FEATURES[batch]), LABELS[batch]).backward()
+            cross_entropy(layer(FEATURES[batch]), LABELS[batch]).backward()
             optimizer.step()
-            scheduler["scheduler"].step()
-    return (module(QUERIES).argmax(1) == QUERY_LABELS).double().mean().item()
-
-
-def test_a_linear_classifier_is_that_of_lightly_within_a_standard_error() -> None:
-    ours, theirs = measured("linear_lightly")["top1"], library_linear()
-    assert abs(ours - theirs) <= (theirs * (1 - theirs) / len(QUERY_LABELS)) ** 0.5
-
-
-@pytest.mark.parametrize("name", ["linear_solo", "linear_dino", "linear_moco_features"])
-def test_a_linear_classifier_separates_the_classes(name: str) -> None:
-    best = (torch.cdist(QUERIES, CENTRES).argmin(1) == QUERY_LABELS).double().mean().item()  # Bayes
-    assert best - 0.12 < measured(name)["top1"] <= best + 0.04
+            after_step()
+    assert torch.equal(ours.weight, layer.weight) and torch.equal(ours.bias, layer.bias)
 
 
 def test_a_share_is_drawn_from_each_class() -> None:

@@ -74,7 +74,7 @@ def test_a_dry_run_lists_the_runs_that_are_not_done_and_writes_nothing(train: Tr
     assert train("max_steps=1", "seed=1")[0] == 0
     before = set(Path("outputs").rglob("*"))
     code, printed = train("-m", "max_steps=1", "seed=0,1", "dataset.train_images=1347", "--dry-run")
-    assert code == 0 and {*Path("outputs").rglob("*")} - before == {Path("outputs/.identities.json")}
+    assert code == 0 and {*Path("outputs").rglob("*")} == before
     *_, common, head, run, total = printed.splitlines()
     folder = run_dir(compose.load([*SMALL, "max_steps=1", "seed=0"]))
     assert common == f"all of them: {' '.join([*SMALL, 'max_steps=1', 'dataset.train_images=1347'])}"
@@ -89,23 +89,6 @@ def test_another_sweeper_is_refused(train: Train, tmp_path: Path) -> None:
     code, printed = train("-m", "--config-dir", str(tmp_path / "mine"), "hydra/sweeper=other", "max_steps=1")
     assert code == 2
     assert "hydra/sweeper=other: set hydra/sweeper to basic, halving or optuna, or search with a W&B sweep" in printed
-
-
-@pytest.mark.slow
-def test_a_grid_ends_with_a_table_of_means_over_the_seeds(train: Train) -> None:
-    code, printed = train(
-        "-m", "max_steps=1", "temperature.tau=0.1,0.2", "seed=0,1", "evaluate=knn", "evaluate.baselines=[init]"
-    )
-    rows = [
-        [part.strip() for part in line.split("│")[1:-1]] for line in printed.splitlines() if "│ temperature" in line
-    ]
-    assert code == 0 and sorted(row[:2] for row in rows) == [["temperature.tau=0.1", "2"], ["temperature.tau=0.2", "2"]]
-    for row in rows:
-        tau = float(row[0].split("=")[1])
-        runs = [run for run in results().values() if run["config"]["temperature"]["tau"] == tau]
-        for name, text in zip(("knn/top1", "knn_init/top1"), row[2:], strict=True):
-            a, b = (100 * run["metrics"][name] for run in runs)
-            assert text == f"{(a + b) / 2:.1f} ± {abs(a - b) / 2**0.5:.1f}%"
 
 
 @pytest.mark.skipif(available_cores() < 2, reason="one core cannot be shared")

@@ -90,7 +90,7 @@ def trained(method: Any, steps: int = 6) -> dict[str, Tensor]:
         loss.backward()
         losses.append(loss.detach())
         optimizer.step()
-        method.after_step(0.0, kept)
+        method.update(kept, 0.0)
     method.collect()
     state = {name: value for name, value in method.state_dict().items() if isinstance(value, Tensor)}
     return state | {"losses": torch.stack(losses)}
@@ -145,7 +145,7 @@ def test_nce_separates_the_image_from_noise_with_the_z_of_the_first_batch(make: 
             expected -= math.log(positive / z / (positive / z + m / INSTANCES))
             expected -= sum(math.log(m / INSTANCES / (p / z + m / INSTANCES)) for p in noise)
         assert float(loss) == pytest.approx(expected / len(f), rel=1e-12)
-        method.after_step(0.0, kept)
+        method.update(kept, 0.0)
     assert math.exp(float(method.log_z)) == pytest.approx(z, rel=1e-12)
 
 
@@ -208,7 +208,7 @@ def test_the_key_of_moco_is_that_of_the_third_view_and_enters_the_queue_once() -
     loss, _, kept = method(batch, 0.0)
     loss.backward()
     assert all(p.grad is None for p in target.parameters())
-    method.after_step(0.0, kept)
+    method.update(kept, 0.0)
     torch.testing.assert_close(method.get_submodule("queue").keys[:IMAGES], expected)
     assert int(method.get_submodule("queue").place) == IMAGES
 
@@ -221,7 +221,7 @@ def test_no_gradient_reaches_the_memory_and_both_views_enter_it() -> None:
     loss.backward()
     memory = method.get_submodule("encoder.memory")
     assert not memory.vectors.requires_grad and torch.equal(memory.vectors, expected.vectors)
-    method.after_step(0.0, kept)
+    method.update(kept, 0.0)
     expected.update(batch.ids, f)
     torch.testing.assert_close(memory.vectors, expected.vectors)
 
@@ -263,7 +263,7 @@ def test_chunks_give_the_gradient_of_the_batch(name: str) -> None:
         chunks = chunked.backward(method, part, IMAGES, 2, 0.0, True, contextlib.nullcontext, lambda loss: loss)
         average_gradients(method)
         optimizer.step()
-        method.after_step(0.0, chunks.kept)
+        method.update(chunks.kept, 0.0)
     expected = trained(whole, 3)
     for key, value in method.state_dict().items():
         if isinstance(value, Tensor):

@@ -166,7 +166,7 @@ def test_the_momentum_network_moves_towards_the_trained_one(momentum: float) -> 
     _embed(framework, _batch())  # both networks see a batch, so their batch statistics differ
     before, trained = copy.deepcopy(framework.target.state_dict()), framework.encoder.state_dict()
     for progress in (0.2, 0.9):
-        framework.after_step(progress)
+        framework.update(None, progress)
         parameters = dict(framework.target.named_parameters())
         for name, value in framework.target.state_dict().items():
             if name in parameters:
@@ -185,7 +185,7 @@ def test_the_momentum_of_byol_ends_at_one(progress: float, momentum: float | Non
     framework = _moved(_siamese(momentum=0.996, final_momentum=1.0, predictor=7))
     assert framework.target is not None
     k, q = (next(network.parameters()).detach().clone() for network in (framework.target, framework.encoder))
-    framework.after_step(progress)
+    framework.update(None, progress)
     found = next(framework.target.parameters())
     torch.testing.assert_close(found, expected * k + (1 - expected) * q, rtol=1e-14, atol=1e-16)
     assert (progress == 1) == torch.equal(found, k)

@@ -52,7 +52,7 @@ def train(method: Method, steps: list[Batch], state: dict[str, Any] | None = Non
         loss, _, kept = network(batch, 0.0)
         loss.backward()
         optimizer.step()
-        method.after_step(0.0, kept)
+        method.update(kept, 0.0)
     if state is not None:
         state |= optimizer.state_dict()
     return torch.cat([p.detach().flatten() for p in method.parameters()])

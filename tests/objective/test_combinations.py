@@ -180,7 +180,7 @@ def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pyt
                     assert p.grad is not None and p.grad.isfinite().all(), (chosen, name)
             assert any(p.grad.any() for p in method.parameters() if p.grad is not None), chosen
             optimizer.step()
-            method.after_step(step / 3, kept)
+            method.update(kept, step / 3)
     print(framework, dict(counts))
     assert own_objective or counts[None] > sum(counts.values()) / 3
 
@@ -196,6 +196,8 @@ POOLS: list[tuple[str, dict[str, Any]]] = [
     ("random_k", {"k": 3, "views": "cross", "shared": True}),
     ("queue", {"k": 5}),
     ("queue", {"k": 40}),
+    ("random_k", {"k": 2, "final": 11, "schedule": "linear"}),
+    ("queue", {"k": 37, "final": 3, "schedule": "cosine"}),
     ("memory_bank", {"instances": 100}),
     ("memory_bank", {"instances": 100, "k": 7}),
     ("none", {}),
@@ -248,12 +250,12 @@ def trained(method: Contrastive, steps: int = 6) -> Tensor:
     group_statistics(method, 1)
     network = parallel(method, torch.device("cpu"))
     optimizer = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9)
-    for batch in batches(steps):
+    for step, batch in enumerate(batches(steps)):
         optimizer.zero_grad()
-        loss, _, kept = network(batch, 0.0)
+        loss, _, kept = network(batch, step / steps)
         loss.backward()
         optimizer.step()
-        method.after_step(0.0, kept)
+        method.update(kept, step / steps)
     return weights(method)
 
 
@@ -313,7 +315,7 @@ def _chunked(method: Contrastive, chunk: int) -> Tensor:
         )
         average_gradients(method)
         optimizer.step()
-        method.after_step(0.0, chunks.kept)
+        method.update(chunks.kept, 0.0)
     return weights(method)
 
 

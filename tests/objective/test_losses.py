@@ -389,7 +389,7 @@ def test_relic_is_the_printed_equation_with_the_sum_over_v_and_w(k: int, own_vie
     raw = draw(2, 6, 4).requires_grad_()
     z = nn.functional.normalize(raw, dim=-1)
     negatives, e = RandomK(k, "cross", shared=False, seed=1), Embedded(z, z.flip(0), raw, torch.arange(6))
-    contrast = negatives.select(Contrast.of(e, negatives.bank(e)))
+    contrast = negatives.select(Contrast.of(e, negatives.bank(e)), 0.0)
     assert isinstance(contrast.candidates, Picks | Pool)
     if isinstance(contrast.candidates, Picks):  # column j + 6 w of the keys is image j of view w
         drawn = (contrast.candidates.index % 6).tolist()

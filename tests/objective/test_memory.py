@@ -62,7 +62,7 @@ def negatives_of(bank: MemoryBank, ids: Tensor, tiled: bool = False) -> list[lis
     """[V][B] images that an anchor is contrasted with: keys are one-hot, so the cosine of key c with an anchor is c."""
     q = torch.arange(IMAGES, dtype=torch.float64).expand(VIEWS, len(ids), -1)
     e = Embedded(q, q, q, ids)
-    contrast = bank.select(Contrast.of(e, bank.bank(e), tiled))
+    contrast = bank.select(Contrast.of(e, bank.bank(e), tiled), 0.0)
     assert isinstance(contrast.candidates, Keyed)
     cosines, valid = contrast.candidates.cosines(q)
     valid = torch.ones_like(cosines, dtype=torch.bool) if valid is None else valid.expand(cosines.shape)
@@ -124,7 +124,7 @@ def _bank() -> Tensor:
     for step in range(4):
         ids, fresh = batch(step)
         p = fresh[:, local_rows()]
-        negatives.update(Embedded(p, p, p, ids[local_rows()]))
+        negatives.update(Embedded(p, p, p, ids[local_rows()]), 0.0)
     return negatives.memory.vectors
 
 

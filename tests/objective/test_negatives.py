@@ -25,6 +25,7 @@ from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
 from ssl_bench.objective.sampling import StepGenerator, unchosen, without_replacement
+from ssl_bench.objective.schedule import Count, Progress
 from tests.objective.test_losses import draw
 from tests.ranks import on_two_ranks
 
@@ -36,9 +37,11 @@ def numbered(images: int, views: int = 2) -> Embedded:
     return Embedded(q, keys, q, torch.arange(images).flip(0) * 7)
 
 
-def keys_of(negatives: Negatives, e: Embedded, tiled: bool | None = None) -> list[list[list[int]]]:
+def keys_of(
+    negatives: Negatives, e: Embedded, tiled: bool | None = None, progress: Progress = 0.0
+) -> list[list[list[int]]]:
     """[V][B] numbers of the keys that the anchor is contrasted with."""
-    contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled))
+    contrast = negatives.select(Contrast.of(e, negatives.bank(e), tiled), progress)
     assert isinstance(contrast.candidates, Keyed)
     cosines, valid = contrast.candidates.cosines(e.q)
     valid = torch.ones_like(cosines, dtype=torch.bool) if valid is None else valid.expand(cosines.shape)
@@ -88,7 +91,7 @@ def test_an_image_that_appears_twice_is_never_its_own_negative() -> None:
 def test_no_negatives() -> None:
     negatives, e = NoNegatives(), numbered(3)
     assert negatives.bank(e) is None  # type: ignore[func-returns-value]
-    contrast = negatives.select(Contrast.of(e, None))
+    contrast = negatives.select(Contrast.of(e, None), 0.0)
     assert not contrast.has_negatives and contrast.count.tolist() == [[0, 0, 0]] and negatives.count(3) == 0
     with pytest.raises(ValueError, match="set negatives to an option"):
         contrast.lse(torch.tensor(1.0))
@@ -254,7 +257,7 @@ def test_the_queue_holds_the_last_k_keys_first_in_first_out(k: int, views: int, 
         torch.testing.assert_close(bank.keys.norm(dim=1), torch.ones(k, dtype=torch.float64))
         # The oldest key is in the place of the next one.
         assert torch.equal(bank.keys.roll(-int(queue.place), 0), torch.stack(list(expected)))
-        queue.update(e)
+        queue.update(e, 0.0)
         expected.extend(e.p.detach().flatten(0, 1))
     assert queue.count(images) == k and not queue.keys.requires_grad
 
@@ -271,12 +274,120 @@ def test_a_queue_and_a_memory_start_with_random_unit_vectors(start: Callable[[in
 def test_a_queue_smaller_than_a_batch_is_k_different_keys_of_the_batch_before(k: int, views: int, images: int) -> None:
     queue, chosen = Queue(k, 4, 0).double(), set()
     for e in batches(20, views, images):
-        queue.update(e)
+        queue.update(e, 0.0)
         same = (queue.keys[:, None] == e.p.flatten(0, 1)).all(-1)  # [k, V images]
         assert same.sum(1).tolist() == [1] * k and int(same.any(0).sum()) == k
         chosen.add(tuple(same.int().argmax(1).sort().values.tolist()))
         queue.draws.step += 1
     assert len(chosen) > 2  # they differ between steps
+
+
+# ---- a number that follows the progress of the training
+
+
+def test_k_follows_its_schedule() -> None:
+    """Closed forms, at numbers and at tensors, which the host does not read."""
+    places = [step / 60 for step in range(61)]
+    expected: dict[Any, Callable[[float], float]] = {
+        ("constant", ()): lambda p: 4,
+        ("linear", ()): lambda p: 4 + 96 * p,
+        ("cosine", ()): lambda p: 52 - 48 * math.cos(math.pi * p),
+        ("step", (0.5,)): lambda p: 100 if p >= 0.5 else 4,
+        ("step", (0.25, 0.5, 0.75)): lambda p: 4 + 32 * min(3, int(4 * p)),
+    }
+    for (schedule, milestones), k in expected.items():
+        rising = Count(4, None if schedule == "constant" else 100, schedule, milestones)
+        assert [rising(p) for p in places] == [round(k(p)) for p in places]
+        on_device = [rising(torch.tensor(p, dtype=torch.float64)) for p in places]
+        assert [int(found) for found in on_device] == [round(k(p)) for p in places]
+        if schedule != "constant":
+            assert all(isinstance(found, Tensor) for found in on_device) and rising.most == 100 and rising.varies
+            falling = Count(100, 4, schedule, milestones)
+            assert [falling(p) for p in places] == [104 - round(k(p)) for p in places] and falling.most == 100
+    assert not Count(4, None, "constant", ()).varies
+
+
+@pytest.mark.parametrize(("views", "pool"), [("all", 10), ("cross", 5), ("own", 5)])
+def test_a_growing_k_draws_more_of_the_same_order(views: Any, pool: int) -> None:
+    negatives, e, before = RandomK(1, views, False, 3, pool, "linear"), numbered(6), None
+    for k in range(1, pool + 1):
+        progress = (k - 1) / (pool - 1)
+        found = keys_of(negatives, e, progress=progress)
+        assert found == keys_of(negatives, e, progress=torch.tensor(progress, dtype=torch.float64))
+        assert negatives.count(6, progress) == k
+        for v, b in itertools.product(range(2), range(6)):
+            keys = found[v][b]
+            assert len(set(keys)) == k and all(key % 6 != b for key in keys)
+            assert views == "all" or all((key // 6 == v) == (views == "cross") for key in keys)
+            assert before is None or {*before[v][b]} < {*keys}
+        before = found
+
+
+@pytest.mark.parametrize("views", ["all", "cross"])
+def test_a_growing_k_is_uniform(views: Any) -> None:
+    images, subsets = 5, []
+    negatives = RandomK(1, views, False, 0, 3, "linear")
+    for step in range(150):
+        negatives.draws.step = step
+        for v, view in enumerate(keys_of(negatives, numbered(images), progress=0.5)):
+            for b, keys in enumerate(view):
+                allowed = [k for k in range(2 * images) if k % images != b and (views == "all" or k // images == v)]
+                subsets.append(tuple(map(allowed.index, keys)))
+    assert_uniform(subsets, len(allowed), 2)
+
+
+@pytest.mark.parametrize("most", [5, 24, 30])  # less than a batch, several, and not a multiple
+@pytest.mark.parametrize("grows", [True, False])
+def test_the_last_k_keys_of_a_scheduled_queue_count(most: int, grows: bool) -> None:
+    """Keys of a batch are in a random order among themselves, so that fewer than a batch are a random choice."""
+    steps, images = 9, 4
+    queue = Queue(*((2, 4, 0, most) if grows else (most, 4, 0, 2)), "linear").double()
+    order = [*queue.keys.clone()]  # the key that came last is the last one
+    for step, e in enumerate(batches(steps, 2, images)):
+        k = round(2 + (most - 2) * (step if grows else steps - 1 - step) / (steps - 1))
+        progress = step / (steps - 1)
+        for at in (progress, torch.tensor(progress, dtype=torch.float64)):
+            contrast = queue.select(Contrast.of(e, queue.bank(e)), at)
+            _, valid = contrast.candidates.cosines(e.q)  # type: ignore[union-attr]
+            assert (
+                valid.sum(-1).unique().tolist()
+                == contrast.count.unique().tolist()
+                == [k]
+                == [queue.count(images, progress)]
+            )
+            lse = torch.stack([(e.q @ key).exp() for key in order[-k:]]).sum(0).log()
+            torch.testing.assert_close(contrast.lse(torch.tensor(1.0)), lse, rtol=1e-12, atol=1e-12)
+        queue.update(e, progress)
+        queue.draws.step += 1
+        came = queue.keys.roll(-int(queue.place), 0)[-min(most, 2 * images) :]
+        assert (came[:, None] == e.p.flatten(0, 1)).all(-1).sum(1).tolist() == [1] * len(came)
+        order = [*order, *came][-most:]
+        assert most <= 2 * images or torch.equal(torch.stack(order), queue.keys.roll(-int(queue.place), 0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ((4, 9, "constant", ()), "final=9: set final to null, or schedule to linear, cosine or step"),
+        ((4, None, "linear", ()), "final=null: set final to the number at the end, 1 or more, for schedule=linear"),
+        ((4, 0, "cosine", ()), "final=0: set final to the number at the end, 1 or more, for schedule=cosine"),
+        ((4, 9, "step", ()), "milestones=[]: set milestones to numbers in (0, 1], fractions of the training"),
+        ((4, 9, "linear", (0.5,)), "milestones=[0.5]: set milestones to [], or schedule to step"),
+        ((0, 9, "linear", ()), "k=0: set k to 1 or more"),
+    ],
+)
+def test_a_schedule_that_is_incomplete_is_refused(settings: Any, sentence: str) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        Count(*settings)
+    assert str(refused.value) == sentence
+
+
+def test_a_schedule_must_fit_the_batch_at_both_ends_and_draw_for_each_anchor() -> None:
+    for k, final, name in ((15, 3, "k"), (3, 15, "final")):
+        with pytest.raises(InvalidValue, match=f"^{name}=15: set {name} to 14 or less"):
+            RandomK(k, "all", False, 0, final, "linear").count(8)
+    with pytest.raises(InvalidValue, match=r"^shared=true: set shared to false"):
+        RandomK(3, "all", True, 0, 5, "linear")
 
 
 # ---- two processes
@@ -299,7 +410,7 @@ def _state(rows: slice) -> dict[str, Any]:
     for k, views in QUEUES:
         queue = Queue(k, 4, 0).double()
         for e in batches(4, views, GLOBAL, rows):
-            queue.update(e)
+            queue.update(e, 0.0)
             queue.draws.step += 1
         queues.append(queue.keys)
     return {"drawn": drawn, "queues": queues}

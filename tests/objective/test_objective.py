@@ -89,7 +89,7 @@ def test_a_step_fills_the_queue_and_advances_the_draws() -> None:
     loss, _, kept = method(batch(), 0.0)
     loss.backward()  # before the queue is written to
     assert torch.equal(queue.keys, before)
-    method.after_step(0.0, kept)
+    method.update(kept, 0.0)
     assert queue.draws.step == 1 and len(queue.keys) == 7
     assert bool((queue.keys[:, None] == keys).all(-1).any(-1).all())
 

@@ -24,7 +24,7 @@ def test_the_keys_of_a_step_are_the_positives_of_the_next_and_have_no_gradient()
     positives, e = NearestKey(8, 5, 0).double(), embedded()
     first = positives.choose(e)
     assert not torch.equal(first.p, e.p) and positives.queue.keys.norm(dim=1).allclose(torch.ones(8).double())
-    positives.update(e)
+    positives.update(e, 0.0)
     p = draw(2, 4, 5).requires_grad_()
     later = positives.choose(replace(e, p=e.p + 0.01 * p))
     assert torch.equal(later.p, e.p) and not later.p.requires_grad

@@ -28,6 +28,8 @@ from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim, verdict
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import Selection
 from ssl_bench.report import filled as report
+from ssl_bench.results.printing import FORMS, printed
+from ssl_bench.results.statistics import half_width
 from tests.conftest import SMALL
 from tests.papers.conftest import cell_run_id, composed
 
@@ -100,7 +102,7 @@ def test_interval_and_p_are_those_of_scipys_t_test(write: Any) -> None:
     assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
     edge = finding(write, numbers, found.p, above=0.2)  # at the error p the interval ends at the limit
     assert edge.low == pytest.approx(0.2, abs=1e-12)
-    assert math.isnan(claims.half_width([2.0])) and finding(write, [], above=0).p == 1
+    assert math.isnan(half_width([2.0])) and finding(write, [], above=0).p == 1
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_a_line_has_the_first_criterion_with_the_verdict_of_the_claim_and_its_na
         )
         assert found.row()[2].startswith(f"{found.told.criterion.says}: {found.told.mean:.3g} [")
         assert found.row(brief=True)[2] == f"{verdicts._mean(found.told)} above 0"
-        lines = verdicts.formatted("rich", [found]).splitlines()
+        lines = printed(verdicts.sheet([found], True), "rich").splitlines()
         assert lines[-1] == f"mine/better: DCL is better. (table 1) Effect: {found.told.criterion.says}"
         return found.told.criterion.says, found.row()[1]
 
@@ -270,9 +272,9 @@ def test_statistics_pair_the_cells_of_a_seed(write: Any) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"criteria": None}, "mine/better: a claim needs criteria"),
+        ({"criteria": None}, "mine/better: set criteria to a list of criteria"),
         ({"rows": {"DCL": {"values": [1.0, 2.0]}}}, "a claim has no values of the paper: name their table in beside"),
-        ({"seeds_because": None}, "mine/better: a claim needs seeds_because"),
+        ({"seeds_because": None}, "mine/better: set seeds_because to a text"),
         ({"kind": "guess"}, "mine/better.kind=guess: set mine/better.kind to one of exact, trend, comparison"),
         ({"kind": "equivalence"}, "mine/better: kind=equivalence: set within in each of its criteria"),
         ({"theory": {"limit": [1.0]}}, "mine/better: theory limit: set a number for each column, or row if it is one"),
@@ -522,7 +524,7 @@ def test_criteria_are_those_of_the_commit_at_which_the_runs_began(
 
 def test_a_claim_is_one_line_of_a_terminal_of_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    lines = verdicts.formatted("rich", commit_numbers.judged()).splitlines()
+    lines = printed(verdicts.sheet(commit_numbers.judged(), True), "rich").splitlines()
     assert [line.split()[0] for line in lines[1 : len(CLAIMS) + 2] if line] == [claim.name for claim in CLAIMS]
     assert max(map(len, lines)) <= 100 and lines[len(CLAIMS) + 1] == ""
 
@@ -546,7 +548,7 @@ def test_a_sentence_of_ours_is_marked_wherever_it_is_printed(write: Any) -> None
     assert write().says == "DCL is better." and not write().ours
     found = judged(write(by="ours"))
     assert found.record()["ours"] and "Ours: DCL is better." in found.row()[0] + found.lines()[0]
-    assert all("Ours: DCL is better." in verdicts.formatted(form, [found]) for form in ("rich", "md", "json"))
+    assert all("Ours: DCL is better." in printed(verdicts.sheet([found], form == "rich"), form) for form in FORMS)
     with pytest.raises(ConfigError, match=re.escape("by=theirs: set mine/better.by to one of paper, ours")):
         write(by="theirs")
 
@@ -555,7 +557,7 @@ def test_claims_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert [claim.name for claim in tables.find("dcl/claims")] == [c.name for c in CLAIMS if c.paper == "dcl"]
     assert tables.find("dcl/multiplier") == [CLAIMS[0]] and CLAIMS[0] not in tables.load("dcl")
     assert table.main(["--claims", "nobody"]) == 2
-    assert "--claims: there is no paper 'nobody': name dcl, eqco" in capsys.readouterr().err
+    assert "there is no paper 'nobody': set it to one of dcl, eqco" in capsys.readouterr().err
     assert cli.READERS  # table needs no torch
 
 

@@ -53,7 +53,7 @@ def as_json(capsys: Output, *arguments: str) -> list[dict[str, Any]]:
     capsys.readouterr()
     assert table.main([*arguments, "--format", "json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert set(printed) == {"table", "cells"}
+    assert set(printed) == {"table", "title", "cite", "cells", "below"}
     cells: list[dict[str, Any]] = printed["cells"]
     return cells
 
@@ -64,7 +64,8 @@ def test_a_cell_has_the_mean_the_deviation_and_the_number_of_its_finished_seeds(
     write_result(cell(), 0, {"knn/top1": 0.84}, outputs=Path("outputs/copy"))  # the same run again counts once
     cells = {(c["row"], c["column"]): c for c in as_json(capsys, "dcl/table1")}
     assert len(cells) == 40 and set(cells[ROW, COLUMN]) == {
-        *("row", "column", "metric", "paper", "mean", "std", "n", "note", "project", "project_std", "project_n")
+        *("row", "column", "metric", "paper", "mean", "std", "n", "note", "project", "project_std", "project_n"),
+        *("reduced", "reduced_std", "reduced_n", "reduced_note", "difference", "best"),
     }
     filled = cells[ROW, COLUMN]
     assert (filled["paper"], filled["n"], filled["note"], filled["metric"]) == (84.2, 3, None, "knn/top1")
@@ -76,7 +77,11 @@ def test_a_cell_has_the_mean_the_deviation_and_the_number_of_its_finished_seeds(
     assert again["n"] == 3 and again["paper"] == 84.1
     assert table.main(["dcl/table1", f"row={ROW}", "--format", "csv"]) == 0
     (row,) = [row for row in csv.DictReader(io.StringIO(capsys.readouterr().out)) if row["column"] == COLUMN]
-    assert list(row) == ["table", *filled] and (row["table"], row["paper"], row["n"]) == ("dcl/table1", "84.2", "3")
+    assert list(row) == ["table", *filled, "about"] and (row["table"], row["paper"], row["n"]) == (
+        "dcl/table1",
+        "84.2",
+        "3",
+    )
     assert float(row["mean"]) == pytest.approx(85.0)
     assert table.main(["dcl/fig3", "--format", "json"]) == 0
     assert [one["table"] for one in json.loads(capsys.readouterr().out)] == ["dcl/fig3a", "dcl/fig3b"]

@@ -11,7 +11,8 @@ import yaml
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 from ssl_bench.papers.cell_runs import Results, value
-from ssl_bench.papers.fill import deviation, fill
+from ssl_bench.papers.fill import fill
+from ssl_bench.results.statistics import deviation
 from tests.papers.test_commands import write_result
 
 STEPS, EPOCHS = 7, 4  # of an epoch; epochs that are no sum of few halves, so that their numbers are rounded

@@ -184,13 +184,13 @@ def test_a_wrong_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({"rows": {"a": {"values": [1]}}}, "set 2 values, one per column, not 1"),
         (
             {"rows": {"a": {"values": ["1 hearsay", 2]}}},
-            "x/table1 row a.provenance=hearsay: set x/table1 row",
+            "x2/table1 row a.provenance=hearsay: set x2/table1 row",
         ),
-        ({"rows": {"a": {"values": {"kNN": [1, 2]}}}}, "x/table1 row a: values has kNN, which metrics lacks"),
-        ({"command": "play"}, "x/table1.command=play: set x/table1.command to one of train"),
+        ({"rows": {"a": {"values": {"kNN": [1, 2]}}}}, "x3/table1 row a: values has kNN, which metrics lacks"),
+        ({"command": "play"}, "x4/table1.command=play: set x4/table1.command to one of train"),
     ]
     for number, (change, message) in enumerate(wrong):
-        data = {"paper": "x", "title": "t", "cite": "c", "tables": {"table1": {**good, **change}}}
+        data = {"paper": f"x{number}", "title": "t", "cite": "c", "tables": {"table1": {**good, **change}}}
         (tmp_path / f"x{number}.yaml").write_text(yaml.safe_dump(data))
         with pytest.raises(ConfigError, match=re.escape(message)):
             tables.load(f"x{number}")

@@ -259,8 +259,14 @@ def test_a_run_that_diverges_is_counted(paper: Path, tmp_path: Path, capsys: Out
     content = commit_numbers.record(mine, Results(Path("outputs"), mine.cells))
     assert [cell["value"] for cell in content["cells"]] == 8 * [None]
     commit_numbers.write(measurements.path_of(mine), content)
-    assert commit_numbers.lost(mine, content) == 0
-    assert commit_numbers.lost(mine, content | {"cells": content["cells"][2:]}) == 2
+    results = Results(Path("outputs"), mine.cells)
+    assert commit_numbers.joined(mine, content, results) == content
+    assert commit_numbers.joined(mine, content | {"cells": content["cells"][2:]}, results) == content
+    other = content | {"cells": [cell | {"run_id": "of another training"} for cell in content["cells"]]}
+    commit_numbers.write(measurements.path_of(mine), other)
+    with pytest.raises(ValueError, match=r"8 numbers of .*mine_surface\.json are of another training"):
+        commit_numbers.joined(mine, content | {"cells": []}, results)
+    commit_numbers.write(measurements.path_of(mine), content)
     failed = next(Path("outputs/mine").glob("*/failed.json"))
     failed.write_text('{"reason": "no space left"}')
     assert table.main(["mine/surface", "--format", "json"]) == 0
@@ -268,3 +274,15 @@ def test_a_run_that_diverges_is_counted(paper: Path, tmp_path: Path, capsys: Out
     measurements.path_of(mine).unlink()
     assert table.main(["mine/surface", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["surface"][0]["diverged"] == 3
+
+
+def test_images_of_several_machines_are_counted_together() -> None:
+    half, third = np.array([1.0, 0.5, 0.0]), np.array([1 / 3, 0, 1])
+    place = {"of": ["NT-Xent", "64", "knn/top1"]}
+    one = place | measurements.packed([0, 1], half)
+    (both,) = commit_numbers._all_images(
+        [one],
+        [place | measurements.packed([4, 2, 3], third), {"of": ["DCL", "64", "knn/top1"], "seeds": [9], "right": ""}],
+        {("NT-Xent", "64", "knn/top1", seed) for seed in (2, 3, 4)},
+    )
+    assert both == place | measurements.packed([0, 1, 2, 3, 4], np.array([3, 1, 3]) / 5)

@@ -58,6 +58,10 @@ def test_a_grid_has_the_runs_that_it_found_done_under_another_name() -> None:
     assert groups == {"old": ["old/0", "old/1"], "new": ["new/2", "old/0"]}
     names = {each["key"]: (each["name"], each["command"] is None, each["started"]) for each in data["groups"]}
     assert names["new"] == ("new/ seed x3", False, 0.0) and names["old"][:2] == ("old/", True) and names["old"][2] > 0
+    chosen = Collector(OUTPUTS, ["new"]).collect()
+    assert {run["id"] for run in chosen["runs"]} == {"old/0", "new/2"}
+    assert [(group["key"], group["runs"]) for group in chosen["groups"]] == [("new", [0, 1])]
+    assert [group["key"] for group in Collector(OUTPUTS, ["old"]).collect()["groups"]] == ["old"]
 
 
 def test_a_run_to_come_has_no_value_of_a_setting_that_its_command_does_not_name() -> None:

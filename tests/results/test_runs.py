@@ -14,8 +14,8 @@ from ssl_bench import files
 from ssl_bench.launch.grid import record
 from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.results import cache
-from ssl_bench.results.cache import VERSION
+from ssl_bench.record import cache
+from ssl_bench.record.cache import VERSION
 from ssl_bench.results.differing import labels
 from ssl_bench.results.runs import Runs, finished
 from ssl_bench.results.scan import Scan

@@ -68,6 +68,8 @@ OPTIONS = {
     "npid": ["framework=npid", "framework.noise=9"],
     "isogclr": ["loss=isogclr"],
     "nearest": ["positives=nearest", "positives.k=99"],
+    "growing k": ["negatives=random_k", "negatives.k=2", "negatives.final=9", "negatives.schedule=cosine"],
+    "growing queue": ["framework=moco_v2", "negatives.k=3", "negatives.final=90", "negatives.schedule=linear"],
     "labels": ["loss=sincere", "positives=label"],
 }
 
@@ -135,7 +137,7 @@ def test_a_step_that_cannot_be_recorded_stays_eager_or_is_refused(
 ) -> None:
     def waiting(self: Training, *args: Any) -> Any:
         found = compute(self, *args)
-        found["tau"].item()
+        found.diagnostics["tau"].item()
         return found
 
     compute: Any = Stepper.compute

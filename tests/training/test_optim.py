@@ -242,5 +242,5 @@ def test_optimiser_and_momentum_network_are_updated_in_few_operations(name: str)
             p.grad = torch.ones_like(p)
         with Count() as count:
             optimizer.step()
-            framework.after_step(0.0)
+            framework.update(None, 0.0)
     assert len(trained) > 60 and len(count.names) <= 25, count.names

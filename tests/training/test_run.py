@@ -1,6 +1,7 @@
 """Whole runs: the files that they write, stops at any moment, and equal results on one and two ranks."""
 
 import json
+import math
 import re
 import signal
 import subprocess
@@ -71,6 +72,33 @@ def test_a_run_records_results_rows_and_a_log(train: Train) -> None:
     assert "negatives per anchor: 126 (in_batch, 64 images over 1 ranks, 64 on each)" in log
     assert re.search(r"\ntrained in \d+ s, ", printed)
     assert "random initialisation" in printed and f"ssl-bench evaluate {folder}" in printed
+
+
+def test_a_run_whose_negatives_grow_records_how_many_it_had_and_resumes_with_the_same_bits(train: Train) -> None:
+    grows = ["negatives=random_k", "negatives.k=3", "negatives.final=90", "negatives.schedule=cosine"]
+    grows += ["max_steps=30", "epochs=2", "evaluate=[]", "evaluate.baselines=[]", "log_every=4"]
+    assert train(*grows, "paths.outputs=whole")[0] == 0
+    whole = only_run(Path("whole"))
+    facts = json.loads((whole / "results.json").read_text())["facts"]
+    assert (facts["negatives_per_anchor"], facts["negatives_per_anchor_at_end"]) == (3, k_of(29))
+    rows = losses_of(whole)
+    assert [row["negatives_per_anchor"] for row in rows] == [k_of(row["step"] - 1) for row in rows]
+    sentence = f"negatives per anchor: 3 at the start, {k_of(29)} at the end (random_k, 64 images over 1 ranks"
+    assert sentence in (whole / "train.log").read_text()
+    assert train(*grows, "halt_at=1")[0] == 0 and train(*grows)[0] == 0
+    assert losses_of(only_run(), 24) == losses_of(whole, 24) and len(losses_of(whole, 24)) == 2
+
+
+def k_of(step: int) -> int:
+    """K of the run above, whose 42 steps would be two epochs."""
+    return round(46.5 - 43.5 * math.cos(math.pi * step / 42))
+
+
+def losses_of(run: Path, after: int = 0) -> list[dict[str, Any]]:
+    """The rows of the steps after a number of them, without what depends on the machine."""
+    rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    timed = ("seconds", "images_per_second")
+    return [{k: v for k, v in row.items() if k not in timed} for row in rows if "loss" in row and row["step"] > after]
 
 
 def test_a_finished_run_is_not_trained_again(train: Train) -> None:

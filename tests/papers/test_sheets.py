@@ -1,5 +1,7 @@
 """The text of filled tables in every format and width."""
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -10,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ssl_bench.papers import formats, tables
+from ssl_bench.papers import measurements, tables
+from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.fill import Filled
+from ssl_bench.papers.sheets import arrange, whole
+from ssl_bench.results.printing import FORMS, text_of
 
 PAPER = """
 paper: mine
@@ -64,8 +69,12 @@ def fill(table: Table, **values: Sequence[float]) -> list[Filled]:
     return [Filled(cell, list(values.get(key, [])), [], "", []) for key, cell in of.items()]
 
 
+def text(form: str, table: Table, filled: Sequence[Filled]) -> str:
+    return text_of([whole(table, filled, Results(Path("outputs"), []), table.name)], form)
+
+
 def printed(form: str, table: Table, filled: Sequence[Filled]) -> list[str]:
-    return [line.rstrip() for line in formats.formatted(form, [(table, filled)]).splitlines()]
+    return [line.rstrip() for line in text(form, table, filled).splitlines()]
 
 
 def test_the_numbers_of_a_cell_stand_below_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +94,8 @@ def test_the_numbers_of_a_cell_stand_below_each_other(monkeypatch: pytest.Monkey
         "3 needs a predictor",
         "",
         "a note of the table",
+        "",
+        "Source: Doe & Roe, 50% of {a_b}",
         "",
         "To fill the empty cells, `ssl-bench reproduce",
         "mine/table1`: 1 configuration without a run.",
@@ -124,7 +135,7 @@ def test_numbers_of_the_project_and_of_reduced_scale_have_lines_of_their_own() -
         "",
     ]
     assert "<sup>3</sup> not the recipe" in lines
-    records = json.loads(formats.formatted("json", [(table, filled)]))["cells"]
+    records = json.loads(text("json", table, filled))["cells"]
     (own,) = (each for each in records if (each["row"], each["column"]) == ("DCL", "32"))
     assert [own[name] for name in ("mean", "n", "project", "project_std", "project_n")] == [84.5, 1, 84.25, None, 1]
 
@@ -150,7 +161,7 @@ def test_the_best_numbers_are_bold() -> None:
 def test_latex_is_escaped() -> None:
     lines = printed("tex", mine(), fill(mine(), SimCLR_32=[79.0, 80.0]))
     assert lines == [
-        "% mine/table1: Doe & Roe, 50% of {a_b}",
+        "% mine/table1: two losses",
         "\\begin{tabular}{llrr}",
         "\\hline",
         " &  & 32 & 64 \\\\",
@@ -168,8 +179,35 @@ def test_latex_is_escaped() -> None:
         "{\\footnotesize $^{2}$ from a public repository, not from the text}",
         "",
         "{\\footnotesize $^{3}$ needs a predictor}",
+        "",
+        "{\\footnotesize a note of the table}",
+        "",
+        "{\\footnotesize Source: Doe \\& Roe, 50\\% of \\{a\\_b\\}}",
+        "",
+        "{\\footnotesize To fill the empty cells, `ssl-bench reproduce mine/table1`: 1 configuration without a run.}",
     ]
     assert "tau \\textless{}0.1\\textgreater{}" in "".join(printed("tex", mine("figure"), fill(mine("figure"))))
+
+
+def test_every_form_has_what_the_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "read", lambda table: {"errata": "one seed"})
+    monkeypatch.setenv("COLUMNS", "200")
+    table = replace(mine(), best="column")
+    filled = [replace(each, remarks={"reduced": ["seed 1: late"]}) for each in fill(table, SimCLR_32=[80.0])]
+    filled[2] = replace(filled[2], values=[84.5], reduced=[70.0, 72.0], recipe="epochs=20", measured=[84.25])
+    words = ["SimCLR", "DCL", "BYOL", "80.5", "84.0", "needs a predictor", "another run", "from a public repository"]
+    words += ["80.00", "84.50", "+0.50", "84.25", "71.00", "1.41", "epochs=20", "seed 1: late", "a note of the table"]
+    words += ["two losses", "Doe & Roe, 50% of {a_b}", "Errata of the project's numbers: one seed", "1 configuration"]
+    for form in FORMS:
+        found = re.sub(r"\\([&%_#${}])", r"\1", text(form, table, filled))
+        for word in words:  # CSV and JSON have numbers in place of their texts
+            short = re.sub(r"^\+?(-?\d+\.\d+?)0*$", r"\1", word) if form in ("csv", "json") else word
+            assert short in found, (form, word)
+    rows = list(csv.DictReader(io.StringIO(text("csv", table, filled))))
+    own = next(row for row in rows if (row["row"], row["column"]) == ("DCL", "32"))
+    assert (own["reduced"], own["reduced_n"], own["best"]) == ("71.0", "2", "paper, ours")
+    assert own["reduced_note"] == "epochs=20; seed 1: late"
+    assert [bool(row["about"]) for row in rows] == [True, *[False] * 5]
 
 
 @pytest.fixture
@@ -194,8 +232,8 @@ def test_every_table_fits_on_a_terminal(
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="there is no pdflatex: install texlive-latex-base")
 def test_latex_compiles(all_tables: list[tuple[Table, list[Filled]]], tmp_path: Path) -> None:
-    text = formats.formatted("tex", all_tables)
-    (tmp_path / "all.tex").write_text(f"\\documentclass{{article}}\n\\begin{{document}}\n{text}\n\\end{{document}}\n")
+    body = text_of([arrange(*each) for each in all_tables], "tex")
+    (tmp_path / "all.tex").write_text(f"\\documentclass{{article}}\n\\begin{{document}}\n{body}\n\\end{{document}}\n")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout[-2000:]

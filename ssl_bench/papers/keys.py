@@ -1,0 +1,71 @@
+"""The keys of a paper's file, where each may stand, and what its value is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ssl_bench import files
+from ssl_bench.config.build import near
+from ssl_bench.errors import ConfigError, InvalidValue, require
+
+PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
+TABLE_KEYS = {
+    *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing", "command"),
+    *("rows", "columns", "each", "x", "y", "best", "compare", "points", "over"),
+}
+CLAIM_NEEDS = ("claim", "where", "kind", "seeds", "seeds_because", "criteria", "minutes")
+CLAIM_KEYS = TABLE_KEYS | {*CLAIM_NEEDS, "by", "controls", "beside", "theory", "contradicted"}
+CRITERION_KEYS = {"says", "statistic", "of", "minus"}
+LIMITS = {"above", "below", "within"}
+ROW_KEYS = {"set", "metric", "metrics", "values", "seeds", "provenance", "note", "missing"}
+ROW_KEYS |= {"over", "placebo", "spread", "compared"}
+COLUMN_KEYS = {"set", "metric", "missing", "note", "x"}
+VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
+TEXT, NUMBER = (str, "a text, in quotes if it is a number"), (str | float, "a number")  # YAML reads 1e-9 as a text
+MAPPING, OVERRIDES = (dict, "a mapping"), (list, "a list of overrides, such as [loss=dcl]")
+SHAPES: dict[str, tuple[Any, str]] = {  # what the value of a key is, and in words what to set it to
+    **dict.fromkeys(("paper", "title", "cite", "note", "missing", "metric", "y", "label", "command", "best"), TEXT),
+    **dict.fromkeys(("claim", "where", "kind", "seeds_because", "by", "beside", "contradicted", "says"), TEXT),
+    **dict.fromkeys(("provenance", "spread", "statistic"), TEXT),
+    **dict.fromkeys(("gap", "error", "minutes", "is", *sorted(LIMITS)), NUMBER),
+    **dict.fromkeys(("rows", "tables", "claims", "compare", "over", "of", "minus"), MAPPING),
+    **dict.fromkeys(("set", "each"), OVERRIDES),
+    **dict.fromkeys(("criteria", "controls"), (list[dict], "a list of criteria")),
+    **dict.fromkeys(("row", "column", "to"), (str | float, "a name")),
+    **dict.fromkeys(("doubling", "compared"), (bool, "true or false")),
+    "columns": (list[str | float] | dict, "a list of names, or a mapping from names to overrides"),
+    "theory": (dict[str, list | str], "a mapping from names to numbers, or to row"),
+    "metrics": (dict[str, str], "a mapping from names to metrics"),
+    "values": (list | dict[str, list], "a list with a number for each column"),
+    "seeds": (list[int], "a list of integers, such as [0, 1, 2]"),
+    "x": (dict | float, "a mapping with label, in a column to a number"),
+    "margin": (str | float, "a number, or a share such as 10%"),
+    "placebo": (bool | str, "the row that it equals, or to true"),
+}
+
+
+def as_number(value: Any, key: str, remedy: str = "a number") -> float:
+    """A value as a number, or an InvalidValue with the key."""
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidValue(key, value, remedy) from error
+
+
+def check_keys(node: Any, keys: set[str], where: str, needs: Sequence[str] = ()) -> None:
+    """Refuse a node that is no mapping, has other keys or values of another shape, or lacks what it needs.
+
+    Raises:
+        ConfigError: it names the key and says what to set.
+    """
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{where} must be a mapping, not {node!r}")
+    for key, value in node.items():
+        if key not in keys:
+            raise ConfigError(f"{where}: there is no key {key}{near(str(key), keys)}")
+        shape, remedy = SHAPES.get(key, (Any, ""))
+        require(value is None or files.fits(value, shape), f"{where}: {key}", value, remedy)
+    for key in needs:
+        if not node.get(key):
+            raise ConfigError(f"{where}: set {key} to {SHAPES[key][1]}")

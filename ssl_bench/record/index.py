@@ -1,0 +1,173 @@
+"""What the files of the runs below a results folder say. They are read once, and again only after they have changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from ssl_bench import files
+from ssl_bench.config import identity
+from ssl_bench.record.cache import Cache
+from ssl_bench.record.follow import find_mark, finite, read_rows
+from ssl_bench.record.results import CONDITIONS, Config, Failure, read
+
+CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
+COMMAND, FAILURE = "command.txt", "failed.json"
+KEPT = (*CONDITIONS, "cuda", "git")  # of a run's environment
+
+Found = TypeVar("Found")
+
+
+class Indexed(NamedTuple):
+    """A run's directory, as its files were when they were read.
+
+    Attributes:
+        path: relative to the results folder.
+        marks: of its files.
+        began: when it was started last, in seconds of the epoch.
+        content: what they say, as attributes of a ``Run`` (``results/runs.py``), and ``on_disk`` of its identity. Under
+            ``shared`` and ``units`` are names, one for all runs that have the same.
+        config: the configuration with null in place of the seed.
+        units: of ``results.json``.
+    """
+
+    path: str
+    marks: str
+    began: float
+    content: dict[str, Any]
+    config: dict[str, Any]
+    units: dict[str, Any]
+
+
+class Index:
+    """The runs below a results folder.
+
+    Attributes:
+        sweeps: folders of grids that were found.
+        unreadable: folders and files that this user may not read.
+    """
+
+    def __init__(self, outputs: Path, cache: Cache) -> None:
+        self._outputs, self.cache = str(outputs), cache
+        self.sweeps: list[str] = []
+        self.unreadable: list[str] = []
+
+    def entries(self) -> Iterator[Indexed]:
+        """The runs, in no order."""
+        return self.walk(self._entry)
+
+    def walk(self, look: Callable[[str], Found | None]) -> Iterator[Found]:
+        """What ``look`` finds in the folders, by their paths; the folders inside one in which it does are left out."""
+        folders, self.sweeps, self.unreadable = [""], [], []
+        while folders:
+            path = folders.pop()
+            if (found := look(path)) is not None:
+                yield found
+                continue
+            start = f"{path}/" if path else ""
+            try:
+                with os.scandir(f"{self._outputs}/{path}") as inside:
+                    names = [entry.name for entry in inside if entry.is_dir(follow_symlinks=False)]
+            except OSError as error:
+                self.unreadable += [f"{self._outputs}/{path}"] if isinstance(error, PermissionError) else []
+                continue
+            self.sweeps += [start + name for name in names if name == ".sweeps"]
+            folders += [start + name for name in names if name[0] != "." and name != "wandb"]
+
+    def _entry(self, path: str) -> Indexed | None:
+        """The run in a folder; None if there is none.
+
+        Of a finished run only the first two files can change, unless it was started again, which writes the first one.
+        """
+        start = f"{self._outputs}/{path}/" if path else f"{self._outputs}/"
+        marks = [find_mark(start + name) for name in (CONFIG, RESULTS)]
+        began = marks[0] or marks[1]
+        if began is None:
+            return None
+        needed = start + (RESULTS if marks[1] else CONFIG)
+        readable = os.access(needed, os.R_OK, effective_ids=True)
+        self.unreadable += [] if readable else [needed]
+        again = marks[1] is None or (marks[0] is not None and marks[0][0] > marks[1][0])
+        others = [] if not again else [find_mark(start + name) for name in (COMMAND, FAILURE, METRICS)]
+        text = str([readable, *marks, *others])
+        known = self.cache.get(path, text, lambda: self._read(start, again))
+        if not known:
+            return None
+        if marks[1] and readable and not known["run_id"]:
+            files.say_damaged(start + RESULTS)  # it was said when it was read, perhaps by another process
+        config, meant = (self.cache.get(f"config {known[name]}", "", dict) for name in ("shared", "units"))
+        return Indexed(path, text, began[0] / 1e9, known, config, meant)
+
+    def _read(self, start: str, again: bool) -> dict[str, Any] | None:
+        """The entry of a run in the cache, empty for the YAML of another program; None if its files are damaged.
+
+        JSON is read in a twentieth of the time of YAML, so that is left out if the run was not started ``again``.
+        """
+        results: Any = read(Path(start))
+        done = results is not None
+        config: Any = results["config"] if done else None
+        asked = files.read_yaml(start + CONFIG, Config) if again or not done else None
+        longer = done and (finite(asked, "epochs") or 0) > (finite(config, "epochs") or 0)
+        config = asked if longer or not done else config
+        if config is None:
+            return None
+        if not done and "choices" not in config:
+            return {}  # any other YAML
+        failure: Failure | None = None if done and not longer else files.read_json(start + FAILURE, Failure)
+        seed = config.get("seed")
+        meant = results.get("units", {}) if done else {}
+        environment = results.get("environment", {}) if done else {}
+        return {
+            "shared": self._keep(without_seed(config, seed)),
+            "units": self._keep(meant),
+            "seed": seed if type(seed) is int else None,
+            "command": _read_command(start + COMMAND),
+            "failure": one_line(failure["reason"]) if failure else None,
+            "training": identity.recipe_id(identity.upgraded(config)),
+            "on_disk": identity.on_disk(config),
+            "run_id": results["run_id"] if done else "",
+            "metrics": results["metrics"] if done else {},
+            "seconds": finite(results, "seconds") if done and not longer else None,
+            "environment": {name: environment[name] for name in KEPT if name in environment},
+            "warnings": results.get("warnings", []) if done else [],
+            "longer": longer,
+            **read_rows(start + METRICS, not done or longer, bool(finite(config.get("evaluate"), "every"))),
+        }
+
+    def _keep(self, content: dict[str, Any]) -> str:
+        """The key of what many runs share, which is in the cache once."""
+        key = hashlib.sha1(as_text(content).encode()).hexdigest()[:16]
+        self.cache.get(f"config {key}", "", lambda: content)
+        return key
+
+
+def without_seed(node: Mapping[str, Any], seed: Any) -> dict[str, Any]:
+    """``node`` with null in place of each ``seed`` that has this value."""
+    return {
+        key: without_seed(value, seed) if isinstance(value, dict) else None if (key, value) == ("seed", seed) else value
+        for key, value in node.items()
+    }
+
+
+def _read_command(path: str) -> str | None:
+    try:
+        return files.read_bytes(path).decode(errors="surrogateescape").strip() or None
+    except OSError:
+        return None
+
+
+def one_line(reason: str) -> str:
+    """A reason without line breaks and half characters."""
+    return " ".join(reason.split()).encode(errors="replace").decode()
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
+
+
+def as_text(value: Any) -> str:
+    """A value as an override writes it: JSON in one line, a text without its quotes."""
+    return value if isinstance(value, str) else _ENCODER.encode(value)

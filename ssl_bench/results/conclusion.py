@@ -1,0 +1,53 @@
+"""The end of a grid: what it varies as tables, if it has several seeds; else a line for each run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from ssl_bench.errors import ConfigError
+from ssl_bench.record.cache import Cache
+from ssl_bench.record.summary import Groups, print_grid
+from ssl_bench.results.arrange import Pivot, arrange, text_of_value
+from ssl_bench.results.metrics import metric_of, usual
+from ssl_bench.results.printing import Sheet, text_of
+from ssl_bench.results.runs import Runs
+from ssl_bench.results.scan import Entry, Status
+
+
+def show(groups: Groups) -> None:
+    """Print the numbers of a grid's finished runs.
+
+    Args:
+        groups: runs that differ in their seed only, by what else distinguishes them.
+    """
+    sheets = tables(groups) if len(groups) > 1 and any(len(runs) > 1 for runs in groups.values()) else []
+    print(text_of(sheets, "rich"), end="") if sheets else print_grid(groups)
+
+
+def tables(groups: Groups) -> list[Sheet]:
+    """A table of each metric that ranks the runs; none if they make no tables, or have gone on to more epochs."""
+    lengths = {str(folder): epochs for runs in groups.values() for folder, epochs in runs}
+    outputs = Path(os.path.commonpath(lengths))
+    outputs = outputs.parent if str(outputs) in lengths else outputs
+    runs = Runs(outputs, Cache(outputs)).at(os.path.relpath(folder, outputs) for folder in lengths)
+    if any(lengths[str(run.folder)] not in (None, run.config.get("epochs")) for run in runs):
+        return []
+    entries = [Entry(run, None, -1, Status.DONE) for run in runs]
+    try:
+        names = [name for name in usual(runs) if metric_of(name, runs).sign]
+        return [_table(pivot) for name in names for pivot in arrange(entries, None, None, name)]
+    except ConfigError:  # too many tables, or runs that another setting distinguishes
+        return []
+
+
+def _table(pivot: Pivot) -> Sheet:
+    """A table with the best of its places below it, and what the networks at initialisation have on average."""
+    sheet, initial = pivot.sheet(), pivot.name.replace("/", "_init/", 1)
+    begun = [run.metrics[initial] for place in pivot.places.values() for run in place.runs if initial in run.metrics]
+    mean = f" The networks at initialisation: {pivot.metric.text(fmean(begun))} on average." if begun else ""
+    best = max(pivot.places, key=lambda key: pivot.metric.sign * fmean(pivot.places[key].values))
+    words = (f"{name}={text_of_value(value)}" for name, value in zip(pivot.names, best, strict=True) if name)
+    return replace(sheet, below=[f"The best: {' '.join(words)}.{mean}", *sheet.below])

@@ -1,0 +1,119 @@
+"""The labels of the images that a file lists, and evaluations on several data sets."""
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ssl_bench.commands.evaluate import main
+from ssl_bench.config import schema
+from ssl_bench.config.compose import load
+from ssl_bench.errors import ConfigError
+from ssl_bench.evaluate.few_labels import FewLabels
+from ssl_bench.precision import Precision
+from ssl_bench.training.parts import Parts
+from tests.conftest import only_run
+
+
+def photos(root: str, classes: int = 2, count: int = 12) -> list[str]:
+    words = ["dataset=folder", f"dataset.root={root}", "dataset.size=16", "backbone=resnet_digits", "backbone.width=4"]
+    for split, c in itertools.product(("train", "test"), range(classes)):
+        Path(root, split, f"c{c}").mkdir(parents=True)
+        for i in range(count):
+            generator = np.random.default_rng([100 * c + i, split == "test"])
+            pixels = generator.integers(0, 256, (20, 20 + i, 3), dtype=np.uint8) // (c + 1)
+            Image.fromarray(pixels).save(f"{root}/{split}/c{c}/{c}_{i:02}.png")
+    return [*words, "tracking=off"]
+
+
+def trained_on(words: list[str]) -> list[str]:
+    """The names of the training images."""
+    source: Any = Parts(load(words)).dataset.split("train")
+    return [Path(source.name(i)).name for i in range(len(source))]
+
+
+def test_a_file_lists_the_images_that_have_labels(capfd: pytest.CaptureFixture[str]) -> None:
+    words = photos("photos")
+    names = trained_on(words)
+    chosen = [names[13], names[2], names[7], names[20]]
+    Path("few.txt").write_text("\n".join([*chosen[:2], "", f"c0/{chosen[2]} ", chosen[3], ""]))
+    config = load([*words, "framework=frozen", "evaluate=knn", "evaluate.knn.k=2", "evaluate.labels=[few.txt,1.0]"])
+    schema.check(config)
+    parts = Parts(config)
+    targets = dict(parts.targets({"": parts.method.encoder}, torch.device("cpu"), Precision.of("fp32", False)))
+    few, whole = targets["/labels_few/"], targets["/"]
+    assert isinstance(few, FewLabels) and few.train.ids.tolist() == [2, 7, 13, 20]  # type: ignore[attr-defined]
+    assert torch.equal(few.features("train")["backbone"], whole.features("train")["backbone"][[2, 7, 13, 20]])
+
+    command = ["--weights", "random", *words, "evaluate=knn", "evaluate.knn.k=2"]
+    assert main([*command, "evaluate.labels=[few.txt]"]) == 0
+    metrics = json.loads((only_run() / "results.json").read_text())["metrics"]
+    assert metrics.keys() == {"knn/labels_few/top1"}
+    Path("moved").mkdir()
+    Path("few.txt").rename("moved/few.txt")
+    assert main([*command, "evaluate.labels=[moved/few.txt]"]) == 0 and "already done" in capfd.readouterr().out
+    Path("moved/few.txt").write_text("\n".join(names[:3]))
+    assert main([str(only_run()), "evaluate.labels=[moved/few.txt]"]) == 0
+    assert len(json.loads((only_run() / "results.json").read_text())["evaluations"]) == 2
+
+
+def test_lists_that_cannot_be_used_are_refused() -> None:
+    words = [*photos("photos"), "framework=frozen", "evaluate=knn", "evaluate.knn.k=2"]
+    names = trained_on(words)
+    Path("absent.txt").write_text("\n".join([names[0], "x.png", "y.png"]))
+    Path("empty.txt").write_text("\n \n")
+    Path("bytes.txt").write_bytes(b"\xff\xfe\x00")
+    Path("good.txt").write_text(names[0])
+    for given, sentence in (
+        ("[none.txt]", "a text file with the name of an image file on each line: No such file"),
+        ("[empty.txt]", "on each line: it is empty"),
+        ("[bytes.txt]", "on each line: it is no text in UTF-8"),
+        (
+            "[absent.txt]",
+            "absent.txt: 2 of 3 names are of no training image (x.png, y.png): set evaluate.labels to a l",
+        ),
+        ("[good.txt,good.txt]", "set evaluate.labels to different shares of the labelled images, or files that list"),
+        ("good.txt", "set evaluate.labels to different shares of the labelled images, or files that list images"),
+    ):
+        with pytest.raises(ConfigError) as refusal:
+            config = load([*words, f"evaluate.labels={given}"])
+            schema.check(config)
+            Parts(config).validate(1)
+        assert sentence in str(refusal.value) and str(refusal.value).startswith("evaluate.labels")
+    config = load([*words, "evaluate.labels=[good.txt]"])
+    Path("good.txt").write_text(names[1])
+    with pytest.raises(ConfigError, match="it is not the list of this run any more"):
+        Parts(config).validate(1)
+    with pytest.raises(ConfigError, match="these images have no file names to list: set "):
+        Parts(load(["framework=frozen", "evaluate.labels=[good.txt]"])).validate(1)
+    Path("photos/train/c1/1_00.png").rename("photos/train/c1/0_00.png")
+    Path("good.txt").write_text("0_01.png\n0_00.png")
+    with pytest.raises(ConfigError, match=r"1 of 2 names are of several images \(0_00.png\): .* lines of FOLDER/NAME"):
+        Parts(load([*words, "evaluate.labels=[good.txt]"])).validate(1)
+
+
+def test_a_network_is_evaluated_on_several_data_sets(train: Callable[..., tuple[int, str]]) -> None:
+    first, _, other = photos("first"), photos("second", classes=3), "{dataset: folder, root: second, size: 16}"
+    words = [*first, "head.out=16", "batch_size.size=8", "epochs=1", "evaluate=knn", "evaluate.baselines=[]"]
+    on = "evaluate.on=[{dataset: folder, root: third, size: 16}, " + other + "]"
+    photos("third")
+    assert train(*words, on, "evaluate.knn.k=3", small=False)[0] == 0
+    run = only_run()
+    results = json.loads((run / "results.json").read_text())
+    assert {name for name in results["metrics"] if "_" not in name} == {"knn/third/top1", "knn/second/top1"}
+    assert main([str(run), "evaluate.on=" + other]) == 0  # is there already
+    assert len(json.loads((run / "results.json").read_text())["evaluations"]) == 2
+    alone = json.loads((run / "results.json").read_text())["metrics"]["knn/second/top1"]
+    assert main([str(run), "evaluate.on=null"]) == 0
+    metrics = json.loads((run / "results.json").read_text())["metrics"]
+    assert "knn/top1" in metrics and len(metrics) == 6
+    assert metrics["knn/second/top1"] == alone == results["metrics"]["knn/second/top1"]
+    assert metrics["knn/third/top1"] == metrics["knn/top1"]  # the same images
+    with pytest.raises(ConfigError, match=" to data sets of different names, which"):
+        schema.check(load([*words, f"evaluate.on=[{other},{other}]"]))

@@ -1,0 +1,167 @@
+"""Tables of the user's own: a YAML file, and the folder ``papers`` below ``--config-dir``."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ssl_bench.commands import figure, replicate, reproduce, table, train
+from ssl_bench.errors import ConfigError
+from ssl_bench.papers import tables
+from tests.conftest import SMALL
+
+Output = pytest.CaptureFixture[str]
+SET = ["dataset=scattered_digits", "max_steps=2", *(o for o in SMALL if not o.startswith("evaluate"))]
+TABLE: dict[str, Any] = {
+    "title": "two losses",
+    "metric": "knn/top1",
+    "set": [*SET, "evaluate=[knn]", "evaluate.baselines=[]"],
+    "columns": {"mine": {"set": ["loss=mine"], "x": 1}, "DCL": {"set": ["loss=dcl"], "x": 2}},
+    "rows": {"digits": {"values": [50, 60]}},
+    "x": {"label": "loss"},
+    "y": "kNN",
+}
+CLAIM = {"title": "t", "claim": "DCL is better.", "where": "table 1", "kind": "comparison", "minutes": 1}
+CLAIM |= {"seeds": [0, 1], "seeds_because": "two", "criteria": [{"says": "s", "of": {}, "above": 0}]}
+
+
+def content(stem: str = "mine", **changed: Any) -> dict[str, Any]:
+    return {"paper": stem, "cite": "me", "tables": {"table1": {**TABLE, **changed}}}
+
+
+@pytest.fixture
+def folder() -> Path:
+    """``conf/papers/mine.yaml``, with a loss of its own in ``conf/loss``."""
+    path = Path("conf/papers/mine.yaml")
+    path.parent.mkdir(parents=True)
+    path.write_text(yaml.safe_dump(content(), sort_keys=False))
+    Path("conf/loss").mkdir()
+    Path("conf/loss/mine.yaml").write_text("_target_: ssl_bench.objective.losses.EqCo\nalpha: 17\n")
+    return Path("conf")
+
+
+def numbers(capsys: Output, *words: str) -> list[int]:
+    """How many runs fill each cell."""
+    capsys.readouterr()
+    assert table.main([*words, "--format", "json"]) == 0
+    return [cell["n"] for cell in json.loads(capsys.readouterr().out)["cells"]]
+
+
+def test_two_cells_are_planned_trained_and_shown(folder: Path, capsys: Output) -> None:
+    words = ["mine/table1", "--config-dir", "conf"]
+    assert numbers(capsys, *words) == [0, 0]
+    assert reproduce.main([*words, "--dry-run"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ssl-bench")]
+    assert [shlex.split(line)[:6] for line in lines] == [
+        ["ssl-bench", "train", "-m", "--config-dir", "conf", "name=mine"],
+    ] * 2
+    assert reproduce.main(words) == 0
+    assert numbers(capsys, *words) == [1, 1]
+    paths = list(Path("outputs/mine").glob("*/results.json"))
+    assert sorted(json.loads(path.read_text())["config"]["choices"]["loss"] for path in paths) == ["dcl", "mine"]
+    assert figure.main([*words, "--out", "own.png"]) == 0 and Path("own.png").read_bytes()[1:4] == b"PNG"
+    assert table.main([*words, "seed=1"]) == 2  # as for a table of the package
+    # The same file by its path: without the options of the folder the first cell cannot be composed.
+    assert numbers(capsys, "conf/papers/mine.yaml") == [0, 1]
+    assert numbers(capsys, "conf/papers/mine.yaml/table1", "--config-dir", "conf") == [1, 1]
+    assert reproduce.main(words) == 0 and "0 runs to go in 0 cells" in capsys.readouterr().out
+    assert train.main(["--config-dir", "conf", "experiment=mine/table1"]) == 0
+    assert "2 runs: 0 trained, 2 done before" in capsys.readouterr().out
+
+
+def test_what_is_empty_is_named_in_a_command_to_paste(folder: Path, capsys: Output) -> None:
+    for words in (["mine", "--all", "--config-dir", "conf"], ["conf/papers/mine.yaml"]):
+        assert table.main([*words, "--format", "md"]) == 0
+        (command,) = re.findall("`ssl-bench reproduce (.*)`", capsys.readouterr().out)
+        assert reproduce.main([*shlex.split(command), "--dry-run"]) == 0
+        assert "runs to go in" in capsys.readouterr().out
+
+
+def test_committed_numbers_and_claims_stand_beside_the_file(folder: Path, capsys: Output) -> None:
+    known = content(columns={"DCL": {"set": ["loss=dcl"], "x": 2}}, rows={"digits": {"values": [50]}})
+    claim = {**known["tables"]["table1"], **CLAIM, "rows": {"digits": []}, "beside": "mine/table1 row=digits"}
+    known["claims"] = {"better": claim}
+    Path("a b").mkdir()
+    Path("a b/mine.yaml").write_text(yaml.safe_dump(known))
+    assert table.main(["--claims", "a b/mine.yaml", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("mine/better: DCL is better. (table 1),not run,")
+    assert table.main(["a b/mine.yaml/better", "--format", "tex"]) == 0
+    assert "DCL is better." in capsys.readouterr().out
+    assert figure.main(["a b/mine.yaml/claims"]) == 0 and Path("mine-claims.png").exists()
+    assert replicate.main(["a b/mine.yaml"]) == 2
+    assert "mine/table1: no committed number is selected" in capsys.readouterr().err
+    (cell,) = tables.find("a b/mine.yaml")[0].cells
+    Path("a b/measured").mkdir()
+    place = {"row": cell.label, "column": cell.column, "metric": cell.metric, "seed": 0, "value": 12.5}
+    Path("a b/measured/mine_table1.json").write_text(json.dumps({"cells": [place]}))
+    assert table.main(["a b/mine.yaml", "--format", "md"]) == 0
+    assert "|  | project | 12.50 (1) |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [table.main, figure.main, reproduce.main, replicate.main])
+def test_a_missing_file_is_refused(command: Callable[..., int], capsys: Output) -> None:
+    Path("conf").mkdir()
+    for words, sentence in (
+        (["no.yaml"], "there is no file no.yaml: name a YAML file with tables, or a table such as dcl/table1"),
+        (["mine/table1", "--config-dir", "nowhere"], "config directory nowhere not found: name a folder with options"),
+        (["mine/table1", "--config-dir", "conf"], "there is no paper 'mine'"),
+    ):
+        assert command(words) == 2
+        error = capsys.readouterr().err
+        assert sentence in error and error.count("\n") == 1
+    assert "or write conf/papers/mine.yaml" in error and not Path("outputs").exists()
+
+
+def test_a_name_of_the_package_is_refused(folder: Path, capsys: Output) -> None:
+    Path("conf/papers/dcl.yaml").write_text(yaml.safe_dump(content("dcl")))
+    assert table.main(["dcl/table1", "--config-dir", "conf"]) == 2
+    assert "conf/papers/dcl.yaml: this package has a paper dcl: rename the file" in capsys.readouterr().err
+    assert numbers(capsys, "conf/papers/dcl.yaml") == [0, 0]  # a path can mean no other one
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"paper": None}, "mine.yaml: set paper to a text"),
+        ({"paper": "yours"}, "mine.yaml: paper=yours: set mine.yaml: paper to mine, as the file is called"),
+        ({"cite": 3}, "mine.yaml: cite=3: set mine.yaml: cite to a text, in quotes if it is a number"),
+        ({"tables": None}, "mine.yaml: set tables to a mapping"),
+        ({"tables": {"a/b": TABLE}}, "mine.yaml: name=a/b: set mine.yaml: name to letters, digits"),
+        ({"tables": {"t": []}}, "mine/t must be a mapping, not []"),
+        ({"title": None}, "mine/table1: set title to a text"),
+        ({"columns": None}, "mine/table1: set columns to a list of names"),
+        ({"rows": []}, "mine/table1: rows=[]: set mine/table1: rows to a mapping"),
+        ({"metric": None}, "metric=: set metric to name, name@50"),
+        ({"seeds": 3}, "mine/table1: seeds=3: set mine/table1: seeds to a list of integers, such as [0, 1, 2]"),
+        ({"seeds": [-1]}, "mine/table1 row digits: seeds=[-1]: set mine/table1 row digits: seeds to integers of 0"),
+        ({"set": ["dataset"]}, "mine/table1 row digits: set=dataset: set mine/table1 row digits: set to a list of"),
+        ({"rows": {"a": {"values": ["much", 2]}}}, "mine/table1 row a: values=much: set mine/table1 row a: values to"),
+        ({"rows": {"a": {"values": [[1], 2]}}}, "mine/table1 row a: is=[1]: set mine/table1 row a: is to a number"),
+        ({"x": {"doubling": True}}, "mine/table1 x: set label to a text"),
+        ({"columns": {"A": [], "B": []}}, "mine/table1 column A: x=A: set mine/table1 column A: x to a number"),
+        (
+            {"compare": {"to": "digits", "margin": "a%"}},
+            "mine/table1 compare: margin=a: set mine/table1 compare: margin",
+        ),
+    ],
+)
+def test_a_wrong_file_says_what_to_set(changed: dict[str, Any], sentence: str) -> None:
+    top = {key: value for key, value in changed.items() if key in ("paper", "cite", "tables")}
+    known = content(**{key: value for key, value in changed.items() if key not in top}) | top
+    Path("mine.yaml").write_text(yaml.safe_dump(known))
+    with pytest.raises(ConfigError) as error:
+        tables.find("mine.yaml")
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"tables: [", b"- 1", b"", b"paper: 2020-13-41"])
+def test_a_file_that_is_no_yaml_is_refused(text: bytes, capsys: Output) -> None:
+    Path("mine.yaml").write_bytes(text)
+    assert reproduce.main(["mine.yaml"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ssl-bench: mine.yaml") and error.count("\n") == 1

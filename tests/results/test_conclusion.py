@@ -1,0 +1,45 @@
+"""The end of a grid of several seeds: tables of what it varies, the best place, and the line that compares."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean, stdev
+
+from ssl_bench.results.conclusion import tables
+
+Train = Callable[..., tuple[int, str]]
+GRID = ("-m", "name=g", "seed=0,1", "loss=dcl,infonce", "batch_size=b64,b128", "max_steps=2", "evaluate=knn")
+
+
+def test_the_end_of_a_grid_is_a_table_of_what_it_varies(train: Train) -> None:
+    code, text = train(*GRID, "evaluate.baselines=[init]")
+    places: dict[tuple[str, int], list[float]] = {}
+    found = [json.loads(path.read_text()) for path in Path("outputs").glob("g/*/results.json")]
+    for content in found:
+        key = content["config"]["choices"]["loss"], content["config"]["batch_size"]["size"]
+        places.setdefault(key, []).append(100 * content["metrics"]["knn/top1"])
+    assert code == 0 and len(places) == 4
+    head, *rows = text[text.index("knn/top1 (%)\n") :].splitlines()[1:4]
+    assert head.split() == ["loss", "batch_size=64", "batch_size=128"]
+    for row, loss in zip(rows, ("dcl", "infonce"), strict=True):
+        numbers = [f"{mean(places[loss, n]):.2f} ± {stdev(places[loss, n]):.2f} (2)" for n in (64, 128)]
+        assert row.split() == [loss, *" ".join(numbers).split()]
+    loss, size = max(places, key=lambda key: mean(places[key]))
+    begun = mean(content["metrics"]["knn_init/top1"] for content in found)
+    assert f"The best: loss={loss} batch_size={size}. The networks at initialisation: {100 * begun:.1f}% on" in text
+    assert text.rstrip().endswith("is one better? ssl-bench compare --by loss name=g")
+
+
+def test_runs_that_have_gone_on_to_more_epochs_have_a_line_each(train: Train) -> None:
+    asked = ("optimizer.schedule=constant", "loss=dcl,infonce", "seed=0,1", "evaluate=knn", "batch_size=b512")
+    assert "The best: loss=" in train("-m", "epochs=1", *asked)[1]
+    assert train("epochs=2", "loss=dcl", "seed=0", asked[0], *asked[3:])[0] == 0
+    text = train("-m", "epochs=1", *asked)[1]
+    assert "4 runs: 0 trained, 4 done before" in text and "The best:" not in text and "│ loss=dcl" in text
+
+
+def test_one_setting_makes_one_column(train: Train) -> None:
+    assert train("-m", "loss=dcl,infonce", "seed=0,1", "max_steps=1", "evaluate=knn")[0] == 0
+    runs = sorted(path.parent for path in Path("outputs").glob("*/*/results.json"))
+    (sheet,) = tables({"any": [(run, None) for run in runs]})
+    assert sheet.columns == ["loss", "knn/top1 (%)"] and [row[0].text for row in sheet.rows] == ["dcl", "infonce"]
