@@ -114,7 +114,7 @@ def table(
     from ssl_bench.results.arrange import arrange  # with numpy
 
     pivots = arrange(runs_where(files.given_path(outputs), _conditions(where)), rows, columns, metric)
-    return _frame([each for pivot in pivots for each in pivot.sheet().records or ()])
+    return _frame([dict(each) for pivot in pivots for each in pivot.sheet().records or ()])
 
 
 def figure(
