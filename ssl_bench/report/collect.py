@@ -19,7 +19,7 @@ from ssl_bench.record.follow import find_mark
 from ssl_bench.record.index import METRICS, RESULTS
 from ssl_bench.report import curves, filled, pictures, verdicts
 from ssl_bench.results import metrics
-from ssl_bench.results.differing import differing, labels
+from ssl_bench.results.differing import FACTS, differing, labels
 from ssl_bench.results.grids import GridFolder
 from ssl_bench.results.runs import Run
 from ssl_bench.results.scan import Entry, Scan
@@ -101,7 +101,11 @@ class Collector:
         groups = _groups(entries, self._names)
         for group in groups:
             members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
-            group["verdicts"] = self._compare(group["key"], members, [n for n in settings.shown if n != "seed"])
+            group["verdicts"] = self._compare(
+                group["key"],
+                members,
+                [n for n in settings.shown if n != "seed" and len({run.setting(n) for run in members}) > 1],
+            )
         ranked = _ranked(its_runs, dict.fromkeys(name for run in runs for name in run["metrics"]))
         return {
             "outputs": printable(str(self.outputs)),
@@ -109,6 +113,7 @@ class Collector:
             "left": left,
             "keys": settings.names,
             "shown": settings.shown,
+            "facts": list(FACTS),
             "common": settings.common,
             "metrics": ranked,
             "meanings": _meanings(its_runs, [*ranked, *names]),

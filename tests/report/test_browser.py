@@ -126,6 +126,22 @@ def test_a_heat_map_has_the_means_over_seeds_and_their_number(page: Page) -> Non
     assert len(found) == 23
 
 
+def test_a_heat_map_needs_several_values_of_both_settings(page: Page) -> None:
+    for n, (size, tau) in enumerate([(64, 0.1), (128, 0.2), (256, 0.3)]):  # three places, one in each line
+        runs.run(f"a/{n}", "ssl-bench train batch_size=b64 temperature.tau=0.1", 0.5 + n / 10, "dcl", size, tau, 0)
+    open_report(page)
+    assert "over batch_size and" not in (page.text_content("#plots") or "")
+    for n, (size, tau) in enumerate([(64, 0.2), (128, 0.1)], 3):
+        folder = runs.run(f"a/{n}", "ssl-bench train", 0.5 + n / 10, "dcl", size, tau, 0)
+        runs.add(folder, facts=runs.FACTS | {"steps": 20 + n})  # which follows from the settings
+    Path("report.html").unlink()
+    open_report(page)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    maps = page.locator("#plots .multiples").last.locator(".js-plotly-plot")
+    ((z, says),) = maps.evaluate_all("all => all.map(({ data: [it] }) => [it.z, it.text])")
+    assert z == [[50, 90, None], [80, 60, None], [None, None, 70]] and says[0][2] == ""  # not the word null
+
+
 def test_comparisons_are_those_of_the_command(page: Page) -> None:
     runs.grid()
     open_report(page)
