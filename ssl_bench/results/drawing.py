@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 def draw(pivots: Sequence[Pivot], heat: bool) -> Figure:
     """Draw a panel for each table: its columns are places on the x axis, its rows lines, or the y axis of a heat map.
 
-    Lines have the mean and the 95% interval over the seeds; a place of a heat map has its mean and number of runs.
+    Lines have the mean and the 95% interval over the seeds; a place of a heat map has its mean and number of runs. The
+    colours of all heat maps have one scale.
     """
     from matplotlib import style
     from matplotlib.figure import Figure
 
+    means = [fmean(place.values) for pivot in pivots for place in pivot.places.values()]
     with style.context(["default", STYLE]):
         figure = Figure((5.2 * len(pivots), 4.3), layout="constrained")
         for axis, pivot in zip(figure.subplots(1, len(pivots), squeeze=False)[0], pivots, strict=True):
-            (_heat if heat else _lines)(axis, pivot)
+            _heat(axis, pivot, means) if heat else _lines(axis, pivot)
             axis.set_title(pivot.title, fontsize="medium")
             axis.set_xlabel(pivot.names[1])
     return figure
@@ -66,7 +68,8 @@ def _beside(x: Sequence[float], place: float, lines: int, log: bool) -> list[flo
     return [2**each for each in moved] if log else moved
 
 
-def _heat(axis: Any, pivot: Pivot) -> None:
+def _heat(axis: Any, pivot: Pivot, scale: Sequence[float]) -> None:
+    """Draw a heat map; ``scale`` has the numbers of all heat maps of the figure."""
     import numpy as np
 
     rows, columns = pivot.axis(0), pivot.axis(1)
@@ -74,8 +77,8 @@ def _heat(axis: Any, pivot: Pivot) -> None:
     for (row, column), place in pivot.places.items():
         means[rows.index(row), columns.index(column)] = fmean(place.values)
     axis.grid(False)
-    image = axis.imshow(means, origin="lower", aspect="auto", cmap="viridis")
-    middle = (np.nanmin(means) + np.nanmax(means)) / 2
+    image = axis.imshow(means, origin="lower", aspect="auto", cmap="viridis", vmin=min(scale), vmax=max(scale))
+    middle = (min(scale) + max(scale)) / 2
     for (row, column), place in pivot.places.items():
         mean, at = fmean(place.values), (columns.index(column), rows.index(row))
         text = f"{mean:.1f}" if pivot.metric.unit == "share" else f"{mean:.3g}"

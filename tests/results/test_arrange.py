@@ -88,6 +88,7 @@ def test_python_has_what_the_commands_have(grid: None, capsys: Output, monkeypat
     images = {axis.get_title(): axis.images[0].get_array().tolist() for axis in panels if axis.images}
     assert images["knn/top1 (%), loss=dcl"] == [pytest.approx([50, 52, 54]), pytest.approx([60, 62, 64])]
     assert len(images) == 2
+    assert len({axis.images[0].get_clim() for axis in panels if axis.images}) == 1  # the colours of both mean the same
     with pytest.raises(ConfigError, match=r"^lines=loss and y=batch_size: set lines for a plot, or y for a heat map"):
         ssl_bench.figure(lines="loss", y="batch_size")
 
