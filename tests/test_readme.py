@@ -110,6 +110,8 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
             return [*words, "--cfg", "job"]
         if "interval(" in text:
             return [*SMALL, "max_steps=1", *words, "hydra.sweeper.n_trials=1"]
+        if "dataset.root=" in text:  # photos of the reader
+            return [*words, "--cfg", "job"]
         if "experiment=" in text or re.search(rf"={NEEDS_DATA}|slurm|devices=\d", text):
             _composed(words, name)
             return ["--cfg", "job"]
@@ -126,8 +128,8 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
         words = [re.sub(r"RUN_DIR|outputs/default/(<run_id>|\*)", str(trained), word) for word in words]
         short = ["evaluate.npc.batches=1", "evaluate.npc.batch_sizes=[32]"] if "npc" in text else []
         return [*(word for word in words if word != "--watch"), *short]
-    if any(word.startswith("name=") for word in words):
-        return ["--help"]  # their grid is not trained here
+    if any(word.startswith(("name=", "mine")) for word in words):
+        return ["--help"]  # their grid is not trained here, nor the reader's own tables
     if name in ("table", "figure", "reproduce"):
         return [*words, "--dry-run"] if name == "reproduce" and "--recipe" not in words else words
     _composed(words)  # prepare and detect need data of their own

@@ -149,7 +149,7 @@ def test_draws_are_equal_on_every_device_and_in_every_format() -> None:
     assert not torch.equal(drawn(torch.float32)[0], drawn(torch.float32)[3])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_every_framework_and_loss_is_within_its_bound(setting: Setting) -> None:
     found = {each.name: each for each in methods.section(dataclasses.replace(setting, quick=False))}

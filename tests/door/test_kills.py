@@ -21,6 +21,7 @@ multiprocessing.set_forkserver_preload(ranks.PRELOADED)
 TINY = ["backbone.width=4", "head.out=16", "optimizer=sgd", "tracking=off", "log_every=1", "epochs=1", "max_steps=8"]
 TINY += ["batch_size.size=32", "evaluate=knn", "evaluate.baselines=[]"]
 Reference = tuple[End, float]
+OFTEN, RARE = pytest.mark.slow, pytest.mark.exhaustive  # scripts/kill_runs.py has all kinds many times
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +34,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
         yield kill_runs.undisturbed(folder / "second", 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != DISK])
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=OFTEN if k == "SIGTERM" else RARE) for k in KINDS if k != DISK])
 def test_a_killed_run_ends_as_one_that_was_not_disturbed(kind: str, reference: Reference, tmp_path: Path) -> None:
     end, seconds = reference
     assert len(end["rows"][0]) == 9

@@ -51,7 +51,7 @@ def refused() -> list[dict[str, Any]]:
 
     def waiting(self: Stepper, *arguments: Any) -> Any:
         found = compute(self, *arguments)
-        found["tau"].item()
+        found.loss.item()
         return found
 
     compute: Any = Stepper.compute

@@ -323,15 +323,15 @@ def test_two_ranks_train_as_one_with_every_loss_and_negatives() -> None:
 
 def _chunked(method: Contrastive, chunk: int) -> Tensor:
     optimizer = torch.optim.SGD(method.parameters(), 0.1, momentum=0.9)
-    for batch in batches(3):
+    for step, batch in enumerate(batches(3)):
         optimizer.zero_grad()
         part = functools.partial(select, batch)
         chunks = chunked.backward(
-            method, part, len(batch.ids), chunk, 0.0, True, contextlib.nullcontext, lambda loss: loss
+            method, part, len(batch.ids), chunk, step / 3, True, contextlib.nullcontext, lambda loss: loss
         )
         average_gradients(method)
         optimizer.step()
-        method.update(chunks.kept, 0.0)
+        method.update(chunks.kept, step / 3)
     return weights(method)
 
 
