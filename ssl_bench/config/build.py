@@ -79,7 +79,7 @@ def build(node: Any, key: str, /, **extra: Any) -> Any:
 
 
 def former(key: str) -> str:
-    """What to do instead of setting a key of an earlier version, to be put behind a sentence; empty for other keys."""
+    """Name the key to set in place of one of an earlier version, as the end of a sentence; empty for other keys."""
     return f" any more: {FORMER[key]}" if key in FORMER else ""
 
 

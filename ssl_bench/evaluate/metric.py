@@ -1,4 +1,4 @@
-"""What a number of an evaluator means: its unit, which way is better, and what it counts."""
+"""The meaning of an evaluator's number: its unit, which way is better, and what it counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

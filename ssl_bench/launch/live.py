@@ -1,4 +1,4 @@
-"""What a person sees of a grid while it trains: one line for the runs that train, with the time left of the whole.
+"""The progress of a grid: one line for the runs that train, with the time left of the whole.
 
 On a terminal and in a notebook the line is renewed each second, anywhere else it is printed each minute.
 """

@@ -18,7 +18,7 @@ PAUSE = 1.0  # seconds between two looks at the jobs
 
 
 class Job:
-    """What a Slurm job carries out, once on each of its nodes."""
+    """Carries out a run in a Slurm job, once on each of its nodes."""
 
     def __call__(self, run: Run, wait: bool) -> Outcome:
         streams.outlive_reader()
@@ -28,7 +28,7 @@ class Job:
         return outcome
 
     def checkpoint(self, run: Run, wait: bool) -> Any:
-        """What submitit submits when the job is requeued: the same."""
+        """Return the same job, which submitit submits again when Slurm requeues it."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, run, wait)

@@ -34,7 +34,7 @@ class Kept:
 
 
 class Own(nn.Module):
-    """What a term after the first keeps for itself.
+    """The loss, negatives and positives of a term after the first.
 
     Args:
         negatives, positives: None where the term has candidates of its own.
@@ -151,7 +151,7 @@ class Contrastive(Method):
         return loss, {f"{term.name}/{name}": value for name, value in values.items() if value.ndim == 0}
 
     def _part(self, name: str) -> Any:
-        """What has the loss, the negatives and the positives of a term."""
+        """The module with the loss, the negatives and the positives of a term: this one for the first term."""
         return self.further[name] if name else self
 
     @torch.no_grad()
