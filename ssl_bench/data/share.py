@@ -55,7 +55,7 @@ class Share(Dataset):
         return {name: replace(probe, train=self._part(probe.train)) for name, probe in self.whole.probes().items()}
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes of the whole data set that a share of it does not have itself, such as the sentence on its images."""
+        """Attributes of the whole data set that a share has not, such as the sentence on its images."""
         if name == "whole":
             raise AttributeError(name)
         return getattr(self.whole, name)
