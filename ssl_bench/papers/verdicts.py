@@ -53,9 +53,13 @@ class Judged:
     @property
     def numbers(self) -> str:
         """The numbers of that finding, and what was asked of them; empty without runs."""
-        told = self.told
-        control = "control: " * told.criterion.control
-        return f"{control}{_mean(told)} {told.criterion.limit}" if told.numbers else ""
+        control = "control: " * self.told.criterion.control
+        return f"{control}{self.effect} {self.told.criterion.limit}" if self.effect else ""
+
+    @property
+    def effect(self) -> str:
+        """The mean of that finding with its interval; empty without runs."""
+        return _mean(self.told)
 
     def row(self, brief: bool = False) -> tuple[str, ...]:
         """The entries of a printed row, by HEADINGS; in brief, without what the words say."""

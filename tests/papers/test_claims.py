@@ -379,8 +379,8 @@ def test_runs_of_a_claim_are_judged_committed_and_fill_no_cell_of_the_paper(
     assert "| DCL | project | 61.00 ± 1.00 (3) | 61.00 ± 1.00 (3) |" in lines
     assert (tmp_path / "measured" / "mine_better.png").read_bytes().startswith(b"\x89PNG")
     marked = "Ours.\n<!-- decided claims -->\nold\n<!-- end -->\n"
-    brief = "| mine/better: DCL is better. | shown | DCL minus SimCLR: 10 [10, 10] above 0 |"
-    assert brief in commit_numbers.readme(marked).splitlines() and "\nold\n" not in commit_numbers.readme(marked)
+    written = commit_numbers.readme(marked, {"mine/better": ("DCL wins.", "its gain")}).splitlines()
+    assert "| DCL wins. | shown | its gain: 10 [10, 10] |" in written and "old" not in written
 
 
 def test_a_figure_has_the_verdict_the_intervals_of_the_seeds_and_theory(write: Any, tmp_path: Path) -> None:
@@ -444,7 +444,9 @@ def test_the_committed_page_is_made_from_the_committed_numbers() -> None:
     of_papers = sum(not each.claim.ours for each in commit_numbers.decided())
     asked = len(CLAIMS) + len(commit_numbers.DROPPED)
     decide = f"Of {asked} claims committed runs decide {len(commit_numbers.decided())}: {of_papers} sentences of the"
-    assert decide in readme.read_text()
+    assert decide in commit_numbers.page()
+    assert f"[{len(commit_numbers.decided())} of {asked} are decided]" in readme.read_text()
+    assert commit_numbers.FIRST.keys() <= {each.claim.name for each in commit_numbers.decided()}
     told = (tables.directory() / "README.md").read_text()
     assert all(f"`{name}`" in told for name in commit_numbers.DROPPED)
     assert not {*commit_numbers.DROPPED} & {claim.name for claim in CLAIMS}
