@@ -193,9 +193,8 @@ def measured() -> list[Table]:
 
 def page() -> str:
     """The page in Markdown."""
-    return "\n".join(
-        [f"{HEAD}## Claims\n\n{count()}\n\n{markdown(verdicts.sheet(judged(), brief=False))}", *map(_section, measured())]
-    )
+    claims = markdown(verdicts.sheet(judged(), brief=False))
+    return "\n".join([f"{HEAD}## Claims\n\n{count()}\n\n{claims}", *map(_section, measured())])
 
 
 def judged() -> list[verdicts.Judged]:
