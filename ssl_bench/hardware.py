@@ -5,19 +5,23 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import shutil
+import subprocess
 import sys
-from functools import cache
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ssl_bench.errors import ConfigError, InvalidValue
+from ssl_bench.errors import ConfigError, require
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 GPU_FILES = "nvidia[0-9]*"  # in /dev
-CUDA_12 = 'pip install "torch<2.15" torchvision --index-url <PyTorch\'s wheel index>/cu126'
+GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each, also where torch sees none
+CUDA_12 = 'pip install "torch<2.11" torchvision'  # 2.10 is PyPI's last build for drivers of CUDA 12, and for Volta
+NEWEST = "pip install torch torchvision"
 
 
 def available_cores() -> int:
@@ -25,11 +29,13 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def visible_gpus() -> list[str]:
-    """The GPUs that torch sees, by the names that ``CUDA_VISIBLE_DEVICES`` has for them.
+def visible_gpus(device: str = "auto") -> list[str]:
+    """The GPUs that torch sees, by the names that ``CUDA_VISIBLE_DEVICES`` has for them; none for ``device=cpu``.
 
     CUDA stops at the first name that is none of a GPU: the variable alone says nothing.
     """
+    if device == "cpu":
+        return []
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -38,50 +44,98 @@ def visible_gpus() -> list[str]:
     return list(names)[:count]
 
 
-def concurrent_runs(devices: int, runs_per_gpu: int) -> int:
+def concurrent_runs(devices: int, runs_per_gpu: int, device: str = "auto") -> int:
     """Number of runs of ``devices`` processes each that fit on this machine at once, at least 1."""
-    gpus = len(visible_gpus())
+    gpus = len(visible_gpus(device))
     return max(1, (gpus * runs_per_gpu if gpus else available_cores()) // devices)
 
 
-def check_devices(devices: int) -> None:
+def check_devices(devices: int, device: str = "auto") -> None:
     """Refuse more processes than this machine has GPUs or cores, and GPUs that the installed torch cannot use.
+
+    Args:
+        devices: processes on this machine.
+        device: ``cpu``: they leave the GPUs alone.
 
     Raises:
         ConfigError: naming what to set or to install.
     """
     import torch
 
-    if not torch.cuda.is_available():
-        _say_that_gpus_are_not_used()
-        cores = available_cores()
-        if devices > cores:
-            raise InvalidValue(
-                "devices", devices, f"{cores} or less: there is no GPU and {cores} CPU core{'s' * (cores > 1)}"
-            )
+    if device != "cpu" and (reason := unusable_gpus()):
+        raise ConfigError(reason)
+    if device == "cpu" or not torch.cuda.is_available():
+        cores, why = available_cores(), "device=cpu" if device == "cpu" else "there is no GPU"
+        require(devices <= cores, "devices", devices, f"{cores} or less: {why} and {cores} CPU core{'s' * (cores > 1)}")
         return
     count = torch.cuda.device_count()
-    if devices > count:
-        raise InvalidValue("devices", devices, f"{count} or less: this machine shows {count} GPUs")
+    require(devices <= count, "devices", devices, f"{count} or less: this machine shows {count} GPUs")
     for index in range(devices):
         check_architecture(
             torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index), torch.cuda.get_arch_list()
         )
 
 
-@cache
-def _say_that_gpus_are_not_used() -> None:
-    """Print once that torch can use none of the GPUs of this machine, or of ``CUDA_VISIBLE_DEVICES``."""
+def unusable_gpus() -> str:
+    """Why torch cannot compute on the GPUs that this process has, and after the last colon what to do; else empty.
+
+    It has none if ``CUDA_VISIBLE_DEVICES`` hides them, or if none of their files opens, as in a job of a cluster that
+    was given none.
+    """
     import torch
 
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    named = (given or "").partition(",")[0].strip()
-    if named in ("", "-1", "NoDevFiles") and (given is not None or not any(map(_opens, Path("/dev").glob(GPU_FILES)))):
-        return
-    what = "the GPUs of this machine" if given is None else f"the GPUs of CUDA_VISIBLE_DEVICES={given}"
-    build = f"torch {torch.__version__} is built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs'}"
-    remedy = "install one for the driver that nvidia-smi shows, or set CUDA_VISIBLE_DEVICES= if the CPU is meant"
-    print(f"ssl-bench: torch sees none of {what} and computes on the CPU: {build}; {remedy}", file=sys.stderr)
+    if given is not None and given.partition(",")[0].strip() in ("", "-1", "NoDevFiles"):
+        return ""
+    meant = "or set device=cpu if the CPU is meant"
+    if torch.version.hip:
+        return f"torch {torch.__version__} is built for GPUs of AMD, which were never tried: use one of NVIDIA, {meant}"
+    files = list(Path("/dev").glob(GPU_FILES))
+    with warnings.catch_warnings(action="ignore"):  # of a driver that is too old, which the sentence is about
+        usable = torch.cuda.is_available()
+    if usable or (files and not any(map(_opens, files))):
+        return ""
+    if not any(GPUS.glob("*")) and not _nvidia_smi_lists_gpus():
+        return ""
+    driver, build = _cuda_of_driver(), torch.version.cuda
+    reason = f"torch {torch.__version__} is built for {f'CUDA {build}' if build else 'CPUs'}"
+    if driver:
+        reason += f", and the driver of the GPUs for CUDA {driver // 1000}.{driver % 1000 // 10}"
+    if 0 < driver < 12000:
+        remedy = "update the driver to version 525 or later"
+    elif build is None:
+        remedy = f"`pip uninstall -y torch torchvision && {NEWEST if driver >= 13000 else CUDA_12}`"
+    elif 0 < driver < int(build.partition(".")[0]) * 1000:
+        remedy = f"`{CUDA_12}`"
+    else:
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            reason += f" ({' '.join(str(error).split())[:200]})"
+        remedy = "see what `nvidia-smi` says, and whether this is a container that has the GPUs and their driver"
+    which = "of this machine" if given is None else f"of CUDA_VISIBLE_DEVICES={given}"
+    return f"torch can use none of the GPUs {which}: {reason}: {remedy}, {meant}"
+
+
+def _nvidia_smi_lists_gpus() -> bool:
+    """Whether there are GPUs without a folder in ``/proc``, as under WSL."""
+    if shutil.which("nvidia-smi") is None:
+        return False
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and "GPU " in done.stdout
+
+
+def _cuda_of_driver() -> int:
+    """The newest CUDA of the driver, such as 12040 for 12.4; 0 if there is no library of it."""
+    version = ctypes.c_int(0)
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return 0
+    return version.value
 
 
 def _opens(device: Path) -> bool:
@@ -111,15 +165,15 @@ def check_architecture(name: str, capability: tuple[int, int], built_for: list[s
             return
     raise ConfigError(
         f"{name} has compute capability {capability[0]}.{capability[1]}, and torch {torch.__version__} was built for "
-        f"{', '.join(built_for)}: install one that was built for it (Volta: `{CUDA_12}`)"
+        f"{', '.join(built_for)}: install one that was built for it, which for a V100 is `{CUDA_12}`, or set device=cpu"
     )
 
 
-def local_device(local_rank: int) -> torch.device:
-    """Select and prepare the device of the ``local_rank``-th process of this machine."""
+def local_device(local_rank: int, device: str = "auto") -> torch.device:
+    """Select and prepare the device of the ``local_rank``-th process of this machine; ``cpu``: not a GPU."""
     import torch
 
-    if not torch.cuda.is_available():
+    if device == "cpu" or not torch.cuda.is_available():
         _keep_freed_memory()
         return torch.device("cpu")
     torch.cuda.set_device(local_rank)

@@ -18,6 +18,11 @@ def of_completion() -> None:
     os.environ["_ARGCOMPLETE"] = "2"
 
 
+def without_gpus() -> None:
+    """Hide the GPUs from this process, if it has not asked for them, and from all that it starts."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def of_wandb(mode: str | None = None) -> None:
     """Keep W&B quiet unless the user says otherwise; set its mode, which the user's variables were a default of."""
     os.environ.setdefault("WANDB_SILENT", "true")

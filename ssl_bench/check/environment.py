@@ -16,14 +16,15 @@ def section(setting: Setting) -> Iterator[Finding]:
     shown = ("python", "torch", "torchvision", "timm")
     yield Finding("versions", ", ".join(f"{name} {facts[name]}" for name in shown), values=facts)
     built = f"torch built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch built without CUDA"
-    if setting.device.type != "cuda":
-        yield Finding("devices", f"{available_cores()} cores, {built}, no GPU")
-        return
-    figure = f"{setting.devices} x {torch.cuda.get_device_name(setting.device)}, {built}"
+    cuda = setting.device.type == "cuda"
+    if cuda:
+        figure = f"{setting.devices} x {torch.cuda.get_device_name(setting.device)}, {built}"
+    else:
+        figure = f"{available_cores()} cores, {built}, no GPU"
     try:
         check_devices(setting.devices)
     except ConfigError as error:
-        reason, _, advice = str(error).partition(": install ")
-        yield Finding("devices", figure, Verdict.WRONG, reason, f"install {advice}")
+        reason, _, advice = str(error).rpartition(": ")
+        yield Finding("devices", figure, Verdict.WRONG, reason, advice)
     else:
-        yield Finding("devices", figure, Verdict.GOOD)
+        yield Finding("devices", figure, Verdict.GOOD if cuda else Verdict.KNOWN)

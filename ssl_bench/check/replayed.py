@@ -49,7 +49,7 @@ def checks(folder: Path, changes: Mapping[str, Any]) -> Iterator[Finding]:
     run = Recorded(folder, changes)
     with tempfile.TemporaryDirectory(prefix="ssl-bench-", ignore_cleanup_errors=True) as scratch:
         Parts(run.config).validate(run.config["devices"])
-        training = Training(run.config, run.name, Path(scratch), local_device(0))
+        training = Training(run.config, run.name, Path(scratch), local_device(0, run.config["device"]))
         end = training.schedule.last_step
         yield finding("identity", run.identity(), f"{run.name} everywhere, as config.yaml gives it")
         yield finding("config", run.configuration(), "the same in results.json, images and plugins as they are here")

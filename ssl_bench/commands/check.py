@@ -20,11 +20,12 @@ from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.build import near, one_of
 from ssl_bench.errors import ConfigError, require, unwritable
 from ssl_bench.files import given_path
+from ssl_bench.surroundings import without_gpus
 
 if TYPE_CHECKING:
     from ssl_bench.check.run import CheckRequest
 
-KEYS = ("devices", "paths.outputs")
+KEYS = ("device", "devices", "paths.outputs")
 
 
 @in_sentences
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print check.json, and the lines to standard error")
     parser.epilog = (
         "devices=N: processes for the section ranks (default: all GPUs; on a CPU two, if it has two cores). "
-        "paths.outputs: the results folder."
+        "device=cpu: use no GPU. paths.outputs: the results folder."
     )
     options = parser.read(arguments)
     request = _request(options)
@@ -68,6 +69,10 @@ def _request(options: Any) -> "CheckRequest":
     chosen = [name.strip() for names in options.only for name in names.split(",")]
     for name in chosen:
         one_of("--only", name, tuple(SECTIONS))
+    device = settings.get("device", "auto")
+    one_of("device", device, ("auto", "cpu"))
+    if device == "cpu":
+        without_gpus()
     devices, gpus = _devices(settings.get("devices"))
     return CheckRequest(
         sections=tuple(name for name in SECTIONS if not chosen or name in [*chosen, "environment"]),

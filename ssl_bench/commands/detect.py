@@ -21,7 +21,7 @@ from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.distributed import leave, rank, world
 from ssl_bench.evaluate.detection import Detection, FineTuning
-from ssl_bench.hardware import local_device
+from ssl_bench.hardware import check_devices, local_device
 from ssl_bench.networks.export import load
 from ssl_bench.record import checkpoint
 
@@ -72,12 +72,14 @@ def main(arguments: Sequence[str]) -> int:
         help="short side in training, from the first to the second; the second in the test",
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", choices=["auto", "cpu"], default="auto", help="cpu: use no GPU")
     options = parser.parse_args(arguments)
     backbone, facts = load(options.export)
     settings = {"batch_size": options.batch, "lr": options.lr, "warmup": options.warmup, "sizes": options.sizes}
     recipe = Detection(facts["mean"], facts["std"], str(options.data), options.images, options.epochs, **settings)
     recipe.check_data()
-    device = local_device(int(os.environ.get("LOCAL_RANK", 0)))
+    check_devices(int(os.environ.get("LOCAL_WORLD_SIZE", 1)), options.device)
+    device = local_device(int(os.environ.get("LOCAL_RANK", 0)), options.device)
     if "RANK" in os.environ:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, 1 by default")
     parser.epilog = (
         "Then key=value: evaluate=OPTION or evaluate=[OPTION,...] in place of the run's own evaluators, "
-        "evaluate.key=value, paths.data=DIR, paths.outputs=DIR."
+        "evaluate.key=value, device=cpu, paths.data=DIR, paths.outputs=DIR."
     )
     parser.add_argument("--weights", nargs="+", default=[], metavar="FILE", help=WEIGHTS)
     options = parser.read(arguments)
@@ -132,8 +132,8 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     stored = files.read_yaml(folder / "config.yaml", Config, named=False) or {}
     for override in overrides:
         places = [f"dataset.{key}=" for key in ("root", "path") if key in config["dataset"]]
-        if not override.startswith(("evaluate=", "evaluate.", "paths.data=", *places)):
-            known = ", ".join(["evaluate", *(place.rstrip("=") for place in places)])
+        if not override.startswith(("evaluate=", "evaluate.", "device=", "paths.data=", *places)):
+            known = ", ".join(["device", "evaluate", *(place.rstrip("=") for place in places)])
             raise ConfigError(f"{override}: only {known} and paths.data can be changed after the training")
     changed = compose.evaluated_again(config, overrides)
     changed |= {"devices": 1, "graph": False, "halt_at": None, "tracking": stored.get("tracking", config["tracking"])}

@@ -181,7 +181,9 @@ def _train_at_once(request: Request, todo: Sequence[PlannedRuns]) -> list[int]:
     config = todo[0].config if todo else {}
     limit = SUBMITTED
     if request.launcher != "slurm":
-        limit = hardware.concurrent_runs(config.get("devices", 1), config.get("runs_per_gpu", 1))
+        limit = hardware.concurrent_runs(
+            config.get("devices", 1), config.get("runs_per_gpu", 1), config.get("device", "auto")
+        )
     former = {number: signal.signal(number, stop) for number in stops()}
     try:
         with ThreadPoolExecutor(limit) as pool:

@@ -11,7 +11,7 @@ import yaml
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.errors import ConfigError
 
-KEYS = ("devices", "threads", "paths.data", "dataset.root", "dataset.path")  # where and how to carry it out
+KEYS = ("device", "devices", "threads", "paths.data", "dataset.root", "dataset.path")  # where and how to carry it out
 
 
 @in_sentences
@@ -25,8 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("verify", "Is a finished run what it says it is? Steps of it are trained again and compared.")
     parser.add_argument("run", metavar="RUN", help="its directory, or the run_id of a run below paths.outputs")
     parser.epilog = (
-        "Then key=value: paths.data=DIR (or dataset.root, dataset.path), where its images are; devices=N, threads=N, "
-        "to carry it out here; paths.outputs=DIR. What this cannot show is in ssl_bench/check/README.md."
+        "Then key=value: paths.data=DIR (or dataset.root, dataset.path), where its images are; device=cpu, devices=N, "
+        "threads=N, to carry it out here; paths.outputs=DIR. What this cannot show is in ssl_bench/check/README.md."
     )
     options = parser.read(arguments)
     outputs = taken_outputs(options.overrides)

@@ -35,7 +35,7 @@ VERSION_BASE = {"version_base": "1.3"} if version("hydra-core").startswith("1.3.
 register: Any = OmegaConf.register_new_resolver if version("omegaconf") < "2.4" else OmegaConf.register_resolver
 register("oc.env", guard.read_environment, replace=True)
 register("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
-register("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_gpu}}
+register("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_gpu},${device}}
 register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
     "per_node", lambda devices, nodes, each=1: each * math.ceil(devices / nodes), replace=True
 )
@@ -226,7 +226,7 @@ def _parts(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
 
 
 def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The keys ``evaluate``, ``paths`` and ``dataset`` of a run that is evaluated with overrides of them.
+    """The keys ``device``, ``evaluate``, ``paths`` and ``dataset`` of a run that is evaluated with overrides of them.
 
     The options that ``evaluate=...`` names take the place of the run's evaluators, with values of the run where they
     refer to other keys. Without it the run's own evaluators stay, and the overrides change their settings.
@@ -270,7 +270,7 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         resolved: Any = OmegaConf.to_container(root, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(explain(error, overrides)) from error
-    return {key: resolved[key] for key in ("evaluate", "paths", "dataset")}
+    return {key: resolved[key] for key in ("device", "evaluate", "paths", "dataset")}
 
 
 class Composer:

@@ -16,8 +16,8 @@ from typing import Any
 
 # Keys that say where and how a run is carried out. They are no part of its identity, so that it can be moved and
 # resumed elsewhere.
-VOLATILE = {"name", "choices", "devices", "threads", "runs_per_gpu", "images_on", "cosines", "log_every", "timeout"}
-VOLATILE |= {"checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate", "halt_at"}
+VOLATILE = {"name", "choices", "device", "devices", "threads", "runs_per_gpu", "images_on", "cosines", "log_every"}
+VOLATILE |= {"timeout", "checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate", "halt_at"}
 RUN_ID_DIGITS = 10
 # Keys of a group; framework.sharded is one of earlier versions.
 VOLATILE_IN = {"dataset": {"workers", "train_images", "hashes"}, "framework": {"sharded"}, "init": {"path"}}
@@ -42,6 +42,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "optimizer.decay_norms": False,
     },
     "0.3.0": {
+        "device": "auto",
         "init": None,
         "similarity": "cosine",
         "positives": {"_target_": "ssl_bench.objective.positives.OtherView"},

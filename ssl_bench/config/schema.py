@@ -33,6 +33,7 @@ EXACT |= {
     "reduction": Literal["mean", "sum"],
     "similarity": Literal["cosine", "arctanh", "student"],
     "cosines": Literal["auto", "dense", "tiled"],
+    "device": Literal["auto", "cpu"],
     "images_on": Literal["auto", "device", "host"],
     "mode": Literal["offline", "online", "tensorboard", "off"],
     **dict.fromkeys(("name", "data", "outputs"), str),
@@ -100,6 +101,7 @@ class Config:
     similarity: str = MISSING
     plugins: Any = MISSING
     cosines: str = MISSING
+    device: str = MISSING
     devices: int = MISSING
     threads: int | None = MISSING
     runs_per_gpu: int = MISSING

@@ -167,6 +167,7 @@ class Views:
         self.solarize = solarize
         self.normalize = Normalize(mean, std)
         self._compiled: Callable[..., list[Tensor]] | None = None
+        self._announced = False  # that they are being compiled
 
     @staticmethod
     def uniform(n: int, generator: torch.Generator) -> Tensor:
@@ -266,6 +267,9 @@ class Views:
         Each is [n, C + E, S, S] of ``dtype``. After :meth:`compile` this is one compiled function.
         """
         if self._compiled is not None:
+            if not self._announced:
+                log.info("compiling the views, which can take a minute")
+                self._announced = True
             try:
                 return self._compiled(images, list(uniform), dtype)
             except Exception as error:  # whatever the compiler raises: the eager form has the same result

@@ -31,7 +31,7 @@ def at_once(runs: Sequence[Run], jobs: int, wait: bool) -> Iterator[tuple[Run, O
                     devices, gpu_runs = run.config["devices"], run.config["runs_per_gpu"]
                     run = replace(run, config=run.config | {"threads": threads(run.config, run.folder, devices, jobs)})
                     cores = devices * (run.config["threads"] or 1)
-                    slot = reserve(devices, gpu_runs, cores, lambda: not running and not received)
+                    slot = reserve(devices, gpu_runs, cores, lambda: not running and not received, run.config["device"])
                     if slot is None:
                         break
                 place = (slot.environment, slot.cores) if slot else ({}, None)

@@ -132,7 +132,7 @@ def train_here(
     device: torch.device | None = None,
 ) -> Outcome:
     """Train on this rank; ``device`` None: the first one of this machine."""
-    device = device or local_device(0)
+    device = device or local_device(0, config["device"])
     if config["threads"]:
         torch.set_num_threads(config["threads"])
     with _outcome(folder, device, quiet) as end:
@@ -185,7 +185,8 @@ def _lost_a_rank(error: Exception) -> bool:
 def _enter(config: dict[str, Any], meeting: Path | str | None) -> torch.device:
     """Join the process group as the rank that the environment names."""
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device, beside = local_device(int(os.environ["LOCAL_RANK"])), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    device = local_device(int(os.environ["LOCAL_RANK"]), config["device"])
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     torch.set_num_threads(max(1, available_cores() // beside))
     timeout = config["timeout"]
     if config["devices"] == 1:

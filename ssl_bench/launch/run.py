@@ -124,7 +124,7 @@ def threads(config: dict[str, Any], folder: Path, local: int, concurrent: int | 
     from ssl_bench.launch.ranks import THREADS
 
     given: int | None = config["threads"]
-    if given or visible_gpus():
+    if given or visible_gpus(config["device"]):
         return given
     begun = (files.read_yaml(folder / "config.yaml", Config) or {}).get("threads")
     if begun and begun > 0:

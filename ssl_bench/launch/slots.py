@@ -36,18 +36,21 @@ class Slot:
             os.close(lock)
 
 
-def reserve(devices: int, runs_per_gpu: int, count: int, patient: Callable[[], bool] = lambda: True) -> Slot | None:
+def reserve(
+    devices: int, runs_per_gpu: int, count: int, patient: Callable[[], bool] = lambda: True, device: str = "auto"
+) -> Slot | None:
     """Reserve GPUs, or cores on a machine without, for one run; wait for them as long as it is ``patient``.
 
     Args:
         devices: GPUs that the run needs.
         runs_per_gpu: runs that may share a GPU.
         count: cores that the run needs on a machine without a GPU; of fewer ones it takes all.
+        device: ``cpu``: it needs cores, even where there are GPUs.
 
     Raises:
         ConfigError: the folder of the locks is that of another user.
     """
-    if gpus := visible_gpus():
+    if gpus := visible_gpus(device):
         locks = _reserve("gpu", gpus, runs_per_gpu, devices, patient)
         return Slot({"CUDA_VISIBLE_DEVICES": ",".join(locks)}, None, list(locks.values())) if locks else None
     if not hasattr(os, "sched_getaffinity"):

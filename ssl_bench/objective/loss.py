@@ -66,9 +66,10 @@ class Loss(nn.Module, ABC):
         Args:
             ids: [B] images of this rank, none of them on two ranks or twice on one.
         """
+        everywhere = gather(ids) if fresh else ids
         for name, values in fresh.items():
             buffer = self.get_buffer(name)
-            buffer.index_copy_(0, gather(ids), gather(values).to(buffer.dtype))
+            buffer.index_copy_(0, everywhere, gather(values).to(buffer.dtype))
 
     def information(self, contrast: Contrast, tau: Tensor) -> Tensor:
         """Contribution of each anchor to the lower bound on the mutual information of the views, in nats: [V, B].

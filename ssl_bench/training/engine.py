@@ -90,6 +90,9 @@ class Training:
 
     def __init__(self, config: dict[str, Any], run_id: str, folder: Path, device: torch.device) -> None:
         self.config, self.run_id, self.folder, self.device = config, run_id, folder, device
+        if device.type == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+            torch.cuda.reset_peak_memory_stats(device)  # that of a former run of this process is not this one's
         self.precision = Precision.of(config["precision"], device.type == "cuda")
         set_matmul_options(config["tf32"])
         self.parts = Parts(config)
@@ -186,9 +189,11 @@ class Training:
 
     def stepper(self) -> Callable[[bool], dict[str, Tensor]]:
         """The function that carries out the next step and returns its diagnostics, all of them if asked for."""
-        if self.device.type == "cuda" and self.config["compile_views"]:
-            for views in dict.fromkeys(self.loader.views):
-                views.compile()
+        with_views = self.device.type == "cuda" and self.config["compile_views"]
+        if with_views or self.config["compile"]:
+            torch._dynamo.reset()  # the limit of compiled functions counts those of earlier runs of this process too
+        for views in dict.fromkeys(self.loader.views if with_views else ()):
+            views.compile()
         stepper = Stepper(self._network(), self.state, self.schedule, self.precision, self.chunk)
         if self.device.type == "cuda" and self.config["graph"] is not False:
             obstacle = graph.obstacle(self.config, self.loader.images)
@@ -203,7 +208,7 @@ class Training:
     def _network(self) -> nn.Module:
         """The method as the loop calls it: compiled if asked for, and with averaged gradients unless in chunks."""
         if self.config["compile"]:
-            torch._dynamo.reset()  # the limit of compiled functions counts those of earlier runs of this process too
+            log.info("compiling the networks in the first step, which can take a minute")
             for part in self.state.method.networks():
                 part.compile()  # in place: the names in the checkpoint stay
         return parallel(self.state.method, self.device) if self.chunk is None else self.state.method
@@ -276,7 +281,10 @@ class Training:
         if recipe.warmup_epochs >= self.config["epochs"]:
             log.warning("the warm-up lasts the whole training: optimizer.warmup_epochs is not less than epochs")
         log.info("parameters: %s, %s on %s", f"{facts['parameters']:,}", self.precision.name, self.device)
-        if self.precision.name == "bf16" and self.device.type == "cpu" and bf16_is_slow():
+        cuda = self.device.type == "cuda"
+        if self.precision.name == "bf16" and cuda and Precision.of("auto", cuda).name == "fp16":
+            log.warning("this GPU emulates precision=bf16: set precision=fp16, which its tensor cores have")
+        if self.precision.name == "bf16" and not cuda and bf16_is_slow():
             log.warning("precision=bf16 takes many times as long as fp32: this processor has no instructions for it")
         log.info("%d steps to go, %d an epoch", schedule.last_step - self.state.step, schedule.steps_per_epoch)
         return facts

@@ -336,8 +336,8 @@ class Parts:
 
     def _check_machine(self, processes: int) -> None:
         """Refuse what this machine lacks for a run of so many processes on it."""
-        check_devices(processes)
-        graph, cuda = self.config["graph"], torch.cuda.is_available()
+        check_devices(processes, self.config["device"])
+        graph, cuda = self.config["graph"], self.config["device"] != "cpu" and torch.cuda.is_available()
         require(graph is not True or cuda, "graph", graph, "auto or false: there is no GPU")
         Precision.of(self.config["precision"], cuda)
 

@@ -71,4 +71,4 @@ def test_a_gpu_that_torch_was_not_built_for(setting: Setting, monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90"])
     _, finding = environment.section(dataclasses.replace(setting, device=torch.device("cuda", 0), devices=1))
     assert finding.verdict is Verdict.WRONG and "Tesla V100 has compute capability 7.0" in finding.reason
-    assert finding.advice.startswith("install one that was built for it (Volta: ")
+    assert finding.advice.startswith("install one that was built for it, which for a V100 is `pip install ")

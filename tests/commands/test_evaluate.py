@@ -34,7 +34,7 @@ def test_a_trained_run_is_evaluated_again_with_the_same_metrics(
     again = json.loads((run / "results.json").read_text())["metrics"]
     assert {name: again[name] for name in trained["metrics"]} == trained["metrics"] and "linear/top1" in again
     for override in ("seed=1", "export=timm"):
-        assert f"{override}: only evaluate and paths.data can be changed" in refusal(str(run), override)
+        assert f"{override}: only device, evaluate and paths.data can be changed" in refusal(str(run), override)
     assert "outputs is no run directory" in refusal("outputs")
     assert "no run is named" in refusal()
     shutil.rmtree(run / "checkpoints")

@@ -278,8 +278,18 @@ def test_views_that_cannot_be_compiled_stay_eager(caplog: pytest.LogCaptureFixtu
     views._compiled = broken
     assert torch.equal(views.make(images, uniform, torch.float32)[0], eager[0])
     assert torch.equal(views.make(images, uniform, torch.float32)[0], eager[0])
-    (record,) = caplog.records
+    (record,) = (each for each in caplog.records if each.levelname == "WARNING")
     assert record.message == "the views cannot be compiled (RuntimeError: no C compiler was found) and stay eager"
+
+
+def test_views_that_are_compiled_say_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "ssl_bench")
+    views, images = Views(16), smooth(2, 3, 16, 16)
+    for _ in range(2):
+        views.make(images, [views.uniform(2, generator())], torch.float32)
+        views._compiled = views._make
+    views.make(images, [views.uniform(2, generator())], torch.float32)
+    assert [record.message for record in caplog.records] == ["compiling the views, which can take a minute"]
 
 
 def broken(*_: object) -> list[Tensor]:

@@ -4,7 +4,8 @@
 // streams and events only keep the rules of stream capture: what a driver refuses during a capture is refused here.
 // build.py adds each other function that torch's libraries ask for: it succeeds and does nothing.
 //
-// Settings: FAKE_CUDA_DEVICES GPUs, FAKE_CUDA_SM their compute capability times ten, FAKE_CUDA_MB their memory.
+// Settings: FAKE_CUDA_DEVICES GPUs, FAKE_CUDA_SM their compute capability times ten, FAKE_CUDA_MB their memory,
+// FAKE_CUDA_DRIVER the CUDA of their driver, 12040 for 12.4.
 #define _GNU_SOURCE
 #include <driver_types.h>
 #include <pthread.h>
@@ -24,6 +25,7 @@ static long long setting(const char *name, long long otherwise) {
 }
 static int gpus(void) { return setting("FAKE_CUDA_DEVICES", 1); }
 static int architecture(void) { return setting("FAKE_CUDA_SM", 90); }
+static int driver(void) { return setting("FAKE_CUDA_DRIVER", CUDA_VERSION_OF_TORCH); }
 static size_t memory(void) { return (size_t)setting("FAKE_CUDA_MB", 81920) << 20; }
 
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -361,7 +363,11 @@ Error cudaGetSymbolAddress(void **p, const void *symbol) { static char area[6553
 
 // ---- devices
 
-Error cudaGetDeviceCount(int *count) { *count = gpus(); return cudaSuccess; }
+Error cudaGetDeviceCount(int *count) {
+  int old = driver() / 1000 < CUDA_VERSION_OF_TORCH / 1000;
+  *count = old ? 0 : gpus();
+  return give(old ? cudaErrorInsufficientDriver : gpus() ? cudaSuccess : cudaErrorNoDevice);
+}
 Error cudaGetDevice(int *device) { *device = current; return cudaSuccess; }
 Error cudaSetDevice(int device) {
   if (device < 0 || device >= gpus()) return give(cudaErrorInvalidDevice);
@@ -409,7 +415,8 @@ Error cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int devi
 }
 Error cudaDeviceCanAccessPeer(int *can, int device, int other) { return *can = 0; }
 Error cudaDeviceGetPCIBusId(char *text, int size, int device) { snprintf(text, size, "0000:%02x:00.0", device + 1); return 0; }
-Error cudaDriverGetVersion(int *version) { *version = CUDA_VERSION_OF_TORCH; return cudaSuccess; }
+Error cudaDriverGetVersion(int *version) { *version = driver(); return cudaSuccess; }
+int cuDriverGetVersion(int *version) { *version = driver(); return 0; }
 Error cudaRuntimeGetVersion(int *version) { *version = CUDA_VERSION_OF_TORCH; return cudaSuccess; }
 Error cudaPeekAtLastError(void) { return last; }
 Error cudaGetLastError(void) { Error error = last; last = cudaSuccess; return error; }

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ssl_bench.hardware import release_memory
+from ssl_bench.record.environment import peak_memory
 from ssl_bench.training.step import Stepper
 from tests.gpu.conftest import REAL
 from tests.gpu.runs import Log, training
@@ -19,7 +20,6 @@ LARGE = ["batch_size.size=512", "backbone.width=64", "precision=fp16"]
 def steps(count: int, *overrides: str) -> dict[str, Any]:
     """Memory, stream and messages after some steps of a run."""
     release_memory(torch.device("cuda"))
-    torch.cuda.reset_peak_memory_stats()
     log, run = Log(), training(*overrides)
     step, stream = run.stepper(), torch.cuda.current_stream()
     for _ in range(count):
@@ -29,6 +29,7 @@ def steps(count: int, *overrides: str) -> dict[str, Any]:
         "reserved": torch.cuda.memory_reserved(),
         "said": log.about("as a CUDA graph"),
         "stream": torch.cuda.current_stream() == stream,
+        "recorded": peak_memory(torch.device("cuda"))["peak_device_mb"],
     }
 
 
@@ -65,3 +66,18 @@ def test_a_refused_recording_leaves_no_memory_and_the_former_stream(gpu: Callabl
     eager, auto = gpu(refused, values=False)
     assert "stays eager: " in auto["said"] and "captur" in auto["said"]
     assert auto["stream"] and auto["reserved"] <= 1.3 * eager["reserved"]
+
+
+def one_after_another() -> list[dict[str, Any]]:
+    """A small run, a large one, and the small one again where little more than the large one takes is left."""
+    small = steps(6, "graph=auto")
+    large = steps(4, "graph=false", "batch_size.size=1024")
+    os.environ["FAKE_CUDA_MB"] = str(int(1.1 * large["peak"] / 2**20))
+    return [small, large, steps(6, "graph=auto")]
+
+
+@pytest.mark.skipif(REAL, reason="the memory of a real GPU cannot be set")
+def test_a_small_run_after_a_large_one_in_a_process_is_as_it_is_alone(gpu: Callable[..., Any]) -> None:
+    small, large, again = gpu(one_after_another)
+    assert "steps are replayed" in small["said"] and large["recorded"] > small["recorded"] + 100
+    assert again["said"] == small["said"] and again["recorded"] == pytest.approx(small["recorded"], rel=0.02)

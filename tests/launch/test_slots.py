@@ -20,7 +20,7 @@ HOLDER = """
 import os, sys, time
 from ssl_bench.launch import slots
 if "CUDA_VISIBLE_DEVICES" in os.environ:
-    slots.visible_gpus = lambda: os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+    slots.visible_gpus = lambda _: os.environ["CUDA_VISIBLE_DEVICES"].split(",")
 slot = slots.reserve(*map(int, sys.argv[1:4]))
 print(slot.environment.get("CUDA_VISIBLE_DEVICES"), sorted(slot.cores or []), flush=True)
 time.sleep(60)
@@ -94,7 +94,7 @@ def test_locks_in_the_folder_of_another_user_are_refused(
 ) -> None:
     """They could make a run wait for ever; a folder of this user that others can write to is as bad."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("ssl_bench.launch.slots.visible_gpus", lambda: ["0"])
+    monkeypatch.setattr("ssl_bench.launch.slots.visible_gpus", lambda _: ["0"])
     folder = tmp_path / f"ssl-bench-{os.getuid()}"
     folder.mkdir()
     if mine or os.getuid() != 0:

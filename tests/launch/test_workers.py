@@ -116,7 +116,7 @@ def test_the_slot_and_the_surroundings_of_each_run_reach_its_worker(
         slot.release()
     assert fact("surroundings") == [cores, None, *rest]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7a")
-    monkeypatch.setattr("ssl_bench.launch.slots.visible_gpus", lambda: ["5", "GPU-7a"])
+    monkeypatch.setattr("ssl_bench.launch.slots.visible_gpus", lambda _: ["5", "GPU-7a"])
     assert fact("surroundings", reserve(1, 1, 1)) == [cores, "5", *rest]
     assert fact("surroundings") == [cores, "5,GPU-7a", *rest]
 

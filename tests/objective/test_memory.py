@@ -9,6 +9,7 @@ from ssl_bench.distributed import rank, world
 from ssl_bench.errors import InvalidValue
 from ssl_bench.objective.candidates import Keyed
 from ssl_bench.objective.contrast import Contrast, Embedded
+from ssl_bench.objective.losses import InfoNCE, ISogCLR
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import MemoryBank
 from tests.ranks import on_two_ranks
@@ -49,6 +50,25 @@ def test_vectors_move_towards_new_ones(momentum: float) -> None:
                 length = sum(x * x for x in moved) ** 0.5
                 expected[i] = [x / length for x in moved]
         torch.testing.assert_close(memory.vectors, torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=1e-14)
+
+
+def test_the_images_of_a_batch_are_gathered_once_for_all_that_a_loss_remembers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gathered = list[Tensor]()
+
+    def counted(values: Tensor) -> Tensor:
+        gathered.append(values)
+        return values
+
+    monkeypatch.setattr("ssl_bench.objective.loss.gather", counted)
+    loss, ids = ISogCLR(IMAGES), torch.tensor([7, 2, 9])
+    fresh = {name: torch.rand(3) for name in ("log_u", "taus", "slopes")}
+    loss.update(ids, fresh)
+    assert len(gathered) == 4 and sum(values is ids for values in gathered) == 1
+    assert all(torch.equal(loss.get_buffer(name)[ids], values) for name, values in fresh.items())
+    InfoNCE().update(ids, {})
+    assert len(gathered) == 4  # nothing is remembered, and nothing gathered
 
 
 # ---- as negatives

@@ -16,7 +16,9 @@ import pytest
 import torch
 
 from ssl_bench.record import environment
+from ssl_bench.training.engine import Training
 from ssl_bench.training.step import Stepper
+from tests.composed import load
 from tests.conftest import SMALL, only_run
 from tests.ranks import Command, start_two_ranks, train_on_two_ranks
 
@@ -254,6 +256,15 @@ def test_a_run_in_slow_bf16_says_so(cli: Callable[..., Any]) -> None:
     sentence = "precision=bf16 takes many times as long as fp32: this processor has no instructions for it"
     done = cli("train", *SMALL, "precision=bf16", "max_steps=1", "seed=1", ONEDNN_MAX_CPU_ISA="AVX")
     assert done.returncode == 0 and done.stdout.splitlines().count(sentence) == 1
+
+
+def test_a_run_that_compiles_its_networks_says_so_before_its_first_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ssl_bench")
+    Training(load([*SMALL, "compile=true"]), "0123456789", tmp_path, torch.device("cpu")).stepper()
+    said = [record.message for record in caplog.records if "compil" in record.message]
+    assert said == ["compiling the networks in the first step, which can take a minute"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(train: Train) -> None:
