@@ -38,7 +38,10 @@ Contender = Callable[[Tensor, Tensor], Tensor]  # unit vectors of two views, eac
 OURS = "ssl_bench InfoNCE, tiled"
 WIDTH, TAU, SMALL = 128, 0.2, 64
 CLASSES = 100  # for losses with labels
-MATRICES, LIMIT = 6, 12.0  # 2N x 2N matrices that a storing loss holds at once; it is skipped if they exceed LIMIT GB, or 80% of a GPU
+MATRICES, LIMIT = (
+    6,
+    12.0,
+)  # 2N x 2N matrices that a storing loss holds at once; it is skipped if they exceed LIMIT GB, or 80% of a GPU
 
 
 def ours(z1: Tensor, z2: Tensor, loss: Loss, negatives: Negatives, tiled: bool = True) -> Tensor:

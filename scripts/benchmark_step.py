@@ -144,7 +144,9 @@ def floor(batch: int, precision: Precision, device: torch.device) -> Step:
 
 
 def package(batch: int, precision: Precision, device: torch.device, *overrides: str) -> Step:
-    step = training("resnet18 32px", batch, Path(mkdtemp()), device, f"precision={precision.name}", *overrides).stepper()
+    step = training(
+        "resnet18 32px", batch, Path(mkdtemp()), device, f"precision={precision.name}", *overrides
+    ).stepper()
     return partial(step, False)
 
 
@@ -219,7 +221,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     formats = ["fp32", "bf16", "fp16", "auto"]
-    parser.add_argument("--precision", nargs="+", choices=formats, default=["fp32", "bf16"], help="auto: as in training")
+    parser.add_argument(
+        "--precision", nargs="+", choices=formats, default=["fp32", "bf16"], help="auto: as in training"
+    )
     parser.add_argument("--batch", type=int, nargs="+", default=[64], help="images")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of the package's run: compile=true")

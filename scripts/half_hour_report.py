@@ -65,7 +65,9 @@ def page(found: dict[str, Any]) -> str:
     ]
     blocks = [found["environment"], table(["part", "how it ended", "s", "command"], *ended)]
     if found["check"]:
-        lines = [[each["section"], each["name"], each["verdict"], each["figure"]] for each in found["check"]["findings"]]
+        lines = [
+            [each["section"], each["name"], each["verdict"], each["figure"]] for each in found["check"]["findings"]
+        ]
         blocks.append(table(["check", "", "verdict", "figure"], *lines))
     if found["tests"]:
         blocks.append(table(["tests", "number"], *([name.lower(), n] for name, n in found["tests"].items())))
