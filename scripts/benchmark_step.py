@@ -9,7 +9,7 @@ head of two layers, NT-Xent, SGD. The other steps are written as their users wou
 the same recipe of views by kornia, in channels_last where the name says so. Rounds alternate.
 
 On a CPU a round is one step. On a GPU it is 20 steps between two synchronisations of host and device; the first round,
-in which libraries choose algorithms and graphs are recorded, does not count. There the package's steps are replayed as a
+in which libraries choose algorithms and graphs are recorded, does not count. The package's steps are replayed as a
 CUDA graph, or eager; the other loops have its views, so that only the loops differ, but for the one that says kornia's.
 The floor is forward and backward of torchvision's network alone, in channels_last, replayed as a CUDA graph.
 """

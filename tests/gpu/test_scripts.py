@@ -50,7 +50,7 @@ SMALLEST = {  # limit and command of each part
     "check": '100 python -m ssl_bench check --quick --only environment "paths.outputs=$OUT"',
     "tests": "100 python -m pytest -n 0 -vv tests/test_errors.py",
     "step": '100 python scripts/benchmark_step.py --precision fp32 --batch 2 --rounds 1 --json "$OUT/step.json"',
-    "losses": '100 python scripts/benchmark_losses.py --images 8 --variants --rounds 1 --json "$OUT/losses.json"',
+    "losses": '100 python scripts/benchmark_losses.py --images 256 --variants --rounds 1 --json "$OUT/losses.json"',
     "simclr": f'20 python -m ssl_bench train {TINY} epochs=100000 log_every=1 name=simclr "paths.outputs=$OUT"',
     "dcl": f'100 python -m ssl_bench train {TINY} max_steps=2 loss=dcl name=dcl "paths.outputs=$OUT"',
     "other_losses": "100 false",
