@@ -20,11 +20,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
+from pathlib import Path
+from typing import Any
 
 import numpy.random  # noqa: F401  # its 8 MB would else count as memory of the first draw
 import torch
 import torch.nn.functional as F
-from timing import alternate, environment, extra_megabytes, print_table, try_each
+from timing import alternate, environment, extra_megabytes, print_table, result_rows, save, try_each
 from torch import Tensor
 
 from ssl_bench.objective import losses
@@ -36,7 +38,10 @@ Contender = Callable[[Tensor, Tensor], Tensor]  # unit vectors of two views, eac
 OURS = "ssl_bench InfoNCE, tiled"
 WIDTH, TAU, SMALL = 128, 0.2, 64
 CLASSES = 100  # for losses with labels
-MATRICES, LIMIT = 6, 12.0  # 2N x 2N matrices that a storing loss holds at once; it is skipped if they exceed LIMIT GB
+MATRICES, LIMIT = (
+    6,
+    12.0,
+)  # 2N x 2N matrices that a storing loss holds at once; it is skipped if they exceed LIMIT GB, or 80% of a GPU
 
 
 def ours(z1: Tensor, z2: Tensor, loss: Loss, negatives: Negatives, tiled: bool = True) -> Tensor:
@@ -108,8 +113,8 @@ def step(contender: Contender, views: tuple[Tensor, Tensor]) -> Tensor:
     return loss.detach()
 
 
-def compare(contenders: Mapping[str, Contender], images: int, device: str, rounds: int) -> None:
-    """Print a table of the contenders, which include ours."""
+def compare(contenders: Mapping[str, Contender], images: int, device: str, rounds: int) -> list[dict[str, Any]]:
+    """Print a table of the contenders, which include ours, and return its rows."""
     small, full = partial(make_views, SMALL, device), partial(make_views, images, device)
     steps = {name: partial(step, contender) for name, contender in contenders.items()}
     tried, missing = try_each({name: partial(one_step, small()) for name, one_step in steps.items()})
@@ -122,7 +127,10 @@ def compare(contenders: Mapping[str, Contender], images: int, device: str, round
         return f"{megabytes[name]:.0f}"
 
     columns = {"extra MB": extra, "ratio of MB": lambda name: f"{megabytes[name] / megabytes[OURS]:.2f}"}
-    print_table({name: spent.wall for name, spent in times.items()}, OURS, "ms", 1e3, columns, missing)
+    seconds = {name: spent.wall for name, spent in times.items()}
+    print_table(seconds, OURS, "ms", 1e3, columns, missing)
+    rows = result_rows(seconds, missing, images=images)
+    return [row | {"extra_mb": megabytes[row["name"]]} if row["name"] in megabytes else row for row in rows]
 
 
 def main() -> None:
@@ -131,15 +139,18 @@ def main() -> None:
     parser.add_argument("--variants", type=int, nargs="*", default=[4096], help="values of N with our other losses")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there after each value of N")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    print(environment(["lightly"], device))
+    limit = 0.8 * torch.cuda.mem_get_info()[0] / 1e9 if device == "cuda" else LIMIT
+    machine, rows = environment(["lightly"], device), list[dict[str, Any]]()
+    print(machine)
     for images in arguments.images:
         print(f"\nN = {images} images, {2 * images} anchors, D = {WIDTH}, tau = {TAU}, {arguments.rounds} rounds")
         contenders: dict[str, Contender] = {OURS: partial(ours, loss=losses.InfoNCE(), negatives=InBatch())}
         needed = MATRICES * 4 * (2 * images) ** 2 / 1e9
-        if needed > LIMIT:
+        if needed > limit:
             print(f"skipped, they need about {needed:.0f} GB: {', '.join(storing())}")
         else:
             views = make_views(images, device)
@@ -147,7 +158,8 @@ def main() -> None:
             contenders |= storing()
         if images in arguments.variants:
             contenders |= variants(images)
-        compare(contenders, images, device, arguments.rounds)
+        rows += compare(contenders, images, device, arguments.rounds)
+        save(arguments.json, machine, rows)
 
 
 if __name__ == "__main__":

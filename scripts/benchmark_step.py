@@ -1,47 +1,65 @@
-"""Images per second of a whole training step of SimCLR, beside a plain loop's and lightly's, on CPUs.
+"""Images per second of a whole training step of SimCLR, beside a plain loop's and lightly's, on CPUs and GPUs.
 
     python scripts/benchmark_step.py                        # fp32 and bf16, 64 images: 4 minutes on two cores
     python scripts/benchmark_step.py --precision fp32 --batch 128
+    python scripts/benchmark_step.py --device cuda --precision bf16 --batch 32 64 128 256 512 1024
 
 A step is views, forward, loss, backward and optimiser, on random images of 32 pixels: ResNet-18 with the CIFAR stem, a
 head of two layers, NT-Xent, SGD. The other steps are written as their users would write them: torchvision's ResNet-18,
-the same recipe of views by kornia, in channels_last where the name says so. Rounds of one step alternate.
+the same recipe of views by kornia, in channels_last where the name says so. Rounds alternate.
+
+On a CPU a round is one step. On a GPU it is 20 steps between two synchronisations of host and device; the first round,
+in which libraries choose algorithms and graphs are recorded, does not count. The package's steps are replayed as a
+CUDA graph, or eager; the other loops have its views, so that only the loops differ, but for the one that says kornia's.
+The floor is forward and backward of torchvision's network alone, in channels_last, replayed as a CUDA graph.
 """
 
 import argparse
 import importlib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import torch
-from timing import alternate, environment, print_table, try_each
+from timing import alternate, environment, markdown, print_table, result_rows, save, try_each
 from torch import Tensor, nn
 
 from ssl_bench.check.speed import training
+from ssl_bench.data.views import Views
+from ssl_bench.hardware import release_memory
+from ssl_bench.precision import Precision
 
-BASE = "ssl_bench"
+FLOOR = "floor: forward, backward"
+STEPS = 20  # of a round on a GPU; the package records its graph in the fourth step
+JITTER, MEAN, STD = (0.4, 0.4, 0.4, 0.1), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+
+Step = Callable[[], object]
+TwoViews = Callable[[], list[Tensor]]
 
 
-def kornia_views(images: Tensor) -> list[Tensor]:
-    """Two views of uint8 [n, 3, 32, 32] by the recipe of augment=simclr_cifar."""
+def kornia_views(images: Tensor) -> TwoViews:
+    """Makes two views of uint8 [n, 3, 32, 32] by the recipe of augment=simclr_cifar."""
     K = importlib.import_module("kornia.augmentation")
-    mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2023, 0.1994, 0.2010])
     steps = [K.RandomResizedCrop((32, 32), scale=(0.08, 1.0)), K.RandomHorizontalFlip()]
-    steps += [K.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), K.RandomGrayscale(p=0.2), K.Normalize(mean, std)]
-    pipeline = nn.Sequential(*steps)
-    x = images.float() / 255
-    return [pipeline(x), pipeline(x)]
+    steps += [K.ColorJitter(*JITTER, p=0.8), K.RandomGrayscale(p=0.2), K.Normalize(*map(torch.tensor, (MEAN, STD)))]
+    pipeline = nn.Sequential(*steps).to(images.device)
+    return lambda: [pipeline(images.float() / 255) for _ in range(2)]
+
+
+def package_views(images: Tensor) -> TwoViews:
+    """The same by the package, without a compiler."""
+    views, generator = Views(32, jitter=JITTER, mean=MEAN, std=STD), torch.Generator(images.device)
+    return lambda: [views(images, generator) for _ in range(2)]
 
 
 def plain_loss(x: Tensor, y: Tensor) -> Tensor:
     """NT-Xent as in many repositories: all cosines, the diagonal masked, cross-entropy."""
     z = nn.functional.normalize(torch.cat([x, y]).float())
     logits = (z @ z.T / 0.1).fill_diagonal_(-torch.inf)
-    return nn.functional.cross_entropy(logits, torch.arange(len(z)).roll(len(x)))
+    return nn.functional.cross_entropy(logits, torch.arange(len(z), device=z.device).roll(len(x)))
 
 
 def lightly_loss() -> Callable[[Tensor, Tensor], Tensor]:
@@ -49,76 +67,184 @@ def lightly_loss() -> Callable[[Tensor, Tensor], Tensor]:
     return loss
 
 
-def network() -> nn.Module:
+def network(device: torch.device, memory: torch.memory_format) -> nn.Module:
     """torchvision's ResNet-18 with the CIFAR stem and SimCLR's head."""
     from torchvision.models import resnet18
 
     net: Any = resnet18(num_classes=128)
     net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
     net.fc = nn.Sequential(nn.Linear(512, 512, bias=False), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 128))
-    trained: nn.Module = net.train()
+    trained: nn.Module = net.to(device, memory_format=memory).train()
     return trained
 
 
 def other(
-    make_loss: Callable[[], Callable[[Tensor, Tensor], Tensor]], batch: int, half: bool, joint: bool, last: bool
-) -> Callable[[], object]:
+    make_loss: Callable[[], Callable[[Tensor, Tensor], Tensor]],
+    make_views: Callable[[Tensor], TwoViews],
+    joint: bool,
+    last: bool,
+    batch: int,
+    precision: Precision,
+    device: torch.device,
+) -> Step:
     """A step of another loop.
 
     Args:
         make_loss: makes the loss of two batches of projections.
-        batch: images.
-        half: autocast to bf16.
+        make_views: makes a function that returns two views of the images.
         joint: both views in one forward, or one forward for each.
         last: weights and images in channels_last.
+        batch: images.
+        precision: of autocast; the loss is scaled in fp16.
     """
     loss_of, memory = make_loss(), torch.channels_last if last else torch.contiguous_format
-    net = network().to(memory_format=memory)  # type: ignore[call-overload]
+    net = network(device, memory)
     optimizer = torch.optim.SGD(net.parameters(), 0.1, 0.9, weight_decay=5e-4)
-    images = torch.randint(256, (batch, 3, 32, 32), dtype=torch.uint8)
-    kornia_views(images[:2])
+    scaler = torch.amp.GradScaler(device.type, enabled=precision.scaled)
+    two_views = make_views(torch.randint(256, (batch, 3, 32, 32), dtype=torch.uint8, device=device))
 
     def step() -> None:
-        views = [view.contiguous(memory_format=memory) for view in kornia_views(images)]
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        views = [view.contiguous(memory_format=memory) for view in two_views()]
+        with torch.autocast(device.type, precision.autocast, enabled=precision.autocast is not None):
             x, y = net(torch.cat(views)).chunk(2) if joint else map(net, views)
         loss = loss_of(x.float(), y.float())
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
     return step
 
 
-def measure(precision: str, batch: int, rounds: int) -> None:
-    """Time the steps in one precision and print their table."""
-    half = precision == "bf16"
-    step = training("resnet18 32px", batch, Path(mkdtemp()), torch.device("cpu"), f"precision={precision}").stepper()
-    others, missing = try_each(
-        {
-            "plain loop": partial(other, lambda: plain_loss, batch, half, True, False),
-            "plain loop, channels_last": partial(other, lambda: plain_loss, batch, half, True, True),
-            "lightly": partial(other, lightly_loss, batch, half, False, False),
+def floor(batch: int, precision: Precision, device: torch.device) -> Step:
+    """Forward and backward of two views, replayed as a CUDA graph."""
+    net = network(device, torch.channels_last)
+    views = torch.randn(2 * batch, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+
+    def compute() -> None:
+        with torch.autocast(device.type, precision.autocast, enabled=precision.autocast is not None):
+            z = net(views)
+        z.float().square().mean().backward()
+
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            compute()
+    torch.cuda.current_stream().wait_stream(side)
+    net.zero_grad()
+    with torch.cuda.graph(graph):
+        compute()
+
+    def step() -> nn.Module:
+        graph.replay()  # type: ignore[no-untyped-call]
+        return net  # in whose memory the graph computes
+
+    return step
+
+
+def package(batch: int, precision: Precision, device: torch.device, *overrides: str) -> Step:
+    step = training(
+        "resnet18 32px", batch, Path(mkdtemp()), device, f"precision={precision.name}", *overrides
+    ).stepper()
+    return partial(step, False)
+
+
+def contenders(cuda: bool, settings: Sequence[str]) -> dict[str, Callable[[int, Precision, torch.device], Step]]:
+    """What makes each step for a number of images, a precision and a device; ratios are to the first."""
+
+    def ours(batch: int, precision: Precision, device: torch.device, graph: str) -> Step:
+        return package(batch, precision, device, f"graph={graph}", *settings)
+
+    if not cuda:
+        return {
+            "ssl_bench": partial(ours, graph="auto"),
+            "plain loop": partial(other, lambda: plain_loss, kornia_views, True, False),
+            "plain loop, channels_last": partial(other, lambda: plain_loss, kornia_views, True, True),
+            "lightly": partial(other, lightly_loss, kornia_views, False, False),
         }
+    return {
+        FLOOR: floor,
+        "ssl_bench, replayed": partial(ours, graph="true"),
+        "ssl_bench, eager": partial(ours, graph="false"),
+        "plain loop, channels_last": partial(other, lambda: plain_loss, package_views, True, True),
+        "plain loop, channels_last, kornia's views": partial(other, lambda: plain_loss, kornia_views, True, True),
+        "lightly's loss and forwards": partial(other, lightly_loss, package_views, False, False),
+    }
+
+
+def started(make: Callable[[], Step], steps: int, device: torch.device) -> Step:
+    """Make a step and return a round of such steps, which has run once and ends when the device has computed it."""
+    step = make()
+
+    def one_round() -> None:
+        for _ in range(steps):
+            step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    one_round()
+    return one_round
+
+
+def measure(
+    precision: Precision, batch: int, rounds: int, device: torch.device, settings: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Time the steps in one precision; print their table and return its rows."""
+    cuda = device.type == "cuda"
+    steps = STEPS if cuda else 1
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()  # from which the package tells whether a graph fits
+    makers = {name: partial(make, batch, precision, device) for name, make in contenders(cuda, settings).items()}
+    found, missing = try_each({name: partial(started, make, steps, device) for name, make in makers.items()})
+    times = alternate(found, rounds, warm_up=0)
+    seconds = {name: [wall / steps for wall in each.wall] for name, each in times.items()}
+    rates: Mapping[str, Callable[[str], str]] = {
+        "images/s": lambda name: f"{batch / statistics.median(seconds[name]):.1f}"
+    }
+    print(f"\n{precision.name}, {batch} images, a step")
+    print_table(seconds, next(iter(seconds), ""), "ms", 1e3, rates, missing)
+    rows = result_rows(seconds, missing, precision=precision.name, batch=batch)
+    return [row | {"images_s": 1e3 * batch / row["median_ms"]} if "median_ms" in row else row for row in rows]
+
+
+def tables(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table for each precision, with a column for each batch size."""
+    chosen = {name: [row for row in rows if row["precision"] == name] for name in {row["precision"]: 0 for row in rows}}
+    return "\n\n".join(
+        markdown(part, "batch", next(iter(part))["name"], f"ms of a step, {name} (ratio to the first line)")
+        for name, part in chosen.items()
     )
-    times = alternate({BASE: partial(step, False)} | others, rounds)
-    seconds = {name: each.wall for name, each in times.items()}
-    rates = {"images/s": lambda name: f"{batch / statistics.median(seconds[name]):.1f}"}
-    print(f"\n{precision}, {batch} images, a step")
-    print_table(seconds, BASE, "ms", 1e3, rates, missing)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
-    parser.add_argument("--batch", type=int, default=64, help="images")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    formats = ["fp32", "bf16", "fp16", "auto"]
+    parser.add_argument(
+        "--precision", nargs="+", choices=formats, default=["fp32", "bf16"], help="auto: as in training"
+    )
+    parser.add_argument("--batch", type=int, nargs="+", default=[64], help="images")
     parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of the package's run: compile=true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there after each table")
+    arguments = parser.parse_args(words)
+    cuda = arguments.device == "cuda"
+    if cuda and not torch.cuda.is_available():
+        parser.error("--device cuda: torch finds no GPU")
+    if "fp16" in arguments.precision and not cuda:
+        parser.error("--precision fp16: fp16 needs --device cuda")
 
     torch.manual_seed(0)
-    print(environment(["torchvision", "kornia", "lightly"]))
-    for precision in arguments.precision:
-        measure(precision, arguments.batch, arguments.rounds)
+    machine, rows = environment(["torchvision", "kornia", "lightly"], arguments.device), list[dict[str, Any]]()
+    print(machine)
+    device = torch.device("cuda", 0) if cuda else torch.device("cpu")
+    for name in arguments.precision:
+        for batch in arguments.batch:
+            rows += measure(Precision.of(name, cuda), batch, arguments.rounds, device, arguments.set)
+            save(arguments.json, machine, rows)
+            release_memory(device)
+    print(f"\n{tables(rows)}")
 
 
 if __name__ == "__main__":

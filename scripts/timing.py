@@ -1,7 +1,8 @@
-"""Timing for the benchmarks: alternating rounds, a table of ratios, extra memory, and the machine as one line."""
+"""Timing for the benchmarks: alternating rounds, tables, extra memory, the machine as one line, and JSON."""
 
 import platform
 import resource
+import shlex
 import statistics
 import sys
 import time
@@ -10,9 +11,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
+
+from ssl_bench import files
+from ssl_bench.errors import RunError
+from ssl_bench.launch.ranks import out_of_memory
 
 T = TypeVar("T")
 Seconds = Mapping[str, Sequence[float]]  # of the counted rounds, by contender
@@ -25,7 +31,7 @@ def environment(packages: Sequence[str], device: str = "cpu") -> str:
         with open("/proc/cpuinfo") as lines:
             cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), cpu)
     parts = [f"{platform.system()}, {cpu}, {torch.get_num_threads()} threads"]
-    parts += [torch.cuda.get_device_name()] if device == "cuda" else []
+    parts += [torch.cuda.get_device_name(), f"CUDA {torch.version.cuda}"] if device == "cuda" else []
     parts += [f"python {platform.python_version()}"]
     for package in ("ssl-bench", "torch", *packages):
         try:
@@ -36,14 +42,20 @@ def environment(packages: Sequence[str], device: str = "cpu") -> str:
 
 
 def try_each(contenders: Mapping[str, Callable[[], T]]) -> tuple[dict[str, T], dict[str, str]]:
-    """Call each contender once: the results, and the missing package of each contender that cannot be imported."""
+    """Call each contender once: the results, and why a contender has none: not installed, no memory, or refused."""
     results: dict[str, T] = {}
     missing: dict[str, str] = {}
     for name, call in contenders.items():
         try:
             results[name] = call()
         except ImportError as error:
-            missing[name] = error.name or str(error)
+            missing[name] = f"not installed ({error.name or error})"
+        except RunError as error:
+            missing[name] = str(error)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            missing[name] = "does not fit into the memory"
     return results, missing
 
 
@@ -92,7 +104,7 @@ def print_table(
         unit: of the printed times.
         scale: one second in that unit.
         columns: further columns by title, each a function of a contender's name; computed row by row.
-        missing: contenders that could not run, with the package that they lack.
+        missing: contenders that could not run, with the reason.
         typical: the value of the rounds that the ratio compares.
     """
     columns, missing = columns or {}, missing or {}
@@ -105,8 +117,46 @@ def print_table(
         values += [f"{typical(rounds) / typical(seconds[base]):.2f}"]
         values += [column(name) for column in columns.values()]
         print(f"{name:{width}}" + "".join(f"{v:>{w}}" for v, w in zip(values, widths, strict=True)), flush=True)
-    for name, package in missing.items():
-        print(f"{name:{width}}not installed ({package})")
+    for name, reason in missing.items():
+        print(f"{name:{width}}{reason}")
+
+
+def result_rows(seconds: Seconds, missing: Mapping[str, str], **common: Any) -> list[dict[str, Any]]:
+    """A row for JSON per contender: median, fastest and slowest round in ms, or the reason why there is none."""
+    values = {"median_ms": statistics.median, "fastest_ms": min, "slowest_ms": max}
+    rows = [
+        common | {"name": name} | {key: 1e3 * value(rounds) for key, value in values.items()}
+        for name, rounds in seconds.items()
+    ]
+    return rows + [common | {"name": name, "missing": reason} for name, reason in missing.items()]
+
+
+def save(path: Path | None, machine: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace a file, if one is asked for, by rows as JSON with the command and the machine."""
+    if path is not None:
+        command = shlex.join(["python", *sys.argv])
+        files.write_json(path, {"command": command, "environment": machine, "rows": rows})
+
+
+def markdown(rows: Sequence[Mapping[str, Any]], column: str, base: str, title: str) -> str:
+    """A Markdown table of rows of :func:`result_rows`: a line per name, a column per value of the key ``column``.
+
+    A cell has the median in ms, and in brackets its ratio to that of the name ``base``.
+    """
+    columns = sorted({row[column] for row in rows})
+    cells = {(row["name"], row[column]): row for row in rows}
+
+    def cell(name: str, value: Any) -> str:
+        row, least = cells.get((name, value), {}), cells.get((base, value), {})
+        if "median_ms" not in row:
+            return row.get("missing", "").partition(":")[0]
+        return f"{row['median_ms']:.3g}" + (
+            f" ({row['median_ms'] / least['median_ms']:.2f}x)" if "median_ms" in least else ""
+        )
+
+    lines = [[title, *(f"{value:,}" for value in columns)], ["---"] * (1 + len(columns))]
+    lines += [[name, *(cell(name, value) for value in columns)] for name in dict.fromkeys(row["name"] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def extra_megabytes(
