@@ -2,6 +2,7 @@
 # Measure all that half an hour on a rented GPU is wanted for, in order of worth. Needs no internet.
 #
 #   SSL_BENCH_DATA=/data OUT=/mnt/half_hour scripts/gpu_half_hour.sh      OUT: outputs/gpu_half_hour by default
+#   OUT=/mnt/half_hour scripts/gpu_half_hour.sh check step                only these parts, beside what is in OUT
 #
 # Run it from the root of the repository, with the package and pytest installed. Each part has a limit in seconds; together
 # they are 29 minutes. After each part OUT/half_hour.json and OUT/half_hour.md, with tables for a README, are written anew,
@@ -9,12 +10,18 @@
 # its limit does not stop the others.
 set -u
 
+chosen="$*"
 OUT=${OUT:-outputs/gpu_half_hour}
 mkdir -p "$OUT" || exit 1
 child=""
 trap '[ -z "$child" ] || kill "$child" 2>/dev/null; exit 130' INT TERM HUP
 
+is_chosen() {
+    [ -z "$chosen" ] || [[ " $chosen " == *" $1 "* ]]
+}
+
 report() {
+    sed -i "/^$1\t/d" "$OUT/parts.tsv"
     printf '%s\t' "$@" >>"$OUT/parts.tsv" # part, limit, seconds, how it ended, command
     echo >>"$OUT/parts.tsv"
     python scripts/half_hour_report.py "$OUT"
@@ -23,6 +30,7 @@ report() {
 part() { # NAME LIMIT COMMAND...
     local name=$1 limit=$2 start=$SECONDS code=0
     shift 2
+    is_chosen "$name" || return 0
     echo "== $name, at most $limit s: $*"
     timeout --kill-after=20 "$limit" "$@" >"$OUT/$name.log" 2>&1 &
     child=$!
@@ -32,7 +40,8 @@ part() { # NAME LIMIT COMMAND...
     report "$name" "$limit" "$((SECONDS - start))" "$code" "$*"
 }
 
-rm -f "$OUT/parts.tsv"
+[ -n "$chosen" ] || rm -f "$OUT/parts.tsv"
+touch "$OUT/parts.tsv"
 nvidia-smi >"$OUT/nvidia-smi.txt" 2>&1 || true # the driver
 cifar="dataset=cifar10 batch_size=b512 epochs=20 evaluate=[knn,linear] evaluate.baselines=[] tracking=off paths.outputs=$OUT"
 # shellcheck disable=SC2086  # words of a command
@@ -45,10 +54,13 @@ cifar="dataset=cifar10 batch_size=b512 epochs=20 evaluate=[knn,linear] evaluate.
         part simclr 150 python -m ssl_bench train $cifar loss=infonce name=simclr
         part dcl 150 python -m ssl_bench train $cifar loss=dcl name=dcl
     else
-        echo "== simclr, dcl skipped: there is no ${SSL_BENCH_DATA:-data}/cifar10/train_images.npy: set SSL_BENCH_DATA"
-        report simclr 0 0 skipped "needs CIFAR-10"
-        report dcl 0 0 skipped "needs CIFAR-10"
+        for name in simclr dcl; do
+            is_chosen "$name" || continue
+            echo "== $name skipped: there is no ${SSL_BENCH_DATA:-data}/cifar10/train_images.npy: set SSL_BENCH_DATA"
+            report "$name" 0 0 skipped "needs CIFAR-10"
+        done
     fi
     part other_losses 180 python scripts/benchmark_losses.py --images 4096 --rounds 3 --json "$OUT/other_losses.json"
 }
 echo "== $OUT/half_hour.md"
+! cut -f4 "$OUT/parts.tsv" | grep -qvE '^(0|skipped)$' # 1 if a part failed

@@ -73,14 +73,23 @@ def test_what_was_done_in_half_an_hour_is_left_when_a_part_is_killed(data: bool,
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     settings = {"PATH": path, "PYTHONPATH": str(ROOT), "OUT": str(out), "SSL_BENCH_DATA": str(tmp_path)}
     settings |= {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(["bash", "-c", text], cwd=ROOT, env=os.environ | settings, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-c", text, "gpu_half_hour.sh", *words]
+        return subprocess.run(command, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True)
+
+    done = run()
+    assert done.returncode == int(data) and done.stderr == "", done.stderr
     content, page = json.loads((out / "half_hour.json").read_text()), (out / "half_hour.md").read_text()
     codes = {part["part"]: part["code"] for part in content["parts"]}
     assert [*codes] == [*SMALLEST]
     if not data:
-        assert f"simclr, dcl skipped: there is no {tmp_path}/cifar10/train_images.npy" in done.stdout
+        assert f"dcl skipped: there is no {tmp_path}/cifar10/train_images.npy" in done.stdout
         assert codes["simclr"] == codes["dcl"] == "skipped" and content["runs"] == {"simclr": {}, "dcl": {}}
+        text = text.replace("part check 9 true", "part check 9 false")
+        assert run("check").returncode == 1  # the other parts stay as they were
+        again = {part["part"]: part["code"] for part in json.loads((out / "half_hour.json").read_text())["parts"]}
+        assert again == codes | {"check": "1"}
         return
     logs = {name: (out / f"{name}.log").read_text()[-2000:] for name in SMALLEST}
     assert codes == dict.fromkeys(SMALLEST, "0") | {"simclr": "124", "other_losses": "1"}, logs
