@@ -21,6 +21,7 @@ from ssl_bench.evaluate.accuracy import top_accuracies
 from ssl_bench.evaluate.geometry import pair_statistics
 from ssl_bench.evaluate.knn import knn_predict, require_finite
 from ssl_bench.evaluate.linear import LinearProbe
+from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import SplitName, Target
 from ssl_bench.networks.encoder import full_precision
 
@@ -189,6 +190,9 @@ class _Features(Target):
     def __init__(self, features: Tensor, labels: Tensor, queries: Tensor, count: int, seed: int):
         self.num_classes, self.seed, self.device = count, seed, features.device
         self._known, self._labels = {"train": features, "test": queries}, labels
+
+    def shards(self, name: SplitName) -> dict[str, Sharded]:
+        return {"backbone": Sharded.whole(self._known[name])}
 
     def features(self, name: SplitName) -> dict[str, Tensor]:
         return {"backbone": self._known[name]}

@@ -12,6 +12,7 @@ from ssl_bench.data.arrays import Chosen, Source, stratified
 from ssl_bench.data.folder import Files
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError
+from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import SplitName, Target
 from ssl_bench.seeding import stream
 
@@ -44,11 +45,17 @@ class FewLabels(Target):
             return whole
         return cls(whole, stratified(whole.train.labels.cpu(), labels, stream("labels", whole.seed)))
 
-    def features(self, name: SplitName) -> dict[str, Tensor]:
-        features = self._whole.features(name)
+    def shards(self, name: SplitName) -> dict[str, Sharded]:
+        shards = self._whole.shards(name)
         if name != "train":
-            return features
-        return {space: rows[self._ids.to(rows.device)] for space, rows in features.items()}
+            return shards
+        ids = self._ids.to(self.device)
+        return {space: shard.chosen(ids) for space, shard in shards.items()}
+
+    def features(self, name: SplitName) -> dict[str, Tensor]:
+        if name != "train":
+            return self._whole.features(name)
+        return {space: shard.joined() for space, shard in self.shards(name).items()}
 
 
 def listed(source: Source, file: Path, content: str) -> Tensor:

@@ -19,9 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssl_bench.distributed import rank, world
+from ssl_bench.distributed import gather, rank, world
 from ssl_bench.errors import require
 from ssl_bench.evaluate.accuracy import of_all_ranks, top_accuracies
+from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.networks.encoder import full_precision
 from ssl_bench.precision import products
@@ -32,6 +33,7 @@ log = logging.getLogger("ssl_bench")
 GROUP = 16  # G
 LOW_HALF = 0xFFFFFFFF
 SHORTEST = 1e-18  # length of a feature; the squares of shorter ones are below the smallest float32
+QUERIES = 1024  # of each rank, whose neighbours the ranks exchange at once
 # n, m. The cosines of a block on a CPU have 26 MB: glibc keeps freed memory of less than 32 MB for the next block.
 BLOCKS = {"cpu": (128, 51200), "cuda": (2048, 32768)}
 
@@ -69,7 +71,26 @@ def knn_predict(
     return rank_classes(nearest(queries, bank, k, blocks), bank_labels, k, temperature, num_classes)
 
 
-def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | None = None) -> Tensor:
+def nearest_for_rank(queries: Tensor, bank: Sharded, k: int) -> Tensor:
+    """Find the k nearest entries of a bank for this rank's queries, r, r + W, r + 2 W ...: keys as of :func:`nearest`.
+
+    Every rank searches its part of the bank for all queries, and the best of all parts are the best of the bank.
+
+    Args:
+        queries: [Q, D], the same on all ranks.
+        bank: of N entries, as in :func:`nearest`.
+        k: 1 to N.
+    """
+    if not bank.shared:
+        return nearest(queries, bank.rows, k)
+    found = [queries.new_empty(0, k, dtype=torch.int64)]
+    for some in queries.split(QUERIES * world()):
+        keys = gather(nearest(some, bank.rows, k, first=bank.first)).unflatten(0, (world(), -1))  # [W, q, k]
+        found.append(keys[:, rank() :: world()].transpose(0, 1).flatten(1).topk(k, dim=1).values)
+    return torch.cat(found)
+
+
+def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | None = None, first: int = 0) -> Tensor:
     """Find the k nearest bank entries of every query: their keys, int64 [Q, k], nearest first.
 
     A key holds a cosine and an index: :func:`rank_classes` reads it.
@@ -77,13 +98,14 @@ def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | Non
     Args:
         queries: [Q, D], finite, of any length from SHORTEST on, or zeros.
         bank: [N, D], likewise, on the same device.
-        k: 1 to N.
+        k: 1 or more; keys that are more than N have a cosine of minus infinity.
         blocks: queries and bank entries whose cosines are computed at once; None: those for the device.
+        first: index of the first bank entry.
     """
     query_block, bank_block = blocks or BLOCKS.get(queries.device.type, BLOCKS["cpu"])
     best = _keys(torch.full((len(queries), k), -torch.inf, device=bank.device), LOW_HALF)
-    bank_block = -(-len(bank) // -(-len(bank) // bank_block))  # blocks of equal size
-    for start in range(0, len(bank), bank_block):
+    bank_block = -(-len(bank) // max(1, -(-len(bank) // bank_block)))  # blocks of equal size
+    for start in range(0, len(bank), max(1, bank_block)):
         stop_if_asked()
         count = min(bank_block, len(bank) - start)
         entries = torch.empty(-(-count // GROUP) * GROUP, bank.shape[1], device=bank.device)  # [m, D], whole groups
@@ -92,7 +114,7 @@ def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | Non
         for some_queries, some_best in zip(queries.split(query_block), best.split(query_block), strict=True):
             cosines = _products(entries, F.normalize(some_queries.float(), dim=1, eps=SHORTEST))  # [m, n]
             cosines[count:] = -torch.inf  # the padding
-            keys = torch.cat([some_best, _nearest_of_block(cosines, k, start)], dim=1)
+            keys = torch.cat([some_best, _nearest_of_block(cosines, k, first + start)], dim=1)
             some_best.copy_(keys.topk(k, dim=1, sorted=False).values)
     return best.sort(dim=1, descending=True).values
 
@@ -252,8 +274,8 @@ class KNN(Evaluator):
         self._check(target)
         bank_labels, labels = target.labels("train"), target.labels("test")
         pairs = list(itertools.product(self.k, self.temperature))
-        for space, bank in target.features("train").items():
-            keys = nearest(target.features("test")[space][rank() :: world()], bank, max(self.k))
+        for space, bank in target.shards("train").items():
+            keys = nearest_for_rank(target.features("test")[space], bank, max(self.k))
             prefix = "" if space == "backbone" else f"{space}_"
             for i, (k, temperature) in enumerate(pairs):
                 ranking = rank_classes(keys, bank_labels, k, temperature, target.num_classes)
@@ -293,21 +315,21 @@ class HeldOutKNN(Evaluator):
 
     def run(self, target: Target) -> Iterator[tuple[str, float]]:
         for space, queries, wanted, bank, labels in self._spaces(target):
-            keys = nearest(queries[rank() :: world()], bank, self.k)
+            keys = nearest_for_rank(queries, bank, self.k)
             ranking = rank_classes(keys, labels, self.k, self.temperature, target.num_classes)
             hits = of_all_ranks(ranking[:, :1], len(wanted))[:, 0] == wanted
             yield "top1" if space == "backbone" else f"{space}_top1", hits.double().mean().item()
 
     @staticmethod
-    def _spaces(target: Target) -> Iterator[tuple[str, Tensor, Tensor, Tensor, Tensor]]:
+    def _spaces(target: Target) -> Iterator[tuple[str, Tensor, Tensor, Sharded, Tensor]]:
         """Of each space its name, the queries [Q, D] with their labels [Q], and the bank [N, D] with its labels [N]."""
         labels = target.labels("train")
         if target.choose:
             for space, features in target.features("choose").items():
-                yield space, features, target.labels("choose"), target.features("train")[space], labels
+                yield space, features, target.labels("choose"), target.shards("train")[space], labels
             return
         generator = torch.Generator().manual_seed(stream("knn_val", target.seed))
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
         held_out, kept = order.tensor_split([math.ceil(len(labels) / 10)])
-        for space, features in target.features("train").items():
-            yield space, features[held_out], labels[held_out], features[kept], labels[kept]
+        for space, shard in target.shards("train").items():
+            yield space, shard.take(held_out), labels[held_out], shard.chosen(kept), labels[kept]

@@ -19,16 +19,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.evaluate.accuracy import top_accuracies
+from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.signals import stop_if_asked
 
-COLUMNS = 256  # dimensions whose statistics are computed at a time
-
 
 def fit_linear(
-    features: Tensor,
+    features: Sharded,
     labels: Tensor,
     lrs: Sequence[float],
     *,
@@ -48,7 +48,7 @@ def fit_linear(
 
     Args:
         features: [N, D] floating point; labels: [N] in [0, num_classes), on the same device. They may fill most of its
-            memory, so no copy of them is kept.
+            memory, so no copy of them is kept. Of shared ones every rank gets each batch.
         lrs: L learning rates, at the first step.
         num_classes: C.
         epochs, batch_size: 1 or more; the last batch of an epoch may be smaller.
@@ -60,14 +60,13 @@ def fit_linear(
     Returns:
         Weight [L, C, D] and bias [L, C] for features that are not standardised.
     """
-    device, dtype = features.device, features.dtype
-    fitted = torch.arange(len(features), device=device) if fitted is None else fitted
-    statistics = (torch.std_mean(columns[fitted], dim=0, correction=0) for columns in features.split(COLUMNS, dim=1))
-    std, mean = map(torch.cat, zip(*statistics, strict=True))  # [D], [D]
+    device, dtype = features.rows.device, features.rows.dtype
+    fitted = torch.arange(features.count, device=device) if fitted is None else fitted
+    std, mean = features.moments(fitted)  # [D], [D]
     # A constant dimension has no information, and its rounding noise must not be scaled up.
     scale = torch.where(std > 1e-5 * std.max(), 1 / std, 0)  # [D]
-    rows, width = len(lrs) * num_classes, features.shape[1]
-    weight, bias = features.new_zeros(rows, width), features.new_zeros(rows, 1)
+    rows, width = len(lrs) * num_classes, features.rows.shape[1]
+    weight, bias = features.rows.new_zeros(rows, width), features.rows.new_zeros(rows, 1)
     weight_momentum, bias_momentum = torch.zeros_like(weight), torch.zeros_like(bias)
     lr = torch.tensor(lrs, dtype=dtype, device=device).repeat_interleave(num_classes)[:, None]  # [L * C, 1]
     classes = torch.arange(num_classes, device=device)[:, None]
@@ -78,7 +77,7 @@ def fit_linear(
         order = fitted[torch.randperm(len(fitted), generator=generator, device="cpu").to(device)]
         for batch in order.split(batch_size):
             stop_if_asked()
-            images = features.index_select(0, batch).sub_(mean).mul_(scale)  # [B, D]; twice as fast as features[batch]
+            images = features.take(batch).sub_(mean).mul_(scale)  # [B, D]
             is_class = (labels.index_select(0, batch) == classes).to(dtype)  # [C, B]
             logits = torch.addmm(bias, weight, images.T).view(len(lrs), num_classes, len(batch))
             gradient = logits.softmax(1).sub_(is_class).view(rows, len(batch))
@@ -95,16 +94,17 @@ def fit_linear(
     return weight.view(len(lrs), num_classes, width), bias.view(len(lrs), num_classes)
 
 
-def accuracy(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> list[float]:
-    """Accuracy on N images of each of the L classifiers with weight [L, C, D] and bias [L, C].
+def accuracy(features: Sharded, ids: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Accuracy [L] on the images ``ids`` [n] of each of the L classifiers with weight [L, C, D] and bias [L, C].
 
     Logits that are not finite, of a classifier that has diverged, are no hit.
     """
     hits = torch.zeros(len(bias), dtype=torch.int64, device=labels.device)
-    for x, y in zip(features.split(4096), labels.split(4096), strict=True):
+    for some in ids.split(4096):
+        x = features.take(some)
         logits = torch.addmm(bias.flatten(), x, weight.flatten(0, 1).T).view(len(x), *bias.shape)
-        hits += ((logits.argmax(2) == y[:, None]) & logits.isfinite().all(2)).sum(0)
-    return (hits.double() / len(labels)).tolist()
+        hits += ((logits.argmax(2) == labels[some][:, None]) & logits.isfinite().all(2)).sum(0)
+    return hits.double() / len(ids)
 
 
 def check_sgd(momentum: float, *decays: float) -> None:
@@ -119,7 +119,7 @@ class LinearProbe(Evaluator):
 
     Yields top1, with more than five classes top5, the learning rate that the held-out tenth chose (lr), the chosen
     weight_decay if there are several, and the accuracy on the held-out tenth (val_top1). Of equal held-out accuracies
-    the setting that is listed first is chosen. Every rank computes the same from the seed.
+    the setting that is listed first is chosen. The settings are divided over the ranks.
 
     Args:
         lrs: learning rates to choose from, not scaled by the batch size.
@@ -163,28 +163,37 @@ class LinearProbe(Evaluator):
 
     def rank(self, target: Target) -> tuple[Tensor, dict[str, float]]:
         """The up to five likeliest classes of each test image, best first, and what the held-out tenth chose."""
-        labels = target.labels("train")
-        space = self.features if self.features in target.features("train") else "backbone"
-        features = target.features("train")[space]
+        labels, shards = target.labels("train"), target.shards("train")
+        space = self.features if self.features in shards else "backbone"
+        features = shards[space]
         grid = list(itertools.product(self.lrs, self.decays))
+        share = slice(rank(), None, world()) if features.shared else slice(None)
         generator = torch.Generator().manual_seed(target.seed)
         order = torch.randperm(len(labels), generator=generator, device="cpu").to(labels.device)
         held_out, fitted = order.tensor_split([math.ceil(len(labels) / 10)])
         weight, bias = fit_linear(
             features,
             labels,
-            [lr for lr, _ in grid],
+            [lr for lr, _ in grid[share]],
             num_classes=target.num_classes,
             epochs=self.epochs,
             batch_size=self.batch_size,
             momentum=self.momentum,
-            weight_decay=[decay for _, decay in grid],
+            weight_decay=[decay for _, decay in grid[share]],
             generator=generator,
             fitted=fitted,
         )
-        held_out_top1 = accuracy(features[held_out], labels[held_out], weight, bias)
+        accuracies = torch.zeros(len(grid), dtype=torch.float64, device=labels.device)
+        accuracies[share] = accuracy(features, held_out, labels, weight, bias)
+        chosen_weight, chosen_bias = weight.new_zeros(weight.shape[1:]), bias.new_zeros(bias.shape[1:])
+        held_out_top1 = (all_sum(accuracies) if features.shared else accuracies).tolist()
         best = held_out_top1.index(max(held_out_top1))
-        logits = torch.addmm(bias[best], target.features("test")[space], weight[best].T)
+        if best in range(len(grid))[share]:
+            place = range(len(grid))[share].index(best)
+            chosen_weight, chosen_bias = weight[place], bias[place]
+        if features.shared:
+            chosen_weight, chosen_bias = all_sum(chosen_weight), all_sum(chosen_bias)
+        logits = torch.addmm(chosen_bias, target.features("test")[space], chosen_weight.T)
         require(bool(logits.isfinite().all()), "lrs", self.lrs, "lower ones: all classifiers have diverged")
         ranking = logits.topk(min(5, target.num_classes), dim=1).indices
         chosen = {"val_top1": held_out_top1[best], "lr": grid[best][0]}

@@ -17,7 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ssl_bench.data.arrays import ImageBatch
 from ssl_bench.data.pixels import sizes
+from ssl_bench.data.reader import Reader
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require
@@ -159,10 +161,15 @@ class LinearOnImages(Evaluator):
             optimizer = torch.optim.SGD(parameters, self.lr, self.momentum, **options)  # type: ignore[arg-type]
         steps, step = self.epochs * math.ceil(len(labels) / self.batch_size), 0
         for epoch in range(self.epochs):
-            for batch in torch.randperm(len(labels), generator=generator).split(self.batch_size):
+            batches = torch.randperm(len(labels), generator=generator).split(self.batch_size)
+            shares = [batch[rank() :: world()] for batch in batches]
+            read = Reader(target.train, device).batches(share for share in shares if len(share))  # in advance
+            for batch in batches:
                 stop_if_asked()
                 optimizer.param_groups[0]["lr"] = self.lr * self._lr_factor(epoch, step / steps)
-                views = self._views(target, batch, generator)
+                # The last batch can have fewer images than there are ranks.
+                images = next(read).images if len(batch) > rank() else None
+                views = self._views(images, len(batch), generator, device)
                 features = self._features(target, views) if len(views) else {n: x[:0] for n, x in one_image.items()}
                 local_labels = labels[batch.to(device, non_blocking=True)[rank() :: world()]]
                 loss = torch.zeros((), device=device)
@@ -184,14 +191,13 @@ class LinearOnImages(Evaluator):
             return 1 - progress
         return self.gamma ** sum(epoch >= m for m in self.milestones) if self.schedule == "step" else 1.0
 
-    def _views(self, target: Target, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """Make this rank's share of the views of a batch; random numbers are drawn for the whole batch."""
-        uniform, local_rows = self.views.uniform(len(batch), generator), slice(rank(), None, world())
-        colours = self._colours(len(batch), generator) if self.lighting else None
-        if len(batch[local_rows]) == 0:  # the last batch can have fewer images than there are ranks
+    def _views(self, images: ImageBatch | None, count: int, generator: torch.Generator, device: torch.device) -> Tensor:
+        """Make this rank's share of the views of ``count`` images; random numbers are drawn for all of them."""
+        uniform, local_rows = self.views.uniform(count, generator), slice(rank(), None, world())
+        colours = self._colours(count, generator) if self.lighting else None
+        if images is None:
             return uniform[:0]
-        images = target.load(target.train, batch[local_rows])
-        uniform = uniform[local_rows].to(target.device, non_blocking=True)
+        uniform = uniform[local_rows].to(device, non_blocking=True)
         views = self.views.apply(images, self.views.parameters(uniform, *sizes(images)))
         if colours is not None and self.views.normalize.split(images)[0] == 3:
             views[:, :3] += colours[local_rows].to(views, non_blocking=True)[:, :, None, None]

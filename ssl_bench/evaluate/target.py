@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -25,10 +24,11 @@ from ssl_bench.data.arrays import ImageBatch, Source
 from ssl_bench.data.pixels import sizes
 from ssl_bench.data.reader import Reader
 from ssl_bench.data.views import Views
-from ssl_bench.distributed import gather, rank, world
+from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.metric import ACCURACIES, Declared
+from ssl_bench.evaluate.sharded import Sharded, ends_of
 from ssl_bench.signals import stop_if_asked
 
 SplitName = Literal["train", "test", "choose"]
@@ -152,6 +152,7 @@ class Target:
         self.train, self.test, self.choose = train, test, choose
         self.num_classes, self.seed, self.batch_size, self.autocast = num_classes, seed, batch_size, autocast
         self.device, self.augment, self.pretrain = torch.device(device), augment, pretrain
+        self._shards: dict[SplitName, dict[str, Sharded]] = {}
         self._features: dict[SplitName, dict[str, Tensor]] = {}
 
     def split(self, name: SplitName) -> Source:
@@ -176,14 +177,20 @@ class Target:
             )
         return labels.to(self.device)
 
-    def features(self, name: SplitName) -> dict[str, Tensor]:
-        """Features of a split in its order, float32 on the device: "backbone" [N, D] and "projection" [N, P].
+    def shards(self, name: SplitName) -> dict[str, Sharded]:
+        """Features of a split, of which each rank keeps its part: "backbone" [N, D] and "projection" [N, P], float32.
 
         Every image passes through the network once, on one rank; later calls return the same tensors.
         """
-        if name not in self._features:
+        if name not in self._shards:
             source = self.split(name)
-            self._features[name] = self.outputs(source, torch.arange(len(source)))
+            self._shards[name] = self._sharded(source, torch.arange(len(source)), self._view)
+        return self._shards[name]
+
+    def features(self, name: SplitName) -> dict[str, Tensor]:
+        """Features of a split in its order, all of them on every rank; those of a large split may not fit there."""
+        if name not in self._features:
+            self._features[name] = {space: shard.joined() for space, shard in self.shards(name).items()}
         return self._features[name]
 
     def load(self, source: Source, ids: Tensor) -> ImageBatch:
@@ -213,52 +220,37 @@ class Target:
         augments = [self.augment[view % 2] for view in range(views)]
         makers = [partial(make_views, augment, augment.uniform(len(ids), generator)) for augment in augments]
         pair = [self._sharded(self.split(name), ids, maker) for maker in makers]
-        return {output: torch.stack([outputs[output] for outputs in pair]) for output in pair[0]}
+        return {output: torch.stack([outputs[output].joined() for outputs in pair]) for output in pair[0]}
 
     def outputs(self, source: Source, ids: Tensor) -> dict[str, Tensor]:
         """The features of the images ``ids`` [n] of any source, in that order; the ids are on its device."""
+        return {name: shard.joined() for name, shard in self._sharded(source, ids, self._view).items()}
 
-        def make_views(rows: Tensor, images: ImageBatch) -> Tensor:
-            return (self.pixels if self.network is None else self.view)(images)
-
-        return self._sharded(source, ids, make_views)
+    def _view(self, _: Tensor, images: ImageBatch) -> Tensor:
+        return (self.pixels if self.network is None else self.view)(images)
 
     def _sharded(
         self, source: Source, ids: Tensor, make_views: Callable[[Tensor, ImageBatch], Tensor]
-    ) -> dict[str, Tensor]:
-        """Outputs for the images ``ids`` [n], in that order, each computed on one rank.
+    ) -> dict[str, Sharded]:
+        """Outputs for the images ``ids`` [n], in that order, each computed and kept on one rank.
 
         ``make_views`` gets the rows of a batch in ``ids`` and its images, which threads read in advance.
 
         Raises:
             RunError: an output is not finite, or its length is not.
         """
-        count = len(ids)
-        ends = [count * r // world() for r in range(world() + 1)]  # shard sizes differ by at most one
-        first = ends[rank()]
-        last = max(ends[rank() + 1], first + 1)  # an empty shard computes one row, to find the widths
-        longest = -(-count // world())
-        shard: dict[str, Tensor] = {}
-        batches = torch.arange(first, last).split(self.batch_size)
-        read = Reader(source, self.device).batches(ids[rows] for rows in batches)
-        for rows, (_, images, _) in zip(batches, read, strict=True):
+        first, last = ends_of(len(ids))[rank() :][:2]
+        rows: dict[str, Tensor] = {}
+        batches = torch.arange(first, max(last, first + 1)).split(self.batch_size)  # an empty share finds the widths
+        read = Reader(source, self.device).batches(ids[batch] for batch in batches)
+        for batch, (_, images, _) in zip(batches, read, strict=True):
             stop_if_asked()
-            start = int(rows[0]) - first
-            for name, output in self.embed(make_views(rows, images)).items():
-                if name not in shard:
-                    shard[name] = output.new_zeros(longest, output.shape[1])
-                shard[name][start : start + len(output)] = output
-        joined = {name: self._join(padded, ends) for name, padded in shard.items()}
-        for name, output in joined.items():
-            if not output.norm(dim=1).isfinite().all():
+            start = int(batch[0]) - first
+            for name, output in self.embed(make_views(batch, images)).items():
+                if name not in rows:
+                    rows[name] = output.new_zeros(last - first, output.shape[1])
+                rows[name][start : start + len(output)] = output[: last - first]
+        for name, output in rows.items():
+            if all_sum((~output.norm(dim=1).isfinite()).sum()):
                 raise RunError(f"outputs of the network ({name}) are not finite: a smaller optimizer.lr may help")
-        return joined
-
-    @staticmethod
-    def _join(padded: Tensor, ends: list[int]) -> Tensor:
-        """Join the ranks' shards, which are padded to equal length, in the order of the rows."""
-        rows, joined = len(padded), gather(padded)
-        for r, (first, last) in enumerate(pairwise(ends)):
-            if first < r * rows:  # moved up in place: a second copy of everything may not fit into memory
-                joined[first:last] = joined[r * rows :][: last - first].clone()
-        return joined[: ends[-1]]
+        return {name: Sharded(output, first, len(ids), world() > 1) for name, output in rows.items()}

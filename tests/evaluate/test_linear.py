@@ -12,6 +12,7 @@ from ssl_bench.data.arrays import Images
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.linear import LinearProbe, fit_linear
 from ssl_bench.evaluate.linear_images import LinearOnImages
+from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Target
 
 CLASSES = 4
@@ -40,7 +41,7 @@ def data(n: int = 300, width: int = 6) -> tuple[Tensor, Tensor]:
 
 def fit(x: Tensor, y: Tensor, lrs: list[float], **change: Any) -> tuple[Tensor, Tensor]:
     settings = {"num_classes": CLASSES, "epochs": 5, "batch_size": 64, "momentum": 0.9, "weight_decay": 0.01}
-    return fit_linear(x, y, lrs, **(settings | change), generator=torch.Generator().manual_seed(7))
+    return fit_linear(Sharded.whole(x), y, lrs, **(settings | change), generator=torch.Generator().manual_seed(7))
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
@@ -249,7 +250,9 @@ def test_training_equals_torchs_adam() -> None:
     settings: dict[str, Any] = {"flip": 0, "scale": (1, 1), "ratio": (1, 1), "epochs": 3, "batch_size": 59}
     probe = LinearOnImages(4, optimizer="adam", lr=0.1, schedule="linear", init_std=0.0, weight_decay=0.1, **settings)
     weight, bias, _ = probe._fit(target)[""]
-    x = target.embed(probe._views(target, torch.arange(59), torch.Generator()))["backbone"].double()
+    x = target.embed(probe._views(target.load(data, torch.arange(59)), 59, torch.Generator(), target.device))[
+        "backbone"
+    ].double()
     parameters = [torch.zeros(*shape, dtype=torch.float64, requires_grad=True) for shape in (weight.shape, bias.shape)]
     optimizer = torch.optim.Adam(parameters, weight_decay=0.1)
     for step in range(3):

@@ -79,7 +79,9 @@ def train_reference(target: Target, probe: LinearOnImages) -> Reference:
     for _ in range(4):
         for batch in torch.randperm(40, generator=generator).split(16):
             with torch.no_grad():
-                first = network.first(probe._views(target, batch, generator))
+                first = network.first(
+                    probe._views(target.load(target.train, batch), len(batch), generator, target.device)
+                )
                 maps = [first, network.second(first)]
             optimizer.zero_grad()
             losses = [F.cross_entropy(logits, target.labels("train")[batch]) for logits in head(maps)]
@@ -130,7 +132,10 @@ def test_lighting_adds_the_principal_components_before_the_normalisation() -> No
     plain = LinearOnImages(SIDE, **SETTINGS | {"lighting": 0.0})
     lit = LinearOnImages(SIDE, **SETTINGS)
     batch = torch.arange(20)
-    without, with_noise = (probe._views(target, batch, torch.Generator().manual_seed(7)) for probe in (plain, lit))
+    without, with_noise = (
+        probe._views(target.load(target.train, batch), len(batch), torch.Generator().manual_seed(7), target.device)
+        for probe in (plain, lit)
+    )
     noise = (with_noise - without) * torch.tensor(SETTINGS["std"]).view(3, 1, 1)  # of pixels in [0, 1]
     torch.testing.assert_close(noise, noise[..., :1, :1].expand_as(noise), rtol=0, atol=1e-5)
     (generator := torch.Generator().manual_seed(7)), plain.views.uniform(20, generator)
@@ -150,7 +155,9 @@ def test_lighting_leaves_gray_images_as_they_are() -> None:
     gray = images(8, 1, colours=1)
     target = Target(None, gray, gray, num_classes=CLASSES, view=Tensor.float, device="cpu", seed=0)
     a, b = (
-        LinearOnImages(SIDE, lighting=strength)._views(target, torch.arange(8), torch.Generator().manual_seed(1))
+        LinearOnImages(SIDE, lighting=strength)._views(
+            target.load(target.train, torch.arange(8)), 8, torch.Generator().manual_seed(1), target.device
+        )
         for strength in (0.0, 0.1)
     )
     assert torch.equal(a, b)
