@@ -67,7 +67,7 @@ class Step:
 
     def batch(self, rows: slice = slice(None)) -> Batch:
         """Make the views of the images ``rows``, each [rows, C, size, size]."""
-        if rows == slice(None) and isinstance(self.images, Tensor) and self.images.device.type != "cpu":
+        if rows == slice(None) and self.images[0].device.type != "cpu":
             return Batch(self._on_device(self.images), self.ids, self.labels)
         images = self.images if rows == slice(None) else self.images[rows]  # a slice of padded images is a plain list
         if isinstance(images, list) and images[0].is_cuda:
@@ -76,9 +76,9 @@ class Step:
         views = [view.apply(images, parameters[rows], self.dtype) for view, parameters in pairs]
         return Batch(views, self.ids[rows], self.labels[rows])
 
-    def _on_device(self, images: Tensor) -> list[Tensor]:
+    def _on_device(self, images: ImageBatch) -> list[Tensor]:
         """All views in as few kernels as possible: views that are made alike are one batch."""
-        made: list[Tensor] = []
+        images, made = images if isinstance(images, Tensor) else pad(images), list[Tensor]()
         for views, count in _alike(self.views):
             uniform = self.uniform[len(made) : len(made) + count]
             made += views.make(images, uniform, self.dtype)

@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from torch import Tensor
 from ssl_bench.data.arrays import ImageBatch
 from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
 from ssl_bench.data.padding import Padded, pad
-from ssl_bench.data.pixels import Normalize, compute_dtype, with_constants
+from ssl_bench.data.pixels import Normalize, compute_dtype, sizes, with_constants
 from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_box, resize_matrix
 from ssl_bench.errors import require
 
@@ -166,7 +167,7 @@ class Views:
         self.blur, self.blur_kernel, self.blur_sigma = blur, kernel, tuple(blur_sigma)
         self.solarize = solarize
         self.normalize = Normalize(mean, std)
-        self._compiled: Callable[..., list[Tensor]] | None = None
+        self._compiled: dict[str, Callable[..., Tensor]] = {}
         self._announced = False  # that they are being compiled
 
     @staticmethod
@@ -261,31 +262,51 @@ class Views:
                     out[rows] = self.normalize(x)  # [step, C, S, S]
         return out if extra is None else with_constants(out, extra)
 
-    def make(self, images: Tensor, uniform: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-        """Make several views of uint8 [n, C + E, H, W] from numbers [n, 36] each, in the masked form, at once.
+    def make(self, images: ImageBatch, uniform: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+        """Make several views of n uint8 images [C + E, h, w] from numbers [n, 36] each, in the masked form, at once.
 
-        Each is [n, C + E, S, S] of ``dtype``. After :meth:`compile` this is one compiled function.
+        Each is [n, C + E, S, S] of ``dtype``. After :meth:`compile` this is one compiled function; of images of many
+        sizes it is what follows their crops, whose shape alone does not change from batch to batch.
         """
-        if self._compiled is not None:
+        if isinstance(images, Tensor):
+            return list(self._run(self._joint, images, list(uniform), dtype).chunk(len(uniform)))
+        images, count = pad(images), len(uniform)
+        height, width = (side.repeat(count) if isinstance(side, Tensor) else side for side in sizes(images))
+        parameters = self.parameters(torch.cat(list(uniform)), height, width)
+        picture, extra = self.normalize.split(images)
+        if extra is not None:
+            return [self.apply(images, part, dtype, masked=True) for part in parameters.split(count)]
+        with torch.autocast(images[0].device.type, enabled=False):
+            parts = parameters.split(count)
+            crops = [self._crop_padded(images, picture, part, compute_dtype(dtype)) for part in parts]
+        return list(self._run(self._from_crops, torch.cat(crops), parameters, dtype).chunk(count))
+
+    def compile(self) -> None:
+        """Compile what :meth:`make` calls when it is called next, which takes about a minute."""
+        functions = (self._joint, self._from_crops)
+        self._compiled = {each.__name__: torch.compile(each, fullgraph=True, dynamic=False) for each in functions}
+
+    def _run(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """Call a function, compiled if the views are to be and can be."""
+        if self._compiled:
             if not self._announced:
                 log.info("compiling the views, which can take a minute")
                 self._announced = True
             try:
-                return self._compiled(images, list(uniform), dtype)
+                return self._compiled[function.__name__](*arguments)
             except Exception as error:  # whatever the compiler raises: the eager form has the same result
-                self._compiled = None
+                self._compiled = {}
                 reason = " ".join(str(error).split())[:200]
                 log.warning("the views cannot be compiled (%s: %s) and stay eager", type(error).__name__, reason)
-        return self._make(images, list(uniform), dtype)
+        return function(*arguments)
 
-    def compile(self) -> None:
-        """Compile :meth:`make` when it is called next, which takes about a minute."""
-        self._compiled = torch.compile(self._make, fullgraph=True, dynamic=False)
-
-    def _make(self, images: Tensor, uniform: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    def _joint(self, images: Tensor, uniform: list[Tensor], dtype: torch.dtype) -> Tensor:
         parameters = self.parameters(torch.cat(uniform), images.shape[-2], images.shape[-1])
-        joint = self.apply(images.repeat(len(uniform), 1, 1, 1), parameters, dtype, masked=True)
-        return list(joint.chunk(len(uniform)))
+        return self.apply(images.repeat(len(uniform), 1, 1, 1), parameters, dtype, masked=True)
+
+    def _from_crops(self, x: Tensor, parameters: ViewParameters, dtype: torch.dtype) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return self.normalize(self._after_crop(x, parameters, _on_all_rows, self.size)).to(dtype)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Draw and apply one random view of each image: uint8 [n, C, H, W] -> float32 [n, C, S, S]."""
@@ -306,6 +327,11 @@ class Views:
             x = self._crop(images[:, :channels], parameters, dtype)
         else:
             x = self._crop_padded(pad(images), channels, parameters, dtype)
+        return self._after_crop(x, parameters, on_rows, BLOCK if one_by_one else self.size)
+
+    def _after_crop(self, x: Tensor, parameters: ViewParameters, on_rows: OnRows, block: int) -> Tensor:
+        """All but the crop: [n, C, S, S] in [0, 1] -> the same; the blur takes ``block`` rows or columns at a time."""
+        channels, dtype = x.shape[1], x.dtype
         grays = self.grayscale > 0 and channels == 3
         if grays and self.grayscale_first:
             x = on_rows(to_gray, x, parameters.grayscale)
@@ -321,7 +347,6 @@ class Views:
         if grays and not self.grayscale_first:
             x = on_rows(to_gray, x, parameters.grayscale)
         if self.blur > 0:
-            block = BLOCK if one_by_one else self.size
             x = on_rows(partial(self._blur, block=block), x, parameters.blur, parameters.sigma)
         if self.solarize > 0:
             x = on_rows(_solarize, x, parameters.solarize)

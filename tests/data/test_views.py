@@ -16,11 +16,13 @@ import torch
 import yaml
 from scipy import stats
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import ColorJitter, GaussianBlur, InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as F
 
 from ssl_bench.data.evalview import EvalView
+from ssl_bench.data.pixels import sizes
 from ssl_bench.data.resample import blur_matrix
 from ssl_bench.data.views import LARGE, ViewParameters, Views
 from ssl_bench.errors import InvalidValue
@@ -253,6 +255,18 @@ def test_several_views_at_once_are_the_views_one_by_one() -> None:
         assert torch.equal(made, views.apply(images, views.parameters(numbers, 16, 16)))
 
 
+def test_what_follows_the_crops_of_photos_is_compiled_once_for_all_sizes() -> None:
+    """One graph without a break for two batches of photos, and the views of the eager form, bit for bit."""
+    views, counter = Views(16, mean=MEAN, std=STD, **ON), CompileCounter()
+    views._compiled = {"_from_crops": torch.compile(views._from_crops, fullgraph=True, dynamic=False, backend=counter)}
+    for number, sides in enumerate(([(20, 30), (40, 16), (200, 31)], [(17, 19), (300, 40), (16, 16)])):
+        photos = [smooth(1, 3, *side)[0] for side in sides]
+        uniform = [views.uniform(3, generator(seed)) for seed in (number, 7 + number)]
+        for made, numbers in zip(views.make(photos, uniform, torch.float32), uniform, strict=True):
+            assert torch.equal(made, views.apply(photos, views.parameters(numbers, *sizes(photos)), masked=True))
+    assert counter.frame_count == 1 and counter.op_count > 100
+
+
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_compiled_views_equal_eager_ones() -> None:
@@ -266,7 +280,7 @@ def test_compiled_views_equal_eager_ones() -> None:
     metrics.reset()
     views.compile()
     compiled = views.make(images, uniform, torch.float32)
-    assert views._compiled is not None
+    assert views._compiled
     assert max(float((a - b).abs().max()) for a, b in zip(eager, compiled, strict=True)) <= 2e-6
     assert 0 < metrics.generated_kernel_count <= len(operations.calls) / 5
 
@@ -275,7 +289,7 @@ def test_views_that_cannot_be_compiled_stay_eager(caplog: pytest.LogCaptureFixtu
     views, images = Views(16), smooth(2, 3, 16, 16)
     uniform = [views.uniform(2, generator())]
     eager = views.make(images, uniform, torch.float32)
-    views._compiled = broken
+    views._compiled = {"_joint": broken}
     assert torch.equal(views.make(images, uniform, torch.float32)[0], eager[0])
     assert torch.equal(views.make(images, uniform, torch.float32)[0], eager[0])
     (record,) = (each for each in caplog.records if each.levelname == "WARNING")
@@ -287,12 +301,12 @@ def test_views_that_are_compiled_say_so_once(caplog: pytest.LogCaptureFixture) -
     views, images = Views(16), smooth(2, 3, 16, 16)
     for _ in range(2):
         views.make(images, [views.uniform(2, generator())], torch.float32)
-        views._compiled = views._make
+        views._compiled = {"_joint": views._joint}
     views.make(images, [views.uniform(2, generator())], torch.float32)
     assert [record.message for record in caplog.records] == ["compiling the views, which can take a minute"]
 
 
-def broken(*_: object) -> list[Tensor]:
+def broken(*_: object) -> Tensor:
     raise RuntimeError("no C compiler\n was found")
 
 

@@ -1,6 +1,7 @@
 """Features of which each rank has a part: the rows of all, and evaluations in which no rank holds all of them."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from ssl_bench.data.arrays import Images
 from ssl_bench.distributed import rank, world
+from ssl_bench.evaluate import sharded
 from ssl_bench.evaluate.knn import KNN, HeldOutKNN
 from ssl_bench.evaluate.linear import LinearProbe
 from ssl_bench.evaluate.sharded import Sharded, ends_of
@@ -73,7 +75,7 @@ def evaluated(_: int = 0) -> tuple[dict[str, Any], set[tuple[int, ...]]]:
     )
     found: dict[str, Any] = {}
     probe = LinearProbe(lrs=RATES, epochs=4, batch_size=16)
-    with Shapes() as shapes:
+    with Shapes() as shapes, patch.object(sharded, "PIECE", 8):
         for name, evaluator in {"knn": KNN(k=5), "knn_val": HeldOutKNN(k=5), "linear": probe}.items():
             found |= {f"{name}/{key}": value for key, value in evaluator.run(target)}
     return found, shapes.seen

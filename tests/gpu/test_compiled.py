@@ -12,7 +12,8 @@ from tests.gpu.runs import Log, training
 
 def traced(self: Views) -> None:
     """As :meth:`Views.compile`, without the minute that generating and compiling kernels takes."""
-    self._compiled = torch.compile(self._make, fullgraph=True, dynamic=False, backend="eager")
+    functions = (self._joint, self._from_crops)
+    self._compiled = {f.__name__: torch.compile(f, fullgraph=True, dynamic=False, backend="eager") for f in functions}
 
 
 def one_run_after_another(limit: int) -> list[list[str]]:
