@@ -8,6 +8,7 @@ convolution reads and writes its tensors once in each of its three passes, a bat
 statistics, reads and writes it to normalise, and reads four tensors and writes one in the backward pass.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,11 +71,14 @@ def section(setting: Setting) -> Iterator[Finding]:
     tflops = {name: product_tflops(device, name) for name in dict.fromkeys(["fp32", precision.name])}
     for name, rate in tflops.items():
         yield Finding(f"matrix product {name}", f"{rate:,.3g} TFLOP/s", values={"tflops": rate})
+    images_s = 0.0
     for name, network in NETWORKS.items():
         size = 4 if precision.autocast is None else 2  # bytes of a number
         floor = 2 * (network.gflop / 1e3 / tflops[precision.name] + size / 2 * network.megabytes / 1e3 / gigabytes)
-        yield step_finding(name, network.batches[0 if cuda else 2 - setting.quick], 1 / floor, setting)
-    yield photos()
+        finding = step_finding(name, network.batches[0 if cuda else 2 - setting.quick], 1 / floor, setting)
+        images_s = finding.values.get("images_s", 0.0)  # of the last network, whose images are photos
+        yield finding
+    yield photos(images_s if cuda else 0.0, setting.devices)
 
 
 def seconds_of_calls(call: Callable[[], object]) -> list[float]:
@@ -174,14 +178,33 @@ def step_finding(name: str, batch: int, floor: float, setting: Setting) -> Findi
 # ---- photos
 
 
-def photos() -> Finding:
-    """Photos that all cores decode per second, as the loader does: JPEGs in memory, about as large as photos."""
+def photos(images_s: float = 0.0, gpus: int = 1) -> Finding:
+    """Photos that all cores decode per second, as the loader does: JPEGs in memory, about as large as photos.
+
+    Args:
+        images_s: of a training step on a GPU, for the cores that so many ``gpus`` need; 0: there is no GPU.
+    """
     data = [constructed(seed) for seed in range(PHOTOS)]
     cores = available_cores()
     with ThreadPoolExecutor(cores) as pool:
         rate = PHOTOS / median(seconds_of_calls(lambda: [*pool.map(decode, data)]))
-    figure = f"{rate:,.0f} photos/s decoded on {cores} cores, {WIDTH} x {HEIGHT} pixels"
-    return Finding("photos", figure, values={"images_s": rate, "cores": cores})
+    needed, what = cores_needed(rate / cores, images_s, gpus)
+    figure = f"{rate:,.0f} photos/s decoded on {cores} cores, {WIDTH} x {HEIGHT} pixels; {what}"
+    return Finding("photos", figure, values={"images_s": rate, "cores": cores, "cores_needed": needed})
+
+
+def cores_needed(rate: float, images_s: float, gpus: int) -> tuple[int, str]:
+    """Cores that decode as fast as GPUs train, and that in words; without a GPU those for 1,000 images/s.
+
+    Args:
+        rate: photos per second and core. An image is decoded once for all of its views.
+        images_s: of a GPU, or 0.
+    """
+    wanted = gpus * images_s if images_s else 1000.0
+    needed = math.ceil(wanted / rate)
+    if not images_s:
+        return needed, f"a GPU that takes 1,000/s needs {needed} cores"
+    return needed, f"for ResNet-50 at {images_s:,.0f}/s on {gpus} GPU{'s' * (gpus > 1)} {needed} cores are needed"
 
 
 def constructed(seed: int) -> Tensor:

@@ -1,6 +1,7 @@
 """Speeds and devices: figures, verdicts and planted faults, with a small network."""
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,22 @@ def test_ten_lines_of_speed(setting: Setting) -> None:
     step = found["resnet18 32px"]
     assert step.values["images_s"] > 1 and step.values["gflop_per_image"] == 2 * NETWORK.gflop
     assert step.figure.endswith("% of the floor (batch 16, fp32)")
-    assert found["photos"].figure.endswith(" cores, 500 x 375 pixels") and found["photos"].values["images_s"] > 1
+    photos = found["photos"]
+    needed = math.ceil(1000 / (photos.values["images_s"] / photos.values["cores"]))
+    assert photos.figure.endswith(f" cores, 500 x 375 pixels; a GPU that takes 1,000/s needs {needed} cores")
     assert list(setting.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "images_s", "gpus", "cores", "says"),
+    [
+        (511.0, 525.0, 8, 9, "for ResNet-50 at 525/s on 8 GPUs 9 cores are needed"),
+        (500.0, 2500.0, 1, 5, "for ResNet-50 at 2,500/s on 1 GPU 5 cores are needed"),
+        (400.0, 0.0, 1, 3, "a GPU that takes 1,000/s needs 3 cores"),
+    ],
+)
+def test_the_cores_that_decode_for_gpus(rate: float, images_s: float, gpus: int, cores: int, says: str) -> None:
+    assert speed.cores_needed(rate, images_s, gpus) == (cores, says)
 
 
 def test_a_slow_step_is_named_with_its_share_of_the_floor(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
