@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,7 @@ def unusable_gpus() -> str:
         usable = torch.cuda.is_available()
     if usable or (files and not any(map(_opens, files))):
         return ""
-    if not any(GPUS.glob("*")) and not _nvidia_smi_lists_gpus():
+    if not any(GPUS.glob("*")) and not _lists_gpus(shutil.which("nvidia-smi")):
         return ""
     driver, build = _cuda_of_driver(), torch.version.cuda
     reason = f"torch {torch.__version__} is built for {f'CUDA {build}' if build else 'CPUs'}"
@@ -117,14 +118,17 @@ def unusable_gpus() -> str:
     return f"torch can use none of the GPUs {which}: {reason}: {remedy}, {meant}"
 
 
-def _nvidia_smi_lists_gpus() -> bool:
-    """Whether there are GPUs without a folder in ``/proc``, as under WSL."""
-    if shutil.which("nvidia-smi") is None:
+@cache  # each run of a grid asks
+def _lists_gpus(nvidia_smi: str | None) -> bool:
+    """Whether a command knows GPUs; those of WSL have no folder in ``/proc``."""
+    if nvidia_smi is None:
         return False
     try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run([nvidia_smi, "-L"], capture_output=True, text=True, timeout=60)
+    except OSError:
         return False
+    except subprocess.TimeoutExpired:  # there is a driver, which does not answer
+        return True
     return done.returncode == 0 and "GPU " in done.stdout
 
 

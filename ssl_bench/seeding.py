@@ -32,7 +32,7 @@ def rng_state() -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": (name, np.asarray(keys).tolist(), *rest),
     }
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # not in a run on the CPU of a machine with GPUs
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 
@@ -44,5 +44,5 @@ def set_rng_state(state: dict[str, Any]) -> None:
     random.setstate((version, tuple(internal), gauss))
     name, keys, *rest = state["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
-    if "cuda" in state and torch.cuda.is_available():
+    if "cuda" in state and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(state["cuda"])

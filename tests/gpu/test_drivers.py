@@ -83,8 +83,12 @@ def test_a_run_that_is_to_use_the_cpu_leaves_the_gpu_alone(run: Run) -> None:
     for launcher in ([], ["-m", "hydra/launcher=local", "seed=0,1"]):
         done = run(*TRAIN, *launcher, "device=cpu", "log_every=1")
         assert done.returncode == 0 and "cuda" not in done.stdout, done.stdout
-    for environment in Path().glob("outputs/*/*/results.json"):
-        assert '"peak_device_mb"' not in environment.read_text() and '"cuda": null' in environment.read_text()
+    folders = [path.parent for path in Path().glob("outputs/*/*/results.json")]
+    for folder in folders:
+        recorded = (folder / "results.json").read_text()
+        assert '"peak_device_mb"' not in recorded and '"cuda": null' in recorded
+        assert "cuda" not in torch.load(folder / "checkpoints" / "last.pt")["ranks"][0]["rng"]
+    assert len(folders) == 2
     done = run(*TRAIN, "graph=true", "device=cpu", "seed=3")
     assert done.returncode == 2 and "graph=true: set graph to auto or false" in sentence(done.stderr)
 
