@@ -153,7 +153,6 @@ REFUSED = {
     "evaluate nowhere": "nowhere is no run directory",
     "status nowhere": "no folder nowhere paths.outputs",
     "status --json --csv": "argument --csv: not allowed with argument --json",
-    "detect x --data y": "x is no export: make one with",
     "mi steps=2.5": "steps=2.5: set steps to an integer",
     "mi pairs=1": "pairs=1: set pairs to 2 or more",
     "weight positive=2": "positive=2: set positive to a cosine, -1 to 1",
