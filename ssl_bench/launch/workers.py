@@ -31,6 +31,7 @@ from ssl_bench.surroundings import become, temporary_files_in
 
 PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
 LONGEST_FOLDER = 70  # bytes of the folder of the server's socket, whose path has at most 107
+RESUMES = "; the same command resumes"  # the end of the reason of one that has died
 LOST = "has lost the others"  # in the reason of a worker that failed because another one did
 
 
@@ -176,7 +177,7 @@ class Worker:
             return Outcome.interrupted(int(STOPPED[code]))
         how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
         why = " (is the memory full?)" if code == -signal.SIGKILL else ""
-        return Outcome.failed(f"{self.name} {how}{why}; the same command resumes")
+        return Outcome.failed(f"{self.name} {how}{why}{RESUMES}")
 
 
 def _ended(workers: Sequence[Worker]) -> list[Outcome]:
