@@ -31,7 +31,7 @@ from typing import Any, BinaryIO
 from ssl_bench.errors import ConfigError, printable
 
 LARGEST_INTEGER = 2**63  # larger ones have no place in a float or a database
-LARGEST = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
+LARGEST_FILE = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
 
 
 def given_path(text: str | os.PathLike[str]) -> Path:
@@ -148,7 +148,7 @@ def compare_checksums(file: BinaryIO) -> None:
     file.seek(0)
 
 
-def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
+def read_bytes(path: str | Path, largest: int = LARGEST_FILE) -> bytes:
     """Content of a regular file; an OSError if it cannot be read or has more than ``largest`` bytes."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > largest:

@@ -247,7 +247,7 @@ def exact(found: Found, right: Found) -> bool:
     return all(error(f, r) < EXACT for f, r in zip(found, right, strict=True))
 
 
-def judge(subject: Subject, found: Mapping[str, Found | str]) -> Verdict:
+def compare(subject: Subject, found: Mapping[str, Found | str]) -> Verdict:
     """Compare what was measured with the formula.
 
     bf16, tau and resume leave out the value or the gradient that differs on one rank in double precision already.

@@ -19,7 +19,7 @@ import torch
 from ssl_bench.check import environment, kernels, methods, networks, ranks, runs, speed
 from ssl_bench.check.finding import REPORT, Finding, Section, Setting, Verdict
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.workers import RESUMES, carry_out
+from ssl_bench.launch.workers import RESUMES, call_in_workers
 from ssl_bench.signals import Interrupted
 
 # What only this machine can tell comes first.
@@ -82,7 +82,7 @@ def run(
             for file in ("findings", "log"):
                 (folder / file).touch()
             setting = Setting(device, request.devices, request.quick, folder / "work")
-            outcome = carry_out(_work, {"the section's process": (sections[name], setting, folder, limit)})
+            outcome = call_in_workers(_work, {"the section's process": (sections[name], setting, folder, limit)})
             if outcome.state is State.INTERRUPTED:
                 raise Interrupted(outcome.signal)
             yield from _results(name, folder / "findings")

@@ -13,8 +13,8 @@ from ssl_bench.results.arrange import arrange
 from ssl_bench.results.printing import FORMS, printed, text_of
 from ssl_bench.results.select import runs_where
 
-NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference, and that
-of the project, which is committed with this package."""
+ABOUT_NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference,
+and that of the project, which is committed with this package."""
 
 
 @in_sentences
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
     parser.add_config_dir()
     parser.add_argument("--wandb", action="store_true", help="also store the table as an artifact in Weights & Biases")
-    parser.epilog = f"{NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
+    parser.epilog = f"{ABOUT_NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
     one_of("--format", options.format, FORMS)
     if options.overrides and not options.names and not (options.all or options.claims):

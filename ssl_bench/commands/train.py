@@ -16,7 +16,7 @@ from typing import Any
 
 from ssl_bench import __version__
 from ssl_bench.commands import dry_run, experiments, search
-from ssl_bench.commands.arguments import Parser, sentences
+from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.commands.halving import halving
 from ssl_bench.commands.optuna import optuna
 from ssl_bench.config import compose, reference, schema
@@ -40,6 +40,7 @@ NO_MORE = {  # flags of Hydra, with what to write instead
 }
 
 
+@in_sentences
 def main(
     arguments: Sequence[str], primary: str = "train", check: Check = schema.check, work: Work | None = None
 ) -> int:
@@ -55,12 +56,10 @@ def main(
         0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:
         stopped by signal n, to be resumed by the same command.
     """
-    with sentences() as end:
-        end.code = carry_out(read(arguments, primary), primary, check, work)[0]
-    return end.code
+    return run_command(read(arguments, primary), primary, check, work)[0]
 
 
-def carry_out(
+def run_command(
     words: Any, primary: str = "train", check: Check = schema.check, work: Work | None = None
 ) -> tuple[int, list[Run], dict[int, Outcome]]:
     """Carry out what the words of a command ask for: a grid, or a run, which is a grid of one.

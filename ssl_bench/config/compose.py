@@ -20,7 +20,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ssl_bench.config import found, guard, identity, plugins, wandb
+from ssl_bench.config import from_disk, guard, identity, plugins, wandb
 from ssl_bench.config.build import converted, former, near
 from ssl_bench.config.schema import Config, directory
 from ssl_bench.config.typed import PATH_KEY, as_typed, quoted
@@ -44,7 +44,8 @@ register("wandb_tags", wandb.tags, replace=True)
 _MISSING = object()
 _OPEN: ContextVar[bool] = ContextVar("_OPEN", default=False)  # Hydra has the folder of the YAML files
 _NO_KEY = r"Could not override '(.+?)'"  # of Hydra's error
-NUMBERS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}  # what group=0.1 may mean
+# The key that group=0.1 may mean.
+NUMBER_KEYS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}
 
 
 class NoSuchKey(ConfigError):
@@ -68,11 +69,11 @@ def resolve(cfg: Any, choices: Mapping[str, Any], folder: Path | None = None) ->
     try:
         _expand_home(cfg)
         if "dataset" in cfg:
-            found.find_images(cfg, choices)
-            found.find_weights(cfg)
+            from_disk.find_images(cfg, choices)
+            from_disk.find_weights(cfg)
             _find_other_images(cfg, folder)
-            found.find_labels(cfg)
-            found.leave_out(cfg, choices)
+            from_disk.find_labels(cfg)
+            from_disk.leave_out(cfg, choices)
         config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise ConfigError(explain(error)) from error
@@ -117,7 +118,7 @@ def _other_images(cfg: DictConfig, given: Any, folder: Path | None) -> dict[str,
         raise ConfigError(f"evaluate.on: {explain(error, overrides)}") from error
     other.paths.data = cfg.paths.data
     _expand_home(other)
-    found.find_images(other, choices)
+    from_disk.find_images(other, choices)
     node: Any = OmegaConf.to_container(other.dataset, resolve=True)
     return {"dataset": choices["dataset"].rpartition(":")[2], **node}
 
@@ -265,8 +266,8 @@ def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
             OmegaConf.update(root, key, value, merge=key != "evaluate.on", force_add=True)  # another data set
         _expand_home(root)
         _find_other_images(root)
-        found.find_labels(root)
-        found.leave_out(root, choices)
+        from_disk.find_labels(root)
+        from_disk.leave_out(root, choices)
         resolved: Any = OmegaConf.to_container(root, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(explain(error, overrides)) from error
@@ -361,8 +362,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
         in_question = group in groups() and not override.is_delete() and not override.is_sweep_override()
         if in_question and not all(isinstance(name, str) for name in names):
             several = "; only evaluate takes a list" if isinstance(value, list) else f", or leave it out by ~{group}"
-            if group in NUMBERS and isinstance(value, int | float):
-                several = f", or write {_key_of_group(group, NUMBERS[group], f'={value}')}"
+            if group in NUMBER_KEYS and isinstance(value, int | float):
+                several = f", or write {_key_of_group(group, NUMBER_KEYS[group], f'={value}')}"
             raise ConfigError(f"{line}: set {group} to the name of an option{several}")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ssl_bench.config import compose, values
 from ssl_bench.config.asked import Asked
-from ssl_bench.config.found import find_prepared
+from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.files import given_path
 from ssl_bench.launch import grid, impossible
@@ -79,7 +79,7 @@ class Plan:
             return Run(overrides, config, Path(), "", refusal=error)
         config = find_prepared(config)
         folder, command = folders.find(config), shlex.join(["ssl-bench", *self.command, *overrides])
-        return Run(overrides, config, folder, command, self.work, results.answers(folder, config))
+        return Run(overrides, config, folder, command, self.work, results.is_complete(folder, config))
 
     def label(self, run: Run) -> str:
         """The overrides that distinguish a run from the others."""

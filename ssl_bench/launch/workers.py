@@ -38,7 +38,7 @@ LOST = "has lost the others"  # in the reason of a worker that failed because an
 # ---- in the process that waits for a run
 
 
-def carry_out(
+def call_in_workers(
     function: Callable[..., Outcome],
     calls: Mapping[str, Sequence[Any]],
     environments: Mapping[str, Mapping[str, str]] = {},

@@ -129,7 +129,7 @@ def finished(folder: Path) -> bool:
     return results is not None and results["run_id"] == folder.name
 
 
-def answers(folder: Path, config: Mapping[str, Any]) -> bool:
+def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:
     """Whether the run in ``folder`` is trained as long as ``config`` asks or longer, and has all its evaluations."""
     results = read(folder)
     if results is None or results["run_id"] != folder.name:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from ssl_bench.config.build import near
-from ssl_bench.config.identity import VOLATILE
+from ssl_bench.config.identity import NOT_IN_RUN_ID
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.results import mixed
@@ -23,7 +23,7 @@ from ssl_bench.results.printing import Sheet, SheetEntry
 from ssl_bench.results.runs import Run
 from ssl_bench.results.scan import Entry
 
-MOST = 12  # tables that one command prints
+MOST_TABLES = 12  # tables that one command prints
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
         raise InvalidValue("--metric", name or "", f"one of {', '.join(known)}{near(name or '', known)}")
     settings = [{**found.common, **dict(zip(found.names, values, strict=True))} for values in found.values]
     keys = [tuple(each.get(n) if n else None for n in names) for each in settings]
-    others = [n for n in found.names if n not in (*names, "seed") and n.partition(".")[0] not in VOLATILE]
+    others = [n for n in found.names if n not in (*names, "seed") and n.partition(".")[0] not in NOT_IN_RUN_ID]
     inside = [n for n in others if _varies(keys, [each.get(n) for each in settings])]
     inside = [n for n in inside if n in asked] or inside
     told = _told(
@@ -153,9 +153,9 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
         place = pivot.places.setdefault((key[0], key[1]), Place([], []))
         place.runs.append(run)
         place.values.append(metric.scale * run.metrics[name])
-    if len(tables) > MOST:
-        words = "=..., ".join(inside)
-        raise ConfigError(f"{words}=... vary too and make {len(tables)} tables, more than {MOST}: set some of them")
+    if len(tables) > MOST_TABLES:
+        words, count = "=..., ".join(inside), f"{len(tables)} tables, more than {MOST_TABLES}"
+        raise ConfigError(f"{words}=... vary too and make {count}: set some of them")
     for pivot in tables.values():
         for place in pivot.places.values():
             if len({run.seed for run in place.runs}) < len(place.runs):

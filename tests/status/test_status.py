@@ -215,7 +215,7 @@ def test_one_damaged_file_does_not_hide_the_other_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named, also where the cache knows the run, and the numbers of the other runs are shown."""
-    monkeypatch.setattr("ssl_bench.record.cache.FEW", 0)
+    monkeypatch.setattr("ssl_bench.record.cache.FEW_CHANGES", 0)
     parts = {"environment": "x", "facts": [], "seconds": "1", "warnings": 3, "evaluations": [1], "config": {"init": 3}}
     for name, value in {"good": {}, **parts}.items():
         finish(make(f"a/{name}"), 1.0, knn_top1=0.5)
