@@ -237,16 +237,18 @@ def _hints(shape: Any) -> dict[str, Any]:
 
 
 def say_damaged(path: str | Path, rows: int = 0) -> None:
-    """Say that a file is damaged, or so many of its rows, once in this process, on rank 0."""
-    if os.environ.get("RANK", "0") == "0":
-        what = f"has {rows} damaged rows, which are left out" if rows else "is damaged, or was not written by ssl-bench"
-        _say_once(os.path.abspath(path), f"{path} {what}{'' if rows else ': it counts as missing'}")
+    """Say that a file is damaged, or so many of its rows."""
+    what = f"has {rows} damaged rows, which are left out" if rows else "is damaged, or was not written by ssl-bench"
+    sentence = f"ssl-bench: {path} {what}{'' if rows else ': it counts as missing'}"
+    say_once(printable(sentence), os.path.abspath(path))
 
 
 @functools.cache
-def _say_once(place: str, sentence: str) -> None:
-    with contextlib.suppress(OSError):  # a closed terminal
-        print(f"ssl-bench: {printable(sentence)}", file=sys.stderr, flush=True)
+def say_once(sentence: str, place: str = "") -> None:
+    """Print a sentence, about a place, once in this process, on rank 0."""
+    if os.environ.get("RANK", "0") == "0":
+        with contextlib.suppress(OSError):  # a closed terminal
+            print(sentence, file=sys.stderr, flush=True)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

@@ -29,7 +29,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--columns", metavar="KEY", help="of runs: a column for each value, such as batch_size")
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
     parser.add_config_dir()
-    parser.add_argument("--wandb", action="store_true", help="also store the table as an artifact in Weights & Biases")
     parser.epilog = f"{ABOUT_NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
     one_of("--format", options.format, FORMS)
@@ -50,11 +49,6 @@ def main(arguments: Sequence[str]) -> int:
     selected = [(table, selection.cells(table)) for table in selection.tables()]
     every = [cell for _, cells in selected for cell in cells]
     results = Results(selection.outputs, every, show_progress, selection.folder)
-    made = {t.name: whole(t, fill(t, cells, results), results, selection.call(t)) for t, cells in selected}
-    print(text_of([*made.values()], options.format), end="", flush=True)
-    if options.wandb:
-        from ssl_bench.record.wandb import log_table
-
-        for name, sheet in made.items():
-            log_table(name, sheet.data)
+    made = [whole(t, fill(t, cells, results), results, selection.call(t)) for t, cells in selected]
+    print(text_of(made, options.format), end="")
     return 0

@@ -263,11 +263,3 @@ def test_generated_images_have_the_format_that_the_dataset_reads(dataset: str, t
     assert made.check() >= config["batch_size"]["size"]
     (probe, *_) = made.probes().values()
     assert len(probe.train) > 5 and len(probe.test) > 5
-
-
-def test_a_table_is_stored_in_wandb(capsys: Output) -> None:
-    cells = as_json(capsys, "dcl/table4")
-    assert table.main(["dcl/table4", "--format", "csv", "--wandb"]) == 0
-    (path,) = Path("wandb").glob("offline-run-*/files/media/table/dcl/table4*.json")
-    stored = json.loads(path.read_text())
-    assert stored["columns"] == list(cells[0]) and stored["data"] == [list(each.values()) for each in cells]
