@@ -21,7 +21,6 @@ from ssl_bench.launch.lock import locked
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run
-from ssl_bench.record import journal
 from ssl_bench.record.results import Failure
 
 if TYPE_CHECKING:
@@ -121,10 +120,11 @@ class _Trials:
 
         path = folder / "optuna.journal"
         print(f"study {name} in {path}", flush=True)
-        journal.mend(path)
         path.with_name(f"{path.name}.lock").unlink(missing_ok=True)  # of a killed process: this one owns the folder
         pruner = optuna.pruners.PercentilePruner(100 * self.search.keep, self.settings["n_startup_trials"])
         try:
+            if path.exists() and not all(line.endswith(b"\n") for line in files.read_lines(path)):
+                raise ValueError("a line that is cut short, which Optuna would write on")
             self.storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
             return optuna.create_study(
                 study_name=name, storage=self.storage, direction="maximize", pruner=pruner, load_if_exists=True
