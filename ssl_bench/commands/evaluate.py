@@ -124,7 +124,8 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
 def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The configuration of a run with the overrides of its evaluation, which one process carries out."""
     from ssl_bench import files
-    from ssl_bench.config import compose, from_disk, schema
+    from ssl_bench.config import from_disk, schema
+    from ssl_bench.config.evaluated_again import evaluated_again
     from ssl_bench.record.results import Config
     from ssl_bench.training.parts import read_config
 
@@ -135,7 +136,7 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
         if not override.startswith(("evaluate=", "evaluate.", "paths.data=", *places)):
             known = ", ".join(["evaluate", *(place.rstrip("=") for place in places)])
             raise ConfigError(f"{override}: only {known} and paths.data can be changed after the training")
-    changed = compose.evaluated_again(config, overrides)
+    changed = evaluated_again(config, overrides)
     changed |= {"devices": 1, "graph": False, "halt_at": None, "tracking": stored.get("tracking", config["tracking"])}
     schema.check(config | changed)
     return from_disk.find_prepared(config | changed, training=False)

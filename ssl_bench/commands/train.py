@@ -19,7 +19,7 @@ from ssl_bench.commands import dry_run, experiments, search
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.commands.halving import halving
 from ssl_bench.commands.optuna import optuna
-from ssl_bench.config import compose, reference, schema
+from ssl_bench.config import compose, hydra_errors, reference, schema, with_hydra
 from ssl_bench.config.asked import Asked
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import grid, impossible, local, slurm
@@ -68,7 +68,7 @@ def run_command(
         The exit code, the runs, and how those ended that were started, by their numbers.
     """
     experiments.register(words.config_dir)
-    with compose.opened():
+    with with_hydra.opened():
         asked = Asked.of(words.overrides, primary, words.config_dir, words.multirun)
         if words.help or words.cfg:
             print(reference.help_text(asked.cfg, words.config_dir) if words.help else _configuration(asked.cfg, words))
@@ -114,7 +114,7 @@ def _next(steps: search.Strategy, ends: Mapping[int, Outcome] | None) -> Sequenc
 def _alone(plan: Plan) -> search.Strategy:
     """Train the only run of a command."""
     asked = plan.asked
-    with compose.in_sentences(asked.given, asked.primary):
+    with hydra_errors.in_sentences(asked.given, asked.primary):
         config = compose.resolved(asked.cfg, asked.folder)
     if under_torchrun() and plan.work is None:
         config["devices"] = int(os.environ["WORLD_SIZE"])
@@ -181,8 +181,8 @@ def _refusals(asked: Asked, check: Check, work: Work | None) -> Refusals:
 
 def _configuration(cfg: Any, words: Any) -> str:
     """The text that ``--cfg`` prints."""
-    with compose.in_sentences(words.overrides, "train"):
-        return compose.as_yaml(cfg, words.cfg, words.package, words.resolve)
+    with hydra_errors.in_sentences(words.overrides, "train"):
+        return with_hydra.as_yaml(cfg, words.cfg, words.package, words.resolve)
 
 
 def read(arguments: Sequence[str], primary: str = "train") -> Any:
@@ -209,7 +209,7 @@ def read(arguments: Sequence[str], primary: str = "train") -> Any:
     options = parser.read(arguments)
     if options.words:
         word = options.words[0]
-        groups = sorted(path.parent.name for path in compose.directory().glob("*/*.yaml") if path.stem == word)
+        groups = sorted(path.parent.name for path in schema.directory().glob("*/*.yaml") if path.stem == word)
         hint = f" (did you mean {groups[0]}={word}?)" if groups else ""
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
     if options.cfg is None and (options.resolve or options.package):

@@ -11,7 +11,7 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 
-from ssl_bench.config import compose
+from ssl_bench.config import with_hydra
 from ssl_bench.errors import ConfigError
 
 MOST_RUNS = 100_000  # runs of a grid
@@ -25,7 +25,7 @@ def parsed(overrides: Iterable[str]) -> list[Override]:
 
 def options(group: str, folder: Path | None = None) -> list[str]:
     """The options of a group that are listed, with those in the folder of ``--config-dir``."""
-    with compose.opened():
+    with with_hydra.opened():
         known = GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.CONFIG)
     own = Path(folder or "", group)
     known = [name for name in known if name not in UNLISTED.get(group, ())]
