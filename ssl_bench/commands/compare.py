@@ -13,7 +13,8 @@ from pathlib import Path
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.identity import NOT_IN_RUN_ID
 from ssl_bench.errors import ConfigError
-from ssl_bench.results.comparison import Comparison, compare
+from ssl_bench.results.compared import Comparison
+from ssl_bench.results.comparison import compare
 from ssl_bench.results.printing import FORMS, printed
 from ssl_bench.results.runs import Run
 from ssl_bench.results.select import finished

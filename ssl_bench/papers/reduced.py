@@ -151,7 +151,7 @@ def _of_cell(names: set[str], options: Options, own: Settings, recipe: Settings)
 
 
 def _settings(config: Config, evaluator: str, settings: Config | None) -> Settings:
-    """What a result depends on, without seeds: the settings of the training, and of the evaluator."""
+    """All settings that a result depends on, without seeds: those of the training, and of the evaluator."""
     found: dict[str, Any] = {}
     nodes = {k: v for k, v in upgraded(config).items() if k not in NOT_IN_RUN_ID | {"scale", "plugins", "diagnostics"}}
     for group, node in {**nodes, f"evaluate.{evaluator}": settings}.items():

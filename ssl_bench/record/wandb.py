@@ -81,7 +81,7 @@ def group(config: Mapping[str, Any]) -> str:
 
 
 def _label(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    """What varies most in grids, such as ``cifar10-simclr-dcl-b128-k254-t0.1-s0``."""
+    """The name of a run by the settings that vary most in grids, such as ``cifar10-simclr-dcl-b128-k254-t0.1-s0``."""
     flat = flat_config(config, facts)
     words = [str(flat[group]) for group in ("dataset", "framework", "loss") if flat.get(group)]
     numbers = {"b": "batch_size.size", "k": "negatives.k", "t": "temperature.tau", "s": "seed"}

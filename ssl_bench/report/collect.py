@@ -218,7 +218,7 @@ def _ranked(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
 
 
 def _meanings(runs: Sequence[Run], names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What numbers of metrics and of curves mean, as the page asks for it."""
+    """Units of the numbers of metrics and of curves, and what is better, as the page asks for them."""
     usual = metrics.usual(runs)
     known = {name for run in runs for name in run.metrics}
 

@@ -39,7 +39,7 @@ class Place:
 
     @property
     def notes(self) -> list[str]:
-        """What the mean mixes, and what the runs warn of."""
+        """Footnotes of the mean: what it mixes, and what the runs warn of."""
         warned = [f"seed {run.seed}: {sentence}" for run in self.runs for sentence in run.warnings]
         return [*filter(None, [mixed(run.environment for run in self.runs)]), *warned]
 
