@@ -101,7 +101,7 @@ def _results(name: str, path: Path) -> Iterator[CheckResult]:
 
 
 def _last_words(log: Path) -> list[str]:
-    """The last words of a process: of faulthandler the error and the call in which it happened, or else its last line."""
+    """The last words of a process: by faulthandler the error and the call in which it happened, or its last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("Fatal Python error", "Timeout", "File "))]
     return fatal[:2] or lines[-1:]
