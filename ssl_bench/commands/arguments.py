@@ -120,9 +120,13 @@ def show_progress(configurations: Iterable[Any], count: int) -> Iterable[Any]:
     """Show on a terminal how many of ``count`` configurations have been composed."""
     if count < 20:  # a second or two
         return configurations
+    return progress_bar(f"composing {count} configurations", configurations, count)
+
+
+def progress_bar(text: str, items: Iterable[Any], count: int | None = None) -> Iterable[Any]:
+    """Iterate over items with a progress bar, on a terminal only."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
-    text, hidden = f"composing {count} configurations", not console.is_terminal
-    return track(configurations, text, count, console=console, transient=True, disable=hidden)
+    return track(items, text, count, console=console, transient=count is not None, disable=not console.is_terminal)

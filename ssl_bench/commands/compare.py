@@ -15,7 +15,7 @@ from ssl_bench.config.identity import NOT_IN_RUN_ID
 from ssl_bench.errors import ConfigError
 from ssl_bench.results.compared import Comparison
 from ssl_bench.results.comparison import compare
-from ssl_bench.results.printing import FORMS, printed
+from ssl_bench.results.printing import FORMS, text_of
 from ssl_bench.results.runs import Run
 from ssl_bench.results.select import finished
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", choices=FORMATS, default="text")
     options = parser.parse_intermixed_args(list(arguments))
     found = _compare(options)
-    print(printed(found.sheet(), "rich" if options.format == "text" else options.format), end="")
+    print(text_of([found.sheet()], "rich" if options.format == "text" else options.format), end="")
     return 0
 
 

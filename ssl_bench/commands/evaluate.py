@@ -9,7 +9,6 @@ What a run has been evaluated with before is not computed again. The numbers are
 import glob
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,14 +68,12 @@ def _named(name: str, outputs: Path) -> list[Path]:
 
 def _selected(where: Sequence[str], outputs: Path) -> list[Path]:
     """The finished runs that have all of some settings."""
-    from ssl_bench.results.scan import Scan
-    from ssl_bench.results.select import select
+    from ssl_bench.results.select import ENDED, finished
 
-    entries, _ = Scan(outputs).update(time.time())
-    chosen = select([(entry, "") for entry in entries], ["state=done,evaluated", *where], None)
+    chosen = finished(outputs, [ENDED, *where])
     if not chosen:
         raise ConfigError(f"--where {' '.join(where)}: no finished run below {outputs} has these settings")
-    return [entry.run.folder for entry, _ in chosen if entry.run]
+    return [run.folder for run in chosen]
 
 
 def evaluate(folder: Path, overrides: Sequence[str]) -> int:

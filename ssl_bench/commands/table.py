@@ -10,7 +10,7 @@ from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.papers.sheets import whole
 from ssl_bench.results.arrange import arrange
-from ssl_bench.results.printing import FORMS, printed, text_of
+from ssl_bench.results.printing import FORMS, text_of
 from ssl_bench.results.select import runs_where
 
 ABOUT_NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference,
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         cells = [cell for claim in claims for cell in claim.cells]
         results = Results(selection.outputs, cells, show_progress, selection.folder)
         judged = [verdicts.judge(claim, results) for claim in claims]
-        print(printed(verdicts.sheet(judged, options.format == "rich"), options.format), end="")
+        print(text_of([verdicts.sheet(judged, options.format == "rich")], options.format), end="")
         return 0
     selected = [(table, selection.cells(table)) for table in selection.tables()]
     every = [cell for _, cells in selected for cell in cells]

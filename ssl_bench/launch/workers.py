@@ -72,8 +72,8 @@ def call_in_workers(
 
 
 @contextlib.contextmanager
-def signals_passed_on(workers: Collection["Worker"]) -> Iterator[list[int]]:
-    """Pass the signals that stop runs on to ``workers``, and kill them from the third one on; yield the signals."""
+def signals_passed_on(workers: Collection[Any]) -> Iterator[list[int]]:
+    """Pass the signals that stop runs on by each worker's ``send``, and kill all from the third one on; yield them."""
     received: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:

@@ -26,6 +26,12 @@ from ssl_bench.results.scan import Entry
 MOST_TABLES = 12  # tables that one command prints
 
 
+def notes(runs: Sequence[Run]) -> list[str]:
+    """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
+    warned = [f"seed {run.seed}: {sentence}" for run in runs for sentence in run.warnings]
+    return [*filter(None, [mixed(run.environment for run in runs)]), *warned]
+
+
 @dataclass(frozen=True)
 class Place:
     """The runs in a row and a column, which differ in their seeds only.
@@ -36,12 +42,6 @@ class Place:
 
     runs: list[Run]
     values: list[float]
-
-    @property
-    def notes(self) -> list[str]:
-        """Footnotes of the mean: what it mixes, and what the runs warn of."""
-        warned = [f"seed {run.seed}: {sentence}" for run in self.runs for sentence in run.warnings]
-        return [*filter(None, [mixed(run.environment for run in self.runs)]), *warned]
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,16 @@ class Pivot:
                     continue
                 rivals = [means[key] for key in means if key[1] == c]
                 best = self.metric.sign != 0 and len(rivals) > 1 and means[r, c] == max(rivals)
-                deviation = statistics.deviation(place.values)
-                text = spread(
-                    fmean(place.values), deviation, len(place.values), 2 if self.metric.unit == "share" else 3
-                )
-                entries.append(SheetEntry(text, sheet.numbers(place.notes), best))
+                told = notes(place.runs)
+                text = spread(place.values, 2 if self.metric.unit == "share" else 3)
+                entries.append(SheetEntry(text, sheet.numbers(told), best))
                 known = self.of | {name: value for name, value in zip(self.names, (r, c), strict=True) if name}
-                numbers = {"mean": fmean(place.values), "std": deviation, "n": len(place.values)}
-                records.append(
-                    known | {"metric": self.label} | numbers | {"best": best, "notes": "; ".join(place.notes)}
-                )
+                numbers = {
+                    "mean": fmean(place.values),
+                    "std": statistics.deviation(place.values),
+                    "n": len(place.values),
+                }
+                records.append(known | {"metric": self.label} | numbers | {"best": best, "notes": "; ".join(told)})
             sheet.rows.append(entries)
         data = {"title": self.title, "rows": records, "notes": sheet.notes, "below": sheet.below}
         return replace(sheet, records=records, data=data)
@@ -193,9 +193,10 @@ def text_of_value(value: Value) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def spread(mean: float | None, std: float | None, count: int, digits: int) -> str:
-    """``mean ± std (n)``; empty without a mean. A number that would be printed as 0.000 has significant digits."""
-    if mean is None:
+def spread(values: Sequence[float], digits: int) -> str:
+    """``mean ± std (n)``; empty without values. A mean that would be printed as 0.000 has significant digits."""
+    if not values:
         return ""
+    mean, std = fmean(values), statistics.deviation(values)
     form = f".{digits}f" if mean == 0 or float(f"{mean:.{digits}f}") else f".{digits}g"
-    return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({count})"
+    return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({len(values)})"
