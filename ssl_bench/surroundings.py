@@ -18,11 +18,10 @@ def of_completion() -> None:
     os.environ["_ARGCOMPLETE"] = "2"
 
 
-def of_wandb(mode: str | None = None) -> None:
+def of_wandb(mode: str) -> None:
     """Keep W&B quiet unless the user says otherwise; set its mode, which the user's variables were a default of."""
     os.environ.setdefault("WANDB_SILENT", "true")
-    if mode is not None:
-        os.environ |= {"WANDB_MODE": mode, "WANDB_DISABLED": "false"}
+    os.environ |= {"WANDB_MODE": mode, "WANDB_DISABLED": "false"}
 
 
 def stay_on_this_machine() -> None:

@@ -33,11 +33,6 @@ from ssl_bench.record.wandb import under_agent
 from ssl_bench.results import conclusion
 
 SEARCHES = {"basic": search.every, "halving": halving, "optuna": optuna}
-NO_MORE = {  # flags of Hydra, with what to write instead
-    ("--info", "-i"): "--cfg hydra --package hydra.runtime has the chosen options and the folders of options",
-    ("--hydra-help",): "--help and --cfg are all that is left of them",
-    ("--run", "-r"): "without -m there is one run",
-}
 
 
 @in_sentences
@@ -203,9 +198,6 @@ def read(arguments: Sequence[str], primary: str = "train") -> Any:
     parser.add_argument("--package", "-p")
     parser.add_config_dir()
     parser.add_argument("words", nargs="*")
-    for flags, instead in NO_MORE.items():
-        if {*flags} & {word.partition("=")[0] for word in arguments}:
-            raise ConfigError(f"{flags[0]} is no flag any more: {instead}")
     options = parser.read(arguments)
     if options.words:
         word = options.words[0]

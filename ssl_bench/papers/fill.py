@@ -83,11 +83,11 @@ def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
     return [_fill(table, cell, results, *found.get(cell, ([], ""))) for cell in cells]
 
 
-def _fill(table: Table, cell: Cell, results: Results, short: list[Run], recipe: str) -> Filled:
+def _fill(table: Table, cell: Cell, results: Results, reduced_runs: list[Run], recipe: str) -> Filled:
     own_runs = results.of_cell(cell)
     if cell.over:  # seeds of a pilot are no part of a design
         own_runs = [run for run in own_runs if run.seed in cell.seeds]
-    values, found = _values(cell, own_runs), _values(cell, short)
+    values, found = _values(cell, own_runs), _values(cell, reduced_runs)
     lacks = own_runs and not values
     return Filled(
         cell=cell,
@@ -96,9 +96,9 @@ def _fill(table: Table, cell: Cell, results: Results, short: list[Run], recipe: 
         recipe=recipe if found else "",
         measured=list(measurements.values(table, cell).values()),
         lacking=f"its runs have no {Metric.read(cell.metric).name}" if lacks else "",
-        remarks={"ours": _remarks(cell, own_runs), "reduced": _remarks(cell, short)},
+        remarks={"ours": _remarks(cell, own_runs), "reduced": _remarks(cell, reduced_runs)},
         diverged=bool(results.diverged(cell) or measurements.diverged(table, cell)),
-        runs=[*own_runs, *short],
+        runs=[*own_runs, *reduced_runs],
     )
 
 
