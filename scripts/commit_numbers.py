@@ -265,7 +265,7 @@ def _further(cells: list[dict[str, Any]]) -> list[str]:
     found: dict[str, list[str]] = {}
     for cell in cells:
         for metric in cell.keys() - PLACE:
-            text = f"{cell['column']} {spread(cell[metric], None, 1, 2)}"
+            text = f"{cell['column']} {spread([cell[metric]], 2)}"
             found.setdefault(f"{cell['row']}, {metric}", []).append(text)
     return ["\n".join(f"- {name}: {', '.join(numbers)}" for name, numbers in found.items())] if found else []
 

@@ -193,7 +193,7 @@ def main() -> None:
         if isinstance(first, str) and "ModuleNotFoundError" in first:
             print(f"| {library} | {formula} | not installed{' |' * (1 + len(COLUMNS))}")
             continue
-        cells = conformance.judge(subject, found).cells
+        cells = conformance.compare(subject, found).cells
         name = f"{formula}, defaults" if adapter.endswith("_defaults") else formula
         print("|", " | ".join([library, name, *(cells[column] for column in COLUMNS), why]), "|")
 

@@ -31,7 +31,7 @@ from typing import Any, BinaryIO
 from ssl_bench.errors import ConfigError, printable
 
 LARGEST_INTEGER = 2**63  # larger ones have no place in a float or a database
-LARGEST = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
+LARGEST_FILE = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
 
 
 def given_path(text: str | os.PathLike[str]) -> Path:
@@ -148,7 +148,7 @@ def compare_checksums(file: BinaryIO) -> None:
     file.seek(0)
 
 
-def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
+def read_bytes(path: str | Path, largest: int = LARGEST_FILE) -> bytes:
     """Content of a regular file; an OSError if it cannot be read or has more than ``largest`` bytes."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > largest:
@@ -237,16 +237,18 @@ def _hints(shape: Any) -> dict[str, Any]:
 
 
 def say_damaged(path: str | Path, rows: int = 0) -> None:
-    """Say that a file is damaged, or so many of its rows, once in this process, on rank 0."""
-    if os.environ.get("RANK", "0") == "0":
-        what = f"has {rows} damaged rows, which are left out" if rows else "is damaged, or was not written by ssl-bench"
-        _say_once(os.path.abspath(path), f"{path} {what}{'' if rows else ': it counts as missing'}")
+    """Say that a file is damaged, or so many of its rows."""
+    what = f"has {rows} damaged rows, which are left out" if rows else "is damaged, or was not written by ssl-bench"
+    sentence = f"ssl-bench: {path} {what}{'' if rows else ': it counts as missing'}"
+    say_once(printable(sentence), os.path.abspath(path))
 
 
 @functools.cache
-def _say_once(place: str, sentence: str) -> None:
-    with contextlib.suppress(OSError):  # a closed terminal
-        print(f"ssl-bench: {printable(sentence)}", file=sys.stderr, flush=True)
+def say_once(sentence: str, place: str = "") -> None:
+    """Print a sentence, about a place, once in this process, on rank 0."""
+    if os.environ.get("RANK", "0") == "0":
+        with contextlib.suppress(OSError):  # a closed terminal
+            print(sentence, file=sys.stderr, flush=True)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

@@ -23,11 +23,10 @@ def without_gpus() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def of_wandb(mode: str | None = None) -> None:
+def of_wandb(mode: str) -> None:
     """Keep W&B quiet unless the user says otherwise; set its mode, which the user's variables were a default of."""
     os.environ.setdefault("WANDB_SILENT", "true")
-    if mode is not None:
-        os.environ |= {"WANDB_MODE": mode, "WANDB_DISABLED": "false"}
+    os.environ |= {"WANDB_MODE": mode, "WANDB_DISABLED": "false"}
 
 
 def stay_on_this_machine() -> None:

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from ssl_bench import cli
-from ssl_bench.commands.train import carry_out, read
 from ssl_bench.commands.train import main as main
+from ssl_bench.commands.train import read, run_command
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.launch.outcome import State
 
@@ -48,7 +48,7 @@ def train(overrides: Sequence[str] = (), *, name: str | None = None, jobs: int =
         raise RunError("only the main thread receives signals: call ssl_bench.train there")
     words = [f"name={name}"] if name is not None else []
     words += ["hydra/launcher=local", f"hydra.launcher.n_jobs={jobs}"] if jobs != 1 else []
-    code, runs, ends = carry_out(read(["-m", *overrides, *words]))
+    code, runs, ends = run_command(read(["-m", *overrides, *words]))
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
     if code > 128:

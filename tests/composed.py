@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ssl_bench.config.compose import Composer
+from ssl_bench.config.composer import Composer
 
 _COMPOSER = Composer()
 

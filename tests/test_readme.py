@@ -132,7 +132,7 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
         return ["--help"]  # their grid is not trained here, nor the reader's own tables
     if name in ("table", "figure", "reproduce"):
         return [*words, "--dry-run"] if name == "reproduce" and "--recipe" not in words else words
-    _composed(words)  # prepare and detect need data of their own
+    _composed(words)  # prepare needs data of its own
     return ["--help"]
 
 

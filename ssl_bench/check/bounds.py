@@ -92,7 +92,7 @@ def distance(name: str, found: Tensor, exact: Tensor, bound: float, least: float
     return Difference(name, float((found - exact).norm()) / max(float(exact.norm()), least), bound)
 
 
-def judged(name: str, differences: Sequence[Difference], what: str, advice: str = WRONG_RESULT) -> Finding:
+def finding_of(name: str, differences: Sequence[Difference], what: str, advice: str = WRONG_RESULT) -> Finding:
     """The finding about some results of one kind: wrong if one of them is beyond its bound, which is then named.
 
     Args:

@@ -247,13 +247,14 @@ def exact(found: Found, right: Found) -> bool:
     return all(error(f, r) < EXACT for f, r in zip(found, right, strict=True))
 
 
-def judge(subject: Subject, found: Mapping[str, Found | str]) -> Verdict:
+def compare(subject: Subject, found: Mapping[str, Found | str]) -> Verdict:
     """Compare what was measured with the formula.
 
     bf16, tau and resume leave out the value or the gradient that differs on one rank in double precision already.
     """
     formula, cells, wrong = formulas.make(subject.formula, subject.options), dict[str, str](), dict[str, str]()
     right = expected(formula, make_batches(), TAU)
+    others = ((f"it is that of {n}", expected(each, make_batches(), TAU)) for n, each in formulas.FORMULAS.items())
     for ranks, column in zip(RANKS, COLUMNS, strict=False):
         each = found[column]
         if isinstance(each, str):
@@ -264,7 +265,7 @@ def judge(subject: Subject, found: Mapping[str, Found | str]) -> Verdict:
             wrong[column] = (
                 "as on 1 rank"
                 if "1 rank" in wrong
-                else _looks_like(subject, each, mistakes(formula, ranks) if ranks > 1 else _others())
+                else _looks_like(subject, each, mistakes(formula, ranks) if ranks > 1 else others)
             )
     first = found["1 rank"]
     if isinstance(first, str):
@@ -284,12 +285,6 @@ def judge(subject: Subject, found: Mapping[str, Found | str]) -> Verdict:
     limits = {"bf16": f"more than {BF16:.0%} off", "tau": f"more than {SINGLE:.1%} off in float32"}
     limits["resume"] = "the state_dict lacks something that a step changes"
     return Verdict(cells, wrong | {column: limits[column] for column, is_broken in broken.items() if is_broken})
-
-
-def _others() -> Iterator[tuple[str, Found]]:
-    """The other formulas with their defaults."""
-    for name, formula in formulas.FORMULAS.items():
-        yield f"it is that of {name}", expected(formula, make_batches(), TAU)
 
 
 def _looks_like(subject: Subject, found: Found, known: Iterator[tuple[str, Found]]) -> str:

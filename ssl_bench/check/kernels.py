@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssl_bench.check.bounds import Difference, distance, formats, judged
+from ssl_bench.check.bounds import Difference, distance, finding_of, formats
 from ssl_bench.check.finding import Finding, Setting
 
 # m, k, n of products: one number, odd sizes, sizes for tensor cores
@@ -26,7 +26,7 @@ Case = tuple[str, Compute, list[Tensor]]
 def section(setting: Setting) -> Iterator[Finding]:
     """Matrix products and convolutions; ``networks`` and ``methods`` compare what is made of them."""
     for name, cases in {"matrix product": products(), "convolution": convolutions()}.items():
-        yield judged(name, [each for case in cases for each in compared(setting.device, *case)], "results")
+        yield finding_of(name, [each for case in cases for each in compared(setting.device, *case)], "results")
 
 
 def compared(device: torch.device, name: str, compute: Compute, tensors: list[Tensor]) -> Iterator[Difference]:

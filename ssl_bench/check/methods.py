@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ssl_bench.check.bounds import Difference, NumberFormat, distance, formats, judged
+from ssl_bench.check.bounds import Difference, NumberFormat, distance, finding_of, formats
 from ssl_bench.check.finding import Finding, Setting
 from ssl_bench.config.build import find_target
 from ssl_bench.config.compose import load
@@ -49,7 +49,7 @@ def section(setting: Setting) -> Iterator[Finding]:
             compared = [each for each in references if not form.half or not ORDERED & {framework, each.name}]
             differences = [each for step in compared for each in step.compare(form, setting.device)]
             if differences:
-                yield judged(f"{framework} {form.name}", differences, "losses and gradients")
+                yield finding_of(f"{framework} {form.name}", differences, "losses and gradients")
 
 
 def options(group: str) -> list[str]:

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.check.bounds import Difference, distance, judged
+from ssl_bench.check.bounds import Difference, distance, finding_of
 from ssl_bench.check.finding import Finding, Setting
 from ssl_bench.hardware import move
 from ssl_bench.networks.backbones import ConvN, DigitsResNet
@@ -44,7 +44,9 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 def section(setting: Setting) -> Iterator[Finding]:
     """The relative error of every gradient of every network, with as many threads as a run has."""
     set_matmul_options(tf32=False)
-    yield judged("gradients", [each for name in NETWORKS for each in differences(name, setting.device)], "gradients")
+    yield finding_of(
+        "gradients", [each for name in NETWORKS for each in differences(name, setting.device)], "gradients"
+    )
 
 
 def differences(name: str, device: torch.device) -> Iterator[Difference]:

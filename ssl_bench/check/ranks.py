@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
-from ssl_bench.check.bounds import WRONG_RESULT, Difference, distance, judged
+from ssl_bench.check.bounds import WRONG_RESULT, Difference, distance, finding_of
 from ssl_bench.check.finding import Finding, Setting, Verdict
 from ssl_bench.check.runs import tiny, train, weights
 from ssl_bench.distributed import all_sum, gather, join_local, leave
@@ -19,7 +19,7 @@ from ssl_bench.errors import RunError
 from ssl_bench.hardware import available_cores, local_device
 from ssl_bench.launch.processes import die_with
 
-NUMBERS = 70001  # that a rank sends to each other one
+COUNT = 70001  # that a rank sends to each other one
 SECONDS = 60  # that a rank waits for the others
 STEPS = 2
 LINKS = "set NCCL_P2P_DISABLE=1 to see whether the links between the GPUs are the cause, and report this with check.md"
@@ -36,8 +36,10 @@ def section(setting: Setting) -> Iterator[Finding]:
         return
     check = partial(work, setting)
     answers = on_ranks(check, setting.devices, setting.folder)
-    yield judged("collectives", [each for collectives, _ in answers for each in collectives], "results", LINKS)
-    yield judged("training", answers[0][1], "weights and buffers", f"{WRONG_RESULT}; until then train with devices=1")
+    yield finding_of("collectives", [each for collectives, _ in answers for each in collectives], "results", LINKS)
+    yield finding_of(
+        "training", answers[0][1], "weights and buffers", f"{WRONG_RESULT}; until then train with devices=1"
+    )
 
 
 def on_ranks(function: Callable[[int], T], ranks: int, folder: Path) -> list[T]:
@@ -91,20 +93,20 @@ def exchange(rank: int, world: int, device: torch.device) -> list[Difference]:
 
     Every rank sends small integers of its own, whose sums are exact in any order.
     """
-    pattern = torch.arange(NUMBERS, device=device) % 7 + 1.0
+    pattern = torch.arange(COUNT, device=device) % 7 + 1.0
     senders = torch.arange(world, device=device)[:, None]
-    numbers = (senders + 1) * pattern  # [W, NUMBERS]: what each rank sends
+    numbers = (senders + 1) * pattern  # [W, COUNT]: what each rank sends
     here = torch.where(senders == rank, numbers, 0.0)  # the others' parts are zero
     part = numbers[rank].clone().requires_grad_()
-    gathered = gather(part).view(world, NUMBERS)
+    gathered = gather(part).view(world, COUNT)
     (gathered * numbers * (rank + 1)).sum().backward()
     assert part.grad is not None
-    arrived = torch.empty(world * NUMBERS, device=device)
+    arrived = torch.empty(world * COUNT, device=device)
     dist.all_to_all_single(arrived, numbers.flatten() + 1000 * rank)
     results = {
         "all_gather": (gathered, numbers),
         "reduce_scatter": (part.grad, numbers[rank] * world * (world + 1) / 2),
         "all_reduce": (all_sum(here.clone()), numbers),
-        "all_to_all": (arrived.view(world, NUMBERS), numbers[rank] + 1000 * senders),
+        "all_to_all": (arrived.view(world, COUNT), numbers[rank] + 1000 * senders),
     }
     return [distance(f"{name} on rank {rank}", found, right, 0.0) for name, (found, right) in results.items()]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_bench.check.bounds import WRONG_RESULT, Difference, distance, judged
+from ssl_bench.check.bounds import WRONG_RESULT, Difference, distance, finding_of
 from ssl_bench.check.finding import REPORT, Finding, Setting, Verdict
 from ssl_bench.config.compose import load
 from ssl_bench.errors import RunError
@@ -68,7 +68,7 @@ def graph(setting: Setting) -> Iterator[Finding]:
     found, exact = ({key: each[key] - value for key, value in start.items()} for each in (replayed, eager))
     least = 1e-3 * math.hypot(*(float(change.norm()) for key, change in exact.items() if not key.endswith("tracked")))
     differences = [distance(key, found[key], change, TOLERANCE, least) for key, change in exact.items()]
-    yield judged(name, differences, "weights and buffers", f"{WRONG_RESULT}; until then set graph=false")
+    yield finding_of(name, differences, "weights and buffers", f"{WRONG_RESULT}; until then set graph=false")
 
 
 # ---- fp16
@@ -131,7 +131,7 @@ def resume(setting: Setting) -> Iterator[Finding]:
         end = everything(train(again, RESUMED - half))
         differences += _equal(whole[0], end, noise, f"at the end of a run resumed {where}")
     advice = "a stopped run does not go on as it would have: start it again from the beginning, and " + REPORT
-    yield judged("stopped and resumed", differences, "tensors", advice)
+    yield finding_of("stopped and resumed", differences, "tensors", advice)
 
 
 def everything(run: Training) -> dict[str, Tensor]:

@@ -19,6 +19,5 @@ COMMANDS = {
     "prepare": "write a dataset's arrays: prepare dataset=cifar10 [--source FOLDER]",
     "mi": "mutual information of Gaussians, estimated by a loss: mi -m information=2,4 loss=infonce,eqco",
     "weight": "the weight of the positive in a loss's gradient: weight -m k=256,1024 loss=infonce,dcl",
-    "detect": "fine-tune a detector on an exported backbone: detect EXPORT.json --data COCO",
     "completion": 'completion of the Tab key: eval "$(ssl-bench completion bash)", or zsh',
 }

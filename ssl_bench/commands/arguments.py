@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -90,34 +90,19 @@ def taken_outputs(overrides: list[str]) -> Path:
     return given_path((given or ["=outputs"])[-1].partition("=")[2])
 
 
-class End:
-    """The end of a command."""
-
-    code = 0
-
-
-@contextlib.contextmanager
-def sentences() -> Iterator[End]:
-    """Print what the block refuses, or what a file system refuses it, as one sentence; yield what has the exit code."""
-    end = End()
-    try:
-        yield end
-    except (ConfigError, RunError) as error:
-        end.code = refuse(error, error.exit_code)
-    except BrokenPipeError:  # the reader of the output has closed it
-        raise
-    except OSError as error:
-        end.code = refuse(error, RunError.exit_code)
-
-
 def in_sentences(main: Main) -> Main:
-    """Let a command run in the block of :func:`sentences`, and return its code."""
+    """Let a command print what it refuses, or what a file system refuses it, as one sentence, and return its code."""
 
     @functools.wraps(main)
     def run(*arguments: Any) -> int:
-        with sentences() as end:
-            end.code = main(*arguments)
-        return end.code
+        try:
+            return main(*arguments)
+        except (ConfigError, RunError) as error:
+            return refuse(error, error.exit_code)
+        except BrokenPipeError:  # the reader of the output has closed it
+            raise
+        except OSError as error:
+            return refuse(error, RunError.exit_code)
 
     return run  # type: ignore[return-value]
 
@@ -135,9 +120,13 @@ def show_progress(configurations: Iterable[Any], count: int) -> Iterable[Any]:
     """Show on a terminal how many of ``count`` configurations have been composed."""
     if count < 20:  # a second or two
         return configurations
+    return progress_bar(f"composing {count} configurations", configurations, count)
+
+
+def progress_bar(text: str, items: Iterable[Any], count: int | None = None) -> Iterable[Any]:
+    """Iterate over items with a progress bar, on a terminal only."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
-    text, hidden = f"composing {count} configurations", not console.is_terminal
-    return track(configurations, text, count, console=console, transient=True, disable=hidden)
+    return track(items, text, count, console=console, transient=count is not None, disable=not console.is_terminal)

@@ -40,21 +40,21 @@ def _candidates(prefix: str, parser: argparse.ArgumentParser, parsed_args: Any =
 def _overrides(prefix: str, primary: str) -> Iterator[str]:
     """Groups and keys, or the options of a group, also of a list of them: ``loss=dcl,infonce`` ``evaluate=[knn,``."""
     from ssl_bench.commands import experiments
-    from ssl_bench.config import compose, guard, values
+    from ssl_bench.config import guard, hydra_errors, values, with_hydra
 
     experiments.register()
     key, equals, value = prefix.partition("=")
-    if equals and key in compose.groups():
+    if equals and key in with_hydra.groups():
         listed = value[: max(value.rfind(","), value.rfind("[")) + 1]
         yield from (f"{key}={listed}{option}" for option in values.options(key))
         return
     others = [word for word in os.environ["COMP_LINE"].split()[2:] if "=" in word and word != prefix]
     try:
-        cfg = compose.composed([word for word in others if "," not in word], primary)
-    except (ConfigError, compose.HydraException):  # a word that is not finished
+        cfg = with_hydra.composed([word for word in others if "," not in word], primary)
+    except (ConfigError, hydra_errors.HydraException):  # a word that is not finished
         return
-    yield from (f"{group}=" for group in compose.groups())
-    for path, given in guard.leaves(compose.OmegaConf.to_container(cfg, resolve=False)):
+    yield from (f"{group}=" for group in with_hydra.groups())
+    for path, given in guard.leaves(with_hydra.OmegaConf.to_container(cfg, resolve=False)):
         if equals:
             yield from [f"{path}={given}"] if path == key else []
         elif path.startswith(prefix) and not path.endswith("_target_"):

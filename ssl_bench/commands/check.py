@@ -5,21 +5,18 @@ line: section, name, figure and verdict, with a reason and advice below it if it
 ``<paths.outputs>/checks/<host>-<time>/``: ``check.json``, and ``check.md`` for an issue report.
 """
 
-import contextlib
 import datetime
-import multiprocessing
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.build import near, one_of
 from ssl_bench.errors import ConfigError, require, unwritable
 from ssl_bench.files import given_path
+from ssl_bench.signals import Interrupted
 from ssl_bench.surroundings import without_gpus
 
 if TYPE_CHECKING:
@@ -91,13 +88,9 @@ def _devices(asked: str | None) -> tuple[int, int]:
     """
     from torch.cuda import device_count
 
-    from ssl_bench.check.ranks import METHOD
     from ssl_bench.hardware import available_cores
 
-    # In a process of its own: one that has asked CUDA cannot be forked.
-    with ProcessPoolExecutor(1, multiprocessing.get_context(METHOD)) as other:
-        gpus = other.submit(device_count).result()
-    cores = available_cores()
+    gpus, cores = device_count(), available_cores()
     most = gpus or cores
     if asked is None:
         return gpus or min(2, cores), gpus
@@ -115,10 +108,13 @@ def _check(request: "CheckRequest", command: str, as_json: bool) -> int:
     output = sys.stderr if as_json else sys.stdout
     started, start = datetime.datetime.now(datetime.UTC), time.monotonic()
     results: list[CheckResult] = []
-    with _stopped_by_signals(), contextlib.closing(run(request)) as found:
-        for result in found:
+    try:
+        for result in run(request):
             results.append(result)
             print(*report.lines(result), sep="\n", file=output, flush=True)
+    except Interrupted as stop:
+        print("interrupted: there is no report of this check", file=sys.stderr)
+        return stop.exit_code
     seconds = time.monotonic() - start
     content = report.record(request, command, started, seconds, results)
     folder = report.save(request.outputs, content, started, results)
@@ -126,19 +122,3 @@ def _check(request: "CheckRequest", command: str, as_json: bool) -> int:
     if as_json:
         print((folder / "check.json").read_text(), end="")
     return int(any(each.finding.verdict is Verdict.WRONG for each in results))
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """A signal ends the block, its processes and this one."""
-
-    def stop(number: int, frame: object) -> NoReturn:
-        print("interrupted: there is no report of this check", file=sys.stderr)
-        sys.exit(128 + number)
-
-    former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)

@@ -5,16 +5,18 @@ ssl-bench compare --by loss --to infonce name=grid   each value against one, in 
 ssl-bench compare A B                                the runs of one folder below outputs/ against those of another
 """
 
-from argparse import ArgumentTypeError, Namespace
+import math
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.config.identity import VOLATILE
-from ssl_bench.errors import ConfigError
-from ssl_bench.results.comparison import Comparison, compare
-from ssl_bench.results.printing import FORMS, printed
+from ssl_bench.config.identity import NOT_IN_RUN_ID
+from ssl_bench.errors import ConfigError, require
+from ssl_bench.results.compared import Comparison
+from ssl_bench.results.comparison import compare
+from ssl_bench.results.printing import FORMS, text_of
 from ssl_bench.results.runs import Run
 from ssl_bench.results.select import finished
 
@@ -31,23 +33,15 @@ def main(arguments: Sequence[str]) -> int:
         "--to", metavar="VALUE", help="what the others are compared with (default: what most runs have)"
     )
     parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: what most runs are told by)")
-    parser.add_argument("--margin", type=_positive, help="a difference that does not matter, of accuracies in percent")
+    parser.add_argument("--margin", type=float, help="a difference that does not matter, of accuracies in percent")
     parser.add_argument("--outputs", default="outputs", type=Path, help="results folder (default: outputs)")
     parser.add_argument("--format", choices=FORMATS, default="text")
     options = parser.parse_intermixed_args(list(arguments))
+    positive = options.margin is None or 0 < options.margin < math.inf
+    require(positive, "--margin", options.margin, "a positive number")
     found = _compare(options)
-    print(printed(found.sheet(), "rich" if options.format == "text" else options.format), end="")
+    print(text_of([found.sheet()], "rich" if options.format == "text" else options.format), end="")
     return 0
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise ArgumentTypeError(f"{text} is not a positive number")
-    return value
 
 
 def _compare(options: Namespace) -> Comparison:
@@ -84,7 +78,7 @@ def _folders(outputs: Path, folders: Sequence[str], where: Sequence[str]) -> tup
                 f"{folder}: no finished run is there: name a folder below {outputs}, such as that of name="
             )
     of, its = ({name: {run.setting(name) for run in side} for name in _names(side)} for side in sides)
-    by = [name for name in of if name.partition(".")[0] not in VOLATILE and not of[name] & its.get(name, {None})]
+    by = [name for name in of if name.partition(".")[0] not in NOT_IN_RUN_ID and not of[name] & its.get(name, {None})]
     by = [name for name in by if name.partition(".")[0] not in by or "." not in name]
     if not by:
         raise ConfigError(f"{' and '.join(folders)} differ in no setting that all their runs have: use --by")

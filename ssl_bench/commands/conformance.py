@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     subject = conformance.Subject(options.loss, options.formula, {k: yaml.safe_load(v) for k, v in given.items()})
     formulas.make(subject.formula, subject.options)
     conformance.resolve(subject)
-    cells, wrong = conformance.judge(subject, conformance.measured([subject])[0])
+    cells, wrong = conformance.compare(subject, conformance.measured([subject])[0])
     print(f"| {subject.formula} | {' | '.join(conformance.COLUMNS)} |\n|{'---|' * (1 + len(conformance.COLUMNS))}")
     print(f"| {subject.target} | {' | '.join(cells[column] for column in conformance.COLUMNS)} |")
     if wrong:

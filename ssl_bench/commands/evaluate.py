@@ -9,7 +9,6 @@ What a run has been evaluated with before is not computed again. The numbers are
 import glob
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,14 +68,12 @@ def _named(name: str, outputs: Path) -> list[Path]:
 
 def _selected(where: Sequence[str], outputs: Path) -> list[Path]:
     """The finished runs that have all of some settings."""
-    from ssl_bench.results.scan import Scan
-    from ssl_bench.results.select import select
+    from ssl_bench.results.select import ENDED, finished
 
-    entries, _ = Scan(outputs).update(time.time())
-    chosen = select([(entry, "") for entry in entries], ["state=done,evaluated", *where], None)
+    chosen = finished(outputs, [ENDED, *where])
     if not chosen:
         raise ConfigError(f"--where {' '.join(where)}: no finished run below {outputs} has these settings")
-    return [entry.run.folder for entry, _ in chosen if entry.run]
+    return [run.folder for run in chosen]
 
 
 def evaluate(folder: Path, overrides: Sequence[str]) -> int:
@@ -90,14 +87,14 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     from ssl_bench.launch.lock import locked
     from ssl_bench.launch.outcome import Outcome, State
     from ssl_bench.record import evaluations
-    from ssl_bench.record.results import answers, read
+    from ssl_bench.record.results import is_complete, read
     from ssl_bench.record.summary import print_run
     from ssl_bench.training.parts import InitialWeights, Parts
 
     config, run = configuration(folder, overrides), folder
     if run.name != run.resolve().name:  # such as "." or a link: the name is the run_id
         run = run.resolve()
-    if not answers(run, config):
+    if not is_complete(run, config):
         if (results := read(run)) is None or results["run_id"] != run.name:
             raise RunError(f"{folder} is not trained to its end: start its training again")
         if not os.access(run, os.W_OK):
@@ -112,7 +109,7 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
             Parts(config).validate(1)
         with locked(run, True):
             outcome = Outcome(State.DONE_BEFORE)
-            if not answers(run, config):  # another process has not evaluated it meanwhile
+            if not is_complete(run, config):  # another process has not evaluated it meanwhile
                 outcome = ranks.launch(config, run.name, run, None)
         if not outcome.finished:
             print(f"ssl-bench: {outcome.reason}", file=sys.stderr)
@@ -124,7 +121,8 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
 def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The configuration of a run with the overrides of its evaluation, which one process carries out."""
     from ssl_bench import files
-    from ssl_bench.config import compose, found, schema
+    from ssl_bench.config import from_disk, schema
+    from ssl_bench.config.evaluated_again import evaluated_again
     from ssl_bench.record.results import Config
     from ssl_bench.training.parts import read_config
 
@@ -135,7 +133,7 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
         if not override.startswith(("evaluate=", "evaluate.", "device=", "paths.data=", *places)):
             known = ", ".join(["device", "evaluate", *(place.rstrip("=") for place in places)])
             raise ConfigError(f"{override}: only {known} and paths.data can be changed after the training")
-    changed = compose.evaluated_again(config, overrides)
+    changed = evaluated_again(config, overrides)
     changed |= {"devices": 1, "graph": False, "halt_at": None, "tracking": stored.get("tracking", config["tracking"])}
     schema.check(config | changed)
-    return found.find_prepared(config | changed, training=False)
+    return from_disk.find_prepared(config | changed, training=False)

@@ -24,7 +24,6 @@ from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.folders import named
 
-DIGEST = "SHA-256 of the weights"  # by which a card knows its weights
 FORMATS = ("timm", "torchvision", "ssl_bench", "card")
 
 
@@ -96,7 +95,7 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
             ("In this folder, with ssl_bench, since timm has no such network:", libraries.ours_loading("config.json"))
         ]
     facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"]}
-    facts |= {DIGEST: hashlib.sha256(contents["model.safetensors"]).hexdigest()}
+    facts |= {"SHA-256 of the weights": hashlib.sha256(contents["model.safetensors"]).hexdigest()}
     try:
         command = files.read_bytes(run.folder / "command.txt").decode(errors="backslashreplace").strip()
     except OSError:
@@ -126,15 +125,13 @@ def _put(out: Path, contents: Mapping[str, bytes]) -> None:
     """Write the files of an export together, in place of those of an earlier export; the last one describes them.
 
     Raises:
-        ConfigError: another file has one of the names.
+        ConfigError: a file has one of the names, and no export has described it.
     """
     out.mkdir(parents=True, exist_ok=True)
     with _alone(out):
-        replaceable = set(_of_exports(out))
-        for name, content in contents.items():
-            path, digest = out / name, hashlib.sha256(content).hexdigest()
-            if os.path.lexists(path) and name not in replaceable and _digest(path) != digest:
-                raise ConfigError(f"{path} is of no export of ssl_bench: set --out to another folder, or move the file")
+        taken = [out / name for name in contents if os.path.lexists(out / name)]
+        if taken and not _describes_an_export(out / list(contents)[-1]):
+            raise ConfigError(f"{taken[0]} is of no export of ssl_bench: set --out to another folder, or move the file")
         files.write_together(out, contents)
 
 
@@ -150,29 +147,14 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _of_exports(out: Path) -> Iterator[str]:
-    """The files of earlier exports in a folder: their descriptions, and the weights whose hash those have."""
+def _describes_an_export(path: Path) -> bool:
+    """Whether a file is the description of an export, or a card."""
     from ssl_bench.networks.export import Export
     from ssl_bench.papers.card import MARK
 
-    for path in out.glob("backbone_*.json"):
-        if described := files.read_json(path, Export, named=False):
-            yield path.name
-            weights = str(described.get("weights", path.with_suffix(".pt").name))  # older exports name no file
-            if _digest(out / weights) == described["sha256"]:
-                yield weights
-    with contextlib.suppress(OSError):
-        card = files.read_bytes(out / "README.md").decode(errors="replace")
-        if f"- {MARK}\n" in card:
-            yield from ("README.md", "config.json")
-            if f"- {DIGEST}: {_digest(out / 'model.safetensors')}\n" in card:
-                yield "model.safetensors"
-
-
-def _digest(path: Path) -> str:
-    """The SHA-256 of a file; empty if it cannot be read."""
+    if path.suffix == ".json":
+        return files.read_json(path, Export, named=False) is not None
     try:
-        with files.open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        return f"- {MARK}\n" in files.read_bytes(path).decode(errors="replace")
     except OSError:
-        return ""
+        return False

@@ -21,7 +21,6 @@ from ssl_bench.launch.lock import locked
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run
-from ssl_bench.record import journal
 from ssl_bench.record.results import Failure
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def optuna(plan: Plan) -> Strategy:
     plan.total = plan.asked.sweeper["n_trials"] * max(1, len(grouped))
     for group in grouped or [""]:
         given = [override for override in fixed if not override.startswith(f"{search.group_by}=")]
-        yield from _Trials(search, [*given, group] if group else given, distributions).carry_out()
+        yield from _Trials(search, [*given, group] if group else given, distributions).batches()
     search.conclude()
 
 
@@ -84,7 +83,7 @@ class _Trials:
             self.search.check(run.config)
         return run
 
-    def carry_out(self) -> Generator[Sequence[Run], Ends, None]:
+    def batches(self) -> Generator[Sequence[Run], Ends, None]:
         """Carry out what the study lacks, in batches."""
         from optuna.distributions import distribution_to_json
 
@@ -102,7 +101,7 @@ class _Trials:
         if not self.plan.skip and not (folder / "optuna.journal").exists():
             self._check_edges(first, edges)
         with locked(folder, wait=True):
-            yield from self._carry_out(self._study(folder, f"{config['name']}-{digest}"))
+            yield from self._batches(self._study(folder, f"{config['name']}-{digest}"))
 
     def _check_edges(self, first: Mapping[str, Any], edges: Mapping[str, Sequence[Any]]) -> None:
         """Refuse the search if a value of a key cannot be, whichever value another key has."""
@@ -121,10 +120,11 @@ class _Trials:
 
         path = folder / "optuna.journal"
         print(f"study {name} in {path}", flush=True)
-        journal.mend(path)
         path.with_name(f"{path.name}.lock").unlink(missing_ok=True)  # of a killed process: this one owns the folder
         pruner = optuna.pruners.PercentilePruner(100 * self.search.keep, self.settings["n_startup_trials"])
         try:
+            if path.exists() and not all(line.endswith(b"\n") for line in files.read_lines(path)):
+                raise ValueError("a line that is cut short, which Optuna would write on")
             self.storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
             return optuna.create_study(
                 study_name=name, storage=self.storage, direction="maximize", pruner=pruner, load_if_exists=True
@@ -135,7 +135,7 @@ class _Trials:
             remedy = "remove it: the same command makes it again from the runs, which are not trained again"
             raise ConfigError(f"{path} is damaged: {remedy}") from error
 
-    def _carry_out(self, study: "Study") -> Generator[Sequence[Run], Ends, None]:
+    def _batches(self, study: "Study") -> Generator[Sequence[Run], Ends, None]:
         """Carry out what a study lacks, in batches."""
         from optuna.trial import TrialState
 

@@ -1,9 +1,9 @@
 """``ssl-bench prepare dataset=cifar10``: make the files of a dataset that training reads."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ssl_bench.commands.arguments import Parser, in_sentences
+from ssl_bench.commands.arguments import Parser, in_sentences, progress_bar
 from ssl_bench.errors import require
 
 
@@ -40,18 +40,9 @@ def _run(overrides: Sequence[str], source: Path | None, picture: Path | None) ->
         require(picture.suffix == ".png", "--show", picture, "a .png file")
         require(picture.parent.is_dir(), "--show", picture, f"a file in a folder that exists: no {picture.parent}")
     parts, name = Parts(config), config["choices"]["dataset"]
-    yield prepare(parts.dataset, name, source, _progress)
+    yield prepare(parts.dataset, name, source, progress_bar)
     if picture:
         images, views = parts.dataset.pretrain(), parts.views
         count = min(8, len(images))
         write_png(picture, sheet(images, views, config["seed"], count))
         yield f"{picture} shows {count} images of dataset={name}, each above its {len(views)} views"
-
-
-def _progress(split: str, chunks: Iterable[list[int]]) -> Iterable[list[int]]:
-    """Show a progress bar for the chunks of a split, on a terminal only."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(chunks, split, console=console, disable=not console.is_terminal)

@@ -7,7 +7,6 @@ steps. A run that can go on to more epochs, since its learning rate is constant,
 
 import os
 import shutil
-import time
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +18,7 @@ from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.launch.lock import locked
 from ssl_bench.record import checkpoint, results, wandb
 from ssl_bench.results.runs import Run
-from ssl_bench.results.scan import Status
-from ssl_bench.results.select import scanned, select
+from ssl_bench.results.select import ENDED, finished
 
 
 @in_sentences
@@ -32,10 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="only say how much it would free")
     parser.epilog = "Pruned runs are evaluated, loaded and shown as before; verify cannot show their last steps."
     options = parser.parse_args(arguments)
-    scan, where = scanned(options.outputs, options.where)
-    entries = select([(entry, "") for entry in scan.update(time.time())[0]], where, None)
-    runs = [e.run for e, _ in entries if e.run and e.state in (Status.DONE, Status.EVALUATED)]
-    return _prune(runs, options)
+    return _prune(finished(options.outputs, [*options.where, ENDED]), options)
 
 
 def _prune(runs: Sequence[Run], options: Namespace) -> int:

@@ -10,13 +10,11 @@ commands run at the same time. ``--recipe`` only says in words what the cells tr
 import importlib
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from ssl_bench import hardware
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
@@ -24,11 +22,11 @@ from ssl_bench.config import schema
 from ssl_bench.config.build import converted
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch import impossible
+from ssl_bench.launch.workers import signals_passed_on
 from ssl_bench.papers import cost, recipe, smoke
 from ssl_bench.papers.plan import PlannedRuns, Request, plan
 from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.record import folders
-from ssl_bench.signals import stops
 
 SUBMITTED = 32  # commands that wait for jobs of Slurm at the same time, each in a process of its own
 
@@ -155,28 +153,26 @@ def _train_in_turn(request: Request, todo: Sequence[PlannedRuns]) -> Iterator[in
             return
 
 
+class _Process(subprocess.Popen[bytes]):
+    """A command in a process that is sent signals as a worker is."""
+
+    send = subprocess.Popen.send_signal
+
+
 def _train_at_once(request: Request, todo: Sequence[PlannedRuns]) -> list[int]:
     """Train cells in processes of their own, as many at a time as fit on this machine, or as Slurm's queue may hold."""
-    running: list[subprocess.Popen[bytes]] = []
-    received: list[int] = []
+    running: list[_Process] = []
 
     def train(runs: PlannedRuns) -> int:
         if received:
             return 128 + received[0]
         print(f"{'; '.join(runs.cells)}\n{runs.line()}", flush=True)
-        command = [sys.executable, "-m", "ssl_bench", runs.command, *runs.arguments()]
-        with subprocess.Popen(command) as process:
+        with _Process([sys.executable, "-m", "ssl_bench", runs.command, *runs.arguments()]) as process:
             running.append(process)
             if received:  # while the process was being started
-                process.send_signal(received[0])
+                process.send(received[0])
             code = process.wait()
         return code if code >= 0 else 128 - code
-
-    def stop(number: int, frame: Any) -> None:
-        """Pass a signal on; no other command starts then."""
-        received.append(number)
-        for process in running:
-            process.send_signal(number)
 
     config = todo[0].config if todo else {}
     limit = SUBMITTED
@@ -184,10 +180,5 @@ def _train_at_once(request: Request, todo: Sequence[PlannedRuns]) -> list[int]:
         limit = hardware.concurrent_runs(
             config.get("devices", 1), config.get("runs_per_gpu", 1), config.get("device", "auto")
         )
-    former = {number: signal.signal(number, stop) for number in stops()}
-    try:
-        with ThreadPoolExecutor(limit) as pool:
-            return list(pool.map(train, todo))
-    finally:
-        for known, handler in former.items():
-            signal.signal(known, handler)
+    with signals_passed_on(running) as received, ThreadPoolExecutor(limit) as pool:
+        return list(pool.map(train, todo))

@@ -10,11 +10,11 @@ from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.papers.sheets import whole
 from ssl_bench.results.arrange import arrange
-from ssl_bench.results.printing import FORMS, printed, text_of
+from ssl_bench.results.printing import FORMS, text_of
 from ssl_bench.results.select import runs_where
 
-NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference, and that
-of the project, which is committed with this package."""
+ABOUT_NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference,
+and that of the project, which is committed with this package."""
 
 
 @in_sentences
@@ -29,8 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--columns", metavar="KEY", help="of runs: a column for each value, such as batch_size")
     parser.add_argument("--metric", metavar="NAME", help="of runs: such as linear/top1; default: what most have")
     parser.add_config_dir()
-    parser.add_argument("--wandb", action="store_true", help="also store the table as an artifact in Weights & Biases")
-    parser.epilog = f"{NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
+    parser.epilog = f"{ABOUT_NUMBERS} {HELP} paths.outputs=FOLDER is where the runs are."
     options = parser.read(arguments)
     one_of("--format", options.format, FORMS)
     if options.overrides and not options.names and not (options.all or options.claims):
@@ -45,16 +44,11 @@ def main(arguments: Sequence[str]) -> int:
         cells = [cell for claim in claims for cell in claim.cells]
         results = Results(selection.outputs, cells, show_progress, selection.folder)
         judged = [verdicts.judge(claim, results) for claim in claims]
-        print(printed(verdicts.sheet(judged, options.format == "rich"), options.format), end="")
+        print(text_of([verdicts.sheet(judged, options.format == "rich")], options.format), end="")
         return 0
     selected = [(table, selection.cells(table)) for table in selection.tables()]
     every = [cell for _, cells in selected for cell in cells]
     results = Results(selection.outputs, every, show_progress, selection.folder)
-    made = {t.name: whole(t, fill(t, cells, results), results, selection.call(t)) for t, cells in selected}
-    print(text_of([*made.values()], options.format), end="", flush=True)
-    if options.wandb:
-        from ssl_bench.record.wandb import log_table
-
-        for name, sheet in made.items():
-            log_table(name, sheet.data)
+    made = [whole(t, fill(t, cells, results), results, selection.call(t)) for t, cells in selected]
+    print(text_of(made, options.format), end="")
     return 0

@@ -16,10 +16,10 @@ from typing import Any
 
 from ssl_bench import __version__
 from ssl_bench.commands import dry_run, experiments, search
-from ssl_bench.commands.arguments import Parser, sentences
+from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.commands.halving import halving
 from ssl_bench.commands.optuna import optuna
-from ssl_bench.config import compose, reference, schema
+from ssl_bench.config import compose, hydra_errors, reference, schema, with_hydra
 from ssl_bench.config.asked import Asked
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import grid, impossible, local, slurm
@@ -33,13 +33,9 @@ from ssl_bench.record.wandb import under_agent
 from ssl_bench.results import conclusion
 
 SEARCHES = {"basic": search.every, "halving": halving, "optuna": optuna}
-NO_MORE = {  # flags of Hydra, with what to write instead
-    ("--info", "-i"): "--cfg hydra --package hydra.runtime has the chosen options and the folders of options",
-    ("--hydra-help",): "--help and --cfg are all that is left of them",
-    ("--run", "-r"): "without -m there is one run",
-}
 
 
+@in_sentences
 def main(
     arguments: Sequence[str], primary: str = "train", check: Check = schema.check, work: Work | None = None
 ) -> int:
@@ -55,12 +51,10 @@ def main(
         0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:
         stopped by signal n, to be resumed by the same command.
     """
-    with sentences() as end:
-        end.code = carry_out(read(arguments, primary), primary, check, work)[0]
-    return end.code
+    return run_command(read(arguments, primary), primary, check, work)[0]
 
 
-def carry_out(
+def run_command(
     words: Any, primary: str = "train", check: Check = schema.check, work: Work | None = None
 ) -> tuple[int, list[Run], dict[int, Outcome]]:
     """Carry out what the words of a command ask for: a grid, or a run, which is a grid of one.
@@ -69,7 +63,7 @@ def carry_out(
         The exit code, the runs, and how those ended that were started, by their numbers.
     """
     experiments.register(words.config_dir)
-    with compose.opened():
+    with with_hydra.opened():
         asked = Asked.of(words.overrides, primary, words.config_dir, words.multirun)
         if words.help or words.cfg:
             print(reference.help_text(asked.cfg, words.config_dir) if words.help else _configuration(asked.cfg, words))
@@ -115,7 +109,7 @@ def _next(steps: search.Strategy, ends: Mapping[int, Outcome] | None) -> Sequenc
 def _alone(plan: Plan) -> search.Strategy:
     """Train the only run of a command."""
     asked = plan.asked
-    with compose.in_sentences(asked.given, asked.primary):
+    with hydra_errors.in_sentences(asked.given, asked.primary):
         config = compose.resolved(asked.cfg, asked.folder)
     if under_torchrun() and plan.work is None:
         config["devices"] = int(os.environ["WORLD_SIZE"])
@@ -182,8 +176,8 @@ def _refusals(asked: Asked, check: Check, work: Work | None) -> Refusals:
 
 def _configuration(cfg: Any, words: Any) -> str:
     """The text that ``--cfg`` prints."""
-    with compose.in_sentences(words.overrides, "train"):
-        return compose.as_yaml(cfg, words.cfg, words.package, words.resolve)
+    with hydra_errors.in_sentences(words.overrides, "train"):
+        return with_hydra.as_yaml(cfg, words.cfg, words.package, words.resolve)
 
 
 def read(arguments: Sequence[str], primary: str = "train") -> Any:
@@ -204,13 +198,10 @@ def read(arguments: Sequence[str], primary: str = "train") -> Any:
     parser.add_argument("--package", "-p")
     parser.add_config_dir()
     parser.add_argument("words", nargs="*")
-    for flags, instead in NO_MORE.items():
-        if {*flags} & {word.partition("=")[0] for word in arguments}:
-            raise ConfigError(f"{flags[0]} is no flag any more: {instead}")
     options = parser.read(arguments)
     if options.words:
         word = options.words[0]
-        groups = sorted(path.parent.name for path in compose.directory().glob("*/*.yaml") if path.stem == word)
+        groups = sorted(path.parent.name for path in schema.directory().glob("*/*.yaml") if path.stem == word)
         hint = f" (did you mean {groups[0]}={word}?)" if groups else ""
         raise ConfigError(f"{word} is no key=value{hint}: write it as group=option or key=value, such as seed=3")
     if options.cfg is None and (options.resolve or options.package):

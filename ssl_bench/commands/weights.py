@@ -33,7 +33,7 @@ def evaluate(given: Sequence[str], overrides: Sequence[str], jobs: int) -> int:
 
         return train.main(words[0])
     from ssl_bench.config import compose, schema
-    from ssl_bench.config.found import find_prepared
+    from ssl_bench.config.from_disk import find_prepared
     from ssl_bench.record import folders
     from ssl_bench.record.summary import print_grid
     from ssl_bench.training.parts import Parts

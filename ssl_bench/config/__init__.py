@@ -1,2 +1,2 @@
-"""The configuration: ``schema`` types and checks it, ``compose`` makes it with Hydra, ``identity`` names a run by it,
+"""The configuration: ``schema`` types and checks it, ``with_hydra`` and ``compose`` make it, ``identity`` names a run,
 and ``build`` turns its nodes into objects."""

@@ -9,7 +9,7 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from ssl_bench.config import compose, guard, values
+from ssl_bench.config import guard, hydra_errors, values, with_hydra
 from ssl_bench.errors import ConfigError
 
 
@@ -46,18 +46,18 @@ class Asked:
         Raises:
             ConfigError: an override cannot be used, or has several values and is not of a grid.
         """
-        given = compose.as_hydra_takes(overrides)
-        with compose.in_sentences(given, primary):
-            compose.check_overrides(given)
+        given = with_hydra.as_hydra_takes(overrides)
+        with hydra_errors.in_sentences(given, primary):
+            hydra_errors.check_overrides(given)
             parsed = values.parsed(given)
             fixed = [str(each.input_line) for each in parsed if not each.is_sweep_override()]
             for each in parsed:
                 if each.is_hydra_override() and each.is_sweep_override():
                     raise ConfigError(f"{each.input_line}: set one value: it is that of all runs")
-            cfg = compose.composed(fixed, primary, folder)
+            cfg = with_hydra.composed(fixed, primary, folder)
             many = multirun or cfg.hydra.mode is RunMode.MULTIRUN
             if not many and len(fixed) < len(parsed):
-                compose.composed(given, primary, folder)  # is refused
+                with_hydra.composed(given, primary, folder)  # is refused
             where, launcher = guard.settings(cfg.hydra, "launcher")
             by, sweeper = guard.settings(cfg.hydra, "sweeper")
             params = values.parsed(f"{key}={each}" for key, each in (sweeper.get("params") or {}).items())

@@ -88,7 +88,7 @@ def _file() -> Path:
 
 
 def _compose(request: Request, folder: Path | None) -> Composition | ConfigError:
-    from ssl_bench.config.compose import composer
+    from ssl_bench.config.composer import composer
 
     primary, overrides = request
     try:

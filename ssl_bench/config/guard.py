@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.resolvers import oc
 
-from ssl_bench.config import schema
+from ssl_bench.config import hydra_settings
 from ssl_bench.errors import ConfigError, shown
 
 SILENT = {"version": 1, "root": None, "disable_existing_loggers": False}  # hydra/job_logging=none
@@ -26,8 +26,8 @@ REFUSED = {
     "hydra_logging": "a run writes train.log",
 }
 KINDS: dict[str, Mapping[str, type]] = {
-    "launcher": {"basic": schema.Basic, "local": schema.Local, "slurm": schema.Slurm},
-    "sweeper": {"basic": schema.Grid, "halving": schema.Halving, "optuna": schema.Optuna},
+    "launcher": {"basic": hydra_settings.Basic, "local": hydra_settings.Local, "slurm": hydra_settings.Slurm},
+    "sweeper": {"basic": hydra_settings.Grid, "halving": hydra_settings.Halving, "optuna": hydra_settings.Optuna},
 }
 OTHERS = {"launcher": "", "sweeper": ", or search with a W&B sweep"}
 READABLE = re.compile(  # by ${oc.env:NAME}
@@ -79,7 +79,7 @@ def settings(node: DictConfig, part: str) -> tuple[str, dict[str, Any]]:
     target = str(values.pop("_target_", "hydra."))  # Hydra's own option basic has one
     if not target.startswith("hydra."):
         raise ConfigError(f"hydra.{part}._target_={shown(target)}: leave it out: nothing is made of it")
-    schema.check_settings(values, kinds[name], f"hydra.{part}")
+    hydra_settings.check_settings(values, kinds[name], f"hydra.{part}")
     return name, values
 
 

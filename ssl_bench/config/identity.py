@@ -16,19 +16,21 @@ from typing import Any
 
 # Keys that say where and how a run is carried out. They are no part of its identity, so that it can be moved and
 # resumed elsewhere.
-VOLATILE = {"name", "choices", "device", "devices", "threads", "runs_per_gpu", "images_on", "cosines", "log_every"}
-VOLATILE |= {"timeout", "checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate", "halt_at"}
+NOT_IN_RUN_ID = {"name", "choices", "device", "devices", "threads", "runs_per_gpu", "images_on", "cosines"}
+NOT_IN_RUN_ID |= {"log_every", "timeout", "checkpoint", "paths", "tracking", "compile_views", "graph", "evaluate"}
+NOT_IN_RUN_ID |= {"halt_at"}
 RUN_ID_DIGITS = 10
 # Keys of a group; framework.sharded is one of earlier versions.
-VOLATILE_IN = {"dataset": {"workers", "train_images", "hashes"}, "framework": {"sharded"}, "init": {"path"}}
+NOT_IN_RUN_ID_OF = {"dataset": {"workers", "train_images", "hashes"}, "framework": {"sharded"}, "init": {"path"}}
 OWN = {"root", "path", "skip_broken", "dataset"}  # and of the user's own images, which have the hash ``content``
 SOURCE = " #"  # between the version of a plugin and the hash of its source
 # Classes on which the length of the training has no influence; any other one may depend on it.
-STEADY = {"temperature": {"Fixed", "Learned", "MACLa", "MACLb"}, "optimizer": {"SGD", "Adam", "AdamW", "LARS"}}
+LENGTH_INDEPENDENT = {"temperature": {"Fixed", "Learned", "MACLa", "MACLb"}}
+LENGTH_INDEPENDENT |= {"optimizer": {"SGD", "Adam", "AdamW", "LARS"}}
 # All that the numbers of a network which is not trained depend on, beside its evaluators.
 READ_ALONE = {"dataset", "augment", "backbone", "framework", "init", "seed", "precision", "tf32", "plugins"}
 # Keys of evaluators that say where their data is.
-VOLATILE_OF = {"detection": {"data", "images"}}
+NOT_IN_EVALUATION_ID = {"detection": {"data", "images"}}
 # Keys that runs from before a version do not have, with the value that means what they did. Constructors have the value
 # of a group's key as their default.
 ADDED: dict[str, dict[str, Any]] = {
@@ -122,10 +124,10 @@ def canonical(config: Mapping[str, Any]) -> str:
 
     A class counts by its name, without its module: moving a class keeps the identity of every run.
     """
-    content = _without(config, VOLATILE | ({"epochs"} if extensible(config) else set()))
+    content = _without(config, NOT_IN_RUN_ID | ({"epochs"} if extensible(config) else set()))
     if untrained(config):
         content = {key: value for key, value in content.items() if key in READ_ALONE}
-    for group, keys in VOLATILE_IN.items():
+    for group, keys in NOT_IN_RUN_ID_OF.items():
         if group in content:
             content[group] = _of_dataset(content[group]) if group == "dataset" else _without(content[group], keys)
     for path, value in (item for keys in ADDED.values() for item in keys.items()):
@@ -142,7 +144,7 @@ def _of_dataset(node: Any) -> Any:
     if not isinstance(node, Mapping):
         return node
     unknown = {key for key in ("content", "held_out") if node.get(key) is None}
-    return _without(node, VOLATILE_IN["dataset"] | unknown | (OWN if is_own(node) else set()))
+    return _without(node, NOT_IN_RUN_ID_OF["dataset"] | unknown | (OWN if is_own(node) else set()))
 
 
 def is_own(node: Mapping[str, Any]) -> bool:
@@ -152,7 +154,7 @@ def is_own(node: Mapping[str, Any]) -> bool:
 
 def evaluation_id(name: str, evaluator: Mapping[str, Any]) -> str:
     """Ten hexadecimal digits for an evaluator with its settings; ``name`` is its key below ``evaluate``."""
-    content = _without(evaluator, VOLATILE_OF.get(name, set()))
+    content = _without(evaluator, NOT_IN_EVALUATION_ID.get(name, set()))
     if isinstance(on := content.get("on"), Mapping):
         content["on"] = _of_dataset(on if is_own(on) else _without(on, {"content"}))
     if isinstance(labels := content.get("labels"), Mapping):
@@ -187,11 +189,11 @@ def extensible(config: Mapping[str, Any]) -> bool:
     """Whether a training of more epochs begins with the same steps: nothing depends on the length of the whole.
 
     That is known of a constant learning rate and number of negatives, without momentum that rises to a final one, under
-    the classes of :data:`STEADY` and the frameworks and negatives of this package.
+    the classes of :data:`LENGTH_INDEPENDENT` and the frameworks and negatives of this package.
     """
     nodes = {group: config.get(group) or {} for group in ("optimizer", "temperature", "framework", "negatives")}
     classes = {group: str(node.get("_target_", "")) for group, node in nodes.items()}
-    steady = all(classes[group].rpartition(".")[2] in {*known, ""} for group, known in STEADY.items())
+    steady = all(classes[group].rpartition(".")[2] in {*known, ""} for group, known in LENGTH_INDEPENDENT.items())
     ours = all(target.startswith("ssl_bench.") or not target for target in classes.values())
     constant = nodes["optimizer"].get("schedule") == "constant" and nodes["framework"].get("final_momentum") is None
     constant &= nodes["negatives"].get("schedule", "constant") == "constant"

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ssl_bench.config import compose, identity, values
+from ssl_bench.config import identity, values, with_hydra
 from ssl_bench.config.schema import directory
 
 
@@ -22,7 +22,7 @@ def help_text(root: DictConfig, folder: Path | None) -> str:
         folder: with further options, of ``--config-dir``.
     """
     own = {entry.name for entry in folder.iterdir() if entry.is_dir()} - {"hydra"} if folder else set[str]()
-    groups = [f"{group}: {', '.join(values.options(group, folder))}" for group in sorted(compose.groups() | own)]
+    groups = [f"{group}: {', '.join(values.options(group, folder))}" for group in sorted(with_hydra.groups() | own)]
     texts = [root.hydra.help.header, "\n".join(groups), explained(root), root.hydra.help.footer]
     return "\n\n".join(text.strip() for text in texts if text)
 

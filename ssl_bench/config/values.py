@@ -11,10 +11,10 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 
-from ssl_bench.config import compose
+from ssl_bench.config import with_hydra
 from ssl_bench.errors import ConfigError
 
-MOST = 100_000  # runs of a grid
+MOST_RUNS = 100_000  # runs of a grid
 UNLISTED = {"framework": {"frozen"}}  # options that train nothing, by group
 
 
@@ -25,7 +25,7 @@ def parsed(overrides: Iterable[str]) -> list[Override]:
 
 def options(group: str, folder: Path | None = None) -> list[str]:
     """The options of a group that are listed, with those in the folder of ``--config-dir``."""
-    with compose.opened():
+    with with_hydra.opened():
         known = GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.CONFIG)
     own = Path(folder or "", group)
     known = [name for name in known if name not in UNLISTED.get(group, ())]
@@ -34,8 +34,8 @@ def options(group: str, folder: Path | None = None) -> list[str]:
 
 def check_size(count: int) -> None:
     """Refuse a grid of too many runs."""
-    if count > MOST:
-        raise ConfigError(f"these are {count:,} runs: a grid has {MOST:,} or fewer: give its keys fewer values")
+    if count > MOST_RUNS:
+        raise ConfigError(f"these are {count:,} runs: a grid has {MOST_RUNS:,} or fewer: give its keys fewer values")
 
 
 def bounds(override: Override) -> tuple[int, float, float]:

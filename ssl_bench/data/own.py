@@ -3,9 +3,9 @@
 ``dataset=folder`` reads every image below a folder. Classes and a test split are found by :mod:`ssl_bench.data.layout`;
 without a test split a share of the images is held out.
 
-What is found is written into the configuration (:func:`ssl_bench.config.found.find_images`), and its hash is part of
-the run's identity: names and sizes of the images and a checksum of the first and last 4 KiB of each. Neither times nor
-the place of the folder count, so a copy is the same dataset.
+What is found is written into the configuration (:func:`ssl_bench.config.from_disk.find_images`), and its hash is part
+of the run's identity: names and sizes of the images and a checksum of the first and last 4 KiB of each. Neither times
+nor the place of the folder count, so a copy is the same dataset.
 """
 
 import hashlib

@@ -51,7 +51,7 @@ class Detection(Evaluator):
 
     Unlike other evaluators it depends on the number of ranks, as on a seed: each pads its own photos to one size and
     draws its own boxes. On several CPU processes, batch statistics are of the photos of a process.
-    A run that is killed meanwhile starts the fine-tuning again; ``ssl-bench detect`` resumes it after the last epoch.
+    A run that is killed meanwhile starts the fine-tuning again.
 
     Args:
         mean, std: of the images that the network was trained on, three channels each.
@@ -126,7 +126,7 @@ class Detection(Evaluator):
 
 
 class FineTuning:
-    """A detector with its optimiser and photos, on every rank. It is trained by epochs, and can be saved between them.
+    """A detector with its optimiser and photos, on every rank. It is trained by epochs.
 
     Args:
         recipe: settings, of which :meth:`Detection.check_data` accepts the files.
@@ -210,15 +210,6 @@ class FineTuning:
             shares = [None] * world()
             dist.all_gather_object(shares, found)
         return coco_metrics(self.recipe.annotations("val"), [each for share in shares for each in share])
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that the next epochs depend on."""
-        states = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        return {"epoch": self.epoch, "step": self.step, **states}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"]), self.optimizer.load_state_dict(state["optimizer"])
-        self.epoch, self.step = state["epoch"], state["step"]
 
     def _batches(self) -> Iterator[list[Example]]:
         """This rank's share of every batch of the epoch; threads decode the photos in advance."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ssl_bench.config.found import read_names
+from ssl_bench.config.from_disk import read_names
 from ssl_bench.data.arrays import Chosen, Source, stratified
 from ssl_bench.data.folder import Files
 from ssl_bench.data.splits import few

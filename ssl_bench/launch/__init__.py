@@ -1,2 +1,3 @@
-"""From a composed configuration to an outcome: ``job`` carries out one run, ``grid`` keeps many on disk, ``ranks``
-starts the processes; ``lock``, ``slots``, ``nodes`` and ``processes`` share runs, GPUs, machines and signals."""
+"""From a composed configuration to an outcome: ``plan`` holds the runs of a command, ``run`` carries out one, ``ranks``
+and ``workers`` start its processes, ``grid`` keeps many on disk; ``lock``, ``slots`` and ``nodes`` share runs, GPUs and
+machines."""

@@ -4,8 +4,6 @@ On a terminal and in a notebook the line is renewed each second, anywhere else i
 """
 
 import contextlib
-import json
-import os
 import sys
 import threading
 import time
@@ -16,11 +14,11 @@ from typing import Any
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.plan import Plan
 from ssl_bench.launch.run import Run
+from ssl_bench.record.follow import read_rows
 from ssl_bench.record.progress import clock
 from ssl_bench.record.summary import short
 
 MINUTE = 60.0  # seconds between two lines in a file
-TAIL = 2**14  # bytes at the end of metrics.jsonl that have its last row
 
 
 class Live:
@@ -118,16 +116,5 @@ def told(run: Run, outcome: Outcome) -> str:
 
 def last_row(folder: Path, since: float) -> dict[str, Any] | None:
     """The last row of a training that has written one since a time, in seconds of the epoch; else None."""
-    try:
-        with open(folder / "metrics.jsonl", "rb") as file:
-            status = os.fstat(file.fileno())
-            file.seek(max(0, status.st_size - TAIL))
-            lines = file.read().split(b"\n")[:-1] if status.st_mtime >= since else []
-    except OSError:
-        return None
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError):
-            row = json.loads(line)
-            if isinstance(row, dict) and {"step", "epoch", "loss"} <= row.keys():
-                return row
-    return None
+    row = read_rows(f"{folder}/metrics.jsonl", going=False, evaluated=False)
+    return row if row.get("loss") is not None and row["changed"] >= since else None

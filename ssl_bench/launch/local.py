@@ -35,7 +35,7 @@ def at_once(runs: Sequence[Run], jobs: int, wait: bool) -> Iterator[tuple[Run, O
                     if slot is None:
                         break
                 place = (slot.environment, slot.cores) if slot else ({}, None)
-                worker = Worker("the process of the run", _carry_out, (run, wait), *place, saves=True)
+                worker = Worker("the process of the run", carry_out, (run, wait, True), *place, saves=True)
                 running[worker] = left.popleft(), slot
                 for number in received:  # it came while the process started
                     worker.send(number)
@@ -48,10 +48,6 @@ def at_once(runs: Sequence[Run], jobs: int, wait: bool) -> Iterator[tuple[Run, O
                     run.record(worker.verdict)
                 yield run, worker.verdict
     yield from ((run, Outcome.interrupted(received[0])) for run in left if received)
-
-
-def _carry_out(run: Run, wait: bool) -> Outcome:
-    return carry_out(run, wait, quiet=True)
 
 
 def here(runs: Sequence[Run], wait: bool, quiet: bool) -> Iterator[tuple[Run, Outcome]]:

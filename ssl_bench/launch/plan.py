@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.config import compose, values
+from ssl_bench.config import values
 from ssl_bench.config.asked import Asked
-from ssl_bench.config.found import find_prepared
+from ssl_bench.config.composer import Composer
+from ssl_bench.config.from_disk import find_prepared
+from ssl_bench.config.hydra_errors import NoSuchKey
 from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.files import given_path
 from ssl_bench.launch import grid, impossible
@@ -49,7 +51,7 @@ class Plan:
     ) -> None:
         self.asked, self.command, self.work, self.skip = asked, command, work, skip
         self._check, self._refusals, self._typed = check, refusals, ""
-        self._composer = compose.Composer(asked.folder)
+        self._composer = Composer(asked.folder)
         self.runs, self.left_out = dict[tuple[str, ...], Run](), dict[tuple[str, ...], None]()
         self.folder: Path | None = None
         self.ended, self.total, self.closing = 0, 0, ""
@@ -68,7 +70,7 @@ class Plan:
         """
         try:
             return self.run(overrides, self._composer.load(overrides, self.asked.primary))
-        except compose.NoSuchKey as error:  # the options of this run lack a key that those of others may have
+        except NoSuchKey as error:  # the options of this run lack a key that those of others may have
             return Run(overrides, {}, Path(), "", refusal=error)
 
     def run(self, overrides: tuple[str, ...], config: dict[str, Any]) -> Run:
@@ -79,7 +81,7 @@ class Plan:
             return Run(overrides, config, Path(), "", refusal=error)
         config = find_prepared(config)
         folder, command = folders.find(config), shlex.join(["ssl-bench", *self.command, *overrides])
-        return Run(overrides, config, folder, command, self.work, results.answers(folder, config))
+        return Run(overrides, config, folder, command, self.work, results.is_complete(folder, config))
 
     def label(self, run: Run) -> str:
         """The overrides that distinguish a run from the others."""
@@ -128,7 +130,7 @@ class Plan:
             print(f"checking {count} runs", flush=True)
         each = (values.values(override, own) for override in space)
         runs = [self.compose(overrides) for overrides in dict.fromkeys(itertools.product(*each))]
-        if all(isinstance(run.refusal, compose.NoSuchKey) for run in runs) and runs[0].refusal:  # a key of no run
+        if all(isinstance(run.refusal, NoSuchKey) for run in runs) and runs[0].refusal:  # a key of no run
             raise runs[0].refusal
         for run in runs:
             if not run.refusal:

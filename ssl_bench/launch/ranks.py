@@ -21,7 +21,7 @@ from ssl_bench.hardware import available_cores, local_device, release_memory
 from ssl_bench.launch.nodes import nodes
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with
-from ssl_bench.launch.workers import LOST, carry_out
+from ssl_bench.launch.workers import LOST, call_in_workers
 from ssl_bench.record import results
 from ssl_bench.record.environment import commit, environment, now
 from ssl_bench.record.log import logging_to
@@ -54,7 +54,7 @@ def launch(
         die_with(os.getppid())
         return join(config, run_id, folder, command)
     if config["devices"] == 1 and separate:
-        return carry_out(train_here, {"the process of the run": (config, run_id, folder, command, quiet)})
+        return call_in_workers(train_here, {"the process of the run": (config, run_id, folder, command, quiet)})
     if config["devices"] == 1:
         return train_here(config, run_id, folder, command, quiet)
     return _start(config, run_id, folder, command, quiet)
@@ -97,7 +97,7 @@ def join(
     device = _enter(config, meeting)
     outcome = None
     try:
-        done = broadcast(rank() == 0 and results.answers(folder, config))
+        done = broadcast(rank() == 0 and results.is_complete(folder, config))
         outcome = Outcome(State.DONE_BEFORE) if done else train_here(config, run_id, folder, command, quiet, device)
     finally:
         _leave(outcome)
@@ -218,4 +218,4 @@ def _start(config: dict[str, Any], run_id: str, folder: Path, command: str | Non
             place = {"RANK": number, "WORLD_SIZE": config["devices"], "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": beside}
             environments[f"rank {number}"] = {name: str(value) for name, value in place.items()}
             calls[f"rank {number}"] = config, run_id, folder, command, quiet, meeting
-        return carry_out(join, calls, environments)
+        return call_in_workers(join, calls, environments)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.config.found import find_prepared
+from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores, visible_gpus
 from ssl_bench.launch import grid
@@ -19,7 +19,7 @@ from ssl_bench.launch.nodes import forget_result, nodes, restarted, under_torchr
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record import folders
 from ssl_bench.record.metrics import show_agent
-from ssl_bench.record.results import Config, answers
+from ssl_bench.record.results import Config, is_complete
 from ssl_bench.record.summary import print_run
 
 Work = Callable[[dict[str, Any]], dict[str, float]]  # metrics of a configuration
@@ -77,7 +77,7 @@ def carry_out(run: Run, wait: bool, quiet: bool = False) -> Outcome:
         # Where the ranks have several parents, all start, and rank 0 tells them whether there is anything to do.
         several_parents = torchrun or nodes().count > 1
         first = os.environ["RANK"] == "0" if torchrun else nodes().index == 0
-        done = answers(folder, config)
+        done = is_complete(folder, config)
         if done and not several_parents:
             end.outcome = Outcome(State.DONE_BEFORE)
         elif run.work is None:
@@ -91,7 +91,7 @@ def carry_out(run: Run, wait: bool, quiet: bool = False) -> Outcome:
         with locked(folder, wait or restarted()) if first and not done else contextlib.nullcontext() as owner:
             if owner is not None:
                 end.outcome = Outcome(State.HELD, 1, f"{folder} is being trained by {owner}")
-            elif first and not done and answers(folder, config):  # while this process waited
+            elif first and not done and is_complete(folder, config):  # while this process waited
                 end.outcome = Outcome(State.DONE_BEFORE)
             elif not done or several_parents:
                 if first and not done and folders.fresh(folder):  # else it does so once it is known to go on

@@ -31,13 +31,14 @@ from ssl_bench.surroundings import become, temporary_files_in
 
 PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
 LONGEST_FOLDER = 70  # bytes of the folder of the server's socket, whose path has at most 107
+RESUMES = "; the same command resumes"  # the end of the reason of one that has died
 LOST = "has lost the others"  # in the reason of a worker that failed because another one did
 
 
 # ---- in the process that waits for a run
 
 
-def carry_out(
+def call_in_workers(
     function: Callable[..., Outcome],
     calls: Mapping[str, Sequence[Any]],
     environments: Mapping[str, Mapping[str, str]] = {},
@@ -71,8 +72,8 @@ def carry_out(
 
 
 @contextlib.contextmanager
-def signals_passed_on(workers: Collection["Worker"]) -> Iterator[list[int]]:
-    """Pass the signals that stop runs on to ``workers``, and kill them from the third one on; yield the signals."""
+def signals_passed_on(workers: Collection[Any]) -> Iterator[list[int]]:
+    """Pass the signals that stop runs on by each worker's ``send``, and kill all from the third one on; yield them."""
     received: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
@@ -176,7 +177,7 @@ class Worker:
             return Outcome.interrupted(int(STOPPED[code]))
         how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
         why = " (is the memory full?)" if code == -signal.SIGKILL else ""
-        return Outcome.failed(f"{self.name} {how}{why}; the same command resumes")
+        return Outcome.failed(f"{self.name} {how}{why}{RESUMES}")
 
 
 def _ended(workers: Sequence[Worker]) -> list[Outcome]:

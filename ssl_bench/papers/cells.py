@@ -64,7 +64,7 @@ class Cell:
         metric: the metric that fills the cell, in a form that :class:`Metric` reads.
         overrides: arguments of the command that trains it, without the seed.
         paper: the reported number, accuracies in percent; None if it is not known.
-        provenance: where that number comes from, one of :data:`ssl_bench.papers.tables.PROVENANCE`.
+        provenance: where that number comes from, one of :data:`ssl_bench.papers.read_table.PROVENANCE`.
         missing: what this package lacks for the cell; empty if nothing.
         x: the column's place on the axis of a figure.
         over: the keys of the design that the cell is a point of; empty for none.

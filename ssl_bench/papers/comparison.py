@@ -26,7 +26,7 @@ from functools import partial
 
 import numpy as np
 
-from ssl_bench.papers import measurements, surface
+from ssl_bench.papers import design, measurements
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import BASELINES, RAW, Cell, Table
 from ssl_bench.papers.fill import fill
@@ -191,7 +191,7 @@ def measured(table: Table, results: Results) -> tuple[Comparison, str]:
 def lines(table: Table, results: Results) -> list[str]:
     """Each comparison as a line; of a design what is fitted to it."""
     if table.design:
-        return surface.lines(table, fill(table, table.cells, results))
+        return design.lines(table, fill(table, table.cells, results))
     found, whose = measured(table, results)
     if not found.ran:
         return []

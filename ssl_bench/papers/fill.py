@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from ssl_bench.papers import measurements, reduced
 from ssl_bench.papers.cell_runs import Results, value
 from ssl_bench.papers.cells import Cell, Metric, Table
-from ssl_bench.record.results import mixed
-from ssl_bench.results.arrange import spread
+from ssl_bench.results.arrange import notes, spread
 from ssl_bench.results.runs import Run
-from ssl_bench.results.statistics import deviation, mean
+from ssl_bench.results.statistics import mean
 
 SOURCES = {  # of a paper's number, in words
     "code": "from a public repository, not from the text",
@@ -64,10 +63,10 @@ class Filled:
     def texts(self) -> dict[str, str]:
         """The numbers that the cell has, by name, as text: measured ones as ``mean ± std (n)``."""
         digits = 2 if self.cell.share else 3
-        texts = {"paper": self.cell.reported, "ours": _spread(self.values, digits)}
+        texts = {"paper": self.cell.reported, "ours": spread(self.values, digits)}
         if self.difference is not None:
             texts["difference"] = f"{self.difference:+.{digits}f}"
-        texts |= {"project": _spread(self.measured, digits), "reduced": _spread(self.reduced, digits)}
+        texts |= {"project": spread(self.measured, digits), "reduced": spread(self.reduced, digits)}
         return {name: text for name, text in texts.items() if text}
 
     @property
@@ -84,11 +83,11 @@ def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
     return [_fill(table, cell, results, *found.get(cell, ([], ""))) for cell in cells]
 
 
-def _fill(table: Table, cell: Cell, results: Results, short: list[Run], recipe: str) -> Filled:
+def _fill(table: Table, cell: Cell, results: Results, reduced_runs: list[Run], recipe: str) -> Filled:
     own_runs = results.of_cell(cell)
     if cell.over:  # seeds of a pilot are no part of a design
         own_runs = [run for run in own_runs if run.seed in cell.seeds]
-    values, found = _values(cell, own_runs), _values(cell, short)
+    values, found = _values(cell, own_runs), _values(cell, reduced_runs)
     lacks = own_runs and not values
     return Filled(
         cell=cell,
@@ -97,22 +96,16 @@ def _fill(table: Table, cell: Cell, results: Results, short: list[Run], recipe: 
         recipe=recipe if found else "",
         measured=list(measurements.values(table, cell).values()),
         lacking=f"its runs have no {Metric.read(cell.metric).name}" if lacks else "",
-        remarks={"ours": _remarks(cell, own_runs), "reduced": _remarks(cell, short)},
+        remarks={"ours": _remarks(cell, own_runs), "reduced": _remarks(cell, reduced_runs)},
         diverged=bool(results.diverged(cell) or measurements.diverged(table, cell)),
-        runs=[*own_runs, *short],
+        runs=[*own_runs, *reduced_runs],
     )
 
 
 def _remarks(cell: Cell, runs: Sequence[Run]) -> list[str]:
-    counted = [run for run in runs if value(run, cell.metric) is not None]
-    warned = [f"seed {run.seed}: {sentence}" for run in counted for sentence in run.warnings]
-    return [*filter(None, [mixed(run.environment for run in counted)]), *warned]
+    return notes([run for run in runs if value(run, cell.metric) is not None])
 
 
 def _values(cell: Cell, own_runs: Sequence[Run]) -> list[float]:
     numbers = (value(run, cell.metric) for run in own_runs)
     return [number for number in numbers if number is not None]
-
-
-def _spread(values: Sequence[float], digits: int) -> str:
-    return spread(mean(values), deviation(values), len(values), digits)

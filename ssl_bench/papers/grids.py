@@ -1,8 +1,8 @@
 """The papers' tables as experiments: grids with a name, such as ``ssl-bench train experiment=macl/table4``.
 
 In a grid of Hydra every combination of the values is a run. A table whose runs are no such grid is divided into blocks
-that are, one experiment each. A table of more than MOST blocks has no experiment: ``ssl-bench reproduce`` trains it.
-``commands/experiments.py`` shows the experiments to Hydra.
+that are, one experiment each. A table of more than MOST_GRIDS blocks has no experiment: ``ssl-bench reproduce`` trains
+it. ``commands/experiments.py`` shows the experiments to Hydra.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ssl_bench.config.build import near
 from ssl_bench.papers import tables
 from ssl_bench.papers.cells import Cell, Table
 
-MOST = 7
+MOST_GRIDS = 7
 Settings = tuple[tuple[str, str], ...]  # the overrides of one run, as sorted pairs
 Block = dict[str, list[str]]  # the values of each key; every combination of them is a run
 
@@ -55,7 +55,7 @@ def _of_paper(paper: tuple[Table, ...]) -> dict[str, dict[str, Any]]:
 
 
 def of_table(table: Table) -> dict[str, dict[str, Any]]:
-    """The experiments that together have each run of a table once; none if there would be more than MOST."""
+    """The experiments that together have each run of a table once; none if there would be more than MOST_GRIDS."""
     if table.design:
         return {}  # points that are no grid
     by_seeds: dict[tuple[int, ...], list[Cell]] = {}
@@ -63,7 +63,7 @@ def of_table(table: Table) -> dict[str, dict[str, Any]]:
         if cell.available and cell.command == "train":
             by_seeds.setdefault(cell.seeds, []).append(cell)
     found = [(block, seeds) for seeds, cells in by_seeds.items() for block in blocks(cells)]
-    if len(found) > MOST:
+    if len(found) > MOST_GRIDS:
         return {}
     stems = [table.stem] if len(found) == 1 else _stems(table.stem, [block for block, _ in found])
     full_names = [f"{table.paper}/{stem}" for stem in stems]

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench.config.compositions import Composition, Progress, compositions
-from ssl_bench.config.identity import VOLATILE
+from ssl_bench.config.identity import NOT_IN_RUN_ID
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.papers import cost, smoke
 from ssl_bench.papers.cell_runs import by_recipe, trained
 from ssl_bench.papers.cells import Cell, merge
 from ssl_bench.papers.selection import Selection
-from ssl_bench.record.results import answers
+from ssl_bench.record.results import is_complete
 from ssl_bench.results.runs import finished
 
 
@@ -45,7 +45,7 @@ class Request:
         """
         overrides = [s for s in selection.settings if s.split("=", 1)[0] not in ("seed", "scale")]
         groups = [o.split("=")[0].split(".")[0].lstrip("+~") for o in overrides]
-        changed = [group for group in groups if group not in VOLATILE and group.split("/")[0] != "hydra"]
+        changed = [group for group in groups if group not in NOT_IN_RUN_ID and group.split("/")[0] != "hydra"]
         numbers = selection.setting("seed")
         try:
             seeds = () if numbers is None else tuple(int(number) for number in numbers.split(","))
@@ -152,7 +152,7 @@ def plan(request: Request, progress: Progress = lambda each, count: each) -> lis
     for each in planned.values():
         configs = {seed: each.composition.config(seed) for seed in each.seeds} if each.composition else {}
         for seed, config in configs.items():
-            if any(answers(run.folder, config) for run in trained(runs, config)):
+            if any(is_complete(run.folder, config) for run in trained(runs, config)):
                 each.done.append(seed)
     return list(planned.values())
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ssl_bench.config.build import KINDS, build, find_target
-from ssl_bench.config.identity import ADDED, OWN, VOLATILE, evaluators
+from ssl_bench.config.identity import ADDED, NOT_IN_RUN_ID, OWN, evaluators
 from ssl_bench.papers.plan import PlannedRuns
 
 # Keys of a group that are seeds, follow from other keys, or say what is recorded beside the results.
@@ -65,7 +65,7 @@ def describe(config: Mapping[str, Any]) -> list[str]:
 
 def _top(config: Mapping[str, Any]) -> list[str]:
     """The settings of no part, and those of all evaluators."""
-    rest = {k: v for k, v in config.items() if k not in {*VOLATILE, *KINDS, "seed", "scale"}}
+    rest = {k: v for k, v in config.items() if k not in {*NOT_IN_RUN_ID, *KINDS, "seed", "scale"}}
     batch, evaluate = dict(rest.pop("batch_size", {})), config.get("evaluate", {})
     rest["diagnostics"] = {
         k: v for k, v in rest.get("diagnostics", {}).items() if k != "npc_histogram" and v is not None

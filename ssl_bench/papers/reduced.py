@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ssl_bench.config.identity import ADDED, OWN, VOLATILE, text, upgraded
+from ssl_bench.config.identity import ADDED, NOT_IN_RUN_ID, OWN, text, upgraded
 from ssl_bench.papers.cell_runs import Results, entries
 from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.papers.recipe import LEFT_OUT
@@ -151,9 +151,9 @@ def _of_cell(names: set[str], options: Options, own: Settings, recipe: Settings)
 
 
 def _settings(config: Config, evaluator: str, settings: Config | None) -> Settings:
-    """What a result depends on, without seeds: the settings of the training, and of the evaluator."""
+    """All settings that a result depends on, without seeds: those of the training, and of the evaluator."""
     found: dict[str, Any] = {}
-    nodes = {k: v for k, v in upgraded(config).items() if k not in VOLATILE | {"scale", "plugins", "diagnostics"}}
+    nodes = {k: v for k, v in upgraded(config).items() if k not in NOT_IN_RUN_ID | {"scale", "plugins", "diagnostics"}}
     for group, node in {**nodes, f"evaluate.{evaluator}": settings}.items():
         if not isinstance(node, Mapping):
             found[group] = node

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ssl_bench.papers import comparison, measurements, surface, verdicts
+from ssl_bench.papers import comparison, design, measurements, verdicts
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
@@ -21,13 +21,13 @@ from ssl_bench.papers.fill import Filled
 from ssl_bench.results.printing import Sheet, SheetEntry, plain
 from ssl_bench.results.statistics import deviation, mean
 
-NUMBERS = ("paper", "ours", *surface.LINES, "project", "reduced")
+NUMBERS = ("paper", "ours", *design.LINES, "project", "reduced")
 Best = set[tuple[str, str, str]]  # names of a number, its row and its column
 
 
 def arrange(table: Table, filled: Sequence[Filled], below: Sequence[str] = ()) -> Sheet:
     """A filled table in the shape that the paper prints, and with further paragraphs ``below`` its notes."""
-    shown = surface.printed(table, filled) if table.design else filled
+    shown = design.printed(table, filled) if table.design else filled
     by_row: dict[str, dict[str, Filled]] = {}  # which need not have a cell in every column
     for each in shown:
         by_row.setdefault(each.cell.label, {})[each.cell.column] = each
@@ -55,11 +55,11 @@ def arrange(table: Table, filled: Sequence[Filled], below: Sequence[str] = ()) -
     fits = [
         {"row": each.cell.row, "column": each.cell.column} | {f"fit: {name}": text for name, text in each.texts.items()}
         for each in shown
-        if isinstance(each, surface.Printed)
+        if isinstance(each, design.Printed)
     ]
     sheet.records = [{"table": table.name, **each} for each in (*numbers, *fits)]
     sheet.data = {"table": table.name, "title": table.title, "cite": table.cite, "cells": numbers, "below": sheet.below}
-    sheet.data |= surface.record(table, filled) if table.design else {}
+    sheet.data |= design.record(table, filled) if table.design else {}
     return sheet
 
 

@@ -1,4 +1,4 @@
-"""The surfaces of a design: the accuracy of each row and column over the logarithms of two keys.
+"""Fit the surfaces of a design: the accuracy of each row and column over the logarithms of two keys.
 
 A quadratic is fitted by least squares. Each row and column has its own height and slopes; the three coefficients of the
 second order are shared by all rows with the same keys, as 16 points alone leave them uncertain. The optimum is the
@@ -10,14 +10,13 @@ A quadratic does not fit a cliff: points more than CLIFF below the best of their
 that diverged have none. In simulations with a cliff the settings that are chosen lie 0.01 below the true best, without
 this rule 3 points (tests/papers/test_surface.py).
 
-Two questions are asked of all points, where a run that diverged counts as the lowest of the table: the shares of
-variance, and the expected value of the best of n trials, over all samples of n of the points (Dodge et al. 2019).
-Trials are compared by the table's first metric and have the value of its last.
+The expected value of the best of n trials is that over all samples of n of the points (Dodge et al. 2019), where a run
+that diverged counts as the lowest of the table. Trials are compared by the table's first metric and have the value of
+its last.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,16 +26,12 @@ import numpy as np
 
 from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.papers.fill import Filled
-from ssl_bench.papers.tables import SOBOL
 from ssl_bench.results.statistics import mean
 
 CLIFF = 6.0  # points of accuracy
 FEWEST = 6  # points of a row and column that are fitted
 STEPS = 101  # places on each axis among which the highest is looked for
 TRIALS = (1, 2, 4, 8, 16)
-DRAWS = 1000  # of the bootstrap
-FACTORS = [of for count in (1, 2) for of in itertools.combinations(range(4), count)]  # rows, columns, the two keys
-LINES = ("optimum", "at", "difference", "best of n")  # of a printed row
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,7 @@ class Arm:
 
     @property
     def texts(self) -> dict[str, str]:
-        """What is printed of it, by LINES."""
+        """The texts of a printed row, by the LINES of ``design.py``."""
         count, best = f"({self.used.sum()})", ", ".join(f"{value:.2f}" for value in self.best_of.values())
         texts = {"best of n": best} if best else {}
         if self.fit is None:
@@ -106,58 +101,6 @@ class Arm:
         counts = {name: int(getattr(self, name).sum()) for name in ("diverged", "used")}
         place = {"row": self.cell.row, "column": self.cell.column, "points": len(self.used), **counts}
         return place | {"fit": self.fit and vars(self.fit), "best_of": self.best_of}
-
-
-@dataclass(frozen=True)
-class Printed(Filled):
-    """A row and column in the place of its points."""
-
-    lines: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def texts(self) -> dict[str, str]:
-        """The numbers of the fit."""
-        return self.lines
-
-
-def printed(table: Table, filled: Sequence[Filled]) -> list[Filled]:
-    """Filled cells with one for each row and column of a design in the place of its points."""
-    found = (Printed(replace(arm.cell, measure=""), [], [], "", [], lines=arm.texts) for arm in arms(table, filled))
-    return [*found, *(each for each in filled if not each.cell.over)]
-
-
-def lines(table: Table, filled: Sequence[Filled]) -> list[str]:
-    """What the printed numbers are, and the shares of variance."""
-    found = arms(table, filled)
-    metrics = [each.cell.metric for each in filled if each.cell.over]
-    known = np.concatenate([arm.chosen for arm in found])
-    placebos = {arm.cell.row: arm.cell.against for arm in found if arm.cell.placebo}
-    of_placebos = "".join(f", of {row} to that of {equals}" for row, equals in placebos.items())
-    words = [
-        f"{np.isfinite(known).sum()} of {known.size} points have run, {sum(arm.diverged.sum() for arm in found)} more "
-        f"diverged. optimum: the highest of a quadratic, ± standard error (points within {CLIFF:g} of the best, which "
-        "it is fitted to); at: where it is, ! at an end of its range",
-        *([f"difference: to the optimum of {table.reference}{of_placebos}"] if table.reference else []),
-        f"best of n: the expected {metrics[-1]} of the best of {', '.join(map(str, TRIALS))} points by {metrics[0]}",
-    ]
-    text = ["; ".join(words) + "."]
-    if parts := shares(found):
-        told = ", ".join(f"{name} {share:.1f} [{low:.1f}, {high:.1f}]" for name, share, low, high in parts)
-        text += [
-            "",
-            f"Shares of the variance of {metrics[-1]} in percent [95% interval, of other seeds]: {told}.",
-        ]
-        left_out = len({arm.cell.row for arm in found if not arm.cell.placebo}) - len(_complete(found))
-        text += [f"Without {left_out} rows that have points to run."] if left_out else []
-    return text
-
-
-def record(table: Table, filled: Sequence[Filled]) -> dict[str, Any]:
-    """The fits and the shares of variance as plain data."""
-    found = arms(table, filled)
-    names = ("of", "percent", "low", "high")
-    parts = [dict(zip(names, part, strict=True)) for part in shares(found)]
-    return {"surface": [arm.record() for arm in found], "shares": parts}
 
 
 def arms(table: Table, filled: Sequence[Filled]) -> list[Arm]:
@@ -251,69 +194,3 @@ def expected(chosen: np.ndarray, tested: np.ndarray) -> dict[int, float]:
         for n in TRIALS
         if n <= count
     }
-
-
-def _complete(found: Sequence[Arm]) -> list[list[Arm]]:
-    """The rows whose runs have all ended, with their columns, without placebos: these are no other losses."""
-    rows: dict[str, list[Arm]] = {}
-    for arm in found:
-        if not arm.cell.placebo:
-            rows.setdefault(arm.cell.row, []).append(arm)
-    most = max(map(len, rows.values()), default=0)
-    return [of for of in rows.values() if len(of) == most and not any(np.isnan(arm.tested).any() for arm in of)]
-
-
-def shares(found: Sequence[Arm]) -> list[tuple[str, float, float, float]]:
-    """Shares of variance in percent, with the ends of their intervals, of the complete rows; empty for too few.
-
-    The points are one in each part of a grid of the two keys, so the values are a full factorial. Main effects and
-    pairs are freed of the noise that they hold (Kelley 1935); noise is what neither explains. The interval is of
-    a bootstrap of these residuals (Efron 1979).
-    """
-    rows = _complete(found)
-    if not rows:
-        return []
-    count = len(rows[0][0].x)
-    parts = 2 ** math.ceil(math.log2(count) / 2)
-    strata = parts, count // parts
-    stratum = [np.array(axis[:count]) * size // len(axis) for axis, size in zip(SOBOL, strata, strict=True)]
-    order = np.lexsort(stratum[::-1])
-    y = np.array([[arm.tested[order].reshape(strata) for arm in of] for of in rows])
-    keys = [" or ".join(dict.fromkeys(names)) for names in zip(*(of[0].keys for of in rows), strict=True)]
-    names = ["rows", "columns", *keys]
-    effects, free = _effects(y), y.size - 1 - sum(_degrees(y))
-    if free < 1 or y.min() == y.max():
-        return []
-    noise = y - y.mean() - sum(effects)
-    drawn = np.random.default_rng(0).choice(noise.ravel() * math.sqrt(y.size / free), (DRAWS, *y.shape))
-    repeated = _shares(y - noise + drawn)
-    low, high = np.quantile(repeated - repeated.mean(0), [0.025, 0.975], axis=0)
-    found_shares = _shares(y)
-    ends = ((found_shares + end).clip(0, 100) for end in (low, high))
-    varying = [degrees > 0 for degrees in _degrees(y)]
-    told = zip([" x ".join(names[i] for i in of) for of in FACTORS], found_shares.clip(0, 100), *ends, strict=True)
-    return [(name, *map(float, numbers)) for (name, *numbers), of in zip(told, varying, strict=True) if of]
-
-
-def _effects(y: np.ndarray) -> list[np.ndarray]:
-    """The main effects and the interactions of pairs of the last four axes, by FACTORS."""
-    found = dict[tuple[int, ...], np.ndarray]()
-    for of in FACTORS:
-        means = y.mean(tuple(axis - 4 for axis in range(4) if axis not in of), keepdims=True)
-        lower = [found[each,] for each in of if len(of) > 1]
-        found[of] = means - y.mean((-4, -3, -2, -1), keepdims=True) - sum(lower)
-    return list(found.values())
-
-
-def _degrees(y: np.ndarray) -> list[int]:
-    """Degrees of freedom of the effects."""
-    return [math.prod(y.shape[axis - 4] - 1 for axis in of) for of in FACTORS]
-
-
-def _shares(y: np.ndarray) -> np.ndarray:
-    """Shares of the effects in percent [..., effects], freed of the noise that they hold."""
-    size, degrees = math.prod(y.shape[-4:]), np.array(_degrees(y))
-    squares = np.stack([size * (each**2).mean((-4, -3, -2, -1)) for each in _effects(y)], axis=-1)
-    total = size * y.var((-4, -3, -2, -1))[..., None]
-    noise = (total - squares.sum(-1, keepdims=True)) / (size - 1 - degrees.sum())
-    return 100 * (squares - degrees * noise) / total

@@ -9,7 +9,7 @@ from ssl_bench import __version__, files
 
 NAME = ".runs.json"
 VERSION = f"{__version__}/6"  # of this package and of the form of the values
-FEW = 20  # so many files are read in no time: the cache is not written again for fewer changes
+FEW_CHANGES = 20  # so many files are read in no time: the cache is not written again for fewer changes
 
 
 class Cache:
@@ -44,7 +44,7 @@ class Cache:
 
     def save(self) -> None:
         """Write the file if many values are new; those that nobody asked for stay if their files exist."""
-        if self._changes > FEW:
+        if self._changes > FEW_CHANGES:
             values = {n: v for n, v in self._values.items() if n in self._used or (self._outputs / n).exists()}
             content = {"version": VERSION, "values": values}
             with contextlib.suppress(OSError):

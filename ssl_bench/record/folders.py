@@ -4,8 +4,6 @@ The same training can stand under another name, or under the identity that it ha
 know the images of prepared datasets, nor the sources of plugins: its runs are taken as made with those of today.
 """
 
-import os
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -35,15 +33,8 @@ def find(config: Mapping[str, Any]) -> Path:
     best = min(found, key=lambda each: (-len(each.content["on_disk"]), not each.content["run_id"], each.path))
     folder, known = outputs / best.path, best.content["on_disk"]
     if unknown := sorted(needed.keys() - known.keys()):
-        _say(f"{folder} has no hash of its {' and '.join(unknown)}: they are taken as those of today")
+        files.say_once(f"{folder} has no hash of its {' and '.join(unknown)}: they are taken as those of today")
     return folder
-
-
-@cache
-def _say(sentence: str) -> None:
-    """Print a sentence once in this process, on rank 0."""
-    if os.environ.get("RANK", "0") == "0":
-        print(sentence, file=sys.stderr, flush=True)
 
 
 def named(word: str, outputs: Path) -> Path:

@@ -35,7 +35,7 @@ def read_rows(path: str, going: bool, evaluated: bool) -> dict[str, Any]:
     try:
         with files.open_regular(path) as file:
             status = os.fstat(file.fileno())
-            file.seek(max(0, status.st_size - (files.LARGEST if going and evaluated else TAIL)))
+            file.seek(max(0, status.st_size - (files.LARGEST_FILE if going and evaluated else TAIL)))
             lines = file.read().split(b"\n")[:-1]
     except OSError:
         return {}

@@ -1,4 +1,4 @@
-"""What the files of the runs below a results folder say. They are read once, and again only after they have changed."""
+"""Read the files of all runs below a results folder: once, and again only after they have changed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Index:
         return self.walk(self._entry)
 
     def walk(self, look: Callable[[str], Found | None]) -> Iterator[Found]:
-        """What ``look`` finds in the folders, by their paths; the folders inside one in which it does are left out."""
+        """Call ``look`` with the path of each folder and yield its finds; folders inside one of these are left out."""
         folders, self.sweeps, self.unreadable = [""], [], []
         while folders:
             path = folders.pop()

@@ -26,7 +26,7 @@ class Evaluate(TypedDict, total=False):
 
 
 class Config(TypedDict, total=False):
-    """What is read of the configuration of a run, in ``config.yaml`` and in ``results.json``; some lack a part."""
+    """The keys of a run's configuration that are read, of ``config.yaml`` and of ``results.json``; some lack a part."""
 
     choices: dict[str, Any]
     name: str
@@ -72,7 +72,7 @@ class LaterEvaluation(TypedDict):
     metrics: dict[str, float]
 
 
-# What the bits of a result depend on beside its configuration, by the names of its ``environment``.
+# Conditions that the bits of a result depend on beside its configuration, by the names of its ``environment``.
 CONDITIONS = {"device": "processors", "instructions": "instructions", "threads": "numbers of threads"}
 CONDITIONS |= {"ranks": "numbers of ranks", "torch": "versions of torch", "images": "images"}
 OF_CPUS = ("instructions", "threads")
@@ -129,7 +129,7 @@ def finished(folder: Path) -> bool:
     return results is not None and results["run_id"] == folder.name
 
 
-def answers(folder: Path, config: Mapping[str, Any]) -> bool:
+def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:
     """Whether the run in ``folder`` is trained as long as ``config`` asks or longer, and has all its evaluations."""
     results = read(folder)
     if results is None or results["run_id"] != folder.name:

@@ -32,7 +32,7 @@ def written(evaluators: Mapping[str, Declared], names: Iterable[str]) -> dict[st
 
 
 def metric(name: str, units: Any, evaluate: Any) -> Metric:
-    """What a number of a run means, ``NUMBER`` if nobody says it.
+    """The unit of a number of a run, and whether high or low is better; ``NUMBER`` if nobody says it.
 
     Args:
         units: of ``results.json``, empty if it has none; damaged ones count as missing.
@@ -78,7 +78,7 @@ def _read(node: Any) -> Metric:
 
 @cache
 def _of_class(target: Any) -> Declared:
-    """What an evaluator of this package declares; nothing of another's, whose code only a training may run."""
+    """The metrics that an evaluator of this package declares; none of another's, whose code only a training may run."""
     module, _, name = str(target).rpartition(".")
     if not module.startswith("ssl_bench.evaluate."):
         return {}

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import surroundings
-from ssl_bench.config import wandb as variables
-from ssl_bench.errors import ConfigError, printable
+from ssl_bench.errors import printable
 from ssl_bench.record.dashboard import Dashboard, flat_config
 
 HEADER = 7  # bytes of a file of W&B's before its first row
@@ -82,7 +81,7 @@ def group(config: Mapping[str, Any]) -> str:
 
 
 def _label(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    """What varies most in grids, such as ``cifar10-simclr-dcl-b128-k254-t0.1-s0``."""
+    """The name of a run by the settings that vary most in grids, such as ``cifar10-simclr-dcl-b128-k254-t0.1-s0``."""
     flat = flat_config(config, facts)
     words = [str(flat[group]) for group in ("dataset", "framework", "loss") if flat.get(group)]
     numbers = {"b": "batch_size.size", "k": "negatives.k", "t": "temperature.tau", "s": "seed"}
@@ -115,32 +114,6 @@ def _is_sent(folders: Sequence[Path]) -> bool:
 def under_agent() -> bool:
     """Whether an agent of a W&B sweep started this process."""
     return "WANDB_SWEEP_ID" in os.environ
-
-
-def log_table(name: str, record: Mapping[str, Any]) -> None:
-    """Log a paper's table as an artifact of a W&B run of its own, with ``table.json``.
-
-    ``WANDB_MODE`` and ``WANDB_PROJECT`` say where; the defaults are ``offline`` and ``ssl-bench``.
-
-    Raises:
-        ConfigError: ``WANDB_MODE`` is no mode, or W&B is disabled.
-    """
-    mode: Any = variables.mode(os.environ.get("WANDB_MODE", "offline"), os.environ.get("WANDB_DISABLED", ""))
-    if mode == "off":
-        raise ConfigError("WANDB_MODE or WANDB_DISABLED disables W&B: unset it, or leave --wandb out")
-    surroundings.of_wandb()
-    import wandb
-
-    project, label = os.environ.get("WANDB_PROJECT", "ssl-bench"), name.replace("/", "-")
-    with wandb.init(project=project, job_type="table", name=label, mode=mode) as run:
-        artifact = wandb.Artifact(label, type="table", metadata={"table": name})
-        cells = record["cells"]
-        table = wandb.Table(columns=list(cells[0]), data=[list(cell.values()) for cell in cells])
-        artifact.add(table, "table")
-        with artifact.new_file("table.json") as file:
-            json.dump(record, file, indent=2)
-        run.log_artifact(artifact)
-        run.log({name: table})
 
 
 def _loggable(row: Mapping[str, Any]) -> dict[str, Any]:

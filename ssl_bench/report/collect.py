@@ -26,7 +26,7 @@ from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.status.view import axes
 
 LOG = "train.log"
-POINTS, FEWEST, MOST = 40_000, 16, 400  # points of a curve times runs; limits of the points of a curve
+POINTS, LEAST_POINTS, MOST_POINTS = 40_000, 16, 400  # points of a curve times runs; limits of the points of a curve
 LINES, WIDTH, TAIL = 12, 240, 2**13  # lines of a log's tail, characters of a line, bytes that are read for it
 
 
@@ -86,7 +86,7 @@ class Collector:
         now = time.time()
         entries, left = self._scan.update(now)
         entries = self._select(entries) if self._names else entries
-        most = max(FEWEST, min(MOST, POINTS // max(1, len(entries))))
+        most = max(LEAST_POINTS, min(MOST_POINTS, POINTS // max(1, len(entries))))
         read = [self._read(entry.run, most) if entry.run else NO_FILES for entry in entries]
         settings = differing(entries, [each.facts for each in read])
         pictured = zip(map(_path, entries), (each.pictures for each in read), strict=True)
@@ -218,7 +218,7 @@ def _ranked(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
 
 
 def _meanings(runs: Sequence[Run], names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What numbers of metrics and of curves mean, as the page asks for it."""
+    """Units of the numbers of metrics and of curves, and what is better, as the page asks for them."""
     usual = metrics.usual(runs)
     known = {name for run in runs for name in run.metrics}
 

@@ -9,7 +9,7 @@ from ssl_bench.record.follow import finite
 from ssl_bench.record.metrics import Row
 
 CLOCKS = {"step", "epoch", "seconds"}
-LARGEST = 1e300  # of a value that has a point
+LARGEST_VALUE = 1e300  # of a value that has a point
 DIGITS = 4  # significant ones, more than a screen can show
 
 # Steps and values of the points that are kept; number of rows that have the value; number of those rows in which it is
@@ -37,7 +37,7 @@ def read(path: Path, most: int) -> tuple[dict[str, Curve], float | None]:
 
 
 def _curve(steps: Sequence[float], values: Sequence[float], most: int) -> Curve:
-    good = [place for place, value in enumerate(values) if -LARGEST < value < LARGEST]
+    good = [place for place, value in enumerate(values) if -LARGEST_VALUE < value < LARGEST_VALUE]
     kept = [good[place] for place in thin([values[place] for place in good], most)]
     shown = [float(f"{values[place]:.{DIGITS}g}") for place in kept]
     return [_whole(steps[place] for place in kept), _whole(shown), len(values), len(values) - len(good)]

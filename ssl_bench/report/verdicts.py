@@ -8,13 +8,13 @@ from ssl_bench.results.comparison import compare
 from ssl_bench.results.metrics import usual
 from ssl_bench.results.runs import Run
 
-MOST = 6  # metrics that have comparisons, those that most runs have first
+MOST_METRICS = 6  # metrics that have comparisons, those that most runs have first
 
 
 def of_runs(runs: Sequence[Run], settings: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
     """The comparisons by metric: texts of a table for each setting that has several values."""
     done, names = [run for run in runs if run.done], list(settings)
-    found = {metric: [_sheet(done, by, metric) for by in names] for metric in usual(done)[:MOST]}
+    found = {metric: [_sheet(done, by, metric) for by in names] for metric in usual(done)[:MOST_METRICS]}
     return {metric: [sheet for sheet in sheets if sheet] for metric, sheets in found.items()}
 
 

@@ -1,2 +1,2 @@
-"""Results as rows: ``runs`` and ``grids`` read the files of runs and grids, ``cache`` keeps what they read, ``scan``
-joins them; ``keys`` and ``labels`` say what differs, ``statistics`` what a difference is worth."""
+"""Results as rows: ``runs`` and ``grids`` read the files of runs and grids, ``scan`` joins them, ``differing`` says in
+what they differ, ``arrange`` makes tables; ``comparison`` and ``statistics`` say what a difference is worth."""

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from ssl_bench.config.build import near
-from ssl_bench.config.identity import VOLATILE
+from ssl_bench.config.identity import NOT_IN_RUN_ID
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record.results import mixed
@@ -23,7 +23,13 @@ from ssl_bench.results.printing import Sheet, SheetEntry
 from ssl_bench.results.runs import Run
 from ssl_bench.results.scan import Entry
 
-MOST = 12  # tables that one command prints
+MOST_TABLES = 12  # tables that one command prints
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+    """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
+    warned = [f"seed {run.seed}: {sentence}" for run in runs for sentence in run.warnings]
+    return [*filter(None, [mixed(run.environment for run in runs)]), *warned]
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,6 @@ class Place:
 
     runs: list[Run]
     values: list[float]
-
-    @property
-    def notes(self) -> list[str]:
-        """What the mean mixes, and what the runs warn of."""
-        warned = [f"seed {run.seed}: {sentence}" for run in self.runs for sentence in run.warnings]
-        return [*filter(None, [mixed(run.environment for run in self.runs)]), *warned]
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,16 @@ class Pivot:
                     continue
                 rivals = [means[key] for key in means if key[1] == c]
                 best = self.metric.sign != 0 and len(rivals) > 1 and means[r, c] == max(rivals)
-                deviation = statistics.deviation(place.values)
-                text = spread(
-                    fmean(place.values), deviation, len(place.values), 2 if self.metric.unit == "share" else 3
-                )
-                entries.append(SheetEntry(text, sheet.numbers(place.notes), best))
+                told = notes(place.runs)
+                text = spread(place.values, 2 if self.metric.unit == "share" else 3)
+                entries.append(SheetEntry(text, sheet.numbers(told), best))
                 known = self.of | {name: value for name, value in zip(self.names, (r, c), strict=True) if name}
-                numbers = {"mean": fmean(place.values), "std": deviation, "n": len(place.values)}
-                records.append(
-                    known | {"metric": self.label} | numbers | {"best": best, "notes": "; ".join(place.notes)}
-                )
+                numbers = {
+                    "mean": fmean(place.values),
+                    "std": statistics.deviation(place.values),
+                    "n": len(place.values),
+                }
+                records.append(known | {"metric": self.label} | numbers | {"best": best, "notes": "; ".join(told)})
             sheet.rows.append(entries)
         data = {"title": self.title, "rows": records, "notes": sheet.notes, "below": sheet.below}
         return replace(sheet, records=records, data=data)
@@ -136,7 +136,7 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
         raise InvalidValue("--metric", name or "", f"one of {', '.join(known)}{near(name or '', known)}")
     settings = [{**found.common, **dict(zip(found.names, values, strict=True))} for values in found.values]
     keys = [tuple(each.get(n) if n else None for n in names) for each in settings]
-    others = [n for n in found.names if n not in (*names, "seed") and n.partition(".")[0] not in VOLATILE]
+    others = [n for n in found.names if n not in (*names, "seed") and n.partition(".")[0] not in NOT_IN_RUN_ID]
     inside = [n for n in others if _varies(keys, [each.get(n) for each in settings])]
     inside = [n for n in inside if n in asked] or inside
     told = _told(
@@ -153,9 +153,9 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
         place = pivot.places.setdefault((key[0], key[1]), Place([], []))
         place.runs.append(run)
         place.values.append(metric.scale * run.metrics[name])
-    if len(tables) > MOST:
-        words = "=..., ".join(inside)
-        raise ConfigError(f"{words}=... vary too and make {len(tables)} tables, more than {MOST}: set some of them")
+    if len(tables) > MOST_TABLES:
+        words, count = "=..., ".join(inside), f"{len(tables)} tables, more than {MOST_TABLES}"
+        raise ConfigError(f"{words}=... vary too and make {count}: set some of them")
     for pivot in tables.values():
         for place in pivot.places.values():
             if len({run.seed for run in place.runs}) < len(place.runs):
@@ -193,9 +193,10 @@ def text_of_value(value: Value) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def spread(mean: float | None, std: float | None, count: int, digits: int) -> str:
-    """``mean ± std (n)``; empty without a mean. A number that would be printed as 0.000 has significant digits."""
-    if mean is None:
+def spread(values: Sequence[float], digits: int) -> str:
+    """``mean ± std (n)``; empty without values. A mean that would be printed as 0.000 has significant digits."""
+    if not values:
         return ""
+    mean, std = fmean(values), statistics.deviation(values)
     form = f".{digits}f" if mean == 0 or float(f"{mean:.{digits}f}") else f".{digits}g"
-    return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({count})"
+    return f"{mean:{form}}" + ("" if std is None else f" ± {std:{form}}") + f" ({len(values)})"

@@ -1,4 +1,4 @@
-"""What the numbers of runs mean: for printing and sorting, for the best run, for comparisons."""
+"""The meaning of the numbers of runs: for printing and sorting, for the best run, for comparisons."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ssl_bench.results.runs import Run
 
 
 def metric(name: str, run: Run) -> Metric:
-    """What a number of a run means."""
+    """The unit of a number of a run, and what is better."""
     return units.metric(name, run.units, run.config.get("evaluate"))
 
 
 def metric_of(name: str, runs: Iterable[Run]) -> Metric:
-    """What a number of some runs means, as the first says that has it."""
+    """The same of a number of some runs, as the first says that has it."""
     return next((metric(name, run) for run in runs if name in run.metrics or name in run.best), NUMBER)
 
 

@@ -71,17 +71,12 @@ class Sheet:
         return tuple(self.notes.index(note) + 1 for note in notes)
 
 
-def printed(sheet: Sheet, form: str, width: int | None = None) -> str:
-    """The text of a sheet in one of FORMS.
+def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str:
+    """The text of sheets in one of FORMS: as CSV one table, as JSON one list, or the only one's object.
 
     Args:
         width: characters of a line of ``rich``; None: of the terminal.
     """
-    return text_of([sheet], form, width)
-
-
-def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str:
-    """Several sheets as :func:`printed` has one: as CSV one table, as JSON one list."""
     if form == "csv":
         return _csv(sheets)
     if form == "json":

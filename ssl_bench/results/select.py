@@ -17,6 +17,7 @@ from ssl_bench.results.metrics import metric_of
 from ssl_bench.results.runs import Run
 from ssl_bench.results.scan import URGENT, Entry, Scan
 
+ENDED = "state=done,evaluated"  # the condition of runs that have results and are not at work
 FIELDS = ("state", "folder", "label", "epoch", "speed", "seed")
 
 Labelled = tuple[Entry, str]

@@ -150,7 +150,7 @@ def holm(p: np.ndarray, planned: int, error: float = ERROR) -> np.ndarray:
 def decided(
     found: Estimate, margin: Array | None, planned: int, error: float = ERROR, up: str = "better", down: str = "worse"
 ) -> list[str]:
-    """What differences decide together, each in words; empty for undecided.
+    """The verdicts that differences give together, each in words; empty for undecided.
 
     Args:
         margin: a smaller difference does not matter; None: do not ask.

@@ -1,1 +1,1 @@
-"""What ``ssl-bench status`` prints."""
+"""The tables of ``ssl-bench status``."""

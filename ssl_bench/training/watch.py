@@ -22,7 +22,7 @@ from ssl_bench.training.state import TrainingState
 
 log = logging.getLogger("ssl_bench")
 
-MOST = 2000  # images of a look
+MOST_IMAGES = 2000  # images of a look
 # A look sees at most one image for so many that were trained on since the last one. It reads an image and passes it
 # forward once, a step does that at least once and backward as well: a look takes less than 1 / SHARE of the time.
 SHARE = 20
@@ -41,7 +41,7 @@ class Watch:
 
     def __init__(self, parts: Parts, state: TrainingState, loader: Loader, precision: Precision) -> None:
         self.parts, self.state, self.images, self.precision = parts, state, loader.images, precision
-        self._judge, self._warned = Judge(parts.recipe.warmup_epochs), False
+        self._alarm, self._warned = Alarm(parts.recipe.warmup_epochs), False
         self.every = parts.config["evaluate"]["watch"] * loader.steps_per_epoch
         self.log_every = parts.config["log_every"]
         self.images_at_once = (parts.config["batch_size"]["chunk"] or loader.batch_size) // world()
@@ -51,7 +51,7 @@ class Watch:
         self.labelled = len(labelled) > 0
         ids = labelled if self.labelled else torch.arange(len(labels))
         generator = torch.Generator().manual_seed(stream("watch", parts.config["seed"]))
-        count = min(MOST, self.every * loader.batch_size // SHARE)
+        count = min(MOST_IMAGES, self.every * loader.batch_size // SHARE)
         self.ids = ids[torch.randperm(len(ids), generator=generator)[:count]].to(self.images.labels.device)
 
     def see(self, step: int, row: dict[str, Any]) -> bool:
@@ -59,7 +59,7 @@ class Watch:
         due = self._is_due(step)
         if due:
             row |= self._look()
-        sentence = self._judge.add(row | {"step": step})
+        sentence = self._alarm.add(row | {"step": step})
         if sentence and not self._warned:
             log.warning("%s", sentence)
             self._warned = True
@@ -73,7 +73,7 @@ class Watch:
     def _look(self) -> dict[str, float]:
         """The effective rank of the sample's projections and, of labelled images, kNN in the backbone's features.
 
-        The network is the trained one, which the evaluators judge at the end: a momentum network is many epochs behind
+        The network is the trained one, which the evaluators alarm at the end: a momentum network is many epochs behind
         it. The random state is restored.
         """
         kept, classes = rng_state(), self.parts.dataset.num_classes
@@ -99,7 +99,7 @@ class Watch:
         return found
 
 
-class Judge:
+class Alarm:
     """Reads the rows of a training in their order, and says what is wrong in a sentence.
 
     Args:
@@ -148,8 +148,8 @@ def warnings_of(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Any], w
         rows: of ``metrics.jsonl``.
         results: content of ``results.json``.
     """
-    judge = Judge(warmup_epochs)
-    found = [sentence for row in rows if (sentence := judge.add(row))][-1:]
+    alarm = Alarm(warmup_epochs)
+    found = [sentence for row in rows if (sentence := alarm.add(row))][-1:]
     metrics, told = results["metrics"], (results.get("units"), results["config"].get("evaluate"))
     for name in units.main(metrics, *told):
         metric, value = units.metric(name, *told), metrics[name]

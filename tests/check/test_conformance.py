@@ -21,7 +21,7 @@ README = Path(__file__).parents[2] / "ssl_bench/check/README.md"
 def verdicts(names: list[str]) -> dict[str, conformance.Verdict]:
     subjects = [Subject(f"{MODULE}:{name}", name.partition("__")[0]) for name in names]
     found = conformance.measured(subjects)
-    return {n: conformance.judge(subject, each) for n, subject, each in zip(names, subjects, found, strict=True)}
+    return {n: conformance.compare(subject, each) for n, subject, each in zip(names, subjects, found, strict=True)}
 
 
 def test_a_few_right_losses_and_faults() -> None:
@@ -74,7 +74,7 @@ def test_the_adapters_of_the_readme_work(adapter: str, package: str, formula: st
     Path("adapters.py").write_text(code)
     subject = Subject("adapters.py:" + adapter, formula)
     (found,) = conformance.measured([subject])
-    verdict = conformance.judge(subject, found)
+    verdict = conformance.compare(subject, found)
     assert verdict.wrong.keys() == cells.keys()
     assert {column: verdict.cells[column] for column in cells} == cells
 

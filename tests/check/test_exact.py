@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench import distributed
 from ssl_bench.check import kernels, methods, networks, ranks, runs
-from ssl_bench.check.bounds import Difference, NumberFormat, distance, formats, judged
+from ssl_bench.check.bounds import Difference, NumberFormat, distance, finding_of, formats
 from ssl_bench.check.finding import Finding, Setting, Verdict
 from ssl_bench.objective.losses import DCL
 from ssl_bench.precision import bf16_is_slow
@@ -51,11 +51,11 @@ def test_the_worst_difference_is_named() -> None:
     found[2, 3] = 1.5
     worst = distance("x", found, exact, 0.01)
     assert worst.error == pytest.approx(0.5 / 12**0.5) and distance("x", found, exact, 0.01, 10).error == 0.05
-    finding = judged("check", [worst, Difference("y", 1.0, 2.0)], "things", "buy another")
+    finding = finding_of("check", [worst, Difference("y", 1.0, 2.0)], "things", "buy another")
     assert finding.verdict is Verdict.WRONG and finding.advice == "buy another"
     assert finding.reason == "x: the error 0.14 is above the bound 0.01"
-    assert judged("check", [Difference("y", 1.0, 2.0)], "things").verdict is Verdict.GOOD
-    assert judged("check", [distance("x", exact, exact, 0.0)], "things").figure == "1 things equal"
+    assert finding_of("check", [Difference("y", 1.0, 2.0)], "things").verdict is Verdict.GOOD
+    assert finding_of("check", [distance("x", exact, exact, 0.0)], "things").figure == "1 things equal"
     found[1, 0] = torch.nan
     assert distance("x", found, exact, 1.0).share == distance("x", exact, exact[:2], 1.0).share == float("inf")
 
@@ -129,9 +129,9 @@ def test_a_wrong_backward_of_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(methods, "options", lambda group: ["dcl"])
     right = simclr("dcl")
-    assert judged("right", [*right.compare(fp32, CPU)], "gradients").verdict is Verdict.GOOD
+    assert finding_of("right", [*right.compare(fp32, CPU)], "gradients").verdict is Verdict.GOOD
     monkeypatch.setattr(DCL, "forward", wrong)
-    finding = judged("wrong", [*right.compare(fp32, CPU)], "gradients")
+    finding = finding_of("wrong", [*right.compare(fp32, CPU)], "gradients")
     assert finding.verdict is Verdict.WRONG and "dcl, the gradient of framework.encoder." in finding.reason
     assert finding.values["error"] == pytest.approx(1e-3, rel=0.1)
 

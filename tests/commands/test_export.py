@@ -156,15 +156,15 @@ def test_an_export_goes_where_it_is_told_and_takes_the_place_of_earlier_ones_onl
             assert main([str(each), *flags, "--out", str(out)]) == 0
     assert {path.name for path in out.iterdir()} >= {"README.md", "backbone_timm.pt", "backbone_timm.json"}
     assert capsys.readouterr().out.splitlines()[-1] == str(out / "backbone_timm.json")
-    names = {"README.md": ["README.md", "model.safetensors", "config.json"]}
-    names["backbone_timm.json"] = ["backbone_timm.json", "backbone_timm.pt"]
+    names = {"README.md": ["model.safetensors", "config.json", "README.md"]}
+    names["backbone_timm.json"] = ["backbone_timm.pt", "backbone_timm.json"]
     for description, flags in forms.items():
         for name in names[description]:
-            beside = {} if name == "config.json" else contents(out)  # beside a card it is the card's
-            for foreign in ({name: b"{}"}, {**beside, name: b""}):
+            for foreign in ({name: b"{}"}, {**contents(out), description: b"", name: b""}):
                 fill(tmp_path / "mine", foreign)
                 assert main([str(run), *flags, "--out", str(tmp_path / "mine")]) == 2
-                sentence = f"{tmp_path}/mine/{name} is of no export of ssl_bench: set --out to another folder"
+                first = next(each for each in names[description] if each in foreign)  # which is written first
+                sentence = f"{tmp_path}/mine/{first} is of no export of ssl_bench: set --out to another folder"
                 assert sentence in capsys.readouterr().err
                 assert contents(tmp_path / "mine") == foreign
     assert main([str(run), "--out", "/proc/nowhere"]) == 1 and "/proc/nowhere" in capsys.readouterr().err

@@ -9,9 +9,11 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
-from ssl_bench.config.compose import VERSION_BASE, Composer, directory, load
+from ssl_bench.config.compose import load
+from ssl_bench.config.composer import Composer
 from ssl_bench.config.identity import run_id
-from ssl_bench.config.schema import check
+from ssl_bench.config.schema import check, directory
+from ssl_bench.config.with_hydra import VERSION_BASE
 from ssl_bench.training.parts import Parts
 
 Train = Callable[..., tuple[int, str]]

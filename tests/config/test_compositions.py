@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from ssl_bench.config import compose, compositions
-from ssl_bench.config.compose import Composer
+from ssl_bench.config.composer import Composer
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from ssl_bench.config.build import find_target
-from ssl_bench.config.compose import directory, load
+from ssl_bench.config.compose import load
 from ssl_bench.config.identity import evaluation_id, run_dir, run_id, upgraded
+from ssl_bench.config.schema import directory
 
 FORMER = {"0.1.0": ["dataset.epochs=40"], "0.2.0": []}  # what a version's default was besides
 GROUPS = sorted(p.name for p in directory().iterdir() if p.is_dir() and p.name not in ("experiment", "hydra", "local"))

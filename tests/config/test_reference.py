@@ -5,9 +5,9 @@ import re
 import pytest
 from hydra import compose, initialize_config_dir
 
-from ssl_bench.config.compose import VERSION_BASE
 from ssl_bench.config.reference import explained
 from ssl_bench.config.schema import directory
+from ssl_bench.config.with_hydra import VERSION_BASE
 
 GROUPS = {
     group.name: sorted(path.stem for path in group.glob("*.yaml"))

@@ -9,8 +9,9 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ssl_bench.config.build import _signature, located
-from ssl_bench.config.compose import Composer, directory, load
-from ssl_bench.config.schema import check
+from ssl_bench.config.compose import load
+from ssl_bench.config.composer import Composer
+from ssl_bench.config.schema import check, directory
 from ssl_bench.config.typed import TEXT_KEY, as_typed
 from ssl_bench.config.values import values
 from ssl_bench.errors import ConfigError

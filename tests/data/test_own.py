@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 
 from ssl_bench import files
-from ssl_bench.config import found
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
 from ssl_bench.data import headers
@@ -28,7 +27,7 @@ SIZE = ["dataset.size=16", "dataset.workers=2"]
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    found._say.cache_clear()
+    files.say_once.cache_clear()
 
 
 def picture(seed: int) -> Image.Image:

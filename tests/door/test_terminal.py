@@ -89,19 +89,18 @@ def test_small_weights_have_significant_digits(capfd: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "std", "digits", "expected"),
+    ("values", "digits", "expected"),
     [
-        (0.5, None, 3, "0.500 (3)"),
-        (87.126, 0.5, 2, "87.13 ± 0.50 (3)"),
-        (0.0000454, None, 3, "4.54e-05 (3)"),
-        (-0.0000454, 0.00000123, 3, "-4.54e-05 ± 1.23e-06 (3)"),
-        (0.0, 0.0, 3, "0.000 ± 0.000 (3)"),
-        (0.5, 1e-17, 3, "0.500 ± 0.000 (3)"),
-        (None, None, 3, ""),
+        ([60.0, 62.0, 64.0], 2, "62.00 ± 2.00 (3)"),
+        ([0.0000454], 3, "4.54e-05 (1)"),
+        ([-0.00004663, -0.0000454, -0.00004417], 3, "-4.54e-05 ± 1.23e-06 (3)"),
+        ([0.0, 0.0], 3, "0.000 ± 0.000 (2)"),
+        ([0.5 - 1e-16, 0.5, 0.5], 3, "0.500 ± 0.000 (3)"),
+        ([], 3, ""),
     ],
 )
-def test_numbers_of_tables(mean: float | None, std: float | None, digits: int, expected: str) -> None:
-    assert spread(mean, std, 3, digits) == expected
+def test_numbers_of_tables(values: list[float], digits: int, expected: str) -> None:
+    assert spread(values, digits) == expected
 
 
 # ---- status

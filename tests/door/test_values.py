@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ssl_bench.config.compose import Composer
+from ssl_bench.config.composer import Composer
 from ssl_bench.config.guard import leaves
 from ssl_bench.config.schema import check, directory
 from ssl_bench.errors import ConfigError

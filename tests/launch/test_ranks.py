@@ -14,11 +14,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ssl_bench.config.compose import directory, load
+from ssl_bench.config.compose import load
+from ssl_bench.config.schema import directory
 from ssl_bench.errors import RunError
 from ssl_bench.launch import ranks
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.workers import carry_out
+from ssl_bench.launch.workers import call_in_workers
 from ssl_bench.training.engine import Training
 from ssl_bench.training.step import Stepper
 from tests.conftest import SMALL
@@ -113,7 +114,7 @@ def started_here(kind: str, folder: Path, meeting: Path | str) -> Outcome:
     folder.mkdir()
     places = [{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2} for rank in range(2)]
     calls = {f"rank {n}": (kind, ranks.join, CONFIG, "id", folder, "", True, meeting) for n in range(2)}
-    return carry_out(_planted, calls, {f"rank {n}": {k: str(v) for k, v in places[n].items()} for n in range(2)})
+    return call_in_workers(_planted, calls, {f"rank {n}": {k: str(v) for k, v in places[n].items()} for n in range(2)})
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import torch
 
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.slots import Slot, reserve
-from ssl_bench.launch.workers import Worker, carry_out
+from ssl_bench.launch.workers import Worker, call_in_workers
 from ssl_bench.signals import Interrupt
 from tests.conftest import SMALL
 from tests.launch.test_grid import LOCAL, results, training_processes
@@ -26,7 +26,7 @@ pytestmark = [linux, pytest.mark.slow]
 
 
 def in_worker(function: Callable[..., Outcome], *arguments: Any) -> Outcome:
-    return carry_out(function, {"the process of the run": arguments})
+    return call_in_workers(function, {"the process of the run": arguments})
 
 
 # ---- what the workers do

@@ -7,7 +7,7 @@ import yaml
 from torch import Tensor
 
 from ssl_bench.config.build import find_target
-from ssl_bench.config.compose import directory
+from ssl_bench.config.schema import directory
 from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import parallel, rank, world
 from ssl_bench.methods.base import Method

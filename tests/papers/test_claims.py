@@ -28,7 +28,7 @@ from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim, verdict
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import Selection
 from ssl_bench.report import filled as report
-from ssl_bench.results.printing import FORMS, printed
+from ssl_bench.results.printing import FORMS, text_of
 from ssl_bench.results.statistics import half_width
 from tests.conftest import SMALL
 from tests.papers.conftest import cell_run_id, composed
@@ -180,7 +180,7 @@ def test_a_line_has_the_first_criterion_with_the_verdict_of_the_claim_and_its_na
         )
         assert found.row()[2].startswith(f"{found.told.criterion.says}: {found.told.mean:.3g} [")
         assert found.row(brief=True)[2] == f"{verdicts._mean(found.told)} above 0"
-        lines = printed(verdicts.sheet([found], True), "rich").splitlines()
+        lines = text_of([verdicts.sheet([found], True)], "rich").splitlines()
         assert lines[-1] == f"mine/better: DCL is better. (table 1) Effect: {found.told.criterion.says}"
         return found.told.criterion.says, found.row()[1]
 
@@ -526,7 +526,7 @@ def test_criteria_are_those_of_the_commit_at_which_the_runs_began(
 
 def test_a_claim_is_one_line_of_a_terminal_of_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    lines = printed(verdicts.sheet(commit_numbers.judged(), True), "rich").splitlines()
+    lines = text_of([verdicts.sheet(commit_numbers.judged(), True)], "rich").splitlines()
     assert [line.split()[0] for line in lines[1 : len(CLAIMS) + 2] if line] == [claim.name for claim in CLAIMS]
     assert max(map(len, lines)) <= 100 and lines[len(CLAIMS) + 1] == ""
 
@@ -550,7 +550,7 @@ def test_a_sentence_of_ours_is_marked_wherever_it_is_printed(write: Any) -> None
     assert write().says == "DCL is better." and not write().ours
     found = judged(write(by="ours"))
     assert found.record()["ours"] and "Ours: DCL is better." in found.row()[0] + found.lines()[0]
-    assert all("Ours: DCL is better." in printed(verdicts.sheet([found], form == "rich"), form) for form in FORMS)
+    assert all("Ours: DCL is better." in text_of([verdicts.sheet([found], form == "rich")], form) for form in FORMS)
     with pytest.raises(ConfigError, match=re.escape("by=theirs: set mine/better.by to one of paper, ours")):
         write(by="theirs")
 

@@ -17,6 +17,7 @@ from ssl_bench.commands import figure, reproduce, table
 from ssl_bench.config.identity import run_id
 from ssl_bench.papers import smoke, tables
 from ssl_bench.papers.cell_runs import Results
+from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.drawing import draw, panels
 from ssl_bench.papers.fill import fill
 from tests.papers.conftest import composed
@@ -26,12 +27,12 @@ Output = pytest.CaptureFixture[str]
 ROW, COLUMN = "CIFAR-10 DCL", "256"
 
 
-def cell(name: str = "dcl/table1", row: str = ROW, column: str = COLUMN) -> tables.Cell:
+def cell(name: str = "dcl/table1", row: str = ROW, column: str = COLUMN) -> Cell:
     return next(c for t in tables.find(name) for c in t.cells if (c.row, c.column) == (row, column))
 
 
 def write_result(
-    of: tables.Cell,
+    of: Cell,
     seed: int,
     metrics: dict[str, float],
     *extra: str,
@@ -263,11 +264,3 @@ def test_generated_images_have_the_format_that_the_dataset_reads(dataset: str, t
     assert made.check() >= config["batch_size"]["size"]
     (probe, *_) = made.probes().values()
     assert len(probe.train) > 5 and len(probe.test) > 5
-
-
-def test_a_table_is_stored_in_wandb(capsys: Output) -> None:
-    cells = as_json(capsys, "dcl/table4")
-    assert table.main(["dcl/table4", "--format", "csv", "--wandb"]) == 0
-    (path,) = Path("wandb").glob("offline-run-*/files/media/table/dcl/table4*.json")
-    stored = json.loads(path.read_text())
-    assert stored["columns"] == list(cells[0]) and stored["data"] == [list(each.values()) for each in cells]

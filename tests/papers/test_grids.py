@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from ssl_bench.commands.experiments import register
 from ssl_bench.commands.train import main
-from ssl_bench.config import compose as config
+from ssl_bench.config import with_hydra
 from ssl_bench.papers import grids, tables
 from tests.papers.conftest import cell_run_id
 
@@ -63,7 +63,7 @@ ALL = pytest.param(grids.names(), marks=pytest.mark.exhaustive)
 def test_hydra_composes_every_experiment(names: list[str]) -> None:
     register()
     register()
-    with initialize_config_dir(str(config.directory()), **config.VERSION_BASE):
+    with initialize_config_dir(str(with_hydra.directory()), **with_hydra.VERSION_BASE):
         for name in names:
             cfg = compose("train", [f"experiment={name}"], return_hydra_config=True)
             content = grids.content(name)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from ssl_bench.config import compose as config
 from ssl_bench.config import schema
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
@@ -107,7 +106,7 @@ def test_settings_that_the_papers_or_their_codes_state() -> None:
 
 
 def test_every_option_that_a_cell_names_exists() -> None:
-    folder = config.directory()
+    folder = schema.directory()
     groups = {entry.name for entry in folder.iterdir() if entry.is_dir()}
     named = {o for table in TABLES.values() for cell in table.cells if cell.available for o in cell.overrides}
     for override in named:

@@ -16,7 +16,7 @@ import yaml
 
 from ssl_bench.commands import reproduce
 from ssl_bench.config.build import KINDS, build
-from ssl_bench.config.compose import Composer
+from ssl_bench.config.composer import Composer
 from ssl_bench.config.identity import canonical
 from ssl_bench.config.schema import directory
 from ssl_bench.papers import tables

@@ -15,7 +15,7 @@ from scipy.stats import qmc
 
 from ssl_bench.commands import reproduce, table
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers import measurements, surface, tables
+from ssl_bench.papers import design, measurements, read_table, surface, tables, variance
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import Filled
 from tests.conftest import SMALL
@@ -59,7 +59,7 @@ def write(path: Path, **changed: Any) -> Path:
 
 def test_the_points_are_those_of_sobol() -> None:
     """As scipy gives them; each of 4 x 4 equal parts of the square has one, and of the first 8 each of 4 x 2."""
-    points = list(zip(*tables.SOBOL, strict=True))
+    points = list(zip(*read_table.SOBOL, strict=True))
     assert points == [tuple(point) for point in qmc.Sobol(2, scramble=False).random(16) * 16]
     assert len({(x // 4, y // 4) for x, y in points}) == 16
     assert len({(x // 4, y // 8) for x, y in points[:8]}) == 8
@@ -190,9 +190,9 @@ def test_shares_of_variance_and_their_intervals(paper: Path, monkeypatch: pytest
     """Effects of known size: the shares are right on average, and the intervals hold them in about 95 of 100 tables."""
     write(paper, metrics=None, metric="knn/top1", points=16, columns=[64, 32, 128], rows={f"{i}": [] for i in range(4)})
     (mine,) = tables.find("mine/surface")
-    monkeypatch.setattr(surface, "DRAWS", 300)
+    monkeypatch.setattr(variance, "DRAWS", 300)
     random, found, held = np.random.default_rng(0), [], []
-    strata = [place // 4 for place in tables.SOBOL[0]]
+    strata = [place // 4 for place in read_table.SOBOL[0]]
     effect = {cell: float(int(cell.row) == 0) + 2 * (cell.column == "64") for cell in mine.cells}
     for row, column in {(cell.row, cell.column) for cell in mine.cells}:
         for cell, stratum in zip([c for c in mine.cells if (c.row, c.column) == (row, column)], strata, strict=True):
@@ -208,7 +208,7 @@ def test_shares_of_variance_and_their_intervals(paper: Path, monkeypatch: pytest
     for _ in range(40):
         values = signal + random.normal(0, 1, signal.size)
         filled = [Filled(cell, [value], [], "", []) for cell, value in zip(effect, values, strict=True)]
-        shares = {name: numbers for name, *numbers in surface.shares(surface.arms(mine, filled))}
+        shares = {name: numbers for name, *numbers in variance.shares(surface.arms(mine, filled))}
         true = [100 * variances.get(name, 0) / (signal.var() + 1) for name in shares]
         assert len(shares) == 10
         found.append([share for share, _, _ in shares.values()])
@@ -228,10 +228,12 @@ def test_a_placebo_of_a_design_is_compared_with_what_it_equals_and_is_no_row_of_
     assert differences["NT-Xent"] is None
     assert differences["DCL"] == pytest.approx((2.0, 0), abs=1e-9)
     assert differences["FlatNCE"] == pytest.approx((0.5, 0), abs=1e-9)
-    (rows_share,) = [share for name, share, *_ in surface.shares(surface.arms(mine, filled)) if name == "rows"]
+    (rows_share,) = [share for name, share, *_ in variance.shares(surface.arms(mine, filled)) if name == "rows"]
     without = [each for each in filled if each.cell.row != "FlatNCE"]
-    assert [rows_share] == [s for name, s, *_ in surface.shares(surface.arms(mine, without)) if name == "rows"] == [100]
-    assert "to the optimum of NT-Xent, of FlatNCE to that of DCL" in surface.lines(mine, filled)[0]
+    assert (
+        [rows_share] == [s for name, s, *_ in variance.shares(surface.arms(mine, without)) if name == "rows"] == [100]
+    )
+    assert "to the optimum of NT-Xent, of FlatNCE to that of DCL" in design.lines(mine, filled)[0]
 
 
 def test_the_best_of_n_points() -> None:

@@ -28,7 +28,7 @@ Uncached = Callable[[], list[dict[str, Any]]]
 
 @pytest.fixture(autouse=True)
 def written_for_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "FEW", 0)
+    monkeypatch.setattr(cache, "FEW_CHANGES", 0)
 
 
 def make_done(name: str, top1: float = 0.5, **values: Any) -> Path:

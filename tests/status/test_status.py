@@ -215,7 +215,7 @@ def test_one_damaged_file_does_not_hide_the_other_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named, also where the cache knows the run, and the numbers of the other runs are shown."""
-    monkeypatch.setattr("ssl_bench.record.cache.FEW", 0)
+    monkeypatch.setattr("ssl_bench.record.cache.FEW_CHANGES", 0)
     parts = {"environment": "x", "facts": [], "seconds": "1", "warnings": 3, "evaluations": [1], "config": {"init": 3}}
     for name, value in {"good": {}, **parts}.items():
         finish(make(f"a/{name}"), 1.0, knn_top1=0.5)
@@ -227,7 +227,7 @@ def test_one_damaged_file_does_not_hide_the_other_runs(
     bad = make_grid("2", ["seed=0"], {}, started="now")
     damaged = {*(f"outputs/a/{name}/results.json" for name in parts), str(grid / "jobs/0.json"), str(bad / "grid.json")}
     for _ in range(2):
-        files._say_once.cache_clear()
+        files.say_once.cache_clear()
         capsys.readouterr()
         found = {row["path"]: row["state"] for row in ssl_bench.runs().to_dict("records") if row["state"] != "failed"}
         assert found == {"outputs/a/good": "done"} | {f"outputs/a/{name}": "partial" for name in parts}

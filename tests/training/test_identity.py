@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 
 from ssl_bench.config.compose import load
-from ssl_bench.config.found import find_prepared
+from ssl_bench.config.from_disk import find_prepared
 from ssl_bench.config.identity import on_disk, recipe_id, run_id
 from ssl_bench.data.content import content_of
 from ssl_bench.errors import ConfigError

@@ -42,7 +42,6 @@ function number(value) {
 const text = (value) => (missing(value) ? "" : isNumber(value) ? number(value) : String(value));
 const counted = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const signed = (value, words) => (value > 0 ? `+${words}` : words);
-const shortened = (words, most) => (words.length > most ? `${words.slice(0, most - 1)}\u2026` : words);
 const when = (second) => (isNumber(second) && second > 0 ? new Date(1000 * second).toLocaleString() : "");
 
 function duration(seconds) {

@@ -5,8 +5,6 @@ weights before anything is interpolated, prepared images only into that of a run
 """
 
 import hashlib
-import os
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -42,7 +40,7 @@ def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
     if node["content"] is None:
         dataset = open_dataset(node, cfg.paths.data)
         cfg.dataset.update(dataset.found())
-        _say(dataset.summary())
+        files.say_once(dataset.summary())
     place = Path(str(node.get("root") or node.get("path"))).name
     choices["dataset"] = f"{choices['dataset'].partition(':')[0]}:{place}"
 
@@ -86,14 +84,7 @@ def leave_out(cfg: DictConfig, choices: Mapping[str, Any]) -> None:
         for name in without:
             del cfg.evaluate[name]
     if without:
-        _say(f"{choices['dataset']}: no classes, so {' and '.join(without)} are left out of the evaluation")
-
-
-@cache
-def _say(sentence: str) -> None:
-    """Print a sentence once in this process, on rank 0."""
-    if os.environ.get("RANK", "0") == "0":
-        print(sentence, file=sys.stderr, flush=True)
+        files.say_once(f"{choices['dataset']}: no classes, so {' and '.join(without)} are left out of the evaluation")
 
 
 def find_weights(cfg: DictConfig) -> None:

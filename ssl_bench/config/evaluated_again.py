@@ -1,0 +1,68 @@
+"""The configuration of a trained run that is evaluated with other settings."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ssl_bench.config import from_disk, guard, identity
+from ssl_bench.config.build import near
+from ssl_bench.config.compose import expand_home, find_other_images
+from ssl_bench.config.hydra_errors import check_overrides, explain
+from ssl_bench.config.typed import as_typed
+from ssl_bench.config.with_hydra import composed, parted
+from ssl_bench.errors import ConfigError
+from ssl_bench.files import given_path
+
+_MISSING = object()
+
+
+def evaluated_again(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The keys ``device``, ``evaluate``, ``paths`` and ``dataset`` of a run that is evaluated with overrides of them.
+
+    The options that ``evaluate=...`` names take the place of the run's evaluators, with values of the run where they
+    refer to other keys. Without it the run's own evaluators stay, and the overrides change their settings.
+
+    Args:
+        config: resolved configuration of the run.
+
+    Raises:
+        ConfigError: an option or a key does not exist, or an override cannot be read.
+    """
+    try:
+        overrides = list(map(as_typed, overrides))
+        check_overrides(overrides)
+        given = {each.key_or_group: each for each in OverridesParser.create().parse_overrides(list(overrides))}
+        root: Any = OmegaConf.create({key: value for key, value in config.items() if key != "choices"})
+        root.evaluate = {"on": None, "labels": [1.0]} | config["evaluate"]  # runs of older versions lack it
+        choices = dict(config["choices"])
+        if "evaluate" in given:
+            other, chosen = parted(composed([str(given.pop("evaluate").input_line)]))
+            choices |= {"evaluate": chosen.get("evaluate")}
+            evaluators = identity.evaluators(other.evaluate)
+            own = identity.evaluators(config["evaluate"])
+            settings = {name: value for name, value in config["evaluate"].items() if name not in own}
+            root.evaluate = OmegaConf.merge(evaluators, settings)
+        OmegaConf.set_struct(root, True)
+        for key, override in given.items():
+            if OmegaConf.select(root, key, default=_MISSING) is _MISSING:
+                names = list(identity.evaluators(root.evaluate))
+                known = [path for path, _ in guard.leaves(OmegaConf.to_container(root.evaluate), "evaluate")]
+                remedy = f"the run's evaluators are {', '.join(names) or 'none'}; evaluate=[NAME,...] takes others"
+                beside = [other for other in known if other.startswith(f"{key.rpartition('.')[0]}.")]
+                raise ConfigError(f"there is no key {key}{near(key, beside)}: {remedy}")
+            value: Any = override.value()
+            is_place = key in ("dataset.root", "dataset.path") and isinstance(value, str)
+            value = str(given_path(value).absolute()) if is_place else value
+            OmegaConf.update(root, key, value, merge=key != "evaluate.on", force_add=True)  # another data set
+        expand_home(root)
+        find_other_images(root)
+        from_disk.find_labels(root)
+        from_disk.leave_out(root, choices)
+        resolved: Any = OmegaConf.to_container(root, resolve=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(explain(error, overrides)) from error
+    return {key: resolved[key] for key in ("device", "evaluate", "paths", "dataset")}

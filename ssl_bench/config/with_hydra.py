@@ -1,0 +1,114 @@
+"""Compose the YAML files with Hydra, and say what their interpolations, such as ``${oc.env:HOME}``, stand for."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from ssl_bench.config import guard, wandb
+from ssl_bench.config.schema import Config, directory
+from ssl_bench.config.typed import as_typed, quoted
+from ssl_bench.errors import ConfigError
+from ssl_bench.hardware import concurrent_runs
+
+ConfigStore.instance().store("schema", Config)
+# Hydra 1.4 has no older behaviour to choose from, and warns if one is named.
+VERSION_BASE = {"version_base": "1.3"} if version("hydra-core").startswith("1.3.") else {}
+# OmegaConf 2.4 has another name for the function.
+register: Any = OmegaConf.register_new_resolver if version("omegaconf") < "2.4" else OmegaConf.register_resolver
+register("oc.env", guard.read_environment, replace=True)
+register("add", lambda *numbers: sum(numbers), replace=True)  # ${add:3,${dataset.bits}}
+register("jobs", concurrent_runs, replace=True)  # ${jobs:${devices},${runs_per_gpu},${device}}
+register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
+    "per_node", lambda devices, nodes, each=1: each * math.ceil(devices / nodes), replace=True
+)
+register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
+register("wandb_tags", wandb.tags, replace=True)
+_OPEN: ContextVar[bool] = ContextVar("_OPEN", default=False)  # Hydra has the folder of the YAML files
+
+
+def groups() -> set[str]:
+    """Names of the groups of options."""
+    return {"experiment", *(entry.name for entry in directory().iterdir() if entry.is_dir())} - {"hydra"}
+
+
+def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
+    """Overrides as Hydra takes them: text in quotes where it needs them, and timm's ``backbone.args`` as new keys."""
+    return [f"++{each}" if each.startswith("backbone.args.") else as_typed(each) for each in overrides]
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[None]:
+    """Let Hydra find the YAML files in the block, which may stand in another one, or in a program of Hydra's own."""
+    if _OPEN.get():
+        yield
+        return
+    with initialize_config_dir(str(directory()), **VERSION_BASE):
+        token = _OPEN.set(True)
+        try:
+            yield
+        finally:
+            _OPEN.reset(token)
+
+
+def composed(overrides: Sequence[str], primary: str = "train", folder: Path | None = None) -> DictConfig:
+    """Compose ``<primary>.yaml`` with overrides; Hydra's own part is its key ``hydra``.
+
+    Args:
+        folder: with further options, of ``--config-dir``.
+
+    Raises:
+        ConfigError: a file is no YAML, or Hydra's part holds what is refused.
+        HydraException: an override names a key or an option that does not exist, or a value of the wrong type.
+    """
+    place = [f"file://{folder.absolute()}"] if folder else []
+    search = [f"hydra.searchpath=[{quoted(place[0])}]"] if place else []
+    try:
+        with opened():
+            cfg = compose(primary, [*search, *overrides], return_hydra_config=True)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"a YAML file of the configuration cannot be read: {error}") from error
+    if place and cfg.hydra.searchpath == place:
+        cfg.hydra.searchpath = []
+    guard.check_unread(cfg.hydra)
+    return cfg
+
+
+def parted(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
+    """A composed configuration without Hydra's own part, and the option that was chosen in each group."""
+    choices = dict(cfg.hydra.runtime.choices)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg, choices
+
+
+def as_yaml(cfg: DictConfig, part: str, package: str | None, resolve: bool) -> str:
+    """A composed configuration as YAML.
+
+    Args:
+        part: ``job``, ``hydra`` or ``all`` of it.
+        package: only what stands at this key.
+        resolve: replace interpolations by their values.
+
+    Raises:
+        ConfigError: there is no such key.
+    """
+    with open_dict(cfg):
+        for key in list(cfg):
+            if part != "all" and (key == "hydra") != (part == "hydra") and key != (package or "").partition(".")[0]:
+                del cfg[key]
+    node: Any = OmegaConf.select(cfg, package) if package and package != "_global_" else cfg
+    if node is None:
+        raise ConfigError(f"--package={package}: there is no such key: --cfg {part} prints them all")
+    if not OmegaConf.is_config(node):
+        return str(node)
+    head = f"# @package {package}\n" if package else ""
+    return (head + OmegaConf.to_yaml(node, resolve=resolve)).rstrip("\n")
