@@ -36,19 +36,21 @@ class Encoder(nn.Module):
 
 
 def unit(x: Tensor) -> Tensor:
-    """x / |x| for vectors [..., D], as ``torch.nn.functional.normalize``, in half as many operations.
+    """Divide vectors [..., D] by their length, as ``torch.nn.functional.normalize`` in half as many operations.
 
-    A vector whose squares underflow counts as zero, and zero has no gradient: torch's is divided by 1e-12, which is
-    infinite in half precision.
+    A vector whose squares underflow counts as zero: result and gradient are 0. torch divides its gradient by 1e-12,
+    which gives infinity in half precision.
     """
     return _Unit.apply(x)  # type: ignore[no-any-return]
 
 
 class _Unit(torch.autograd.Function):
+    """x / |x|, of which the backward pass needs the result and the length only."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        length = threshold(length, torch.finfo(x.dtype).tiny ** 0.5, math.inf)  # so that both passes give 0
+        length = threshold(length, torch.finfo(x.dtype).tiny ** 0.5, math.inf)  # a division by infinity gives 0
         y = x / length
         ctx.save_for_backward(y, length)
         return y

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ssl_bench.distributed import all_sum, gather, world
 from ssl_bench.errors import require
+from ssl_bench.networks.encoder import full_precision
 
 
 def group_statistics(model: nn.Module, groups: int) -> None:
@@ -95,70 +96,51 @@ class GroupedBatchNorm(nn.BatchNorm1d):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:
             return super().forward(input)
-        if self.groups == 1 and not self.joined:
-            averages = self.running_mean, self.running_var
-            return batch_norm(input, *averages, self.weight, self.bias, True, self.momentum, self.eps)
-        # No statistics in half precision; the kernels for GPUs see to it themselves.
-        x = input if input.is_cuda or input.dtype == torch.float64 else input.float()
-        normalise: Any = (_NormaliseOnGPUs if self.joined else _Normalise).apply
-        if torch.compiler.is_compiling() or (self.joined and not x.is_cuda):
-            normalise = _traceable  # torch.compile cannot trace the kernels for statistics, and fuses this
-        return normalise(x, self.weight, self.bias, self).to(input.dtype)  # type: ignore[no-any-return]
+        if not self.joined:
+            return self._by_group(input)
+        if input.is_cuda and not torch.compiler.is_compiling():
+            return _NormaliseOnGPUs.apply(input, self.weight, self.bias, self)  # type: ignore[no-any-return]
+        return self._by_all_ranks(input)
 
-    @torch.no_grad()
-    def move(self, mean: Tensor, var: Tensor, count: int) -> None:
-        """Move the running averages towards the mean over the groups of ``mean`` and the unbiased ``var`` [g, C].
-
-        ``count`` is the number of values of each channel in a group.
-        """
-        if self.running_mean is not None and self.running_var is not None:
-            self.running_mean.lerp_(mean.mean(0), self.momentum)
-            self.running_var.lerp_(var.mean(0) * (count / (count - 1)), self.momentum)
-
-    def count(self, x: Tensor) -> int:
-        """Number of values of each channel of ``x`` [B, C, ...] in a group."""
-        return x.numel() // x.shape[1] // self.groups * (world() if self.joined else 1)
-
-
-class _Normalise(torch.autograd.Function):
-    """(x - mean) / sqrt(var + eps) * weight + bias for groups of this rank.
-
-    One kernel per group computes statistics, and one kernel the rest of all groups.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: GroupedBatchNorm) -> Tensor:
-        x = _dense(x, x)
-        parts = x.unflatten(0, (norm.groups, -1))  # [g, b, C, ...]
-        found = [torch.stack(torch.batch_norm_update_stats(part, None, None, 0.0)) for part in parts]
-        mean, var = torch.stack(found).unbind(1)  # [g, C]
-        norm.move(mean, var, norm.count(x))
-        invstd = torch.rsqrt(var + norm.eps)
-        scale = invstd if weight is None else invstd * weight
-        shift = -mean * scale if bias is None else bias - mean * scale
-        y = torch.empty_like(x)
-        torch.addcmul(_along(shift, parts), parts, _along(scale, parts), out=y.unflatten(0, (norm.groups, -1)))
-        ctx.save_for_backward(x, weight, mean, invstd)
-        ctx.norm = norm
+    def _by_group(self, x: Tensor) -> Tensor:
+        """Normalise each group of this rank by its own statistics, with torch's kernels."""
+        settings = self.weight, self.bias, True
+        if self.groups == 1:
+            return batch_norm(x, self.running_mean, self.running_var, *settings, self.momentum, self.eps)
+        # With a momentum of 1, running averages are the statistics of the last group.
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        means, variances = torch.zeros(2, self.groups, x.shape[1], dtype=dtype, device=x.device)
+        parts = zip(x.chunk(self.groups), means, variances, strict=True)
+        y = torch.cat([batch_norm(part, mean, var, *settings, 1.0, self.eps) for part, mean, var in parts])
+        self._move(means.mean(0), variances.mean(0))
         return y
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, invstd = ctx.saved_tensors
-        groups = ctx.norm.groups
-        parts, dy = x.unflatten(0, (groups, -1)), _dense(grads[0], x).unflatten(0, (groups, -1))
-        # Of each group the sums of dy and of dy times the unit values: [g, 2, C].
-        sums = torch.stack([_sums(*each, weight) for each in zip(dy, parts, mean, invstd, strict=True)])
-        dbias, dweight = sums.sum(0)
-        factors = (_along(each, parts) for each in _factors(sums / ctx.norm.count(x), weight, mean, invstd))
-        affine = (None, None) if weight is None else (dweight, dbias)
-        return _input_gradient(parts, dy, *factors).flatten(0, 1).to(x.dtype), *affine, None
+    def _by_all_ranks(self, input: Tensor) -> Tensor:
+        """Normalise by the statistics of all ranks, in operations that torch can differentiate and compile."""
+        x = full_precision(input)  # no statistics in half precision
+        var, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
+        means, variances = gather(torch.stack([mean, var])[None]).unbind(1)  # [W, C]
+        # Variance within the ranks plus variance between them: no difference of large squares.
+        between, mean = torch.var_mean(means, 0, correction=0)
+        var, count = variances.mean(0) + between, x.numel() // x.shape[1] * world()
+        self._move(mean.detach(), var.detach() * (count / (count - 1)))
+        scale = torch.rsqrt(var + self.eps) if self.weight is None else torch.rsqrt(var + self.eps) * self.weight
+        y = (x - _along(mean, x)) * _along(scale, x)
+        return (y if self.bias is None else y + _along(self.bias, x)).to(input.dtype)
+
+    @torch.no_grad()
+    def _move(self, mean: Tensor, var: Tensor) -> None:
+        """Move the running averages towards the mean over the groups of mean and unbiased variance, [C] each."""
+        if self.running_mean is not None and self.running_var is not None:
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(var, self.momentum)
 
 
 class _NormaliseOnGPUs(torch.autograd.Function):
-    """The same for one group of all ranks on GPUs, by the kernels of torch's SyncBatchNorm.
+    """Batch normalisation by the statistics of all ranks, with the kernels of torch's SyncBatchNorm.
 
-    That one drops ranks without rows, and therefore waits for the device in every layer. Here ranks have equally many.
+    SyncBatchNorm itself lets ranks have no rows, and waits for the GPU in every layer to find out which. Here all ranks
+    have equally many rows.
     """
 
     @staticmethod
@@ -166,7 +148,7 @@ class _NormaliseOnGPUs(torch.autograd.Function):
         x = _dense(x, x)
         found = torch.stack(torch.batch_norm_stats(x, norm.eps))  # [2, C]: mean and 1 / sqrt(var + eps)
         means, invstds = gather(found[None]).unbind(1)  # [W, C]
-        counts = means.new_full((world(),), norm.count(x) // world())
+        counts = means.new_full((world(),), x.numel() // x.shape[1])
         running = norm.running_mean, norm.running_var, norm.momentum
         mean, invstd = torch.batch_norm_gather_stats_with_counts(x, means, invstds, *running, norm.eps, counts)
         ctx.save_for_backward(x, weight, mean, invstd, counts)
@@ -183,61 +165,12 @@ class _NormaliseOnGPUs(torch.autograd.Function):
         return dx, *affine, None
 
 
-def _traceable(x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: GroupedBatchNorm) -> Tensor:
-    """The same in operations that torch.compile can trace and differentiate; on CPUs for one group of all ranks too."""
-    parts = x.unflatten(0, (norm.groups, -1))
-    parts = parts if x.dtype == torch.float64 else parts.float()
-    var, mean = torch.var_mean(parts, [1, *range(3, parts.ndim)], correction=0)
-    if norm.joined:
-        mean, var = _over_ranks(torch.cat([mean, var]))
-    norm.move(mean.detach(), var.detach(), norm.count(x))
-    scale = torch.rsqrt(var + norm.eps) if weight is None else torch.rsqrt(var + norm.eps) * weight
-    y = (parts - _along(mean, parts)) * _along(scale, parts)
-    y = y if bias is None else y + _along(bias[None], parts)
-    return y.flatten(0, 1).to(x.dtype)
-
-
-def _over_ranks(statistics: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance [1, C] over the ranks' equally many rows, from those of this rank [2, C]. Differentiable."""
-    means, variances = gather(statistics[None]).unbind(1)  # [W, C]
-    # Variance within the ranks plus variance between them: no difference of large squares.
-    between, mean = torch.var_mean(means, 0, correction=0, keepdim=True)
-    return mean, variances.mean(0, keepdim=True) + between
-
-
-def _along(values: Tensor, parts: Tensor) -> Tensor:
-    """[g, C] with the dimensions of ``parts`` [g, b, C, ...]."""
-    return values.view(values.shape[0], 1, values.shape[1], *[1] * (parts.ndim - 3))
+def _along(values: Tensor, x: Tensor) -> Tensor:
+    """[C] with the dimensions of ``x`` [B, C, ...]."""
+    return values.view(-1, *[1] * (x.ndim - 2))
 
 
 def _dense(x: Tensor, like: Tensor) -> Tensor:
     """``x`` without gaps in memory, channels last if ``like`` is."""
     last = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
     return x.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
-
-
-def _sums(dy: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None) -> Tensor:
-    """Sums [2, C] over the rows of a group, of dy and of dy times the unit values; one kernel."""
-    if x.is_cuda:
-        _, _, dweight, dbias = torch.batch_norm_backward_reduce(dy, x, mean, invstd, weight, False, True, True)
-    else:
-        backward = torch.ops.aten.native_batch_norm_backward
-        _, dweight, dbias = backward(dy, x, weight, None, None, mean, invstd, True, 0.0, [False, True, True])
-    return torch.stack([dbias, dweight])
-
-
-def _factors(means: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``offset``, ``slope`` and ``scale`` [g, C] for the gradient dx = offset + slope x + scale dy of the input.
-
-    The gradient is scale (dy - mean_dy - mean_dot (x - mean) invstd), and ``means`` [g, 2, C] are mean_dy and mean_dot:
-    the means over a group of dy and of dy times the unit values.
-    """
-    mean_dy, mean_dot = means.unbind(1)
-    scale = invstd if weight is None else invstd * weight
-    minus_slope = scale * invstd * mean_dot
-    return minus_slope * mean - scale * mean_dy, -minus_slope, scale
-
-
-def _input_gradient(x: Tensor, dy: Tensor, offset: Tensor, slope: Tensor, scale: Tensor) -> Tensor:
-    """``offset + slope x + scale dy``."""
-    return torch.addcmul(offset, x, slope).addcmul_(dy, scale)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from ssl_bench.distributed import gather
+from ssl_bench.distributed import gather, rank, world
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.precision import products
 
@@ -121,8 +121,14 @@ def unnormalised(contrast: Contrast) -> Tensor:
 def squared_products(a: Tensor, b: Tensor) -> Tensor:
     """Sum [...] of the squared inner products of all columns of ``a`` with all of ``b``, [..., N, D] each: |a^T b|^2.
 
-    From products of the rows where these are fewer: it is the sum of (a a^T) (b b^T), element by element.
+    From products of the rows where these are fewer: it is the sum of (a a^T) (b b^T), element by element. ``a`` and
+    ``b`` are the same on all ranks, and each of them computes its share of the products.
     """
-    if a.shape[-2] < a.shape[-1]:
-        return (products(a, a) * products(b, b)).sum((-2, -1))
-    return products(a.mT, b.mT).square().sum((-2, -1))
+    by_rows = a.shape[-2] < a.shape[-1]
+    count = a.shape[-2] if by_rows else a.shape[-1]
+    mine = slice(count * rank() // world(), count * (rank() + 1) // world())
+    if by_rows:
+        share = (products(a[..., mine, :], a) * products(b[..., mine, :], b)).sum((-2, -1))
+    else:
+        share = products(a[..., mine].mT, b.mT).square().sum((-2, -1))
+    return gather(share[None]).sum(0)

@@ -16,7 +16,7 @@ from ssl_bench.objective import bits
 from ssl_bench.objective.candidates import Pool
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.memory import Memory
-from ssl_bench.objective.sampling import StepGenerator, unchosen, without_replacement
+from ssl_bench.objective.sampling import StepGenerator, draw_excluded, without_replacement
 from ssl_bench.objective.schedule import Count, Name, Progress
 
 FEW = 8  # the chosen keys are listed if they are an eighth of the candidates or fewer; else the others are marked
@@ -176,9 +176,9 @@ def _chosen(
     local_rows = slice(rank() * share, (rank() + 1) * share)
     index = []
     for view in range(views):
-        # Drawn for the global batch and cut: the same for any number of ranks.
+        # Drawn for rows of the global batch: the same for any number of ranks.
         rows, kept = (1, slice(None)) if shared else (images, local_rows)
-        drawn = without_replacement(rows, pool, k, draws.generator(device, view), kept)
+        drawn = without_replacement(rows, pool, k, draws.generators(device, view), kept)
         places = drawn.expand(share, -1).int()  # [B, k] in [0, pool)
         for own in own_keys:
             places = places + (places >= own[:, None])  # step over the key of the own image
@@ -196,9 +196,9 @@ def _marked(
 ) -> Contrast:
     """Do as :func:`_chosen`, by marking the others; ``most`` is the largest k if it changes."""
     views, share = contrast.pos.shape
-    local_rows, generator = slice(rank() * share, (rank() + 1) * share), draws.generator(contrast.pos.device)
+    local_rows, generators = slice(rank() * share, (rank() + 1) * share), draws.generators(contrast.pos.device)
     width = pool + len(own_keys)
-    left_out = unchosen(views, share * world(), width, k, own_keys, generator, local_rows, most)
+    left_out = draw_excluded(views, share * world(), width, k, own_keys, generators, local_rows, most)
     return contrast.excluding(left_out, k)
 
 
@@ -260,7 +260,7 @@ class Queue(Negatives):
             order = torch.rand(len(fresh), generator=self.draws.generator(fresh.device), device=fresh.device).argsort()
             fresh = fresh[order[: self.k]]
         if self.k < len(fresh):
-            drawn = without_replacement(1, len(fresh), self.k, self.draws.generator(fresh.device))
+            drawn = without_replacement(1, len(fresh), self.k, self.draws.generators(fresh.device))
             self.keys.copy_(fresh[drawn[0]])
         else:
             places = (self.place + torch.arange(len(fresh), device=fresh.device)) % self.k

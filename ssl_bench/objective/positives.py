@@ -11,7 +11,7 @@ from torch import nn
 from ssl_bench.objective.contrast import Embedded
 from ssl_bench.objective.negatives import Queue
 from ssl_bench.objective.schedule import Progress
-from ssl_bench.precision import products
+from ssl_bench.objective.tiles import nearest
 
 
 class Positives(nn.Module, ABC):
@@ -71,8 +71,8 @@ class NearestKey(Positives):
         self.queue = Queue(k, dim, seed)
 
     def choose(self, e: Embedded) -> Embedded:
-        nearest = products(e.p.detach(), self.queue.keys).argmax(-1)  # [V, B]
-        return replace(e, p=self.queue.keys[nearest])
+        found = nearest(e.p.flatten(0, 1), self.queue.keys)  # [V B]
+        return replace(e, p=self.queue.keys[found].view_as(e.p))
 
     def update(self, e: Embedded, progress: Progress) -> None:
         self.queue.update(e, progress)

@@ -1,7 +1,10 @@
-"""Random numbers of an objective, keyed by purpose, seed and step: the same on all ranks and after any interruption."""
+"""Random numbers of an objective, keyed by purpose, seed and step.
+
+They are the same on any number of ranks and after any interruption. A GPU draws other numbers from a seed than a CPU.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,10 @@ from ssl_bench.objective import bits
 from ssl_bench.seeding import stream
 
 BLOCK = 2**20  # random bytes of a sequence
+GPU_BLOCK = 2**24  # random numbers that a GPU draws at once: 64 MB, and a few times as much to choose from them
 PIECE = 2**18  # of these, used at once: they and what is computed from them stay in a core's cache
+
+Generators = Callable[[int], torch.Generator]  # of each block of rows, by its number
 
 
 class StepGenerator(nn.Module):
@@ -26,9 +32,9 @@ class StepGenerator(nn.Module):
     def __init__(self, purpose: str, seed: int) -> None:
         super().__init__()
         self.purpose, self.seed, self.step = purpose, seed, 0
-        self._generators: dict[tuple[torch.device, tuple[int, ...]], torch.Generator] = {}
+        self._generators: dict[tuple[torch.device, tuple[int | str, ...]], torch.Generator] = {}
 
-    def generator(self, device: torch.device, *key: int) -> torch.Generator:
+    def generator(self, device: torch.device, *key: int | str) -> torch.Generator:
         """Random numbers of this step; draws of one step with different keys are independent.
 
         While a CUDA graph is captured the generator keeps its place: :meth:`reseed` sets it before each replay.
@@ -38,6 +44,10 @@ class StepGenerator(nn.Module):
         if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
             self._seed(self._generators[device, key], key)
         return self._generators[device, key]
+
+    def generators(self, device: torch.device, *key: int) -> Generators:
+        """Random numbers of a draw in blocks of rows; those of the first block are ``generator(device, *key)``."""
+        return lambda block: self.generator(device, *key, *(["block", block] if block else []))
 
     def reseed(self) -> list[torch.Generator]:
         """Set the generators to the start of this step's streams, for a replay of its draws; return them."""
@@ -49,7 +59,7 @@ class StepGenerator(nn.Module):
         """Draw from new generators from now on."""
         self._generators.clear()
 
-    def _seed(self, generator: torch.Generator, key: tuple[int, ...]) -> None:
+    def _seed(self, generator: torch.Generator, key: tuple[int | str, ...]) -> None:
         generator.manual_seed(stream(self.purpose, self.seed, self.step, *key))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,48 +72,74 @@ class StepGenerator(nn.Module):
         self.step = state["step"]
 
 
-def without_replacement(rows: int, pool: int, k: int, generator: torch.Generator, kept: slice = slice(None)) -> Tensor:
+def _by_block(
+    draw: Callable[[int, torch.Generator], Tensor], rows: int, length: int, kept: slice, generators: Generators
+) -> Iterator[Tensor]:
+    """Draw the numbers [r, ...] of the ``kept`` rows, block by block, ``length`` numbers for each row.
+
+    A GPU draws ``GPU_BLOCK`` numbers at once, and a rank only the blocks that its rows are in. On a CPU all rows are
+    one block.
+
+    Args:
+        draw: makes the numbers of so many rows with a generator.
+    """
+    start, stop, _ = kept.indices(rows)
+    height = rows if bits.in_numpy(generators(0).device) else max(1, GPU_BLOCK // length)
+    for first in range(start - start % height, stop, height):
+        numbers = draw(min(height, rows - first), generators(first // height))
+        yield numbers[max(0, start - first) : stop - first]
+
+
+def without_replacement(rows: int, pool: int, k: int, generators: Generators, kept: slice = slice(None)) -> Tensor:
     """Draw ``k`` different integers in [0, pool) for each of the ``kept`` rows, uniform, in no order: [kept, k].
 
-    They are int64, on the device of ``generator``. For small ``k`` these are the first different values of a longer
+    They are int64, on the device of the generators. For small ``k`` these are the first different values of a longer
     sequence drawn with replacement, at a cost that does not depend on the pool; the sequence is too short once in 10^20
     rows, which ends in an index out of range. For large ``k`` they are the places of the largest of ``pool`` random
     numbers.
     """
-    device = generator.device
     if 2 * k > pool:
-        return torch.rand(rows, pool, generator=generator, device=device)[kept].topk(k, sorted=False).indices
+        uniform = lambda n, source: torch.rand(n, pool, generator=source, device=source.device)  # noqa: E731
+        blocks = _by_block(uniform, rows, pool, kept, generators)
+        return torch.cat([numbers.topk(k, sorted=False).indices for numbers in blocks])
     # Draws until the k-th new value: a sum of geometric variables of success (pool - i) / pool.
     new = [(pool - i) / pool for i in range(k)]
     mean, spread = sum(1 / p for p in new), math.sqrt(sum((1 - p) / p**2 for p in new))
     length = math.ceil(mean + 10 * spread) + 32
     high, low = pool.bit_length(), length.bit_length()
     dtype = torch.int32 if high + low < 31 else torch.int64  # a value and its place in one number
-    drawn = torch.randint(pool, (rows, length), generator=generator, device=device, dtype=dtype)[kept]
-    order = _sort(drawn << low | torch.arange(length, dtype=dtype, device=device))  # by value, then by place
-    repeated = (order[:, 1:] >> low) == (order[:, :-1] >> low)
-    order = (order & ((1 << low) - 1)) << high | order >> low
-    order[:, 1:].masked_fill_(repeated, torch.iinfo(dtype).max)
-    return _smallest(order, k) & ((1 << high) - 1)  # by place; repeated values come last
+
+    def integers(n: int, source: torch.Generator) -> Tensor:
+        return torch.randint(pool, (n, length), generator=source, device=source.device, dtype=dtype)
+
+    parts = []
+    for drawn in _by_block(integers, rows, length, kept, generators):
+        order = _sort(drawn << low | torch.arange(length, dtype=dtype, device=drawn.device))  # by value, then by place
+        repeated = (order[:, 1:] >> low) == (order[:, :-1] >> low)
+        order = (order & ((1 << low) - 1)) << high | order >> low
+        order[:, 1:].masked_fill_(repeated, torch.iinfo(dtype).max)
+        parts.append(_smallest(order, k) & ((1 << high) - 1))  # by place; repeated values come last
+    return torch.cat(parts)
 
 
-def unchosen(
+def draw_excluded(
     views: int,
     rows: int,
     width: int,
     k: Tensor | int,
     own: Sequence[Tensor],
-    generator: torch.Generator,
+    generators: Generators,
     kept: slice,
     most: int | None = None,
 ) -> Tensor:
-    """Draw ``k`` different columns of ``width`` for each of the ``kept`` rows and each view; return all others.
+    """Draw ``k`` different columns of ``width`` for each of the ``kept`` rows and each view; mark all others.
 
-    The draws are uniform, and their time does not depend on ``k``. On a CPU every column gets a random byte. Those with
-    the ``k`` smallest bytes are chosen; of those with the largest of these bytes, a random part.
+    The draws are uniform, and their time does not depend on ``k``. A GPU, or a CPU if ``k`` changes, gives every column
+    a random number and chooses the ``k`` largest. Else a CPU, for which that would take most of a step, gives every
+    column a random byte and chooses the ``k`` smallest; of columns with equal bytes a second random number decides.
 
     Args:
-        k: a number, or with ``most`` also a tensor [] on the device of ``generator``.
+        k: a number, or with ``most`` also a tensor [] on the device of the generators.
         own: columns [kept] of each row that are never drawn.
         most: the largest ``k``, if it changes: those of a smaller one are then among those of a larger one.
 
@@ -112,15 +148,20 @@ def unchosen(
         not drawn, ``own`` among them.
     """
     never = torch.stack([columns.long() for columns in own], 1)[:, None].expand(-1, views, -1)  # [kept, views, n]
+    generator, length, parts = generators(0), views * width, list[Any]()
     if most is not None or not bits.in_numpy(generator.device):
-        numbers = torch.rand(rows, views, width, generator=generator, device=generator.device)[kept]
-        drawn = numbers.scatter_(2, never, 2.0).topk(int(most or k), largest=False, sorted=most is not None).indices
-        beyond = (torch.arange(drawn.shape[-1], device=numbers.device) >= k).expand_as(drawn)
-        return bits.pack(torch.ones_like(numbers, dtype=torch.bool).scatter_(2, drawn, beyond)).transpose(0, 1)
+        uniform = lambda n, source: torch.rand(n, views, width, generator=source, device=source.device)  # noqa: E731
+        done = 0
+        for numbers in _by_block(uniform, rows, length, kept, generators):
+            numbers.scatter_(2, never[done : done + len(numbers)], 2.0)
+            drawn = numbers.topk(int(most or k), largest=False, sorted=most is not None).indices
+            beyond = (torch.arange(drawn.shape[-1], device=numbers.device) >= k).expand_as(drawn)
+            parts.append(bits.pack(torch.ones_like(numbers, dtype=torch.bool).scatter_(2, drawn, beyond)))
+            done += len(numbers)
+        return torch.cat(parts).transpose(0, 1)
     assert isinstance(k, int)
     start, stop, _ = kept.indices(rows)
-    # A block of rows has random numbers of its own, so that a rank draws those of its rows only.
-    length, parts = views * width, []
+    # A block of rows has random bytes of its own, so that a rank draws those of its rows only.
     height = max(1, BLOCK // length)
     for block in range(start // height, -(-stop // height)):
         key = [generator.initial_seed(), block]
@@ -131,7 +172,7 @@ def unchosen(
             place = (first - block * height) * length
             numbers = _random_bytes(key, place, (last - first) * length).reshape(-1, width)
             columns = never[first - start : last - start].flatten(0, 1).numpy()
-            parts.append(_unchosen(numbers, k, columns, place, seed).reshape(last - first, views, -1))
+            parts.append(_others(numbers, k, columns, place, seed).reshape(last - first, views, -1))
     return torch.from_numpy(np.concatenate(parts)).transpose(0, 1)
 
 
@@ -142,8 +183,8 @@ def _random_bytes(key: list[int], start: int, count: int) -> Any:
     return drawn.view(np.uint8)[start - 8 * skipped :][:count]
 
 
-def _unchosen(numbers: Any, k: int, own: Any, place: int, seed: int) -> Any:
-    """The packed columns [r, ceil(C / 8)] of a block that are not chosen.
+def _others(numbers: Any, k: int, own: Any, place: int, seed: int) -> Any:
+    """Mark, packed [r, ceil(C / 8)], the columns of a part of a block that are not among the ``k`` smallest.
 
     Args:
         numbers: [r, C] random bytes, which are changed.
@@ -159,14 +200,14 @@ def _unchosen(numbers: Any, k: int, own: Any, place: int, seed: int) -> Any:
     places = np.flatnonzero(equal)
     row = places // width
     # The equal bytes of each row, which stand together, in a random order: the row and a random number in one integer.
-    order = np.argsort(row << 40 | (_mixed(places.astype(np.uint64) + np.uint64(place), seed) >> 24).astype(np.int64))
+    order = np.argsort(row << 40 | (_hashed(places.astype(np.uint64) + np.uint64(place), seed) >> 24).astype(np.int64))
     rank = np.arange(len(row)) - np.searchsorted(row, rows[:, 0])[row]  # among those of the same row
     chosen.reshape(-1)[places[order[rank < missing[row]]]] = True
     return np.packbits(~chosen, axis=1, bitorder="little")
 
 
-def _mixed(places: Any, seed: int) -> Any:
-    """A random number for each place: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+def _hashed(places: Any, seed: int) -> Any:
+    """Make a random number of 64 bits from each place, the n-th output of SplitMix64 (Steele, Lea and Flood 2014)."""
     z = places * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
     z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)

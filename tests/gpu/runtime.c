@@ -388,6 +388,7 @@ Error cudaGetDeviceProperties(struct cudaDeviceProp *found, int device) {
   found->maxGridSize[1] = found->maxGridSize[2] = 65535;
   found->multiProcessorCount = 132;
   found->maxThreadsPerMultiProcessor = 2048;
+  found->maxBlocksPerMultiProcessor = 32;
   found->sharedMemPerBlock = 49152;
   found->sharedMemPerBlockOptin = found->sharedMemPerMultiprocessor = 98304;
   found->regsPerBlock = found->regsPerMultiprocessor = 65536;

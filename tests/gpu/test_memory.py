@@ -9,10 +9,14 @@ import pytest
 import torch
 
 from ssl_bench.hardware import release_memory
+from ssl_bench.objective.contrast import Contrast, Embedded
+from ssl_bench.objective.losses import InfoNCE, SupCon
+from ssl_bench.objective.negatives import InBatch, RandomK
+from ssl_bench.objective.positives import NearestKey
 from ssl_bench.record.environment import peak_memory
 from ssl_bench.training.step import Stepper
 from tests.gpu.conftest import REAL
-from tests.gpu.runs import Log, training
+from tests.gpu.runs import Log, launches, training
 
 LARGE = ["batch_size.size=512", "backbone.width=64", "precision=fp16"]
 
@@ -45,6 +49,37 @@ def test_a_batch_that_fits_without_a_graph_fits_with_graph_auto(gpu: Callable[..
     eager, auto = gpu(in_little_memory, values=False)
     assert eager["peak"] > 2**29 and auto["peak"] <= 1.1 * eager["peak"]
     assert "stays eager: that takes" in auto["said"]
+
+
+def objective(name: str, images: int) -> dict[str, int]:
+    """Peak memory in MB, beside the embeddings, and launches of an objective at a batch size, forward and backward."""
+    q = torch.randn(2, images, 128, device="cuda", requires_grad=True)
+    ids = torch.arange(images, device="cuda")
+    e = Embedded(q, q.flip(0), q, ids, labels=ids % 100)
+    positives = NearestKey(98304, 128, 0).cuda()
+    before, started = torch.cuda.memory_allocated(), launches()
+    torch.cuda.reset_peak_memory_stats()
+    if name == "nearest":
+        positives.choose(e)
+    else:
+        loss = SupCon() if name == "supcon" else InfoNCE()
+        negatives = RandomK(images, "all", False, 0) if name == "random_k" else InBatch()
+        contrast = negatives.select(Contrast.of(e, negatives.bank(e)), 0.0)
+        loss(contrast, torch.tensor(0.2, device="cuda")).mean().backward()
+    return {"MB": (torch.cuda.max_memory_allocated() - before) >> 20, "launches": launches() - started}
+
+
+def objectives() -> dict[str, dict[str, int]]:
+    cases = {"nearest": 4096, "random_k": 16384, "supcon": 4096}
+    return {name: objective(name, images) for name, images in cases.items()}
+
+
+@pytest.mark.skipif(REAL, reason="only the fake GPU counts launches")
+def test_objectives_of_large_batches_take_little_memory_and_few_launches(gpu: Callable[..., Any]) -> None:
+    """The matrices would take 3, 4 and 0.3 GB; a panel takes 64 MB."""
+    found = gpu(objectives, values=False)
+    assert found["nearest"]["MB"] < 150 and found["random_k"]["MB"] < 800 and found["supcon"]["MB"] < 600
+    assert found["nearest"]["launches"] < 200 and found["supcon"]["launches"] < 500
 
 
 def refused() -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 import yaml
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.config.build import build
 from ssl_bench.errors import InvalidValue
@@ -26,7 +28,7 @@ from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.loss import Loss, squared_products
 from ssl_bench.objective.negatives import InBatch, RandomK
 from ssl_bench.objective.sampling import StepGenerator
-from tests.ranks import on_two_ranks
+from tests.ranks import on_ranks, on_two_ranks
 
 CONF = Path(__file__).parents[2] / "conf" / "loss"
 WIDTH = 3  # of the anchors before normalisation
@@ -602,6 +604,37 @@ GLOBAL: list[Loss] = [
 def test_squared_products_are_those_of_all_columns(images: int) -> None:
     a, b = (draw(2, images, 6, seed=seed) for seed in (1, 2))
     same(squared_products(a, b), (a.mT @ b).square().sum((-2, -1)))
+
+
+class LargestProduct(TorchDispatchMode):
+    """Number of elements of the largest matrix product."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func._schema.name in ("aten::mm", "aten::bmm"):
+            self.elements = max(self.elements, out.numel())
+        return out
+
+
+def _squared_products(images: int, rank: int = 0) -> dict[str, Any]:
+    pair = [draw(2, images, 6, seed=seed).requires_grad_() for seed in (1, 2)]
+    with LargestProduct() as largest:
+        value = squared_products(*pair)
+    gradients = torch.autograd.grad(value.square().sum(), pair)
+    return {"value": value.detach(), "gradients": torch.stack(gradients), "largest": largest.elements}
+
+
+@pytest.mark.parametrize(("images", "largest"), [(4, 2 * 2 * 4), (9, 2 * 2 * 6)])
+def test_each_rank_computes_a_share_of_the_squared_products(images: int, largest: int) -> None:
+    """Of 4 rows two, one and one; of 6 columns two. The ranks' gradients are averaged."""
+    expected, ranks = _squared_products(images), on_ranks(partial(_squared_products, images), 3)
+    assert max(found["largest"] for found in ranks) == largest < expected["largest"]
+    for found in ranks:
+        torch.testing.assert_close(found["value"], expected["value"], rtol=1e-14, atol=0)
+    mean = torch.stack([found["gradients"] for found in ranks]).mean(0)
+    torch.testing.assert_close(mean, expected["gradients"], rtol=1e-12, atol=1e-12)
 
 
 def _mean_and_gradient(loss: Loss, rows: slice) -> Tensor:

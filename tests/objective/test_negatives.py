@@ -16,15 +16,16 @@ import torch
 from scipy import stats
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench.errors import InvalidValue
-from ssl_bench.objective import bits
+from ssl_bench.objective import bits, sampling
 from ssl_bench.objective.bits import unpack
 from ssl_bench.objective.candidates import Keyed
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.memory import Memory
 from ssl_bench.objective.negatives import CrossView, InBatch, Negatives, NoNegatives, OwnView, Queue, RandomK
-from ssl_bench.objective.sampling import StepGenerator, unchosen, without_replacement
+from ssl_bench.objective.sampling import StepGenerator, draw_excluded, without_replacement
 from ssl_bench.objective.schedule import Count, Progress
 from tests.objective.test_losses import draw
 from tests.ranks import on_two_ranks
@@ -192,11 +193,15 @@ def test_random_k_is_uniform(views: Any, k: int, in_numpy: bool, monkeypatch: py
     assert_uniform(subsets, len(allowed), k)
 
 
+def seeded(block: int) -> torch.Generator:
+    return torch.Generator().manual_seed(block)
+
+
 @pytest.mark.parametrize(
     ("rows", "pool", "k"), [(500, 16_382, 16), (3, 131_070, 4096), (20, 8190, 2047), (4, 400, 300)]
 )
 def test_a_small_draw_from_a_large_pool_has_no_repetition(rows: int, pool: int, k: int) -> None:
-    drawn = without_replacement(rows, pool, k, torch.Generator().manual_seed(0))
+    drawn = without_replacement(rows, pool, k, seeded)
     ordered = drawn.sort(-1).values
     assert bool((ordered[:, 1:] > ordered[:, :-1]).all()) and int(drawn.min()) >= 0 and int(drawn.max()) < pool
     edges = torch.linspace(0, pool, 11).long()
@@ -208,11 +213,11 @@ def test_a_small_draw_from_a_large_pool_has_no_repetition(rows: int, pool: int, 
 def test_marked_draws_of_a_large_pool_are_uniform_and_rows_do_not_depend_on_what_is_kept() -> None:
     """Shares of single columns and of pairs of columns, which chi-square over subsets cannot test here."""
     rows, width, k = 700, 3001, 1100
-    draw = partial(unchosen, 1, rows, width, k)
+    draw = partial(draw_excluded, 1, rows, width, k)
     own = torch.arange(rows)
-    whole = draw([own], torch.Generator().manual_seed(3), slice(None))
+    whole = draw([own], seeded, slice(None))
     for kept in (slice(0, 350), slice(350, 700), slice(123, 130)):
-        assert torch.equal(draw([own[kept]], torch.Generator().manual_seed(3), kept), whole[:, kept])
+        assert torch.equal(draw([own[kept]], seeded, kept), whole[:, kept])
     chosen = (~unpack(whole, width))[0, :, rows:].double()  # columns that are no row's own
     p = k / (width - 1)
     assert float(chosen.mean()) == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / chosen.numel()))
@@ -221,6 +226,43 @@ def test_marked_draws_of_a_large_pool_are_uniform_and_rows_do_not_depend_on_what
     deviation = chosen - p
     pairs = (deviation[:, 1:] * deviation[:, :-1]).mean() / (p * (1 - p))  # correlation of neighbours
     assert float(pairs) == pytest.approx(-1 / (width - 2), abs=4 / math.sqrt(chosen.numel()))
+
+
+class Drawn(TorchDispatchMode):
+    """Counts the random numbers that are drawn."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if "rand" in func._schema.name:
+            self.numbers += out.numel()
+        return out
+
+
+@pytest.mark.parametrize("grows", [True, False])
+@pytest.mark.parametrize("k", [3, 17, 30])  # of 38: by a sequence with repetitions, by marking, by marking nearly all
+def test_a_rank_on_a_gpu_draws_few_rows_beside_its_own_and_the_same_as_one_process(
+    k: int, grows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn as on GPUs, in blocks; ten ranks of four rows each."""
+    rows, views, width = 40, 2, 38
+    monkeypatch.setattr(bits, "in_numpy", lambda device: False)
+    monkeypatch.setattr(sampling, "GPU_BLOCK", 3 * views * width)
+
+    def found(kept: slice) -> list[Tensor]:
+        own = [torch.arange(rows)[kept] % width]
+        left_out = draw_excluded(views, rows, width, k, own, seeded, kept, 31 if grows else None)
+        return [left_out.transpose(0, 1), without_replacement(rows, width, k, seeded, kept)]
+
+    with Drawn() as by_one:
+        whole = found(slice(None))
+    with Drawn() as by_ten:
+        parts = [found(slice(4 * part, 4 * part + 4)) for part in range(10)]
+    assert by_ten.numbers < 2.5 * by_one.numbers  # the rows of a rank are in up to three blocks of three rows
+    for one, *several in zip(whole, *parts, strict=True):
+        assert torch.equal(one, torch.cat(several))
+    assert len(whole[0].unique(dim=0)) == rows
 
 
 @pytest.mark.parametrize(("views", "pool"), [("all", 14), ("cross", 7)])

@@ -160,7 +160,7 @@ def simo(k: int, factor: float) -> Formula:
         q, keys = normalize(z[0], dim=-1), normalize(KEYS[0], dim=-1)
         cosines = q @ keys.T / TAU
         positive = cosines.diag()
-        drawn = shared_negatives(k).draws.generator(torch.device("cpu"), 0)
+        drawn = shared_negatives(k).draws.generators(torch.device("cpu"), 0)
         columns = torch.arange(N - 1) if k == N - 1 else without_replacement(1, N - 1, k, drawn)[0].long()
         negatives = off_diagonal(cosines)[:, columns]
         return ((positive.exp() + factor * negatives.exp().sum(1)).log() - positive).sum() / N

@@ -16,6 +16,7 @@ from ssl_bench.objective.bits import pack
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.losses import SINCERE, ReLIC, SupCon
+from ssl_bench.objective.positives import NearestKey
 from ssl_bench.objective.similarity import Name
 from tests.objective.test_losses import draw
 from tests.objective.test_negatives import unit
@@ -232,6 +233,16 @@ def test_panels_never_store_the_matrix(choice: str, shared: bool) -> None:
             x.gradients((first + contrast.sum(lambda s, tau: (s / tau).sigmoid(), x.tau)).sum())
         never = tiled or choice == "excluded"
         assert largest.elements <= bound < V * B * C if never else largest.elements >= V * B * C
+
+
+def test_the_nearest_keys_are_found_without_the_matrix() -> None:
+    width = 3
+    queue, p = NearestKey(C, width, 0).double(), unit(V, B, width, seed=1)
+    e = Embedded(p, p, p, IDS)
+    with Largest() as largest:
+        found = queue.choose(e).p
+    assert torch.equal(found, queue.queue.keys[(e.p @ queue.queue.keys.T).argmax(-1)])
+    assert largest.elements <= max(PANEL, C * width) < V * B * C
 
 
 @pytest.mark.parametrize("choice", CHOICES)

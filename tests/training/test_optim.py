@@ -3,6 +3,8 @@
 import copy
 import math
 import re
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -247,3 +249,27 @@ def test_optimiser_and_momentum_network_are_updated_in_few_operations(name: str)
             optimizer.step()
             framework.update(e, 0.0)
     assert len(trained) > 60 and len(count.names) <= 25, count.names
+
+
+STEP = """
+import sys
+import torch
+from ssl_bench.training.optim import LARS, SGD, AdamW
+given = dict(lr=0.1, rule="none", base_batch=256, schedule="constant", milestones=(), final_lr=0.0, warmup_epochs=0)
+given |= dict(warmup_start=0.0, weight_decay=0.1)
+model, methods = torch.nn.Linear(3, 3), dict(vars(torch.optim.Optimizer))
+for recipe in (SGD(0.9, False, **given), AdamW((0.9, 0.99), **given), LARS(0.9, 0.001, **given)):
+    optimizer = recipe.optimizer(model)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+marked = [name for name, each in methods.items() if hasattr(getattr(each, "__wrapped__", each), "__dynamo_disable")]
+print("torch._dynamo" in sys.modules, marked)
+"""
+
+
+@pytest.mark.slow
+def test_an_optimiser_steps_without_torchs_compiler_and_leaves_torchs_own_class_alone() -> None:
+    printed = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=True).stdout
+    assert printed == "False []\n"
