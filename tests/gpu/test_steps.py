@@ -181,26 +181,26 @@ def test_the_fake_gpu_computes_what_a_cpu_does(gpu: Callable[..., Any]) -> None:
 
 
 def launches_and_waits(*overrides: str) -> tuple[list[int], list[int]]:
-    """Launches and waits of the host in each step of a run, of which every fourth is logged."""
+    """Launches of each step of a run, of which every fourth is logged, and waits of the host in it and in its row."""
     run = training("log_every=4", *overrides)
     found: tuple[list[int], list[int]] = [], []
     with patch.object(GraphedStepper, "_compared", lambda *_: []):  # kernels that do nothing give no values to compare
         step = run.stepper()
         for number in range(12):
-            before = launches(), waits()
+            launched, waited = launches(), waits()
             diagnostics = step(number % 4 == 3)
+            found[0].append(launches() - launched)
             if number % 4 == 3:
                 run._row(diagnostics)
-            for count, now, earlier in zip(found, (launches(), waits()), before, strict=True):
-                count.append(now - earlier)
+            found[1].append(waits() - waited)
     return found
 
 
-# What a step starts on the host with ResNet-18 for CIFAR in bf16: eagerly, and replayed.
+# What a step starts on the host with ResNet-18 for CIFAR in bf16: eagerly and replayed; a logged one: the same.
 STARTED = {
-    "framework=simclr": (568, 9),
-    "framework=moco_v2 negatives.k=64": (705, 10),
-    "framework=byol": (1185, 10),
+    "framework=simclr": (568, 9, 0, 0),
+    "framework=moco_v2 negatives.k=64": (705, 10, 0, 0),
+    "framework=byol": (1185, 10, 0, 0),
 }
 
 
@@ -215,7 +215,9 @@ def test_only_a_logged_step_waits_and_that_once_and_a_replayed_one_is_a_few_laun
     eager, waited = gpu(launches_and_waits, "graph=false", *overrides, values=False)
     assert waited[1:] == [0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
     replayed, waited = gpu(launches_and_waits, "graph=true", *overrides, values=False)
-    assert waited[5:] == [0, 0, 1, 0, 0, 0, 1]
-    assert len({*eager[8:11]}) == len({*replayed[8:11]}) == 1 and replayed[8] <= 16
+    assert waited[8:] == [0, 0, 0, 1]  # both kinds of steps are recorded before
+    assert len({*eager[8:11]}) == len({*replayed[8:11]}) == 1
+    assert replayed[8] <= 16 and replayed[11] <= 48
+    print(eager[8], replayed[8], eager[11], replayed[11])
     if torch.__version__.startswith("2.15."):  # other releases have other operations
-        assert (eager[8], replayed[8]) == STARTED[method]
+        assert (eager[8], replayed[8]) == STARTED[method][:2]

@@ -51,11 +51,13 @@ def stepper(run: Training) -> Stepper:
 
 
 def trained(run: Training, step: Callable[[bool], Any]) -> dict[str, list[torch.Tensor]]:
-    """The tensors of a training after some steps; every fifth one records diagnostics."""
+    """The tensors of a training after some steps, and the diagnostics, which every fifth one records."""
+    diagnostics: list[torch.Tensor] = []
     with patch.object(Step, "batch", views_at_once):
         for number in range(12):
-            step(number % 5 == 4)
-    return run.state.tensors()
+            found = step(number % 5 == 4)
+            diagnostics += found.values() if number % 5 == 4 else ()
+    return run.state.tensors() | {"diagnostics": diagnostics}
 
 
 # tests/gpu has every framework, kind of negatives and optimiser.
@@ -87,6 +89,7 @@ def test_replayed_steps_equal_eager_ones(name: str, tmp_path: Path, caplog: pyte
     graphed = GraphedStepper(stepper(run), run.loader, True, Operations, Votes(0))
     found = trained(run, graphed)
     assert f"from step {EAGER_STEPS} on, steps are replayed" in caplog.text
+    assert "from step 9 on, steps with diagnostics are replayed" in caplog.text
     for kind, tensors in expected.items():
         assert len(tensors) == len(found[kind])
         for a, b in zip(tensors, found[kind], strict=True):
