@@ -20,6 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ssl_bench.surroundings import stay_on_this_machine
 
+LONGEST = 512  # bytes of a text that a rank sends
+
 _alone = False
 
 
@@ -114,7 +116,7 @@ def all_sum(x: Tensor) -> Tensor:
 
 
 class Votes:
-    """Votes of the ranks on a number, once a step, counted in the next step: no rank waits for them.
+    """What the ranks tell each other without their GPUs.
 
     Args:
         timeout: seconds that a rank waits for the votes of the others.
@@ -128,7 +130,10 @@ class Votes:
         self._last: tuple[Tensor, Any] | None = None
 
     def __call__(self, number: int) -> int:
-        """The largest number of all ranks in the last call, 0 in the first; ``number`` itself on one process."""
+        """The largest number of all ranks in the last call, 0 in the first; ``number`` itself on one process.
+
+        No rank waits for the votes of this call.
+        """
         if self._group is None:
             return number
         counted = 0
@@ -139,6 +144,21 @@ class Votes:
         votes = torch.tensor(number)
         self._last = votes, dist.all_reduce(votes, dist.ReduceOp.MAX, self._group, async_op=True)
         return counted
+
+    def first(self, text: str) -> str:
+        """The first text of the ranks that is not empty, with its rank; ``text`` itself on one process.
+
+        All ranks wait for each other. What is longer than LONGEST bytes is cut.
+        """
+        if self._group is None:
+            return text
+        mine = torch.zeros(LONGEST, dtype=torch.uint8)
+        letters = [*text.encode()[:LONGEST]]
+        mine[: len(letters)] = torch.tensor(letters, dtype=torch.uint8)
+        texts = [torch.empty_like(mine) for _ in range(world())]
+        dist.all_gather(texts, mine, self._group)
+        read = [bytes(each.tolist()).rstrip(b"\0").decode(errors="ignore") for each in texts]
+        return next((f"rank {number}: {each}" for number, each in enumerate(read) if each), "")
 
 
 def average_gradients(module: nn.Module) -> None:

@@ -1,4 +1,5 @@
-"""Ranks: what every collective returns on each of them, and the weights of a training beside those of one device."""
+"""Ranks: what every collective returns on each of them, the weights of a training beside those of one device, and those
+of replayed steps beside those of eager ones."""
 
 import os
 import sys
@@ -13,7 +14,7 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from ssl_bench.check.bounds import WRONG_RESULT, Difference, distance, finding_of
 from ssl_bench.check.finding import Finding, Setting, Verdict
-from ssl_bench.check.runs import tiny, train, weights
+from ssl_bench.check.runs import replay, replayed, tiny, train, weights
 from ssl_bench.distributed import all_sum, gather, join_local, leave
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import available_cores, local_device
@@ -25,7 +26,8 @@ STEPS = 2
 LINKS = "set NCCL_P2P_DISABLE=1 to see whether the links between the GPUs are the cause, and report this with check.md"
 METHOD = "fork" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
 T = TypeVar("T")
-Answer = tuple[list[Difference], list[Difference]]  # of a rank: about the collectives, and about the training
+# Of a rank: about the collectives, about the training, and about replayed steps, or why there are none.
+Answer = tuple[list[Difference], list[Difference], list[Difference] | str]
 
 
 def section(setting: Setting) -> Iterator[Finding]:
@@ -36,10 +38,12 @@ def section(setting: Setting) -> Iterator[Finding]:
         return
     check = partial(work, setting)
     answers = on_ranks(check, setting.devices, setting.folder)
-    yield finding_of("collectives", [each for collectives, _ in answers for each in collectives], "results", LINKS)
+    yield finding_of("collectives", [each for collectives, _, _ in answers for each in collectives], "results", LINKS)
     yield finding_of(
         "training", answers[0][1], "weights and buffers", f"{WRONG_RESULT}; until then train with devices=1"
     )
+    if setting.device.type == "cuda":
+        yield replayed(answers[0][2])
 
 
 def on_ranks(function: Callable[[int], T], ranks: int, folder: Path) -> list[T]:
@@ -67,7 +71,7 @@ def _enter(rank: int, function: Callable[[int], T], ranks: int, folder: Path, pa
 
 
 def work(setting: Setting, rank: int) -> Answer:
-    """Carry out both checks on a rank; rank 0 trains alone first, before there are others.
+    """Carry out all checks on a rank; rank 0 trains alone first, before there are others.
 
     The second one trains in float64. A step rounds the weights to u and the gradients to about sqrt(n) u for the
     n = 25,600 pixels of a batch. The network and its batch statistics enlarge a deviation, by less than ten in a step
@@ -85,7 +89,7 @@ def work(setting: Setting, rank: int) -> Answer:
     found = weights(train(tiny(folder, device, "precision=fp64", f"devices={world}"), STEPS))
     bound = 8 * 25600**0.5 * 2.0**-53 * 10.0 ** (STEPS - 1)
     training = [distance(f"{name} on {world} ranks", found[name], value, bound) for name, value in expected.items()]
-    return collectives, training
+    return collectives, training, replay(folder, device, f"devices={world}") if device.type == "cuda" else []
 
 
 def exchange(rank: int, world: int, device: torch.device) -> list[Difference]:

@@ -49,26 +49,36 @@ def weights(run: Training) -> dict[str, Tensor]:
 
 
 def graph(setting: Setting) -> Iterator[Finding]:
-    """Weights and buffers after some replayed steps against eager ones, as a share of their change.
+    """Weights and buffers after some replayed steps on one device against eager ones."""
+    if setting.device.type != "cuda":
+        yield Finding("replayed steps", "", Verdict.SKIPPED, "only GPUs replay steps as a CUDA graph")
+        return
+    yield replayed(replay(setting.folder, setting.device))
+
+
+def replay(folder: Path, device: torch.device, *overrides: str) -> list[Difference] | str:
+    """How far replayed steps are from eager ones, as a share of their change; or why they cannot be replayed.
 
     Replays and eager steps may round sums in another order. The bound is the one by which a run accepts a recording.
     """
-    name, device = "replayed steps", setting.device
-    if device.type != "cuda":
-        yield Finding(name, "", Verdict.SKIPPED, "only GPUs replay steps as a CUDA graph")
-        return
-    start = weights(tiny(setting.folder, device))
-    eager = weights(train(tiny(setting.folder, device, "precision=fp32", "graph=false"), REPLAYED))
+    start = weights(tiny(folder, device, *overrides))
+    eager = weights(train(tiny(folder, device, "precision=fp32", "graph=false", *overrides), REPLAYED))
     try:
-        replayed = weights(train(tiny(setting.folder, device, "precision=fp32", "graph=true"), REPLAYED))
+        again = weights(train(tiny(folder, device, "precision=fp32", "graph=true", *overrides), REPLAYED))
     except RunError as error:
-        advice = "runs with graph=auto stay eager, which is slower for small batches; report this with check.md"
-        yield Finding(name, "not replayed", Verdict.SLOW, str(error).split(": set graph")[0], advice)
-        return
-    found, exact = ({key: each[key] - value for key, value in start.items()} for each in (replayed, eager))
+        return str(error).split(": set graph")[0]
+    found, exact = ({key: each[key] - value for key, value in start.items()} for each in (again, eager))
     least = 1e-3 * math.hypot(*(float(change.norm()) for key, change in exact.items() if not key.endswith("tracked")))
-    differences = [distance(key, found[key], change, TOLERANCE, least) for key, change in exact.items()]
-    yield finding_of(name, differences, "weights and buffers", f"{WRONG_RESULT}; until then set graph=false")
+    return [distance(key, found[key], change, TOLERANCE, least) for key, change in exact.items()]
+
+
+def replayed(differences: list[Difference] | str) -> Finding:
+    """The finding about replayed steps, of :func:`replay`."""
+    name = "replayed steps"
+    if isinstance(differences, str):
+        advice = "runs with graph=auto stay eager, which is slower for small batches; report this with check.md"
+        return Finding(name, "not replayed", Verdict.SLOW, differences, advice)
+    return finding_of(name, differences, "weights and buffers", f"{WRONG_RESULT}; until then set graph=false")
 
 
 # ---- fp16

@@ -7,11 +7,12 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ssl_bench.config.identity import untrained
 from ssl_bench.data.arrays import Source
@@ -32,6 +33,7 @@ from ssl_bench.training.evaluation import Evaluation
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.recording import CudaRecording
 from ssl_bench.training.state import TrainingState
 from ssl_bench.training.step import Stepper
 from ssl_bench.training.watch import Watch
@@ -194,24 +196,25 @@ class Training:
             torch._dynamo.reset()  # the limit of compiled functions counts those of earlier runs of this process too
         for views in dict.fromkeys(self.loader.views if with_views else ()):
             views.compile()
-        stepper = Stepper(self._network(), self.state, self.schedule, self.precision, self.chunk)
-        if self.device.type == "cuda" and self.config["graph"] is not False:
-            obstacle = graph.obstacle(self.config, self.loader.images)
-            if not obstacle:
-                return graph.GraphedStepper(stepper, self.loader, self.config["graph"] is True, graph.CudaRecording())
-            if self.config["graph"] is True:
-                raise RunError(f"graph=true: {obstacle}: set graph=auto or false")
-            log.info("steps are not replayed as a CUDA graph: %s", obstacle)
-        batches = self.loader.steps(self.state.step, self.schedule.last_step)
-        return lambda diagnostics: stepper(next(batches), diagnostics)
-
-    def _network(self) -> nn.Module:
-        """The method as the loop calls it: compiled if asked for, and with averaged gradients unless in chunks."""
         if self.config["compile"]:
             log.info("compiling the networks in the first step, which can take a minute")
             for part in self.state.method.networks():
                 part.compile()  # in place: the names in the checkpoint stay
-        return parallel(self.state.method, self.device) if self.chunk is None else self.state.method
+        method = self.state.method
+        stepper = Stepper(method, self.state, self.schedule, self.precision, self.chunk)
+        if self.device.type == "cuda" and self.config["graph"] is not False:
+            votes, required = Votes(self.config["timeout"]), self.config["graph"] is True
+            obstacle = votes.first(graph.obstacle(self.config, self.loader.images))
+            if not obstacle:
+                new = partial(CudaRecording, torch.cuda.graph_pool_handle())
+                return graph.GraphedStepper(stepper, self.loader, required, new, votes)
+            if required:
+                raise RunError(f"graph=true: {obstacle}: set graph=auto or false")
+            log.info("steps are not replayed as a CUDA graph: %s", obstacle)
+        if self.chunk is None:
+            stepper.network = parallel(method, self.device)
+        batches = self.loader.steps(self.state.step, self.schedule.last_step)
+        return lambda diagnostics: stepper(next(batches), diagnostics)
 
     def _row(self, diagnostics: dict[str, Tensor]) -> dict[str, Any]:
         """Row of metrics: the mean loss since the last row, and the diagnostics of this step."""

@@ -1,12 +1,15 @@
 """A whole step as one CUDA graph: the GPU gets one launch from the host instead of a thousand.
 
-Recorded is :meth:`ssl_bench.training.step.Stepper.compute`. What changes from step to step reaches it through tensors:
-the ids of the images, the random numbers of their views, the learning rate, the progress of the training, and the
-seeds of the generators that the objective draws from. What follows the optimiser's step, the method's update, is eager,
-and so are the first steps and those that record diagnostics.
+Recorded is :meth:`ssl_bench.training.step.Stepper.compute`, once with diagnostics and once without. What changes from
+step to step reaches it through tensors: the ids of the images, the random numbers of their views, the learning rate,
+the progress of the training, and the seeds of the generators that the objective draws from. What follows the
+optimiser's step, the method's update, is eager, and so are the first steps.
 
 Before a recording is used, replays are compared with eager steps, at other numbers than the recorded ones: what the
 recording has kept of the host, a learning rate or a random draw, shows as a difference.
+
+Several ranks record their collectives, too: those of the networks and the objective, and the mean of the gradients,
+which is one all-reduce after the backward pass. They replay a recording only if each of them can.
 
 What torch offers records less. ``torch.compile(mode="reduce-overhead")`` stops tracing at ``backward()`` and at draws
 from a generator, and each piece is a graph of its own. ``make_graphed_callables`` makes two graphs of a network, its
@@ -15,20 +18,23 @@ forward and its backward pass: the views, the optimiser, the loss scaling and th
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.torch_version import TorchVersion
 
 from ssl_bench.data.arrays import Source
 from ssl_bench.data.batch import Step
 from ssl_bench.data.loader import Loader
+from ssl_bench.distributed import Votes, parallel, world
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import release_memory
+from ssl_bench.methods.base import StepResult
 from ssl_bench.objective.sampling import StepGenerator
 from ssl_bench.seeding import rng_state, set_rng_state
+from ssl_bench.training.recording import Recording
 from ssl_bench.training.step import Stepper
 
 log = logging.getLogger("ssl_bench")
@@ -38,54 +44,43 @@ TRIALS = 2  # comparisons of a replay with an eager step
 TOLERANCE = 0.05  # of the norm of a step's change: sums on a GPU are rounded in no fixed order
 
 
-class Recording(Protocol):
-    """A recorded computation."""
+class _Recorded:
+    """A recorded step, with its results in the memory of the recording: each replay writes there."""
 
-    def record(self, compute: Callable[[], Any], generators: Sequence[torch.Generator]) -> None:
-        """Record the operations of ``compute``, which may draw from ``generators``; they need not be carried out."""
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self._kept: Any = None
+        self._diagnostics: dict[str, Tensor] = {}
 
-    def replay(self) -> None:
-        """Carry out the recorded operations on the same tensors."""
+    def hold(self, result: StepResult) -> None:
+        """Hold the results of a step, without the loss, which has nodes of autograd."""
+        self._kept, self._diagnostics = result.kept, result.diagnostics
 
-
-class CudaRecording:
-    """A CUDA graph."""
-
-    def __init__(self) -> None:
-        self._graph = torch.cuda.CUDAGraph()
-
-    def record(self, compute: Callable[[], Any], generators: Sequence[torch.Generator]) -> None:
-        for generator in generators:
-            # Since torch 2.14 a graph finds its generators by itself.
-            if generator.device.type == "cuda" and TorchVersion(torch.__version__) < "2.14":
-                self._graph.register_generator_state(generator)  # type: ignore[no-untyped-call]
-        pool: Any = torch.cuda.graph_pool_handle()
-        try:
-            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self._graph, pool):
-                compute()
-        except BaseException:
-            _free(pool)
-            raise
-
-    def replay(self) -> None:
-        self._graph.replay()  # type: ignore[no-untyped-call]
+    def replay(self) -> tuple[Any, dict[str, Tensor]]:
+        """Carry out a step; return what it keeps of its batch, until the next replay, and its diagnostics."""
+        self.recording.replay()
+        return self._kept, {name: value.detach().clone() for name, value in self._diagnostics.items()}
 
 
 class GraphedStepper:
-    """Steps of which most are replays of one recording; the others, and all if it cannot be made, are eager.
+    """Steps of which most are replays of a recording; the others, and all if it cannot be made, are eager.
 
     Args:
-        stepper: carries out eager steps.
+        stepper: carries out eager steps. Its network is the method, not under DDP: no recording could follow DDP,
+            whose nodes of autograd belong to the default stream.
         loader: of images in the memory of the device.
         required: raise an error where the steps cannot be replayed, instead of staying eager.
-        recording: an empty recording.
+        new: makes an empty recording.
+        votes: by which the ranks agree.
     """
 
-    def __init__(self, stepper: Stepper, loader: Loader, required: bool, recording: Recording) -> None:
+    def __init__(
+        self, stepper: Stepper, loader: Loader, required: bool, new: Callable[[], Recording], votes: Votes
+    ) -> None:
         self.stepper, self.loader, self.required = stepper, loader, required
-        self._recording: Recording | None = recording  # None: the steps stay eager
-        self._eager_steps, self._ready = 0, False
-        self._kept: Any = None  # of the batch, in the memory of the recording: each replay writes there
+        self._new, self._votes = new, votes
+        self._recorded: dict[bool, _Recorded] = {}  # with diagnostics, and without
+        self._eager_steps, self._refused = Counter[bool](), False
         state, device = stepper.state, loader.device
         self._draws = [module for module in state.method.modules() if isinstance(module, StepGenerator)]
         # The kernels of fused optimisers read a rate in single precision on GPUs.
@@ -96,21 +91,23 @@ class GraphedStepper:
         self._uniform = [numbers.clone() for numbers in loader.uniform(state.step)]
 
     def __call__(self, diagnostics: bool) -> dict[str, Tensor]:
-        """Carry out the next step; return its diagnostics, which only eager steps have."""
-        if not diagnostics and not self._ready and self._recording is not None and self._eager_steps >= EAGER_STEPS:
-            self._record()
+        """Carry out the next step; return its diagnostics, all of them if ``diagnostics``."""
+        warm = self._eager_steps[diagnostics] > 0 and self._eager_steps.total() >= EAGER_STEPS
+        if warm and diagnostics not in self._recorded and not self._refused:
+            self._record(diagnostics)
         lr, progress = self.stepper.prepare()
         self._feed(self.stepper.state.step, lr, progress)
-        if diagnostics or not self._ready or self._recording is None:
-            self._eager_steps += 1
-            self.stepper.set_lr(lr)
-            result = self.stepper.compute(self._step(), progress, diagnostics)
-            kept, found = result.kept, result.diagnostics
-        else:
-            self._recording.replay()
-            kept, found = self._kept, {}
+        recorded = self._recorded.get(diagnostics)
+        self._eager_steps[diagnostics] += recorded is None
+        kept, found = recorded.replay() if recorded else self._eager(lr, progress, diagnostics)
         self.stepper.finish(kept, progress)
         return found
+
+    def _eager(self, lr: float, progress: float, diagnostics: bool) -> tuple[Any, dict[str, Tensor]]:
+        """Carry out a step that was fed; return what it keeps of its batch, and its diagnostics."""
+        self.stepper.set_lr(lr)
+        result = self.stepper.compute(self._step(), progress, diagnostics)
+        return result.kept, result.diagnostics
 
     def _feed(self, step: int, lr: float, progress: float) -> None:
         """Set all that changes from step to step."""
@@ -128,80 +125,112 @@ class GraphedStepper:
             self._ids, images.labels[self._ids], images.take(self._ids), self._uniform, loader.views, loader.dtype
         )
 
-    def _compute(self) -> None:
-        self.stepper.set_lr(self._lr)  # here: the rate of a layer is a product, which is computed again in each replay
-        self._kept = self.stepper.compute(self._step(), self._progress, False).kept
-
-    def _record(self) -> None:
-        """Record a step and compare replays with eager steps; afterwards everything is as before."""
-        recording = self._recording
-        assert recording is not None
-        kept, before = rng_state(), dict[str, list[Tensor]]()
-        try:
-            self._check_memory()
-            before = self._values()
-            with self._tensor_lr():
-                generators = [generator for draws in self._draws for generator in draws.reseed()]
-                recording.record(self._compute, generators)
-            self._restore(before)
-            different = [n for trial in range(1, TRIALS + 1) for n in self._compared(recording, trial, before)]
-            reason = f"a replayed step changes {different[0]} otherwise than an eager one" if different else ""
-        except Exception as error:  # whatever the capture raises: the eager steps are complete
-            reason = _cause(error)
+    def _record(self, diagnostics: bool) -> None:
+        """Record a step if all ranks can; else the steps stay eager."""
+        random, before = rng_state(), dict[str, list[Tensor]]()
+        reason = self._obstacle(diagnostics, before)
         self._restore(before)
-        set_rng_state(kept)
-        self._ready = not reason
-        if reason:
-            self._recording = self._kept = None
-            del recording  # frees its memory
-            for draws in self._draws:
-                draws.forget()  # to torch before 2.14 its generators belong to the failed recording
-            release_memory(self._lr.device)
-        if reason and self.required:
-            raise RunError(f"the step cannot be replayed as a CUDA graph ({reason}): set graph=auto or false")
-        if reason:
-            log.warning("the step cannot be replayed as a CUDA graph and stays eager: %s", reason)
-        else:
-            log.info("from step %d on, steps are replayed as a CUDA graph", self.stepper.state.step)
+        set_rng_state(random)
+        one, many = ("a step with diagnostics", "steps with diagnostics") if diagnostics else ("the step", "steps")
+        if not reason:
+            log.info("from step %d on, %s are replayed as a CUDA graph", self.stepper.state.step, many)
+            return
+        self._refused = True
+        for draws in self._draws:
+            draws.forget()  # to torch before 2.14 its generators belong to the failed recording
+        release_memory(self._lr.device)
+        if self.required:
+            raise RunError(f"{one} cannot be replayed as a CUDA graph ({reason}): set graph=auto or false")
+        log.warning("%s cannot be replayed as a CUDA graph and stays eager: %s", one, reason)
+        if not self._recorded:
+            self.stepper.network = parallel(self.stepper.state.method, self._lr.device)
 
-    def _check_memory(self) -> None:
-        """Raise an error if a recording, which keeps the memory of a step, would not fit beside the eager steps."""
+    def _obstacle(self, diagnostics: bool, before: dict[str, list[Tensor]]) -> str:
+        """Record a step and compare replays with eager steps; return why it cannot be used, or an empty text.
+
+        Each part is carried out on all ranks or on none: no rank waits in a collective for one that refuses.
+
+        Args:
+            before: where the values that the step changes are put before it does.
+        """
+        recorded = _Recorded(self._new())
+
+        def capture() -> str:
+            before.update(self._values())
+            self._capture(recorded, diagnostics)
+            self._restore(before)
+            return ""
+
+        def compare() -> str:
+            trials = (self._compared(recorded, diagnostics, trial, before) for trial in range(1, TRIALS + 1))
+            different = [name for names in trials for name in names]
+            return f"a replayed step changes {different[0]} otherwise than an eager one" if different else ""
+
+        reason = self._agreed(self._check_memory) or self._agreed(capture) or self._agreed(compare, together=True)
+        if not reason:
+            self._recorded[diagnostics] = recorded
+        return reason
+
+    def _agreed(self, part: Callable[[], str], together: bool = False) -> str:
+        """Carry out a part of a recording; return why it fails on a rank, or an empty text.
+
+        Args:
+            together: the ranks wait for each other in it: an error on one of several ends the run.
+        """
+        try:
+            reason = part()
+        except Exception as error:  # whatever the capture raises: the eager steps are complete
+            if together and world() > 1:
+                raise
+            reason = _cause(error)
+        return self._votes.first(reason)
+
+    def _capture(self, recorded: _Recorded, diagnostics: bool) -> None:
+        def compute() -> None:
+            self.stepper.set_lr(self._lr)  # here: the rate of a layer is a product, computed again in each replay
+            recorded.hold(self.stepper.compute(self._step(), self._progress, diagnostics))
+
+        with self._tensor_lr():
+            generators = [generator for draws in self._draws for generator in draws.reseed()]
+            recorded.recording.record(compute, generators)
+
+    def _check_memory(self) -> str:
+        """Say if a recording, which keeps the memory of a step, would not fit beside the eager steps."""
         device = self._lr.device
         if device.type != "cuda":
-            return
+            return ""
         allocated = torch.cuda.memory_allocated(device)
         step = torch.cuda.max_memory_allocated(device) - allocated
         copies = sum(t.nbytes for tensors in self.stepper.state.tensors().values() for t in tensors)
         free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - allocated
         needed = 2 * step + 3 * copies
-        if needed > free:
-            raise RunError(f"that takes {needed / 2**30:.1f} GiB of the GPU's memory, and {free / 2**30:.1f} are free")
+        takes = f"that takes {needed / 2**30:.1f} GiB of the GPU's memory, and {free / 2**30:.1f} are free"
+        return takes if needed > free else ""
 
-    def _compared(self, recording: Recording, trial: int, before: dict[str, list[Tensor]]) -> list[str]:
+    def _compared(
+        self, recorded: _Recorded, diagnostics: bool, trial: int, before: dict[str, list[Tensor]]
+    ) -> list[str]:
         """Name the kinds of tensors that a replay changes unlike an eager step, with the numbers of another step."""
         step = (self.stepper.state.step + trial) % self.stepper.schedule.last_step
-        lr, progress = (
-            self.stepper.schedule.lr * (1 + trial),
-            min(1.0, self.stepper.schedule.progress(step) + trial / 4),
-        )
-        method, numbers, found = self.stepper.state.method, rng_state(), []
+        lr = self.stepper.schedule.lr * (1 + trial)
+        progress = min(1.0, self.stepper.schedule.progress(step) + trial / 4)
+        method, numbers, results = self.stepper.state.method, rng_state(), []
         steps = [draws.step for draws in self._draws]
         for replayed in (True, False):
             for draws, now in zip(self._draws, steps, strict=True):
                 draws.step = now + trial
             self._feed(step, lr, progress)
             self.stepper.set_lr(lr)
-            if replayed:
-                recording.replay()
-            kept = self._kept if replayed else self.stepper.compute(self._step(), progress, False).kept
+            kept, found = recorded.replay() if replayed else self._eager(lr, progress, diagnostics)
             method.update(kept, progress)
-            found.append(self._values())
+            results.append(self._values() | {"diagnostics": [*found.values()] if diagnostics else []})
             self._restore(before)
             set_rng_state(numbers)
         for draws, now in zip(self._draws, steps, strict=True):
             draws.step = now
-        one, other = found
-        return [name for name in before if not _close(one[name], other[name], before[name])]
+        one, other = results
+        start = before | {"diagnostics": [*map(torch.zeros_like, other["diagnostics"])]}
+        return [name for name in start if not _close(one[name], other[name], start[name])]
 
     @torch.no_grad()  # else clones keep nodes of autograd that belong to the default stream: no capture allows them
     def _values(self) -> dict[str, list[Tensor]]:
@@ -231,22 +260,12 @@ class GraphedStepper:
 def obstacle(config: Mapping[str, Any], images: Source) -> str:
     """Why the steps of a training cannot be recorded; empty if they can."""
     obstacles = {
-        "there are several ranks": config["devices"] > 1,
         "the batch is processed in chunks": config["batch_size"]["chunk"] is not None,
         "the moments of the gradients are recorded": config["diagnostics"]["gradient_snr"] is not None,
         "the learning rate would be rounded": config["precision"] == "fp64",
         "the images are not in the memory of the GPU": not images.labels.is_cuda,
     }
     return next((reason for reason, given in obstacles.items() if given), "")
-
-
-def _free(pool: Any) -> None:
-    """Let go of the memory of a capture that has failed: torch up to 2.11 keeps it, and 2.6 then can free no other."""
-    core: Any = torch._C
-    end = getattr(core, "_cuda_endAllocateToPool", None) or core._cuda_endAllocateCurrentStreamToPool
-    with contextlib.suppress(RuntimeError):  # newer ones have done so
-        end(torch.cuda.current_device(), pool)
-        core._cuda_releasePool(torch.cuda.current_device(), pool)
 
 
 def _cause(error: BaseException) -> str:

@@ -25,7 +25,7 @@ class Stepper:
     """Carries out steps of a training.
 
     Args:
-        network: the method of ``state`` as it is called: compiled, or with averaged gradients.
+        network: the method of ``state``, or that under DDP, which averages the gradients in the backward pass.
         state: networks, optimiser and counters.
         schedule: of the learning rate.
         precision: of the forward.
@@ -85,15 +85,17 @@ class Stepper:
 
     def _backward(self, images: Step, progress: Progress, diagnostics: bool) -> StepResult:
         """Forward and backward of a step, at once or in chunks."""
-        scale = self.state.scaler.scale
+        method, scale = self.state.method, self.state.scaler.scale
         if self.chunk is None:
             with self._autocast():
                 result: StepResult = self.network(images.batch(), progress, diagnostics)
             scale(result.loss).backward()
-            return result
-        method, share = self.state.method, len(images.ids)
-        result = chunked.backward(method, images.batch, share, self.chunk, progress, diagnostics, self._autocast, scale)
-        average_gradients(method)
+        else:
+            result = chunked.backward(
+                method, images.batch, len(images.ids), self.chunk, progress, diagnostics, self._autocast, scale
+            )
+        if self.network is method:
+            average_gradients(method)
         return result
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 int fake_cuda_launch(void *stream);
+int fake_cuda_launch_call(void *stream, void (*call)(void *), void *data, int *held);
 
 typedef struct { void *stream; char more[248]; } Handle;
 int fake_cuda_handle(void **made) { *made = calloc(1, sizeof(Handle)); return 0; }
@@ -87,7 +88,7 @@ int cudnnBackendExecute(Handle *handle, void *plan, void *variables) { return fa
 
 // ---- NCCL
 
-#define SLOT (8 << 20)  // bytes that a rank can send at once
+#define SLOT (64 << 20)  // bytes that a rank can send at once
 enum { INT32 = 2, INT64 = 4, UINT64 = 5, HALF = 6, FLOAT = 7, DOUBLE = 8, SUM = 0, MAX = 2, MIN = 3, AVERAGE = 4 };
 typedef struct { char internal[128]; } UniqueId;
 typedef struct { int arrived, turn; } Meeting;
@@ -95,6 +96,7 @@ typedef struct Communicator {
   int rank, ranks;
   Meeting *meeting;
   char *slots;
+  int held;  // collectives in graphs
 } Communicator;
 
 static size_t width(int type) { return (int[]){1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1}[type]; }
@@ -123,16 +125,11 @@ static void note(int rank, const char *name, size_t bytes) {
   if (log) fprintf(log, "%s %zu\n", name, bytes);
 }
 // Put data where all ranks can read it.
-static int share(Communicator *c, const void *data, size_t bytes, void *stream) {
+static void share(Communicator *c, const char *name, const void *data, size_t bytes) {
   if (bytes > SLOT) { fprintf(stderr, "fake NCCL: %zu bytes at once\n", bytes); abort(); }
-  if (fake_cuda_launch(stream)) return 1;
+  note(c->rank, name, bytes);
   memcpy(slot(c, c->rank), data, bytes);
   meet(c);
-  return 0;
-}
-static int send(Communicator *c, const char *name, const void *data, size_t bytes, void *stream) {
-  note(c->rank, name, bytes);
-  return share(c, data, bytes, stream);
 }
 #define REDUCE(T)                                                                                            \
   for (size_t i = 0; i < count; i++) {                                                                       \
@@ -151,43 +148,69 @@ static void reduce(Communicator *c, void *to, size_t offset, size_t count, int t
   else if (width(type) == 1) { REDUCE(unsigned char) }
   else { fprintf(stderr, "fake NCCL: no sums of type %d\n", type); abort(); }
 }
+// A collective, which a graph carries out at each replay and not when it is captured.
+typedef struct { const char *from; char *to; size_t from_bytes, to_bytes; } Pair;
+typedef struct Collective {
+  void (*carry_out)(struct Collective *);
+  Communicator *c;
+  const char *from;
+  char *to;
+  size_t n, bytes;  // elements, and their bytes
+  int type, how;    // an operation, or a rank
+  Pair *pairs;      // what is sent to each rank, and received from it
+} Collective;
+static int start(Collective collective, void *stream) {
+  Collective *kept = malloc(sizeof *kept);
+  *kept = collective;
+  kept->bytes = kept->n * width(kept->type);
+  return fake_cuda_launch_call(stream, (void (*)(void *))kept->carry_out, kept, &kept->c->held);
+}
+static void all_reduce(Collective *x) {
+  share(x->c, "all_reduce", x->from, x->bytes);
+  reduce(x->c, x->to, 0, x->n, x->type, x->how);
+  meet(x->c);
+}
+static void reduce_scatter(Collective *x) {
+  share(x->c, "reduce_scatter", x->from, x->c->ranks * x->bytes);
+  reduce(x->c, x->to, x->c->rank * x->bytes, x->n, x->type, x->how);
+  meet(x->c);
+}
+static void all_gather(Collective *x) {
+  share(x->c, "all_gather", x->from, x->bytes);
+  for (int rank = 0; rank < x->c->ranks; rank++) memcpy(x->to + rank * x->bytes, slot(x->c, rank), x->bytes);
+  meet(x->c);
+}
+static void all_to_all(Collective *x) {
+  share(x->c, "all_to_all", x->from, x->c->ranks * x->bytes);
+  for (int rank = 0; rank < x->c->ranks; rank++)
+    memcpy(x->to + rank * x->bytes, slot(x->c, rank) + x->c->rank * x->bytes, x->bytes);
+  meet(x->c);
+}
+static void broadcast(Collective *x) {
+  share(x->c, "broadcast", x->from, x->bytes);
+  memcpy(x->to, slot(x->c, x->how), x->bytes);
+  meet(x->c);
+}
 int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, Communicator *c, void *stream) {
-  if (send(c, "all_reduce", from, n * width(type), stream)) return 1;
-  reduce(c, to, 0, n, type, op);
-  meet(c);
-  return 0;
+  return start((Collective){all_reduce, c, from, to, n, .type = type, .how = op}, stream);
 }
 int ncclReduceScatter(const void *from, void *to, size_t n, int type, int op, Communicator *c, void *stream) {
-  if (send(c, "reduce_scatter", from, c->ranks * n * width(type), stream)) return 1;
-  reduce(c, to, c->rank * n * width(type), n, type, op);
-  meet(c);
-  return 0;
+  return start((Collective){reduce_scatter, c, from, to, n, .type = type, .how = op}, stream);
 }
-int ncclAllGather(const void *from, char *to, size_t n, int type, Communicator *c, void *stream) {
-  size_t bytes = n * width(type);
-  if (send(c, "all_gather", from, bytes, stream)) return 1;
-  for (int rank = 0; rank < c->ranks; rank++) memcpy(to + rank * bytes, slot(c, rank), bytes);
-  meet(c);
-  return 0;
+int ncclAllGather(const void *from, void *to, size_t n, int type, Communicator *c, void *stream) {
+  return start((Collective){all_gather, c, from, to, n, .type = type}, stream);
 }
-int ncclAlltoAll(const void *from, char *to, size_t n, int type, Communicator *c, void *stream) {
-  size_t bytes = n * width(type);
-  if (send(c, "all_to_all", from, c->ranks * bytes, stream)) return 1;
-  for (int rank = 0; rank < c->ranks; rank++) memcpy(to + rank * bytes, slot(c, rank) + c->rank * bytes, bytes);
-  meet(c);
-  return 0;
+int ncclAlltoAll(const void *from, void *to, size_t n, int type, Communicator *c, void *stream) {
+  return start((Collective){all_to_all, c, from, to, n, .type = type}, stream);
 }
 int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, Communicator *c, void *stream) {
-  if (send(c, "broadcast", from, n * width(type), stream)) return 1;
-  memcpy(to, slot(c, root), n * width(type));
-  meet(c);
-  return 0;
+  return start((Collective){broadcast, c, from, to, n, .type = type, .how = root}, stream);
 }
 int ncclBcast(void *data, size_t n, int type, int root, Communicator *c, void *stream) {
   return ncclBroadcast(data, data, n, type, root, c, stream);
 }
 // Older releases of torch send to all ranks one by one, in a group: here every rank sends and receives in it.
-static __thread struct { const void *from; void *to; size_t from_bytes, to_bytes; } pending[64];
+static __thread Pair pending[64];
 static __thread Communicator *grouped;
 static __thread void *grouped_stream;
 static __thread int depth;
@@ -206,25 +229,33 @@ int ncclRecv(void *data, size_t n, int type, int peer, Communicator *c, void *st
   grouped_stream = stream;
   return 0;
 }
+static void exchange(Collective *x) {
+  size_t room = SLOT / x->c->ranks, bytes = 0;
+  for (int rank = 0; rank < x->c->ranks; rank++) {
+    memcpy(slot(x->c, x->c->rank) + rank * room, x->pairs[rank].from, x->pairs[rank].from_bytes);
+    bytes += x->pairs[rank].from_bytes;
+  }
+  note(x->c->rank, "all_to_all", bytes);
+  meet(x->c);
+  for (int rank = 0; rank < x->c->ranks; rank++)
+    memcpy(x->pairs[rank].to, slot(x->c, rank) + x->c->rank * room, x->pairs[rank].to_bytes);
+  meet(x->c);
+}
 int ncclGroupEnd(void) {
   Communicator *c = grouped;
   if (--depth || !c) return 0;
-  size_t room = SLOT / c->ranks, bytes = 0;
-  char *parts = calloc(1, SLOT);
-  for (int rank = 0; rank < c->ranks; rank++) {
-    memcpy(parts + rank * room, pending[rank].from, pending[rank].from_bytes);
-    bytes += pending[rank].from_bytes;
-  }
-  note(c->rank, "all_to_all", bytes);
-  int error = share(c, parts, SLOT, grouped_stream);
-  for (int rank = 0; rank < c->ranks && !error; rank++)
-    memcpy(pending[rank].to, slot(c, rank) + c->rank * room, pending[rank].to_bytes);
-  if (!error) meet(c);
-  free(parts);
+  Pair *pairs = memcpy(malloc(sizeof pending), pending, sizeof pending);
   memset(pending, 0, sizeof pending);
   grouped = NULL;
-  return error;
+  return start((Collective){exchange, c, .pairs = pairs}, grouped_stream);
 }
+// NCCL waits for the graphs that hold a communicator before it destroys it.
+static int destroy(Communicator *c) {
+  if (c->held) { fprintf(stderr, "fake NCCL: a graph still holds the communicator\n"); abort(); }
+  return 0;
+}
+int ncclCommDestroy(Communicator *c) { return destroy(c); }
+int ncclCommFinalize(Communicator *c) { return destroy(c); }
 
 int ncclGetVersion(int *version) { *version = 22100; return 0; }
 int ncclGetUniqueId(UniqueId *id) {

@@ -41,7 +41,8 @@ long fake_cuda_waits(void) { return waits; }
 
 // ---- streams, events and captures
 
-typedef struct { void *to; const void *from; size_t bytes; int fill; } Node;  // a copy; without a source a fill
+// A copy; without a source a fill. Or a call, such as a collective, for which the graph holds something.
+typedef struct { void *to; const void *from; size_t bytes; int fill; void (*call)(void *); void *data; int *held; } Node;
 typedef struct { Node *nodes; size_t count, room; } Graph;
 typedef struct Capture {
   unsigned long long id;
@@ -88,8 +89,17 @@ static Error refused(const char *name) {
   pthread_mutex_unlock(&lock);
   return error;
 }
+// The calls that graphs have recorded. Where values are computed, values.py carries them out in place of a replay.
+static struct { void (*call)(void *); void *data; } *calls;
+static long recorded_calls;
+static int by_hand;
+long fake_cuda_recorded_calls(void) { return recorded_calls; }
+void fake_cuda_call(long number) { calls[number].call(calls[number].data); }
+void fake_cuda_calls_by_hand(void) { by_hand = 1; }
+
 static void carry_out(Node node) {
-  if (node.from) memmove(node.to, node.from, node.bytes);
+  if (node.call) node.call(node.data);
+  else if (node.from) memmove(node.to, node.from, node.bytes);
   else if (node.to) memset(node.to, node.fill, node.bytes);
 }
 // Give work to a stream: it is recorded during a capture, and carried out otherwise.
@@ -109,12 +119,24 @@ static Error work(void *on, Node node) {
     if (graph->count == graph->room)
       graph->nodes = realloc(graph->nodes, (graph->room = 2 * graph->room + 256) * sizeof(Node));
     graph->nodes[graph->count++] = node;
+    if (node.call) {
+      ++*node.held;
+      calls = realloc(calls, (recorded_calls + 1) * sizeof *calls);
+      calls[recorded_calls].call = node.call;
+      calls[recorded_calls++].data = node.data;
+    }
   }
   pthread_mutex_unlock(&lock);
   if (!capture) carry_out(node);
   return give(error);
 }
 int fake_cuda_launch(void *stream) { return work(stream, (Node){0}); }
+int fake_cuda_launch_call(void *stream, void (*call)(void *), void *data, int *held) {
+  return work(stream, (Node){.call = call, .data = data, .held = held});
+}
+static void let_go(Graph *graph) {
+  for (size_t i = 0; graph && i < graph->count; i++) if (graph->nodes[i].call) --*graph->nodes[i].held;
+}
 
 Error cudaStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
   Stream *made = calloc(1, sizeof *made);
@@ -224,6 +246,7 @@ Error cudaStreamEndCapture(Stream *stream, void **graph) {
   while (*place != capture) place = &(*place)->next;
   *place = capture->next;
   *graph = error ? NULL : capture->graph;
+  if (error) let_go(capture->graph);
   pthread_mutex_unlock(&lock);
   return give(error);
 }
@@ -258,9 +281,10 @@ Error cudaGraphInstantiateWithFlags(void **ready, void *graph, unsigned long lon
 Error cudaGraphGetNodes(Graph *graph, void *nodes, size_t *count) { *count = graph->count; return cudaSuccess; }
 Error cudaGraphLaunch(Graph *graph, void *stream) {
   launches++;
-  for (size_t i = 0; i < graph->count; i++) carry_out(graph->nodes[i]);
+  for (size_t i = 0; i < graph->count; i++) if (!by_hand || !graph->nodes[i].call) carry_out(graph->nodes[i]);
   return cudaSuccess;
 }
+Error cudaGraphExecDestroy(Graph *graph) { let_go(graph); return cudaSuccess; }
 
 // ---- memory: of a device, or pinned
 

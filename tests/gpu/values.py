@@ -19,11 +19,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 aten = torch.ops.aten
 
 
+LIBRARY = ctypes.CDLL(None)  # with the fake runtime in it
 MODE: list[TorchDispatchMode] = []  # torch 2.6 alone does not keep it alive
 
 
 def install() -> None:
     """Compute values in this process from now on."""
+    LIBRARY.fake_cuda_calls_by_hand()
     graph = torch.cuda.CUDAGraph
     begin, replay = graph.capture_begin, graph.replay
 
@@ -185,6 +187,8 @@ class Values(TorchDispatchMode):
         on_gpu = any(isinstance(x, Tensor) and x.is_cuda for x in tree_leaves((args, kwargs)))
         makes = str(kwargs.get("device", "")).startswith("cuda")
         returns = func._schema.returns
+        if func.namespace == "c10d" and torch.cuda.is_current_stream_capturing():
+            return _recorded_calls(func, args, kwargs)
         view = returns and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
         if func.namespace not in ("aten", "ssl_bench") or not (on_gpu or makes) or view or name in AS_IT_IS:
             return func(*args, **kwargs)
@@ -222,6 +226,15 @@ class Values(TorchDispatchMode):
         number = 0 if fresh else draws.get(key, 0)
         draws[key] = number + 1
         return Draw(generator, number)
+
+
+def _recorded_calls(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operation that records collectives; they take their place among the other operations of the graph."""
+    before = LIBRARY.fake_cuda_recorded_calls()
+    out = func(*args, **kwargs)
+    for number in range(before, LIBRARY.fake_cuda_recorded_calls()):
+        Values.recorded.append(functools.partial(LIBRARY.fake_cuda_call, ctypes.c_long(number)))
+    return out
 
 
 def _indices(args: Any) -> list[Tensor | None]:

@@ -16,6 +16,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from ssl_bench.data.batch import Batch, Step
+from ssl_bench.distributed import Votes
 from ssl_bench.errors import RunError
 from ssl_bench.objective import bits
 from ssl_bench.training.engine import Training
@@ -50,11 +51,13 @@ def stepper(run: Training) -> Stepper:
 
 
 def trained(run: Training, step: Callable[[bool], Any]) -> dict[str, list[torch.Tensor]]:
-    """The tensors of a training after some steps; every fifth one records diagnostics."""
+    """The tensors of a training after some steps, and the diagnostics, which every fifth one records."""
+    diagnostics: list[torch.Tensor] = []
     with patch.object(Step, "batch", views_at_once):
         for number in range(12):
-            step(number % 5 == 4)
-    return run.state.tensors()
+            found = step(number % 5 == 4)
+            diagnostics += found.values() if number % 5 == 4 else ()
+    return run.state.tensors() | {"diagnostics": diagnostics}
 
 
 # tests/gpu has every framework, kind of negatives and optimiser.
@@ -83,9 +86,10 @@ def test_replayed_steps_equal_eager_ones(name: str, tmp_path: Path, caplog: pyte
     batches, step = eager.loader.steps(0, 14), stepper(eager)
     expected = trained(eager, lambda diagnostics: step(next(batches), diagnostics))
     run = training(tmp_path, *OPTIONS[name])
-    graphed = GraphedStepper(stepper(run), run.loader, True, Operations())
+    graphed = GraphedStepper(stepper(run), run.loader, True, Operations, Votes(0))
     found = trained(run, graphed)
     assert f"from step {EAGER_STEPS} on, steps are replayed" in caplog.text
+    assert "from step 9 on, steps with diagnostics are replayed" in caplog.text
     for kind, tensors in expected.items():
         assert len(tensors) == len(found[kind])
         for a, b in zip(tensors, found[kind], strict=True):
@@ -126,7 +130,7 @@ def test_a_recording_that_differs_is_not_used(tmp_path: Path, caplog: pytest.Log
             ids = graphed._ids
             self.calls = [(f, tree_map(lambda v: v.clone() if v is ids else v, a), k, o) for f, a, k, o in self.calls]
 
-    graphed = GraphedStepper(stepper(run), run.loader, False, Numb())
+    graphed = GraphedStepper(stepper(run), run.loader, False, Numb, Votes(0))
     found = trained(run, graphed)
     assert (
         "cannot be replayed as a CUDA graph and stays eager: a replayed step changes weights otherwise" in caplog.text
@@ -145,8 +149,8 @@ def test_a_step_that_cannot_be_recorded_stays_eager_or_is_refused(
     compute: Any = Stepper.compute
     with patch.object(Stepper, "compute", waiting):
         run = training(tmp_path)
-        trained(run, GraphedStepper(stepper(run), run.loader, False, Operations()))
+        trained(run, GraphedStepper(stepper(run), run.loader, False, Operations, Votes(0)))
         assert "stays eager: RuntimeError: aten::_local_scalar_dense makes the host wait" in caplog.text
         run = training(tmp_path)
         with pytest.raises(RunError, match=r"cannot be replayed as a CUDA graph \(.*\): set graph=auto or false"):
-            trained(run, GraphedStepper(stepper(run), run.loader, True, Operations()))
+            trained(run, GraphedStepper(stepper(run), run.loader, True, Operations, Votes(0)))

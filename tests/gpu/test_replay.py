@@ -1,0 +1,136 @@
+"""Steps of several GPUs: captured and replayed with their collectives, with the values of eager ones under DDP."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from ssl_bench.distributed import rank
+from ssl_bench.errors import RunError
+from ssl_bench.training.graph import GraphedStepper
+from ssl_bench.training.step import Stepper
+from tests.gpu.conftest import REAL
+from tests.gpu.runs import Log, launches, training
+from tests.gpu.test_steps import compared, distance, right, trained
+
+METHODS = [
+    ["loss=infonce"],
+    ["loss=sogclr"],
+    ["loss=vicreg", "negatives=none"],
+    ["framework=moco_v2", "negatives.k=64"],
+    ["framework=moco_v2", "negatives.k=64", "framework.groups=4"],
+]
+
+
+def test_ranks_replay_steps_with_the_values_of_eager_ones(gpu: Callable[..., Any]) -> None:
+    found = gpu(compared, METHODS, True, ranks=2)
+    assert [{name: each for name, each in one.items() if not right(each)} for one in found] == [{}, {}]
+
+
+# ---- a rank that refuses
+
+
+def little(self: GraphedStepper) -> str:
+    return "too little memory" * rank()
+
+
+compute: Any = Stepper.compute
+
+
+def failing(self: Stepper, *arguments: Any) -> Any:
+    if rank() == 1 and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a planted fault")
+    return compute(self, *arguments)
+
+
+def refusals() -> list[dict[str, Any]]:
+    """Steps of which rank 1 refuses a recording, before it and in its middle, or only one of those with diagnostics."""
+
+    def diagnosed(self: Stepper, *arguments: Any) -> Any:
+        return (failing if arguments[-1] else compute)(self, *arguments)
+
+    eager, _ = trained(True, "graph=false")
+    found = []
+    for patched in (
+        patch.object(GraphedStepper, "_check_memory", little),
+        patch.object(Stepper, "compute", failing),
+        patch.object(Stepper, "compute", diagnosed),
+    ):
+        log, error = Log(), ""
+        with patched:
+            tensors, _ = trained(True, "graph=auto")
+            with contextlib.suppress(RunError):
+                trained(True, "graph=true")
+                error = "not refused"
+        far = max(distance(a, b) for kind in eager for a, b in zip(tensors[kind], eager[kind], strict=True))
+        said = [line for line in log.lines if "as a CUDA graph" in line]
+        found.append({"said": said, "distance": far, "error": error})
+    return found
+
+
+def test_a_rank_that_refuses_leaves_all_ranks_eager(gpu: Callable[..., Any]) -> None:
+    one, other = gpu(refusals, ranks=2)
+    assert one == other
+    assert [(each["distance"] <= (0.05 if REAL else 0), each["error"]) for each in one] == [(True, "")] * 3
+    stays = "cannot be replayed as a CUDA graph and stays eager: rank 1:"
+    recorded, planted = "from step 3 on, steps are replayed as a CUDA graph", "RuntimeError: a planted fault"
+    assert one[0]["said"] == [f"the step {stays} too little memory"]
+    assert one[1]["said"] == [f"the step {stays} {planted}"]
+    assert one[2]["said"][:2] == [recorded, f"a step with diagnostics {stays} {planted}"]
+
+
+# ---- what is started and sent
+
+
+def started(log: str, graph: str, cases: list[list[str]]) -> list[dict[str, Any]]:
+    """Launches of the last step but one of some runs, and of the last one, which is logged; and what both send."""
+    os.environ["FAKE_NCCL_LOG"] = log
+    file, found = Path(f"{log}.{rank()}"), list[dict[str, Any]]()
+    with patch.object(GraphedStepper, "_compared", lambda *_: []):  # kernels that do nothing give no values to compare
+        for overrides in cases:
+            step, counts, sent = training(f"graph={graph}", *overrides).stepper(), list[int](), list[str]()
+            for number in range(9):
+                launched, length = launches(), file.stat().st_size if file.exists() else 0
+                step(number % 3 == 2)
+                counts.append(launches() - launched)
+                sent += file.read_text()[length:].splitlines() if number > 6 and file.exists() else []
+            found.append({"launches": counts[-2:], "sent": sent})
+    return found
+
+
+RESNET = ["backbone=resnet18_cifar"]
+STARTED = {
+    "simclr": RESNET,
+    "moco_v2": [*RESNET, "framework=moco_v2", "negatives.k=64"],
+    "sogclr": [*RESNET, "loss=sogclr"],
+    "vicreg": [*RESNET, "loss=vicreg", "negatives=none"],
+}
+
+
+@pytest.mark.skipif(REAL, reason="only the fake GPU counts launches")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_replayed_steps_of_ranks_are_a_few_launches_and_send_what_eager_ones_do(
+    ranks: int, gpu: Callable[..., Any], tmp_path: Path
+) -> None:
+    eager, replayed = (
+        gpu(started, str(tmp_path / graph), graph, [*STARTED.values()], values=False, ranks=ranks * (ranks > 1))
+        for graph in ("false", "true")
+    )
+    if ranks == 1:
+        eager, replayed = [eager], [replayed]
+    print({name: (e["launches"], r["launches"]) for name, e, r in zip(STARTED, eager[0], replayed[0], strict=True)})
+    for one in zip(eager[0], replayed[0], strict=True):
+        assert one[0]["launches"][0] > 400 and one[1]["launches"][0] <= 24 and one[1]["launches"][1] <= 64
+    for one, other in zip(eager, replayed, strict=True):
+        for e, r in zip(one, other, strict=True):
+            assert sum(map(size, e["sent"])) == sum(map(size, r["sent"]))
+    assert all(each == replayed[0] for each in replayed)  # in the same order
+
+
+def size(sent: str) -> int:
+    return int(sent.split()[1])
