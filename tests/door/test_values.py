@@ -23,8 +23,8 @@ KEYS = [
 ]
 
 
-VALUES = [pytest.param(value, marks=pytest.mark.slow) for value in ("-1", "nan", "text", "{a:1}")]
-VALUES += [pytest.param(value, marks=pytest.mark.exhaustive) for value in ("1.5", "null", "[x,null]")]
+VALUES = [pytest.param(value, marks=pytest.mark.slow) for value in ("-1", "nan", "text")]
+VALUES += [pytest.param(value, marks=pytest.mark.exhaustive) for value in ("1.5", "null", "{a:1}", "[x,null]")]
 
 
 @pytest.mark.parametrize("value", VALUES)

@@ -1,16 +1,19 @@
 """Committed numbers are measured again: equal, within the bound, beyond it or missing, and the record of it."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ssl_bench.commands import replicate
+from ssl_bench.papers import measurements, tables
 from tests import golden
 from tests.conftest import no_pictures
 from tests.door.door import refuses
 
+Train = Callable[..., tuple[int, str]]
 HERE = golden.machine()
 SAME = all(HERE[key] == golden.read()["machine"][key] for key in ("processor", "capability", "threads", "weights"))
 
@@ -29,9 +32,24 @@ def test_a_seed_of_a_claim_comes_out_again_to_six_digits(capfd: pytest.CaptureFi
     assert f"eqco/toy: {int(found['equal'])} of 1 equal" in capfd.readouterr().out
 
 
+def test_the_first_epochs_of_a_claims_run_have_its_committed_numbers(train: Train) -> None:
+    """Run 3a324a7233, the default training with seed 10, halted where macl/multiplier measures it first."""
+    (claim,) = tables.find("macl/multiplier")
+    cells = [cell for cell in claim.cells if cell.metric.endswith("@3")]
+    assert {cell.overrides for cell in cells} == {cells[0].overrides} and len(cells) == 8
+    code, printed = train(*cells[0].overrides, "seed=10", "halt_at=3", small=False)
+    assert code == 0, printed
+    (path,) = Path("outputs").glob("*/*/metrics.jsonl")
+    last = json.loads(path.read_text().splitlines()[-1])
+    for cell in cells:
+        committed, found = measurements.values(claim, cell)[10], last[cell.metric.removesuffix("@3")]
+        assert found == pytest.approx(committed, rel=0.1) and (f"{found:.6g}" == f"{committed:.6g}" or not SAME)
+
+
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_one_run_checks_three_claims_to_six_digits() -> None:
-    """Run 3a324a7233: the default training with seed 10, with the evaluators of the claims. It needs no download."""
+    """The same run to its end, with the evaluators of the claims. It needs no download."""
     claims = ["dcl/decoupled_gradient", "macl/multiplier", "less/snr_given_weights"]
     with no_pictures():
         assert replicate.main([*claims, "seed=10", "--who", "me"]) == 0

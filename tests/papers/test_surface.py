@@ -114,9 +114,9 @@ def test_a_design_is_trained_and_gone_on_with(paper: Path, capsys: Output) -> No
     assert "4 runs to go in 4 cells" in out
     assert reproduce.main(["mine/surface", "row=NT-Xent", "col=32"]) == 0
     assert capsys.readouterr().out.count("1 trained, 0 done before, 0 failed") == 4
-    assert reproduce.main(["mine/surface", "row=NT-Xent"]) == 0
+    assert reproduce.main(["mine/surface", "row=NT-Xent", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "4 cells  done" in out and "4 runs to go in 4 cells" in out and out.count("1 trained") == 4
+    assert "4 cells  done" in out and "4 runs to go in 4 cells" in out
 
 
 RATES, SECOND = 10 ** np.array([-1, -0.5, 0, 0.5]), np.array([0.1, 0.2, 0.5])  # of a grid

@@ -26,6 +26,7 @@ from ssl_bench.results.differing import labels
 from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.status.view import lines, screen
 from tests.conftest import SMALL
+from tests.ranks import Command
 from tests.status.conftest import Status
 from tests.status.folders import (
     OUTPUTS,
@@ -459,23 +460,22 @@ def test_watch_shows_changes_until_it_is_interrupted() -> None:
 
 @pytest.mark.slow
 def test_a_grid_during_and_after_its_training(status: Status) -> None:
-    command = [sys.executable, "-m", "ssl_bench", "train", "-m", *SMALL, "epochs=4", "seed=0,1"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = Command("train", "-m", *SMALL, "epochs=4", "seed=0,1")
     OUTPUTS.mkdir()
     repeated, deadline = Scan(OUTPUTS), time.monotonic() + 90
     entries: list[Entry] = []
     left: float | None = None
-    while left is None and time.monotonic() < deadline and process.poll() is None:
+    while left is None and time.monotonic() < deadline and command.code is None:
         time.sleep(0.1)
         entries, left = repeated.update(time.time())
-    assert left is not None, process.communicate()[0]
+    assert left is not None, command.printed()
     assert [entry.state for entry in entries] == ["running", "waiting"]
     first, second = entries
-    assert first.run and first.run.owner and first.run.owner.pid == process.pid
+    assert first.run and first.run.owner and first.run.owner.pid == command.pid
     assert first.left is not None and left > first.left and second.overrides and second.overrides[-1] == "seed=1"
     assert labels(entries)[1] == "seed=1"
-    printed = process.communicate(timeout=90)[0]
-    assert process.returncode == 0, printed
+    printed = command.wait(90)
+    assert command.code == 0, printed
     records = json.loads(status("--json").stdout)
     assert [(r["state"], r["label"], r["epoch"], r["epochs"], r["pid"]) for r in records] == [
         ("done", "seed=0", 4, 4, None),

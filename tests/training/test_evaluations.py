@@ -229,7 +229,7 @@ def test_a_run_that_grows_without_evaluators_is_done_when_its_epochs_are(train: 
 
 
 def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
-    assert train("epochs=2", "checkpoint.every=1", *KNN)[0] == 0
+    assert train("epochs=2", "checkpoint.every=1", *KNN, *FEW)[0] == 0
     run = only_run()
     first, trained, last = results(), weights(run), run / "checkpoints/last.pt"
     content = bytearray(last.read_bytes())
@@ -242,48 +242,48 @@ def test_readers_take_the_last_checkpoint_or_nothing(train: Train, capfd: pytest
     refuses(f"export {run}", damaged, capfd, 1)
     refuses(f"evaluate {run} evaluate.knn.k=3", damaged, capfd, 1)
     (run / "results.json").unlink()
-    assert train("epochs=2", "checkpoint.every=1", *KNN)[0] == 0
+    assert train("epochs=2", "checkpoint.every=1", *KNN, *FEW)[0] == 0
     assert equal(weights(run), trained) and results()["metrics"] == first["metrics"]
-    torch.save(torch.load(last, weights_only=True) | {"step": 21}, last)  # as an older copy of the file
-    with pytest.raises(RunError, match=f"{last} is of step 21, and the results of the run are of step 42: {again}"):
+    torch.save(torch.load(last, weights_only=True) | {"step": 5}, last)  # as an older copy of the file
+    with pytest.raises(RunError, match=f"{last} is of step 5, and the results of the run are of step 10: {again}"):
         load(run)
     last.unlink()
     refuses(f"evaluate {run} evaluate.knn.k=3", f"{run} has no checkpoints/last.pt: {again}", capfd, 1)
 
 
 def test_a_halted_run_goes_on_as_an_undisturbed_one(train: Train) -> None:
-    assert train("epochs=3", *KNN)[0] == 0
+    assert train("epochs=3", *KNN, *FEW)[0] == 0
     whole = only_run()
     expected, trained = results(whole), weights(whole)
     shutil.rmtree("outputs")
-    code, printed = train("epochs=3", *KNN, "halt_at=1")
+    code, printed = train("epochs=3", *KNN, *FEW, "halt_at=1")
     assert code == 0 and "halted after epoch 1: without halt_at the same command goes on" in printed
     run = only_run()
     assert run.name == whole.name and not (run / "results.json").exists()
     row = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["epoch"] == 1 and "knn/top1" in row and "knn_init/top1" not in row
-    assert train("epochs=3", *KNN, "halt_at=2")[0] == 0 and train("epochs=3", *KNN)[0] == 0
+    assert train("epochs=3", *KNN, *FEW, "halt_at=2")[0] == 0 and train("epochs=3", *KNN, *FEW)[0] == 0
     assert results(run)["metrics"] == expected["metrics"] and equal(weights(run), trained)
 
 
 def test_a_constant_schedule_goes_on_from_a_shorter_training(train: Train) -> None:
-    assert train("epochs=3", *STEADY)[0] == 0
+    assert train("epochs=3", *STEADY, *FEW)[0] == 0
     whole = only_run()
     expected, trained = results(whole), weights(whole)
     shutil.rmtree("outputs")
-    assert train("epochs=1", *STEADY)[0] == 0
+    assert train("epochs=1", *STEADY, *FEW)[0] == 0
     short = results()["metrics"]
-    assert train("epochs=3", *STEADY)[0] == 0
+    assert train("epochs=3", *STEADY, *FEW)[0] == 0
     assert only_run().name == whole.name and equal(weights(only_run()), trained)
     content = results()
     assert content["metrics"] == expected["metrics"]
     config = content["config"]
     assert evaluations.of(evaluations.entries(content), config | {"epochs": 1}) == short
-    code, printed = train("epochs=1", *STEADY)
+    code, printed = train("epochs=1", *STEADY, *FEW)
     assert code == 0 and f"{100 * short['knn/top1']:.1f}%" in printed
-    code, printed = train("-m", "epochs=1", *STEADY, "seed=0,1", "loss=infonce", "optimizer.nesterov=false")
+    code, printed = train("-m", "epochs=1", *STEADY, *FEW, "seed=0,1", "loss=infonce", "optimizer.nesterov=false")
     row = [line for line in printed.splitlines() if line.startswith("\u2502")][-1]
     other = next(each for path in Path("outputs").glob("default/*") if (each := results(path))["config"]["seed"] == 1)
     assert f"{50 * (short['knn/top1'] + other['metrics']['knn/top1']):.1f} \u00b1" in row
-    code, printed = train("epochs=1", *STEADY, "evaluate.knn.k=3")
+    code, printed = train("epochs=1", *STEADY, *FEW, "evaluate.knn.k=3")
     assert code == 1 and "has gone on to epoch 3: set epochs to 3 or more" in printed
