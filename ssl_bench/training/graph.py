@@ -52,12 +52,12 @@ class _Recorded:
         self._kept: Any = None
         self._diagnostics: dict[str, Tensor] = {}
 
-    def hold(self, result: StepResult) -> None:
+    def hold(self, result: StepResult, diagnostics: bool) -> None:
         """Hold the results of a step, without the loss, which has nodes of autograd."""
-        self._kept, self._diagnostics = result.kept, result.diagnostics
+        self._kept, self._diagnostics = result.kept, result.diagnostics if diagnostics else {}
 
     def replay(self) -> tuple[Any, dict[str, Tensor]]:
-        """Carry out a step; return what it keeps of its batch, until the next replay, and its diagnostics."""
+        """Carry out a step; return what it keeps of its batch, until the next replay, and its diagnostics, if any."""
         self.recording.replay()
         return self._kept, {name: value.detach().clone() for name, value in self._diagnostics.items()}
 
@@ -188,7 +188,7 @@ class GraphedStepper:
     def _capture(self, recorded: _Recorded, diagnostics: bool) -> None:
         def compute() -> None:
             self.stepper.set_lr(self._lr)  # here: the rate of a layer is a product, computed again in each replay
-            recorded.hold(self.stepper.compute(self._step(), self._progress, diagnostics))
+            recorded.hold(self.stepper.compute(self._step(), self._progress, diagnostics), diagnostics)
 
         with self._tensor_lr():
             generators = [generator for draws in self._draws for generator in draws.reseed()]

@@ -64,7 +64,7 @@ def trained(run: Training, step: Callable[[bool], Any]) -> dict[str, list[torch.
 VIT = ["backbone=timm", "backbone.name=vit_tiny_patch16_224", "backbone.args.patch_size=5"]
 VIT += ["backbone.args.depth=1", "backbone.args.embed_dim=12"]
 OPTIONS = {
-    "simclr": ["diagnostics.gradient_snr=0.9"],
+    "simclr": [],
     "linear": ["temperature=linear", "temperature.slope=0.01", "optimizer=adamw", "optimizer.clip=0.1"],
     "layer decay": [*VIT, "optimizer.layer_decay=0.5"],
     "k of a queue": ["framework=moco_v2", "negatives.k=16"],
