@@ -95,6 +95,7 @@ typedef struct Communicator {
   int rank, ranks;
   Meeting *meeting;
   char *slots;
+  int split;
 } Communicator;
 
 static size_t width(int type) { return (int[]){1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1}[type]; }
@@ -131,7 +132,9 @@ static int share(Communicator *c, const void *data, size_t bytes, void *stream) 
   return 0;
 }
 static int send(Communicator *c, const char *name, const void *data, size_t bytes, void *stream) {
-  note(c->rank, name, bytes);
+  char full[32];
+  snprintf(full, sizeof full, "%s%s", c->split ? "split_" : "", name);
+  note(c->rank, full, bytes);
   return share(c, data, bytes, stream);
 }
 #define REDUCE(T)                                                                                            \
@@ -244,6 +247,18 @@ int ncclCommInitRankConfig(Communicator **made, int ranks, UniqueId id, int rank
   meet(c);
   if (rank == 0) shm_unlink(id.internal);
   return 0;
+}
+// Of all ranks, as the product splits.
+int ncclCommSplit(Communicator *c, int color, int key, Communicator **made, void *configuration) {
+  UniqueId id;
+  if (c->rank == 0) ncclGetUniqueId(&id);
+  memcpy(slot(c, c->rank), &id, sizeof id);
+  meet(c);
+  memcpy(&id, slot(c, 0), sizeof id);
+  meet(c);
+  int error = ncclCommInitRankConfig(made, c->ranks, id, c->rank, configuration);
+  (*made)->split = 1;
+  return error;
 }
 int ncclCommInitRank(Communicator **made, int ranks, UniqueId id, int rank) {
   return ncclCommInitRankConfig(made, ranks, id, rank, NULL);
