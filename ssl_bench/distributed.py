@@ -23,6 +23,8 @@ from ssl_bench.surroundings import stay_on_this_machine
 LONGEST = 512  # bytes of a text that a rank sends
 
 _alone = False
+_timeout = datetime.timedelta(minutes=30)  # of a collective
+_statistics: Any = None  # the group for sums of batch statistics; None: that of all other collectives
 
 
 @contextlib.contextmanager
@@ -54,8 +56,10 @@ def join_local(meeting: Path, rank: int, ranks: int, device: torch.device, timeo
 
 def join_group(device: torch.device, timeout: float, **meeting: Any) -> None:
     """Join the group of all ranks; ``meeting`` says where, as torch's ``init_process_group`` has it."""
+    global _timeout
+    _timeout = datetime.timedelta(seconds=timeout)
     backend, gpu = ("nccl", device) if device.type == "cuda" else ("gloo", None)
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout), device_id=gpu, **meeting)
+    dist.init_process_group(backend, timeout=_timeout, device_id=gpu, **meeting)
 
 
 def rank() -> int:
@@ -108,11 +112,21 @@ def global_mean(x: Tensor, dim: int = 0) -> Tensor:
     return gather(x.mean(dim, keepdim=True), dim).mean(dim)
 
 
-def all_sum(x: Tensor) -> Tensor:
-    """Sum the ranks' ``x`` in place, without gradient."""
+def all_sum(x: Tensor, statistics: bool = False) -> Tensor:
+    """Sum the ranks' ``x`` in place, without gradient; ``statistics``: as :func:`separate_statistics` says."""
     if world() > 1:
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=_statistics if statistics else None)
     return x
+
+
+def separate_statistics() -> None:
+    """Connect the GPUs once more, for sums of batch statistics: in one group they would wait for DDP's gradients.
+
+    All ranks must call it at the same time.
+    """
+    global _statistics
+    if _statistics is None and world() > 1 and dist.get_backend() == "nccl":
+        _statistics = dist.new_group(timeout=_timeout)
 
 
 class Votes:
@@ -187,8 +201,10 @@ def broadcast(value: float) -> float:
 
 def leave() -> None:
     """Leave the process group, if this process has joined one."""
+    global _statistics
     if not active():
         return
+    _statistics = None
     # In torch 2.6 the group's destructor holds the interpreter's lock while it waits for gloo's threads, and these need
     # the lock to free their last tensors.
     time.sleep(0.1)

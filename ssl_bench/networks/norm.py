@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ssl_bench.distributed import all_sum, gather, world
+from ssl_bench.distributed import all_sum, gather, separate_statistics, world
 from ssl_bench.errors import require
 from ssl_bench.networks.encoder import full_precision
 
@@ -29,6 +29,8 @@ def group_statistics(model: nn.Module, groups: int) -> None:
     Raises:
         InvalidValue: the model has a BN of another class, and a group is not all images of a rank.
     """
+    if groups < world():
+        separate_statistics()
     for module in model.modules():
         if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d) and module.momentum is not None:
             module.__class__ = GroupedBatchNorm
@@ -159,7 +161,7 @@ class _NormaliseOnGPUs(torch.autograd.Function):
         x, weight, mean, invstd, counts = ctx.saved_tensors
         dy = _dense(grads[0], x)
         *found, dweight, dbias = torch.batch_norm_backward_reduce(dy, x, mean, invstd, weight, True, True, True)
-        sums = all_sum(torch.stack(found))  # [2, C]: of dy, and of dy times x - mean
+        sums = all_sum(torch.stack(found), statistics=True)  # [2, C]: of dy, and of dy times x - mean
         dx = torch.batch_norm_backward_elemt(dy, x, mean, invstd, weight, sums[0], sums[1], counts.int())
         affine = (None, None) if weight is None else (dweight, dbias)
         return dx, *affine, None

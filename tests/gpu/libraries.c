@@ -96,6 +96,7 @@ typedef struct Communicator {
   int rank, ranks;
   Meeting *meeting;
   char *slots;
+  int split;
   int held;  // collectives in graphs
 } Communicator;
 
@@ -127,7 +128,9 @@ static void note(int rank, const char *name, size_t bytes) {
 // Put data where all ranks can read it.
 static void share(Communicator *c, const char *name, const void *data, size_t bytes) {
   if (bytes > SLOT) { fprintf(stderr, "fake NCCL: %zu bytes at once\n", bytes); abort(); }
-  note(c->rank, name, bytes);
+  char full[32];
+  snprintf(full, sizeof full, "%s%s", c->split ? "split_" : "", name);
+  note(c->rank, full, bytes);
   memcpy(slot(c, c->rank), data, bytes);
   meet(c);
 }
@@ -275,6 +278,18 @@ int ncclCommInitRankConfig(Communicator **made, int ranks, UniqueId id, int rank
   meet(c);
   if (rank == 0) shm_unlink(id.internal);
   return 0;
+}
+// Of all ranks, as the product splits.
+int ncclCommSplit(Communicator *c, int color, int key, Communicator **made, void *configuration) {
+  UniqueId id;
+  if (c->rank == 0) ncclGetUniqueId(&id);
+  memcpy(slot(c, c->rank), &id, sizeof id);
+  meet(c);
+  memcpy(&id, slot(c, 0), sizeof id);
+  meet(c);
+  int error = ncclCommInitRankConfig(made, c->ranks, id, c->rank, configuration);
+  (*made)->split = 1;
+  return error;
 }
 int ncclCommInitRank(Communicator **made, int ranks, UniqueId id, int rank) {
   return ncclCommInitRankConfig(made, ranks, id, rank, NULL);
