@@ -15,7 +15,6 @@ from numbers import Real
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ssl_bench.api import options as conf
@@ -185,7 +184,9 @@ class PairLoss(nn.Module):
         with torch.autocast(device.type, enabled=False), self._ranks():
             ids = self._read_ids(ids, images, device)
             if world() > 1:
-                _check_equal(images, device)
+                from ssl_bench.api.equal_batches import check_equal  # it imports torch's compiler, which takes seconds
+
+                check_equal(images, device)
             e = replace(self._embedded(full_precision(torch.stack(views)), ids), labels=labels)
             negatives, positives = self._sized(e.q)
             self._check_count(negatives.count(images * world()), images)
@@ -386,13 +387,3 @@ def _kept(negatives: Negatives, bank: Bank | None) -> Bank | None:
     if bank is None or not isinstance(negatives, Queue | MemoryBank) or not torch.is_grad_enabled():
         return bank
     return Bank(bank.keys.clone(), bank.ids)
-
-
-@torch.compiler.disable
-def _check_equal(images: int, device: torch.device) -> None:
-    """Refuse batches of different sizes on the ranks, which the collectives would mix up or wait for without end."""
-    sizes = torch.tensor([images, -images], device=device)
-    dist.all_reduce(sizes, dist.ReduceOp.MAX)
-    most, least = sizes[0].item(), -sizes[1].item()
-    remedy = f"the same on all ranks: the smallest is {least}, the largest {most} (drop_last=true of the loader)"
-    require(most == least, "batch size", images, remedy)

@@ -25,7 +25,7 @@ def test_every_name_is_listed_and_documented() -> None:
 
 @pytest.mark.slow
 def test_the_import_loads_nothing_and_the_losses_load_no_hydra() -> None:
-    heavy = "('torch', 'numpy', 'hydra', 'wandb', 'sklearn', 'matplotlib', 'pandas')"
+    heavy = "('torch', 'numpy', 'torch._dynamo', 'hydra', 'wandb', 'sklearn', 'matplotlib', 'pandas')"
     code = f"""import sys, ssl_bench
 before = [m for m in {heavy} if m in sys.modules]
 ssl_bench.runs
