@@ -9,8 +9,8 @@ head of two layers, NT-Xent, SGD. The other steps are written as their users wou
 the same recipe of views by kornia, in channels_last where the name says so. Rounds alternate.
 
 On a CPU a round is one step. On a GPU it is 20 steps between two synchronisations of host and device; two rounds, in
-which libraries choose algorithms and graphs are recorded, come before and do not count. The package's steps are replayed
-as a CUDA graph, or eager; the other loops have its views, so that only the loops differ, but for the one with kornia's.
+which libraries choose algorithms and graphs are recorded, come before and do not count. The package's steps are eager,
+or replayed as a CUDA graph; the other loops have its views, so that only the loops differ, but for one with kornia's.
 The floor is the operations of matrix products and convolutions, forward and backward, of network and loss (counted by
 torch.utils.flop_counter), at the rate of a large matrix product in the same precision, measured just after the steps:
 no step can take less, and none reaches it, since views, batch norms and the optimiser wait for memory.

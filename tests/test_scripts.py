@@ -8,8 +8,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 
-import benchmark_losses  # noqa: E402
-import benchmark_step  # noqa: E402
+import benchmark_losses
+import benchmark_step
 
 
 def test_a_step_is_timed_on_a_cpu(
