@@ -38,10 +38,8 @@ Contender = Callable[[Tensor, Tensor], Tensor]  # unit vectors of two views, eac
 OURS = "ssl_bench InfoNCE, tiled"
 WIDTH, TAU, SMALL = 128, 0.2, 64
 CLASSES = 100  # for losses with labels
-MATRICES, LIMIT = (
-    6,
-    12.0,
-)  # 2N x 2N matrices that a storing loss holds at once; it is skipped if they exceed LIMIT GB, or 80% of a GPU
+MATRICES = 6  # of 2N x 2N that a storing loss holds at once
+LIMIT = 12.0  # GB of them, or 80% of a GPU's memory, above which it is skipped
 
 
 def ours(z1: Tensor, z2: Tensor, loss: Loss, negatives: Negatives, tiled: bool = True) -> Tensor:
@@ -126,7 +124,10 @@ def compare(contenders: Mapping[str, Contender], images: int, device: str, round
         megabytes[name] = extra_megabytes(steps[name], small, full, device)
         return f"{megabytes[name]:.0f}"
 
-    columns = {"extra MB": extra, "ratio of MB": lambda name: f"{megabytes[name] / megabytes[OURS]:.2f}"}
+    def ratio(name: str) -> str:
+        return f"{megabytes[name] / megabytes[OURS]:.2f}" if megabytes.get(OURS) else "-"  # a small loss takes none
+
+    columns = {"extra MB": extra, "ratio of MB": ratio}
     seconds = {name: spent.wall for name, spent in times.items()}
     print_table(seconds, OURS, "ms", 1e3, columns, missing)
     rows = result_rows(seconds, missing, images=images)

@@ -8,10 +8,12 @@ A step is views, forward, loss, backward and optimiser, on random images of 32 p
 head of two layers, NT-Xent, SGD. The other steps are written as their users would write them: torchvision's ResNet-18,
 the same recipe of views by kornia, in channels_last where the name says so. Rounds alternate.
 
-On a CPU a round is one step. On a GPU it is 20 steps between two synchronisations of host and device; the first round,
-in which libraries choose algorithms and graphs are recorded, does not count. The package's steps are replayed as a
-CUDA graph, or eager; the other loops have its views, so that only the loops differ, but for the one that says kornia's.
-The floor is forward and backward of torchvision's network alone, in channels_last, replayed as a CUDA graph.
+On a CPU a round is one step. On a GPU it is 20 steps between two synchronisations of host and device; two rounds, in
+which libraries choose algorithms and graphs are recorded, come before and do not count. The package's steps are eager,
+or replayed as a CUDA graph; the other loops have its views, so that only the loops differ, but for one with kornia's.
+The floor is the operations of matrix products and convolutions, forward and backward, of network and loss (counted by
+torch.utils.flop_counter), at the rate of a large matrix product in the same precision, measured just after the steps:
+no step can take less, and none reaches it, since views, batch norms and the optimiser wait for memory.
 """
 
 import argparse
@@ -24,15 +26,17 @@ from tempfile import mkdtemp
 from typing import Any
 
 import torch
-from timing import alternate, environment, markdown, print_table, result_rows, save, try_each
+from tables import of_steps
+from timing import alternate, environment, print_table, result_rows, save, try_each
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from ssl_bench.check.speed import training
+from ssl_bench.check.speed import product_tflops, training
 from ssl_bench.data.views import Views
 from ssl_bench.hardware import release_memory
 from ssl_bench.precision import Precision
 
-FLOOR = "floor: forward, backward"
+FLOOR = "floor: arithmetic"
 STEPS = 20  # of a round on a GPU; the package records its graph in the fourth step
 JITTER, MEAN, STD = (0.4, 0.4, 0.4, 0.1), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
@@ -116,31 +120,12 @@ def other(
     return step
 
 
-def floor(batch: int, precision: Precision, device: torch.device) -> Step:
-    """Forward and backward of two views, replayed as a CUDA graph."""
-    net = network(device, torch.channels_last)
-    views = torch.randn(2 * batch, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
-
-    def compute() -> None:
-        with torch.autocast(device.type, precision.autocast, enabled=precision.autocast is not None):
-            z = net(views)
-        z.float().square().mean().backward()
-
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            compute()
-    torch.cuda.current_stream().wait_stream(side)
-    net.zero_grad()
-    with torch.cuda.graph(graph):
-        compute()
-
-    def step() -> nn.Module:
-        graph.replay()  # type: ignore[no-untyped-call]
-        return net  # in whose memory the graph computes
-
-    return step
+def floor_seconds(batch: int, precision: Precision, device: torch.device) -> float:
+    """The least time of a step: floating-point operations by the rate of a matrix product."""
+    net, views = network(torch.device("meta"), torch.channels_last), torch.empty(2 * batch, 3, 32, 32, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        plain_loss(*net(views).chunk(2)).backward()
+    return counter.get_total_flops() / (1e12 * product_tflops(device, precision.name))
 
 
 def package(batch: int, precision: Precision, device: torch.device, *overrides: str) -> Step:
@@ -151,7 +136,7 @@ def package(batch: int, precision: Precision, device: torch.device, *overrides: 
 
 
 def contenders(cuda: bool, settings: Sequence[str]) -> dict[str, Callable[[int, Precision, torch.device], Step]]:
-    """What makes each step for a number of images, a precision and a device; ratios are to the first."""
+    """What makes each step for a number of images, a precision and a device."""
 
     def ours(batch: int, precision: Precision, device: torch.device, graph: str) -> Step:
         return package(batch, precision, device, f"graph={graph}", *settings)
@@ -164,7 +149,6 @@ def contenders(cuda: bool, settings: Sequence[str]) -> dict[str, Callable[[int, 
             "lightly": partial(other, lightly_loss, kornia_views, False, False),
         }
     return {
-        FLOOR: floor,
         "ssl_bench, replayed": partial(ours, graph="true"),
         "ssl_bench, eager": partial(ours, graph="false"),
         "plain loop, channels_last": partial(other, lambda: plain_loss, package_views, True, True),
@@ -197,24 +181,19 @@ def measure(
         torch.cuda.reset_peak_memory_stats()  # from which the package tells whether a graph fits
     makers = {name: partial(make, batch, precision, device) for name, make in contenders(cuda, settings).items()}
     found, missing = try_each({name: partial(started, make, steps, device) for name, make in makers.items()})
-    times = alternate(found, rounds, warm_up=0)
-    seconds = {name: [wall / steps for wall in each.wall] for name, each in times.items()}
+    if cuda:
+        _, failed = try_each(found)  # with the memory of all of them in use
+        missing |= failed
+    times = alternate({name: call for name, call in found.items() if name not in missing}, rounds, warm_up=0)
+    seconds = {FLOOR: [floor_seconds(batch, precision, device)]} if cuda else {}
+    seconds |= {name: [wall / steps for wall in each.wall] for name, each in times.items()}
     rates: Mapping[str, Callable[[str], str]] = {
         "images/s": lambda name: f"{batch / statistics.median(seconds[name]):.1f}"
     }
     print(f"\n{precision.name}, {batch} images, a step")
-    print_table(seconds, next(iter(seconds), ""), "ms", 1e3, rates, missing)
+    print_table(seconds, FLOOR if cuda else "ssl_bench", "ms", 1e3, rates, missing)
     rows = result_rows(seconds, missing, precision=precision.name, batch=batch)
     return [row | {"images_s": 1e3 * batch / row["median_ms"]} if "median_ms" in row else row for row in rows]
-
-
-def tables(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table for each precision, with a column for each batch size."""
-    chosen = {name: [row for row in rows if row["precision"] == name] for name in {row["precision"]: 0 for row in rows}}
-    return "\n\n".join(
-        markdown(part, "batch", next(iter(part))["name"], f"ms of a step, {name} (ratio to the first line)")
-        for name, part in chosen.items()
-    )
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -244,7 +223,7 @@ def main(words: Sequence[str] | None = None) -> None:
             rows += measure(Precision.of(name, cuda), batch, arguments.rounds, device, arguments.set)
             save(arguments.json, machine, rows)
             release_memory(device)
-    print(f"\n{tables(rows)}")
+    print(f"\n{of_steps(rows)}")
 
 
 if __name__ == "__main__":

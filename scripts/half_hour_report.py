@@ -1,6 +1,8 @@
 """Write half_hour.json and half_hour.md of a folder that gpu_half_hour.sh fills, with what is there so far.
 
-python scripts/half_hour_report.py outputs/gpu_half_hour
+    python scripts/half_hour_report.py outputs/gpu_half_hour
+
+It needs no GPU: if the machine went away in the middle of a part, it also finds the rows of that part.
 """
 
 import argparse
@@ -9,20 +11,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import torch
-from benchmark_step import tables
-from timing import environment, markdown
+from tables import by_column, markdown, of_steps
 
 from ssl_bench import files
 
-ENDS = {"0": "done", "124": "ended by its limit", "137": "killed at its limit", "skipped": "skipped"}
+ENDS = {"0": "done", "124": "ended by its limit", "137": "killed at its limit"}
 
 
 def parts(folder: Path) -> list[dict[str, str]]:
-    """The parts that have ended: name, limit and duration in seconds, exit code or "skipped", command."""
-    keys = ("part", "limit", "seconds", "code", "command")
-    lines = (folder / "parts.tsv").read_text().splitlines()
-    return [dict(zip(keys, line.split("\t"), strict=False)) for line in lines]
+    """How each part last ended: its name, limit and duration in seconds, exit code, and command."""
+    keys, path = ("part", "limit", "seconds", "code", "command"), folder / "parts.tsv"
+    lines = [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
+    return [*{line[0]: dict(zip(keys, line, strict=True)) for line in lines if len(line) == len(keys)}.values()]
 
 
 def tests(log: Path) -> dict[str, int]:
@@ -32,7 +32,7 @@ def tests(log: Path) -> dict[str, int]:
 
 
 def run(folder: Path) -> dict[str, Any]:
-    """Metrics and seconds of a training in outputs/NAME, or the last row of one that has not ended."""
+    """Metrics and seconds of a training, or the last row of one that has not ended."""
     for path in folder.glob("*/results.json"):
         found = files.read_json(path)
         return {key: found[key] for key in ("metrics", "seconds", "environment")}
@@ -41,46 +41,34 @@ def run(folder: Path) -> dict[str, Any]:
 
 
 def collect(folder: Path) -> dict[str, Any]:
-    checks = sorted(folder.glob("checks/*/check.json"))
-    found: dict[str, Any] = {"parts": parts(folder), "tests": tests(folder / "tests.log")}
+    """All that the folder has, by kind; None or empty where a part has left nothing yet."""
+    machine, checks = folder / "machine.txt", sorted(folder.glob("checks/*/check.json"))
+    found: dict[str, Any] = {"machine": machine.read_text().splitlines() if machine.exists() else []}
+    found |= {"parts": parts(folder), "tests": tests(folder / "tests.log")}
     found["check"] = files.read_json(checks[-1]) if checks else None
     for name in ("step", "losses", "other_losses"):
         found[name] = files.read_json(folder / f"{name}.json")
     found["runs"] = {name: run(folder / name) for name in ("simclr", "dcl")}
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return {"environment": environment(["torchvision", "kornia", "lightly"], device)} | found
-
-
-def table(*rows: list[Any]) -> str:
-    """A Markdown table whose first row is the head."""
-    head, *others = [f"| {' | '.join(str(cell).replace('|', '/') for cell in row)} |" for row in rows]
-    return "\n".join([head, "|---" * len(rows[0]) + "|", *others])
+    return found
 
 
 def page(found: dict[str, Any]) -> str:
-    """The Markdown page: what was measured by what on which machine."""
-    ended = [
-        [each["part"], ENDS.get(each["code"], f"exit code {each['code']}"), each["seconds"], f"`{each['command']}`"]
-        for each in found["parts"]
-    ]
-    blocks = [found["environment"], table(["part", "how it ended", "s", "command"], *ended)]
+    """The Markdown page: the machine, how the parts ended, and their tables."""
+    ended = ([p["part"], ENDS.get(p["code"], "failed"), p["code"], p["seconds"], p["command"]] for p in found["parts"])
+    blocks = [*found["machine"], markdown(["part", "how it ended", "exit code", "s", "command"], *ended)]
     if found["check"]:
-        lines = [
-            [each["section"], each["name"], each["verdict"], each["figure"]] for each in found["check"]["findings"]
-        ]
-        blocks.append(table(["check", "", "verdict", "figure"], *lines))
+        findings = ([f[key] for key in ("section", "name", "verdict", "figure")] for f in found["check"]["findings"])
+        blocks.append(markdown(["check", "", "verdict", "figure"], *findings))
     if found["tests"]:
-        blocks.append(table(["tests", "number"], *([name.lower(), n] for name, n in found["tests"].items())))
+        blocks.append(markdown(["tests", "number"], *([name.lower(), n] for name, n in found["tests"].items())))
     if found["step"]:
-        blocks.append(tables(found["step"]["rows"]))
+        blocks.append(of_steps(found["step"]["rows"]))
     for name in ("losses", "other_losses"):
-        if rows := found[name] and found[name]["rows"]:
-            title = "ms of a loss, forward and backward (ratio to the first line), by images"
-            blocks.append(markdown(rows, "images", rows[0]["name"], title))
+        if found[name]:
+            blocks.append(by_column(found[name]["rows"], "images", "ms of a loss, forward and backward, by images"))
     trained = [[name, *training(each)] for name, each in found["runs"].items() if each]
     if trained:
-        head = ["CIFAR-10, ResNet-18, 20 epochs, batch 512", "kNN", "linear", "s"]
-        blocks.append(table(head, *trained))
+        blocks.append(markdown(["CIFAR-10, ResNet-18, 20 epochs, batch 512", "kNN", "linear", "s"], *trained))
     return "\n\n".join(blocks) + "\n"
 
 

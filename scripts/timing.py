@@ -1,4 +1,7 @@
-"""Timing for the benchmarks: alternating rounds, tables, extra memory, the machine as one line, and JSON."""
+"""Timing for the benchmarks: alternating rounds, a table of ratios, extra memory, the machine as one line, and JSON.
+
+python scripts/timing.py                                # prints that line
+"""
 
 import platform
 import resource
@@ -17,7 +20,6 @@ from typing import Any, TypeVar
 import torch
 
 from ssl_bench import files
-from ssl_bench.errors import RunError
 from ssl_bench.launch.ranks import out_of_memory
 
 T = TypeVar("T")
@@ -42,7 +44,7 @@ def environment(packages: Sequence[str], device: str = "cpu") -> str:
 
 
 def try_each(contenders: Mapping[str, Callable[[], T]]) -> tuple[dict[str, T], dict[str, str]]:
-    """Call each contender once: the results, and why a contender has none: not installed, no memory, or refused."""
+    """Call each contender once: the results, and why a contender has none: not installed, no memory, or its error."""
     results: dict[str, T] = {}
     missing: dict[str, str] = {}
     for name, call in contenders.items():
@@ -50,12 +52,9 @@ def try_each(contenders: Mapping[str, Callable[[], T]]) -> tuple[dict[str, T], d
             results[name] = call()
         except ImportError as error:
             missing[name] = f"not installed ({error.name or error})"
-        except RunError as error:
-            missing[name] = str(error)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            missing[name] = "does not fit into the memory"
+        except Exception as error:  # the table goes on with the others
+            words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            missing[name] = "out of memory" if out_of_memory(error) else f"failed: {words}"
     return results, missing
 
 
@@ -114,7 +113,7 @@ def print_table(
     print(" " * width + "".join(f"{title:>{w}}" for title, w in zip(titles, widths, strict=True)))
     for name, rounds in seconds.items():
         values = [f"{scale * value(rounds):.2f}" for value in (statistics.median, min, max)]
-        values += [f"{typical(rounds) / typical(seconds[base]):.2f}"]
+        values += [f"{typical(rounds) / typical(seconds[base]):.2f}" if base in seconds else "-"]
         values += [column(name) for column in columns.values()]
         print(f"{name:{width}}" + "".join(f"{v:>{w}}" for v, w in zip(values, widths, strict=True)), flush=True)
     for name, reason in missing.items():
@@ -137,27 +136,6 @@ def save(path: Path | None, machine: str, rows: Sequence[Mapping[str, Any]]) -> 
     if path is not None:
         command = shlex.join(["python", *sys.argv])
         files.write_json(path, {"command": command, "environment": machine, "rows": rows})
-
-
-def markdown(rows: Sequence[Mapping[str, Any]], column: str, base: str, title: str) -> str:
-    """A Markdown table of rows of :func:`result_rows`: a line per name, a column per value of the key ``column``.
-
-    A cell has the median in ms, and in brackets its ratio to that of the name ``base``.
-    """
-    columns = sorted({row[column] for row in rows})
-    cells = {(row["name"], row[column]): row for row in rows}
-
-    def cell(name: str, value: Any) -> str:
-        row, least = cells.get((name, value), {}), cells.get((base, value), {})
-        if "median_ms" not in row:
-            return row.get("missing", "").partition(":")[0]
-        return f"{row['median_ms']:.3g}" + (
-            f" ({row['median_ms'] / least['median_ms']:.2f}x)" if "median_ms" in least else ""
-        )
-
-    lines = [[title, *(f"{value:,}" for value in columns)], ["---"] * (1 + len(columns))]
-    lines += [[name, *(cell(name, value) for value in columns)] for name in dict.fromkeys(row["name"] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def extra_megabytes(
@@ -191,3 +169,7 @@ def _peak_megabytes(device: str, restart: bool = False) -> float:
             file.write("5")
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM"))
+
+
+if __name__ == "__main__":
+    print(environment(["torchvision", "kornia", "lightly"], "cuda" if torch.cuda.is_available() else "cpu"))
