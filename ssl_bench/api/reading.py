@@ -197,7 +197,7 @@ def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
     """
     import torch
 
-    from ssl_bench.training.parts import load_run, read_config
+    from ssl_bench.training.finished import load_run, read_config
 
     folder = _folder(run)
     loaded = load_run(folder, read_config(folder) | {"precision": "fp32"}, torch.device("cpu"))

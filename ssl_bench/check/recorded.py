@@ -19,7 +19,7 @@ from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.temperature import Cosine, Fixed, Linear
 from ssl_bench.record import checkpoint, evaluations, hits, results
 from ssl_bench.training.engine import Training
-from ssl_bench.training.parts import read_config
+from ssl_bench.training.finished import read_config
 
 EXACT = 1e-9  # relative difference of numbers that are computed in float64 and have no noise
 ENTRY = {"evaluator", "id", "settings", "network", "epochs", "metrics"}

@@ -89,7 +89,8 @@ def evaluate(folder: Path, overrides: Sequence[str]) -> int:
     from ssl_bench.record import evaluations
     from ssl_bench.record.results import is_complete, read
     from ssl_bench.record.summary import print_run
-    from ssl_bench.training.parts import InitialWeights, Parts
+    from ssl_bench.training.initial import InitialWeights
+    from ssl_bench.training.parts import Parts
 
     config, run = configuration(folder, overrides), folder
     if run.name != run.resolve().name:  # such as "." or a link: the name is the run_id
@@ -124,7 +125,7 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     from ssl_bench.config import from_disk, schema
     from ssl_bench.config.evaluated_again import evaluated_again
     from ssl_bench.record.results import Config
-    from ssl_bench.training.parts import read_config
+    from ssl_bench.training.finished import read_config
 
     config = read_config(folder)
     stored = files.read_yaml(folder / "config.yaml", Config, named=False) or {}

@@ -60,7 +60,7 @@ def export(folder: Path, form: str | None = None, out: Path | None = None) -> Pa
     import torch
 
     from ssl_bench.networks import export as libraries
-    from ssl_bench.training.parts import load_run, read_config
+    from ssl_bench.training.finished import load_run, read_config
 
     config = read_config(folder)
     form = form or ("timm" if libraries.is_of_timm(config) else "ssl_bench")

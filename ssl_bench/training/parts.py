@@ -1,29 +1,23 @@
 """The parts of a run, each built once from its configuration, and the refusal of parts that do not fit together."""
 
-import copy
-import hashlib
 import itertools
 import json
 import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ssl_bench import files
-from ssl_bench.config import plugins, schema
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import SOURCE, datasets_of, evaluators, name_of_labels, run_id, untrained, upgraded
+from ssl_bench.config.identity import datasets_of, evaluators, name_of_labels, untrained
 from ssl_bench.data.arrays import Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
-from ssl_bench.errors import ConfigError, InvalidValue, RunError, require
+from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.few_labels import FewLabels
 from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.evaluate.target import Evaluator, Target
@@ -31,12 +25,10 @@ from ssl_bench.hardware import check_devices
 from ssl_bench.methods.base import Framework, Method
 from ssl_bench.methods.contrastive import Contrastive, MissingNeed
 from ssl_bench.networks.trial import try_backbone, try_map
-from ssl_bench.networks.weight_files import read_weights
 from ssl_bench.networks.weights import freeze, load_weights
 from ssl_bench.objective.positives import OtherView
 from ssl_bench.precision import Precision
-from ssl_bench.record import checkpoint, results
-from ssl_bench.seeding import seed_everything
+from ssl_bench.training.initial import initial_weights
 
 log = logging.getLogger("ssl_bench")
 OBJECTIVE = ("negatives", "temperature", "loss")
@@ -160,7 +152,7 @@ class Parts:
         require(type(node.get("freeze", False)) is bool, "backbone.freeze", node.get("freeze"), "true or false")
         backbone: nn.Module = build({k: v for k, v in node.items() if k != "freeze"}, "backbone")
         if init:
-            self.taken = load_weights(backbone, _initial_weights(init), init["path"], init.get("which"))
+            self.taken = load_weights(backbone, initial_weights(init), init["path"], init.get("which"))
         if node.get("freeze"):
             freeze(backbone)
         return backbone
@@ -347,124 +339,7 @@ class Parts:
         check_evaluators(self.evaluators, targets)
 
 
-class InitialWeights(ConfigError):
-    """The weights that a run began with are not there any more."""
-
-
-def _initial_weights(init: Mapping[str, str]) -> dict[str, Tensor]:
-    """The weights that a run begins with.
-
-    Raises:
-        InitialWeights: they are gone, or are not those that ``init.weights`` says.
-        ConfigError: the file holds no weights.
-    """
-    path, known = Path(init["path"]), init["weights"]
-    try:
-        if path.is_dir():
-            (weights, found), known = checkpoint.backbone(path), known.partition(SOURCE)[2]
-        else:
-            with files.open_regular(path) as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-            weights = read_weights(path) if found == known else {}
-    except OSError as error:
-        raise InitialWeights(
-            f"init={path}: {error.strerror}: bring back the weights that this run began with"
-        ) from error
-    except RunError as error:
-        raise InitialWeights(f"init={path}: {error}") from error
-    if known not in ("", found):  # a run of an earlier version has no hash of another run's weights
-        raise InitialWeights(
-            f"init={path}: its weights are not those that this run began with any more: bring them back"
-        )
-    return weights
-
-
 @cache
 def _check_once(group: str, node: str) -> None:
     """Build a node, written as JSON: a queue of negatives takes a tenth of a second, and a grid may have it often."""
     build(json.loads(node), group)
-
-
-@dataclass(frozen=True)
-class LoadedRun:
-    """A run from its directory, with the weights of its last checkpoint.
-
-    Attributes:
-        parts: of the run; ``parts.method`` has the weights.
-        initial: the encoder at initialisation, if ``evaluate.baselines`` has ``init``, and the weights of the key
-            ``init`` are still there.
-        step: optimiser steps that the checkpoint has seen.
-    """
-
-    folder: Path
-    parts: Parts
-    precision: Precision
-    initial: nn.Module | None
-    run_id: str
-    step: int
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Configuration of the run in ``folder``, checked as that of a new run; one that nothing tracks.
-
-    Its ``epochs`` are those of the run's results, if it has some: it may have been asked for more since. If its
-    ``config.yaml`` is missing, damaged or that of another training, the one in its results counts.
-
-    Raises:
-        ConfigError: there is no run, its configuration is damaged, or a plugin of it cannot be used.
-    """
-    path, again = folder / "config.yaml", "start the training again, which writes it"
-    trained = results.read(folder)
-    if trained is None and not path.is_file():
-        raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
-    config: Any = files.read_yaml(path, dict, named=False) or {}
-    own = folder.resolve().name
-    if trained and (not files.fits(config, results.Config) or _identity(config) != own == _identity(trained["config"])):
-        files.say_damaged(path)
-        config = trained["config"]
-    choices = config.get("choices")
-    if not isinstance(choices, dict) or not isinstance(choices.get("dataset"), str):
-        raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
-    plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
-    config = upgraded(config) | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
-    if trained is not None:
-        config["epochs"] = trained["config"].get("epochs", config.get("epochs"))
-    try:
-        schema.check(config)
-    except ConfigError as error:
-        raise ConfigError(f"{path} is damaged ({error}): {again}") from error
-    return config
-
-
-def _identity(config: Mapping[str, Any]) -> str:
-    return run_id(upgraded(config))
-
-
-def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> LoadedRun:
-    """Open the run in ``folder`` with its last checkpoint.
-
-    Args:
-        config: of :func:`read_config`, possibly with another ``evaluate``.
-        device: whose number formats are used; the networks stay on the CPU.
-
-    Raises:
-        ConfigError: the configuration cannot be built.
-        RunError: there is no checkpoint, or it cannot be read, or it is not the one of the run's results.
-    """
-    state = checkpoint.final(folder)
-    precision = Precision.of(config["precision"], device.type == "cuda")
-    seed_everything(config["seed"])  # the weights at initialisation are drawn again
-    try:
-        parts, begun = Parts(config), True
-        method = parts.method.to(precision.weights)
-    except InitialWeights as error:  # the checkpoint has all weights of the end
-        log.warning("%s; the network at initialisation is left out", error)
-        parts, begun = Parts(config | {"init": None}), False
-        method = parts.method.to(precision.weights)
-    initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] and begun else None
-    try:
-        method.load_state_dict(state["method"])
-    except (AttributeError, LookupError, RuntimeError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise RunError(f"the checkpoint of {folder} does not fit its config.yaml ({reason})") from error
-    return LoadedRun(folder, parts, precision, initial, state["run_id"], state["step"])

@@ -12,7 +12,8 @@ import yaml
 from ssl_bench.config.build import build, find_target
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import ADDED, MOVED, upgraded
-from ssl_bench.training.parts import Parts, read_config
+from ssl_bench.training.finished import read_config
+from ssl_bench.training.parts import Parts
 from tests.door.door import enter, refuses
 
 RELEASED = Path(__file__).parents[1] / "config" / "released"

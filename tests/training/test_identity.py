@@ -18,7 +18,7 @@ from ssl_bench.data.content import content_of
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers.cell_runs import by_recipe, trained
 from ssl_bench.results.runs import finished
-from ssl_bench.training.parts import load_run, read_config
+from ssl_bench.training.finished import load_run, read_config
 from tests.conftest import SMALL, only_run
 from tests.door.door import enter, refuses
 

@@ -20,7 +20,8 @@ from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
 from ssl_bench.training import parts as parts_module
-from ssl_bench.training.parts import Parts, load_run, read_config
+from ssl_bench.training.finished import load_run, read_config
+from ssl_bench.training.parts import Parts
 from tests.composed import load
 from tests.conftest import SMALL, only_run
 

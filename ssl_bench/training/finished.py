@@ -1,0 +1,108 @@
+"""A run read back from its directory: its configuration, and its networks with the weights of the last checkpoint."""
+
+import copy
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ssl_bench import files
+from ssl_bench.config import plugins, schema
+from ssl_bench.config.identity import run_id, upgraded
+from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.precision import Precision
+from ssl_bench.record import checkpoint, results
+from ssl_bench.seeding import seed_everything
+from ssl_bench.training.initial import InitialWeights
+from ssl_bench.training.parts import Parts
+
+log = logging.getLogger("ssl_bench")
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run from its directory, with the weights of its last checkpoint.
+
+    Attributes:
+        parts: of the run; ``parts.method`` has the weights.
+        initial: the encoder at initialisation, if ``evaluate.baselines`` has ``init``, and the weights of the key
+            ``init`` are still there.
+        step: optimiser steps that the checkpoint has seen.
+    """
+
+    folder: Path
+    parts: Parts
+    precision: Precision
+    initial: nn.Module | None
+    run_id: str
+    step: int
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Configuration of the run in ``folder``, checked as that of a new run; one that nothing tracks.
+
+    Its ``epochs`` are those of the run's results, if it has some: it may have been asked for more since. If its
+    ``config.yaml`` is missing, damaged or that of another training, the one in its results counts.
+
+    Raises:
+        ConfigError: there is no run, its configuration is damaged, or a plugin of it cannot be used.
+    """
+    path, again = folder / "config.yaml", "start the training again, which writes it"
+    trained = results.read(folder)
+    if trained is None and not path.is_file():
+        raise ConfigError(f"{folder} is no run directory: `ssl-bench status` lists them")
+    config: Any = files.read_yaml(path, dict, named=False) or {}
+    own = folder.resolve().name
+    if trained and (not files.fits(config, results.Config) or _identity(config) != own == _identity(trained["config"])):
+        files.say_damaged(path)
+        config = trained["config"]
+    choices = config.get("choices")
+    if not isinstance(choices, dict) or not isinstance(choices.get("dataset"), str):
+        raise ConfigError(f"{path} is damaged, or not that of `ssl-bench train`: {again}")
+    plugins.check_listed(config, plugins.versions(config.get("plugins", {})))
+    config = upgraded(config) | {"tracking": {"mode": "off", "project": None, "entity": None, "tags": []}}
+    if trained is not None:
+        config["epochs"] = trained["config"].get("epochs", config.get("epochs"))
+    try:
+        schema.check(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path} is damaged ({error}): {again}") from error
+    return config
+
+
+def _identity(config: Mapping[str, Any]) -> str:
+    return run_id(upgraded(config))
+
+
+def load_run(folder: Path, config: dict[str, Any], device: torch.device) -> LoadedRun:
+    """Open the run in ``folder`` with its last checkpoint.
+
+    Args:
+        config: of :func:`read_config`, possibly with another ``evaluate``.
+        device: whose number formats are used; the networks stay on the CPU.
+
+    Raises:
+        ConfigError: the configuration cannot be built.
+        RunError: there is no checkpoint, or it cannot be read, or it is not the one of the run's results.
+    """
+    state = checkpoint.final(folder)
+    precision = Precision.of(config["precision"], device.type == "cuda")
+    seed_everything(config["seed"])  # the weights at initialisation are drawn again
+    try:
+        parts, begun = Parts(config), True
+        method = parts.method.to(precision.weights)
+    except InitialWeights as error:  # the checkpoint has all weights of the end
+        log.warning("%s; the network at initialisation is left out", error)
+        parts, begun = Parts(config | {"init": None}), False
+        method = parts.method.to(precision.weights)
+    initial = copy.deepcopy(method.encoder) if "init" in config["evaluate"]["baselines"] and begun else None
+    try:
+        method.load_state_dict(state["method"])
+    except (AttributeError, LookupError, RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RunError(f"the checkpoint of {folder} does not fit its config.yaml ({reason})") from error
+    return LoadedRun(folder, parts, precision, initial, state["run_id"], state["step"])

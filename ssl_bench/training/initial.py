@@ -1,0 +1,48 @@
+"""The weights that a run begins with, from its key ``init``: a file, or the checkpoint of another run."""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from ssl_bench import files
+from ssl_bench.config.identity import SOURCE
+from ssl_bench.errors import ConfigError, RunError
+from ssl_bench.networks.weight_files import read_weights
+from ssl_bench.record import checkpoint
+
+log = logging.getLogger("ssl_bench")
+
+
+class InitialWeights(ConfigError):
+    """The weights that a run began with are not there any more."""
+
+
+def initial_weights(init: Mapping[str, str]) -> dict[str, Tensor]:
+    """The weights that a run begins with.
+
+    Raises:
+        InitialWeights: they are gone, or are not those that ``init.weights`` says.
+        ConfigError: the file holds no weights.
+    """
+    path, known = Path(init["path"]), init["weights"]
+    try:
+        if path.is_dir():
+            (weights, found), known = checkpoint.backbone(path), known.partition(SOURCE)[2]
+        else:
+            with files.open_regular(path) as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+            weights = read_weights(path) if found == known else {}
+    except OSError as error:
+        raise InitialWeights(
+            f"init={path}: {error.strerror}: bring back the weights that this run began with"
+        ) from error
+    except RunError as error:
+        raise InitialWeights(f"init={path}: {error}") from error
+    if known not in ("", found):  # a run of an earlier version has no hash of another run's weights
+        raise InitialWeights(
+            f"init={path}: its weights are not those that this run began with any more: bring them back"
+        )
+    return weights
