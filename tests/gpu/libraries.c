@@ -88,7 +88,7 @@ int cudnnBackendExecute(Handle *handle, void *plan, void *variables) { return fa
 
 // ---- NCCL
 
-#define SLOT (64 << 20)  // bytes that a rank can send at once
+#define SLOT (128 << 20)  // bytes that a rank can send at once
 enum { INT32 = 2, INT64 = 4, UINT64 = 5, HALF = 6, FLOAT = 7, DOUBLE = 8, SUM = 0, MAX = 2, MIN = 3, AVERAGE = 4 };
 typedef struct { char internal[128]; } UniqueId;
 typedef struct { int arrived, turn; } Meeting;

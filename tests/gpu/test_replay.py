@@ -123,13 +123,12 @@ def test_replayed_steps_of_ranks_are_a_few_launches_and_send_what_eager_ones_do(
     )
     if ranks == 1:
         eager, replayed = [eager], [replayed]
-    print({name: (e["launches"], r["launches"]) for name, e, r in zip(STARTED, eager[0], replayed[0], strict=True)})
+    assert all(each == replayed[0] for each in replayed)  # in the same order
     for one in zip(eager[0], replayed[0], strict=True):
         assert one[0]["launches"][0] > 400 and one[1]["launches"][0] <= 24 and one[1]["launches"][1] <= 64
     for one, other in zip(eager, replayed, strict=True):
         for e, r in zip(one, other, strict=True):
             assert sum(map(size, e["sent"])) == sum(map(size, r["sent"]))
-    assert all(each == replayed[0] for each in replayed)  # in the same order
 
 
 def size(sent: str) -> int:
