@@ -47,7 +47,7 @@ class StepGenerator(nn.Module):
 
     def generators(self, device: torch.device, *key: int) -> Generators:
         """Random numbers of a draw in blocks of rows; those of the first block are ``generator(device, *key)``."""
-        return lambda block: self.generator(device, *key, *(("block", block) if block else ()))
+        return lambda block: self.generator(device, *key, "block", block) if block else self.generator(device, *key)
 
     def reseed(self) -> list[torch.Generator]:
         """Set the generators to the start of this step's streams, for a replay of its draws; return them."""
