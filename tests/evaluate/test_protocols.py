@@ -21,6 +21,7 @@ from ssl_bench.data.arrays import stratified
 from ssl_bench.data.share import Share
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.accuracy import Accuracy
+from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, SplitName, Target
 from ssl_bench.precision import Precision
 from ssl_bench.training.parts import Parts
@@ -40,8 +41,11 @@ class Known(Target):
         self.num_classes, self.seed, self.network = CLASSES, 0, None
         self.train = range(len(LABELS))  # type: ignore[assignment]
 
+    def shards(self, name: SplitName) -> dict[str, Sharded]:
+        return {"backbone": Sharded.whole(FEATURES if name == "train" else QUERIES)}
+
     def features(self, name: SplitName) -> dict[str, Tensor]:
-        return {"backbone": FEATURES if name == "train" else QUERIES}
+        return {"backbone": self.shards(name)["backbone"].rows}
 
     def labels(self, name: SplitName) -> Tensor:
         return LABELS if name == "train" else QUERY_LABELS
