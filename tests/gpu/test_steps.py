@@ -196,11 +196,11 @@ def launches_and_waits(*overrides: str) -> tuple[list[int], list[int]]:
     return found
 
 
-# What a step starts on the host with ResNet-18 for CIFAR in bf16: eagerly and replayed; a logged one: the same.
+# What a step starts on the host with ResNet-18 for CIFAR in bf16: eagerly, and replayed.
 STARTED = {
-    "framework=simclr": (568, 9, 0, 0),
-    "framework=moco_v2 negatives.k=64": (705, 10, 0, 0),
-    "framework=byol": (1185, 10, 0, 0),
+    "framework=simclr": (568, 9),
+    "framework=moco_v2 negatives.k=64": (705, 10),
+    "framework=byol": (1185, 10),
 }
 
 
@@ -218,6 +218,5 @@ def test_only_a_logged_step_waits_and_that_once_and_a_replayed_one_is_a_few_laun
     assert waited[8:] == [0, 0, 0, 1]  # both kinds of steps are recorded before
     assert len({*eager[8:11]}) == len({*replayed[8:11]}) == 1
     assert replayed[8] <= 16 and replayed[11] <= 48
-    print(eager[8], replayed[8], eager[11], replayed[11])
     if torch.__version__.startswith("2.15."):  # other releases have other operations
-        assert (eager[8], replayed[8]) == STARTED[method][:2]
+        assert (eager[8], replayed[8]) == STARTED[method]
