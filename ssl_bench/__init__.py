@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .api.weights import load_weights
     from .train import train
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["PairLoss", "alignment_uniformity", "chunked", "compare", "curves", "figure", "knn", "linear_probe", "load"]
 __all__ += ["load_weights", "runs", "table", "train", "views"]
 
