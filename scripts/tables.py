@@ -27,7 +27,7 @@ def by_column(rows: Rows, column: str, title: str) -> str:
         if "median_ms" not in row:
             return str(row.get("missing", "")).partition(":")[0]
         ratio = f" ({row['median_ms'] / first['median_ms']:.2f}x)" if first.get("median_ms") else ""
-        return f"{row['median_ms']:.3g}{ratio}"
+        return f"{row['median_ms']:{',.0f' if row['median_ms'] >= 100 else '.3g'}}{ratio}"
 
     lines = ([name, *(cell(name, value) for value in columns)] for name in names)
     return markdown([title, *(f"{value:,}" for value in columns)], *lines)

@@ -1,15 +1,20 @@
-"""The benchmarks of scripts/ on a CPU: their tables and files."""
+"""The benchmarks of scripts/ without a GPU: their tables and files. With one: tests/gpu/test_scripts.py."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+from tests.composed import load
 
-import benchmark_losses
-import benchmark_step
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+sys.path.append(str(SCRIPTS))
+
+import benchmark_losses  # noqa: E402
+import benchmark_step  # noqa: E402
+import half_hour_report  # noqa: E402
 
 
 def test_a_step_is_timed_on_a_cpu(
@@ -40,3 +45,30 @@ def test_losses_that_take_no_memory_have_no_ratio(
     assert rows[benchmark_losses.OURS]["extra_mb"] == 0.0 and rows["plain cross-entropy"]["images"] == 8
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("plain cross-entropy"))
     assert line.split()[-2:] == ["0", "-"]
+
+
+def test_the_parts_of_half_an_hour_fit_into_it_and_its_runs_can_be_configured() -> None:
+    text = (SCRIPTS / "gpu_half_hour.sh").read_text()
+    found = re.findall(r"^ +part (\w+) (\d+) (.*)", text, re.MULTILINE)
+    assert [name for name, *_ in found] == re.findall(r'^NAMES="(.*)"', text, re.MULTILINE)[0].split()
+    assert sum(int(limit) for _, limit, _ in found) <= 29 * 60
+    common = re.findall(r'^cifar="(.*) paths.outputs=\$OUT"', text, re.MULTILINE)[0]
+    for name, loss in {"simclr": "infonce", "dcl": "dcl"}.items():
+        words = next(command for part, _, command in found if part == name).split()
+        assert words[:5] == ["python", "-m", "ssl_bench", "train", "$cifar"]
+        config = load([*common.split(), *words[5:]])
+        assert (config["choices"]["loss"], config["epochs"], config["batch_size"]["size"]) == (loss, 20, 512)
+
+
+def test_runs_of_the_half_hour_are_reported_also_unfinished(tmp_path: Path) -> None:
+    for name, file, content in (
+        ("simclr", "metrics.jsonl", {"step": 70, "loss": 5.5}),
+        ("dcl", "results.json", {"metrics": {"knn/top1": 0.81}, "seconds": 25.4, "environment": {}}),
+    ):
+        (tmp_path / name / "0123456789").mkdir(parents=True)
+        (tmp_path / name / "0123456789" / file).write_text(json.dumps(content) + "\n")
+    (tmp_path / "parts.tsv").write_text("check\t300\t12\t0\tssl-bench check\nstep\t42")  # cut off
+    found = half_hour_report.collect(tmp_path)
+    assert [part["part"] for part in found["parts"]] == ["check"]
+    page = half_hour_report.page(found)
+    assert "| simclr | unfinished: loss 5.500 in step 70 |  |  |" in page and "| dcl | 81.0% |  | 25 |" in page
