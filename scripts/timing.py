@@ -122,8 +122,8 @@ def print_table(
 
 def result_rows(seconds: Seconds, missing: Mapping[str, str], **common: Any) -> list[dict[str, Any]]:
     """A row for JSON per contender: median, fastest and slowest round in ms, or the reason why there is none."""
-    values: dict[str, Callable[[Sequence[float]], float]] = {"median_ms": statistics.median}
-    values |= {"fastest_ms": min, "slowest_ms": max}
+    values: dict[str, Callable[[Sequence[float]], float]]
+    values = {"median_ms": statistics.median, "fastest_ms": min, "slowest_ms": max}
     rows = [
         common | {"name": name} | {key: 1e3 * value(rounds) for key, value in values.items()}
         for name, rounds in seconds.items()

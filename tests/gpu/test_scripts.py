@@ -32,7 +32,8 @@ def measured(file: str) -> list[list[str]]:
     benchmark_step.STEPS, saved = 4, []
     save, other = benchmark_step.save, benchmark_step.other
 
-    def keep(path: Path, *content: Any) -> None:
+    def keep(path: Path | None, *content: Any) -> None:
+        assert path is not None
         save(path, *content)
         saved.append([f"{row['name']} {row['batch']}" for row in json.loads(path.read_text())["rows"]])
 
@@ -41,8 +42,9 @@ def measured(file: str) -> list[list[str]]:
             raise MemoryError
         return other(*arguments)
 
-    vars(benchmark_step).update(save=keep, other=greedy)
-    benchmark_step.product_tflops = lambda *arguments: TFLOPS  # else values.py would compute a large product
+    changed: Any = benchmark_step
+    changed.save, changed.other = keep, greedy
+    changed.product_tflops = lambda *arguments: TFLOPS  # else values.py would compute a large product
     command = ["--device", "cuda", "--precision", "bf16", "--batch", "2", "3", "--rounds", "1"]
     benchmark_step.main([*command, "--set", "compile_views=false", "--json", file])
     return saved
