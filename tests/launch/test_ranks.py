@@ -26,7 +26,7 @@ from tests.conftest import SMALL
 from tests.ranks import PRELOADED, Command, free_port, on_two_ranks, start_two_ranks, wait_for
 
 multiprocessing.set_forkserver_preload(PRELOADED)
-CONFIG = {"threads": None, "devices": 2, "timeout": 60}
+CONFIG = {"threads": None, "device": "auto", "devices": 2, "timeout": 60}
 
 # ---- what the ranks are
 
