@@ -266,6 +266,21 @@ def test_a_halted_run_goes_on_as_an_undisturbed_one(train: Train) -> None:
     assert results(run)["metrics"] == expected["metrics"] and equal(weights(run), trained)
 
 
+def test_a_network_that_drops_paths_goes_on_with_the_random_numbers_of_an_undisturbed_run(train: Train) -> None:
+    dropping = [
+        "backbone=timm",
+        "backbone.name=test_vit",
+        "backbone.args.patch_size=4",
+        "backbone.args.drop_path_rate=0.9",
+    ]
+    command = ["epochs=2", *SMALL[1:], *dropping, *FEW]
+    assert train(*command, small=False)[0] == 0
+    trained = weights(only_run())
+    shutil.rmtree("outputs")
+    assert train(*command, "halt_at=1", small=False)[0] == 0 and train(*command, small=False)[0] == 0
+    assert equal(weights(only_run()), trained)
+
+
 def test_a_constant_schedule_goes_on_from_a_shorter_training(train: Train) -> None:
     assert train("epochs=3", *STEADY, *FEW)[0] == 0
     whole = only_run()
