@@ -193,8 +193,9 @@ def measured() -> list[Table]:
 
 def page() -> str:
     """The page in Markdown."""
-    claims = markdown(verdicts.sheet(judged(), brief=False))
-    return "\n".join([f"{HEAD}## Claims\n\n{count()}\n\n{claims}", *map(_section, measured())])
+    every = judged()
+    claims = markdown(verdicts.sheet(every, brief=False))
+    return "\n".join([f"{HEAD}## Claims\n\n{count(every)}\n\n{claims}", *map(_section, measured())])
 
 
 def judged() -> list[verdicts.Judged]:
@@ -202,14 +203,14 @@ def judged() -> list[verdicts.Judged]:
     return [verdicts.judge(claim, _none()) for claim in verdicts.named([])]
 
 
-def decided() -> list[verdicts.Judged]:
+def decided(every: Iterable[verdicts.Judged]) -> list[verdicts.Judged]:
     """The claims to which the committed numbers say yes or no."""
-    return [each for each in judged() if each.verdict in (ClaimVerdict.SHOWN, ClaimVerdict.CONTRADICTED)]
+    return [each for each in every if each.verdict in (ClaimVerdict.SHOWN, ClaimVerdict.CONTRADICTED)]
 
 
-def count() -> str:
+def count(every: Sequence[verdicts.Judged]) -> str:
     """How many claims there are, how many of them are decided, and which are not."""
-    found, every = decided(), judged()
+    found = decided(every)
     networks = Counter(frozenset(cell["run_id"] for cell in counted(each.claim)) for each in found)
     lists = {"not run yet": [each.claim.name for each in every if not each.was_run], "dropped undecided": DROPPED}
     lists["undecided"] = [each.claim.name for each in every if each.verdict is ClaimVerdict.UNDECIDED]
@@ -223,7 +224,7 @@ def readme(text: str, first: Mapping[str, tuple[str, str]] = FIRST) -> str:
     """A README with some of the decided claims between its two marks: what each says, its verdict, its effect."""
     rows = [
         f"| {first[each.claim.name][0]} | {each.words} | {first[each.claim.name][1]}: {each.effect} |"
-        for each in decided()
+        for each in decided(judged())
         if each.claim.name in first
     ]
     table = "\n".join(["| a paper says | verdict | measured, with the interval that decides |", "|---|---|---|", *rows])

@@ -112,6 +112,7 @@ STARTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REAL, reason="only the fake GPU counts launches")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_replayed_steps_of_ranks_are_a_few_launches_and_send_what_eager_ones_do(
