@@ -136,7 +136,7 @@ def package(batch: int, precision: Precision, device: torch.device, *overrides: 
 
 
 def contenders(cuda: bool, settings: Sequence[str]) -> dict[str, Callable[[int, Precision, torch.device], Step]]:
-    """What makes each step for a number of images, a precision and a device."""
+    """Makers of each step, which take a number of images, a precision and a device."""
 
     def ours(batch: int, precision: Precision, device: torch.device, graph: str) -> Step:
         return package(batch, precision, device, f"graph={graph}", *settings)

@@ -130,7 +130,7 @@ def separate_statistics() -> None:
 
 
 class Votes:
-    """What the ranks tell each other without their GPUs.
+    """Exchange numbers and texts between the ranks without their GPUs.
 
     Args:
         timeout: seconds that a rank waits for the votes of the others.

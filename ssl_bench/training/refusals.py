@@ -56,7 +56,7 @@ class _Checked(Parts):
         self._once("evaluate", (*NETWORKS, "evaluate", "augment"), super()._check_evaluators)
 
     def _once(self, part: str, keys: Sequence[str], make: Callable[[], Any], forget: bool = False) -> Any:
-        """What ``make`` gives or refuses, or has given for equal nodes at these keys of a configuration.
+        """Call ``make``, or return or raise again what it gave for equal nodes at these keys of a configuration.
 
         Args:
             forget: what other nodes have given, before it is made.

@@ -62,7 +62,7 @@ def test_alignment_and_uniformity_are_their_formulas() -> None:
 
 
 def measure(features: Any, labels: Any, queries: Any, query_labels: Any) -> tuple[Any, ...]:
-    """What all functions say."""
+    """The results of all functions."""
     neighbours = knn(features, labels, queries, query_labels, k=5)
     probe = linear_probe(features, labels, queries, query_labels, epochs=2)
     assert neighbours.chosen == {"k": 5, "temperature": 0.1}
@@ -182,7 +182,7 @@ def test_classes_without_an_image_in_the_bank_are_told() -> None:
 
 
 def test_numbers_of_numpy_and_another_default_device() -> None:
-    """Who trains on a GPU sets it as the default device: random orders are drawn on the CPU all the same."""
+    """Random orders are drawn on the CPU, also where a GPU is the default device."""
     torch.set_default_device("meta")
     try:
         numbers: dict[str, Any] = {"epochs": np.int64(2), "seed": np.int32(0)}

@@ -289,7 +289,7 @@ HONEST = {
 
 
 def verdicts(run: Path, changes: dict[str, Any] | None = None) -> dict[str, str]:
-    """What is found out about a run, of which nothing may be wrong and no file may change."""
+    """The verdicts on a run; the check may change no file."""
     before = files()
     found = list(checks(run, changes or {}))
     assert not [each for each in found if each.verdict is Verdict.WRONG], found

@@ -17,7 +17,7 @@ def traced(self: Views) -> None:
 
 
 def one_run_after_another(limit: int) -> list[list[str]]:
-    """What runs of different batch sizes say of compiling, one more than torch compiles forms of a function."""
+    """Lines about compiling of runs of different batch sizes, one more than torch compiles forms of a function."""
     found, config = list[list[str]](), torch._dynamo.config
     name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # before torch 2.7
     with patch.object(Views, "compile", traced), config.patch({name: limit}):

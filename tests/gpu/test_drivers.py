@@ -102,7 +102,7 @@ def test_a_v100_is_refused_with_a_line_for_pip_where_torch_was_not_built_for_it(
 
 
 def said(*overrides: str) -> list[str]:
-    """What a run says of number formats before its first step."""
+    """Lines about number formats that a run prints before its first step."""
     log = Log()
     run = training(*overrides, one_layer=True)
     run.announce()
