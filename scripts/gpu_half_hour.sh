@@ -3,24 +3,27 @@
 #
 #   SSL_BENCH_DATA=/data OUT=/mnt/half_hour scripts/gpu_half_hour.sh      OUT: outputs/gpu_half_hour by default
 #   scripts/gpu_half_hour.sh check step                                   only these parts, added to those in OUT
+#   MINUTES=10 scripts/gpu_half_hour.sh                                   a shorter time; 29 by default
 #
 # Run it from the root of the repository, with the package and pytest installed; SSL_BENCH_DATA has the prepared CIFAR-10.
-# Each part has a limit in seconds; together they are 29 minutes. After each part OUT/half_hour.json and OUT/half_hour.md,
+# Each part has a limit in seconds, its share of MINUTES. After each part OUT/half_hour.json and OUT/half_hour.md,
 # with tables for a README, are written anew, and OUT/<part>.log has what the part printed: a machine that goes away leaves
 # what was done. A part that fails or reaches its limit does not stop the others; the exit code is then 1 in the end.
 set -u
 
 OUT=${OUT:-outputs/gpu_half_hour}
+MINUTES=${MINUTES:-29}
 NAMES="check tests step losses simclr dcl other_losses"
 for name in "$@"; do
     [[ " $NAMES " == *" $name "* ]] || { echo "there is no part $name: name some of $NAMES" >&2; exit 2; }
 done
+[[ "$MINUTES" =~ ^[1-9][0-9]{0,3}$ ]] || { echo "MINUTES=$MINUTES: set MINUTES to a whole number from 1 on" >&2; exit 2; }
 mkdir -p "$OUT" || exit 1
 chosen=" ${*:-$NAMES} " failed=0 child=""
 trap '[ -z "$child" ] || kill "$child" 2>/dev/null; exit 130' INT TERM HUP
 
-part() { # NAME LIMIT COMMAND...
-    local name=$1 limit=$2 start=$SECONDS code=0
+part() { # NAME LIMIT COMMAND...     LIMIT: seconds of 29 minutes
+    local name=$1 limit=$((($2 * MINUTES + 28) / 29)) start=$SECONDS code=0
     shift 2
     [[ "$chosen" == *" $name "* ]] || return
     echo "== $name, at most $limit s: $*"
@@ -42,7 +45,7 @@ cifar="dataset=cifar10 batch_size=b512 epochs=20 evaluate=[knn,linear] evaluate.
 # shellcheck disable=SC2086  # words of a command
 {
     part check 300 python -m ssl_bench check "paths.outputs=$OUT"
-    part tests 360 python -m pytest -m gpu -vv tests/gpu
+    part tests 360 python -m pytest -m gpu -n 4 -vv tests/gpu
     part step 420 python scripts/benchmark_step.py --device cuda --precision auto --batch 32 64 128 256 512 1024 --json "$OUT/step.json"
     part losses 180 python scripts/benchmark_losses.py --images 4096 16384 --variants --json "$OUT/losses.json"
     part simclr 150 python -m ssl_bench train $cifar loss=infonce name=simclr

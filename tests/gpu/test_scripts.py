@@ -128,3 +128,6 @@ def test_parts_that_fail_or_take_too_long_do_not_stop_the_half_hour(
     assert codes == {"check": "1", "tests": "0", "step": "0", "losses": "0", "simclr": "0", "dcl": "0"}
     assert half_hour(tmp_path, environment, {"step": "9 false"}, "step").returncode == 1
     assert half_hour(tmp_path, environment, {}, "stepp").returncode == 2
+    assert half_hour(tmp_path, environment | {"MINUTES": "half"}, {}, "step").returncode == 2
+    half_hour(tmp_path, environment | {"MINUTES": "10"}, {"step": "29 true"}, "step")
+    assert "\nstep\t10\t" in (tmp_path / "parts.tsv").read_text()

@@ -90,7 +90,7 @@ def test_filters_sorts_groups_and_compares(page: Page) -> None:
     assert [*accuracies[:2], accuracies[-1]] == ["67.6", "66.6", ""]
     page.keyboard.press("Enter")  # the focus has stayed on the heading
     assert cells(page, "run-table", 4)[0] == "51.6"
-    assert "sort=knn/top1" in page.url
+    page.wait_for_function("location.hash.includes('sort=knn/top1')")
 
     page.get_by_text("Group by").click()
     page.locator("[data-focus='group loss']").check()
@@ -197,7 +197,8 @@ def test_a_link_with_state_opens_the_same_view(page: Page) -> None:
     page.wait_for_selector("dialog .js-plotly-plot")
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog[open]", state="detached")
-    assert "run=" not in page.url and "where=loss=dcl" in page.url
+    page.wait_for_function("!location.hash.includes('run=')")
+    assert "where=loss=dcl" in page.url
     assert page.input_value("#filter") == "loss=dcl" and cells(page, "run-table", 4)[0] == "67.6"
     page.go_back()
     page.wait_for_selector("dialog[open]")
