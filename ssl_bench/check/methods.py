@@ -35,7 +35,9 @@ from ssl_bench.training.parts import OBJECTIVE, Parts
 BOUNDS = {"fp64": (1e-12, 1e-9), "fp32": (2e-5, 2e-4), "tf32": (1e-2, 0.05), "fp16": (1e-2, 0.05), "bf16": (0.05, 0.3)}
 QUICK = ["simclr", "moco_v2", "byol"]  # frameworks of a quick check
 IMAGES = 16
-SCALE = 2.0**10  # of the loss in fp16, against gradients below its smallest number
+# Of the loss in fp16, whose smallest and largest numbers are near: the first with which all gradients are finite, as in
+# a training. Other formats need none.
+SCALES = {"fp16": (2.0**10, 2.0**5, 1.0)}
 SMALL = {"k": 64, "clusters": 4, "predictor": 16, "hidden": 16, "width": 8}  # arguments that a framework or head has
 # A rounding may change the order of numbers, and with it a cluster or a pair: compared in single precision only.
 ORDERED = {"densecl", "moco_cld", "npid_cld", "swd"}
@@ -75,9 +77,12 @@ class Step64:
 
     def compare(self, form: NumberFormat, device: torch.device) -> Iterator[Difference]:
         """Differences of the loss and of each gradient in a format on a device."""
-        method: Any = move(copy.deepcopy(self.method).to(form.precision.weights), device)
         form.select()
-        loss, gradients = stepped(method, self.batch, form.precision.weights, form.precision.autocast)
+        for scale in SCALES.get(form.name, (1.0,)):
+            method: Any = move(copy.deepcopy(self.method).to(form.precision.weights), device)
+            loss, gradients = stepped(method, self.batch, form.precision.weights, form.precision.autocast, scale)
+            if all(gradient.isfinite().all() for gradient in gradients.values()):
+                break
         of_loss, of_gradients = BOUNDS[form.name]
         yield distance(f"{self.name}, the loss", loss, self.loss, of_loss, 1.0)
         least = 1e-2 * math.hypot(*(float(exact.norm()) for exact in self.gradients.values()))
@@ -87,14 +92,13 @@ class Step64:
 
 
 def stepped(
-    method: Method, batch: Batch, dtype: torch.dtype, autocast: torch.dtype | None = None
+    method: Method, batch: Batch, dtype: torch.dtype, autocast: torch.dtype | None = None, scale: float = 1.0
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss and gradients of a step in the middle of a training, float64 on the CPU."""
+    """Loss and gradients of a step in the middle of a training, float64 on the CPU; ``scale``: of the loss meanwhile."""
     device = next(method.parameters()).device
     views = [view.to(device, dtype) for view in batch.views]
     moved = Batch(views, batch.ids.to(device), batch.labels.to(device))
     method.train()
-    scale = SCALE if autocast is torch.float16 else 1.0
     with DrawsOfCPU():
         with torch.autocast(device.type, autocast) if autocast else contextlib.nullcontext():
             loss = method(moved, 0.5).loss

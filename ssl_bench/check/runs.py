@@ -21,6 +21,9 @@ TINY = ["backbone.width=16", "head.out=16", "batch_size.size=64", "epochs=8", "o
 TINY += ["tracking=off", "evaluate=[]", "evaluate.baselines=[]", "compile_views=false", "images_on=device"]
 TINY += ["tf32=false"]
 REPLAYED, RESUMED, SCALED = 12, 4, 60  # steps
+SMALL_LR = (
+    "optimizer.lr=0.0001"  # with the rate of TINY, twelve steps make a rounding as large as the change of a weight
+)
 
 
 def tiny(folder: Path, device: torch.device, *overrides: str) -> Training:
@@ -61,6 +64,7 @@ def replay(folder: Path, device: torch.device, *overrides: str) -> list[Differen
 
     Replays and eager steps may round sums in another order. The bound is the one by which a run accepts a recording.
     """
+    overrides = (SMALL_LR, *overrides)
     start = weights(tiny(folder, device, *overrides))
     eager = weights(train(tiny(folder, device, "precision=fp32", "graph=false", *overrides), REPLAYED))
     try:

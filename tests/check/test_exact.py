@@ -16,7 +16,7 @@ from ssl_bench.check import kernels, methods, networks, ranks, runs
 from ssl_bench.check.bounds import Difference, NumberFormat, distance, finding_of, formats
 from ssl_bench.check.finding import Finding, Setting, Verdict
 from ssl_bench.objective.losses import DCL
-from ssl_bench.precision import bf16_is_slow
+from ssl_bench.precision import Precision, bf16_is_slow
 from ssl_bench.training.state import TrainingState
 
 CPU = torch.device("cpu")
@@ -136,6 +136,22 @@ def test_a_wrong_backward_of_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert finding.values["error"] == pytest.approx(1e-3, rel=0.1)
 
 
+def test_gradients_that_overflow_in_fp16_are_computed_with_a_smaller_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "options", lambda group: ["dcl"])
+    step, stepped, scales = simclr("dcl"), methods.stepped, list[float]()
+
+    def overflowing(method: Any, batch: Any, dtype: torch.dtype, autocast: Any, scale: float) -> Any:
+        scales.append(scale)
+        loss, gradients = stepped(method, batch, dtype)
+        return loss, {name: each * torch.inf for name, each in gradients.items()} if scale > limit else gradients
+
+    monkeypatch.setattr(methods, "stepped", overflowing)
+    fp16, limit = NumberFormat("fp16", Precision.of("fp16", True)), 2.0**5
+    assert max(each.share for each in step.compare(fp16, CPU)) < 0.1 and scales == [2.0**10, 2.0**5]
+    limit = 0.0  # finite with no scale
+    assert max(each.share for each in step.compare(fp16, CPU)) == torch.inf and scales[2:] == [2.0**10, 2.0**5, 1.0]
+
+
 def test_draws_are_equal_on_every_device_and_in_every_format() -> None:
     def drawn(dtype: torch.dtype) -> list[Tensor]:
         generator = torch.Generator().manual_seed(3)
@@ -161,6 +177,27 @@ def test_every_framework_and_loss_is_within_its_bound(setting: Setting) -> None:
 
 
 # ---- small runs
+
+
+def test_what_rounding_makes_of_twelve_steps_is_within_the_bound_of_replayed_ones(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of the replayed run there is an eager one whose weights are rounded otherwise."""
+    tiny = runs.tiny
+
+    def rounded(folder: Path, device: torch.device, *overrides: str) -> Any:
+        eager = [word.replace("graph=true", "graph=false") for word in overrides]
+        run, generator = tiny(folder, device, *eager), torch.Generator().manual_seed(0)
+        if "graph=true" in overrides:
+            for weight in run.state.method.parameters():
+                weight.data *= 1 + 2.0**-21 * torch.randn(weight.shape, generator=generator)
+        return run
+
+    monkeypatch.setattr(runs, "tiny", rounded)
+    finding = runs.replayed(runs.replay(setting.folder, CPU))
+    assert finding.verdict is Verdict.GOOD and 1e-5 < finding.values["error"] < 0.3 * finding.values["bound"]
+    monkeypatch.setattr(runs, "SMALL_LR", "optimizer.lr=0.05")
+    assert runs.replayed(runs.replay(setting.folder, CPU)).values["error"] > 0.3
 
 
 def test_the_verdict_on_the_scale_of_fp16() -> None:

@@ -54,7 +54,7 @@ def refusals() -> list[dict[str, Any]]:
     def diagnosed(self: Stepper, *arguments: Any) -> Any:
         return (failing if arguments[-1] else compute)(self, *arguments)
 
-    eager, _ = trained(True, "graph=false")
+    start, eager, _ = trained(True, "graph=false")
     found = []
     for patched in (
         patch.object(GraphedStepper, "_check_memory", little),
@@ -63,13 +63,12 @@ def refusals() -> list[dict[str, Any]]:
     ):
         log, error = Log(), ""
         with patched:
-            tensors, _ = trained(True, "graph=auto")
+            _, tensors, _ = trained(True, "graph=auto")
             with contextlib.suppress(RunError):
                 trained(True, "graph=true")
                 error = "not refused"
-        far = max(distance(a, b) for kind in eager for a, b in zip(tensors[kind], eager[kind], strict=True))
         said = [line for line in log.lines if "as a CUDA graph" in line]
-        found.append({"said": said, "distance": far, "error": error})
+        found.append({"said": said, "distance": distance(tensors, eager, start), "error": error})
     return found
 
 
