@@ -94,7 +94,7 @@ class Step64:
 def stepped(
     method: Method, batch: Batch, dtype: torch.dtype, autocast: torch.dtype | None = None, scale: float = 1.0
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss and gradients of a step in the middle of a training, float64 on the CPU; ``scale``: of the loss meanwhile."""
+    """Loss and gradients of a step in the middle of a training, float64 on the CPU; ``scale``: of the loss."""
     device = next(method.parameters()).device
     views = [view.to(device, dtype) for view in batch.views]
     moved = Batch(views, batch.ids.to(device), batch.labels.to(device))

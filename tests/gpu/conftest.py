@@ -38,7 +38,8 @@ def gpus(pytestconfig: pytest.Config) -> Callable[..., dict[str, str]]:
     def environment(count: int, **settings: str) -> dict[str, str]:
         if REAL and (settings or count > torch.cuda.device_count()):
             pytest.skip("this needs the fake GPU" if settings else f"this needs {count} GPUs")
-        found = os.environ | settings | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": "1"}
+        path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        found = os.environ | settings | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
         if not REAL:
             cache = pytestconfig.cache
             assert cache is not None

@@ -80,7 +80,7 @@ def half_hour(out: Path, base: dict[str, str], small: dict[str, str], *names: st
     text = SCRIPT.read_text()
     text = re.sub(r"( part (\w+)) \d+ .*", lambda match: f"{match[1]} {small.get(match[2], '9 true')}", text)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = base | {"PATH": path, "PYTHONPATH": str(ROOT), "OUT": str(out)}
+    environment = base | {"PATH": path, "OUT": str(out)}
     command = ["bash", "-c", text, str(SCRIPT), *names]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
