@@ -20,7 +20,7 @@ from ssl_bench.errors import ConfigError, InvalidValue, require
 
 # What the targets of each group are subclasses of: names, since this room imports nothing of those below it.
 KINDS = {
-    "dataset": ["data.arrays.Dataset"],
+    "dataset": ["data.dataset.Dataset"],
     "augment": ["data.views.Views"],
     "backbone": ["networks.backbones.Backbone"],
     "head": ["networks.heads.Head"],
@@ -31,7 +31,7 @@ KINDS = {
     "temperature": ["objective.temperature.Temperature"],
     "optimizer": ["training.optim.Recipe"],
     "evaluate": ["evaluate.target.Evaluator"],
-    "evaluate.on": ["data.arrays.Dataset"],
+    "evaluate.on": ["data.dataset.Dataset"],
 }
 # Keys of earlier versions, and what to do instead.
 FORMER = {

@@ -11,9 +11,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import ImageBatch
 from ssl_bench.data.padding import pad
 from ssl_bench.data.pixels import sizes
+from ssl_bench.data.source import ImageBatch
 from ssl_bench.data.views import ViewParameters, Views
 
 

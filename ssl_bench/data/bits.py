@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import ArrayDataset, Dataset, ImageBatch, Images, Source
+from ssl_bench.data.arrays import ArrayDataset
+from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.folder import FolderDataset
+from ssl_bench.data.source import ImageBatch, Images, Source
 from ssl_bench.errors import require
 from ssl_bench.seeding import stream
 

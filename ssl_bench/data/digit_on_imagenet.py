@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from ssl_bench.data.arrays import Probe, Source
+from ssl_bench.data.dataset import Probe
 from ssl_bench.data.folder import FolderDataset
 from ssl_bench.data.multi_digits import DIGIT, labelled, mnist, paste
 from ssl_bench.data.photos import Photos
+from ssl_bench.data.source import Source
 from ssl_bench.errors import require
 from ssl_bench.seeding import stream
 

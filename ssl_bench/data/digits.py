@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from ssl_bench.data.arrays import Dataset, Images
+from ssl_bench.data.dataset import Dataset
+from ssl_bench.data.source import Images
 from ssl_bench.errors import require
 
 TRAIN = 1347  # images to train on; the other 450 are the test set

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.data import pixels
-from ssl_bench.data.arrays import ImageBatch
+from ssl_bench.data.source import ImageBatch
 from ssl_bench.errors import require
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import Dataset, MissingData, Source
+from ssl_bench.data.dataset import Dataset, MissingData
 from ssl_bench.data.packed import Packed
 from ssl_bench.data.photos import FORMATS, Photos, endings
+from ssl_bench.data.source import Source
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.files import open_regular, read_bytes

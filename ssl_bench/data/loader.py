@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import Source
 from ssl_bench.data.batch import Step
 from ssl_bench.data.reader import Reader
+from ssl_bench.data.source import Source
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import rank, world
 from ssl_bench.seeding import stream

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, one_hot
 
-from ssl_bench.data.arrays import ArrayDataset, Dataset, Probe, Source
+from ssl_bench.data.arrays import ArrayDataset
+from ssl_bench.data.dataset import Dataset, Probe
+from ssl_bench.data.source import Source
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.seeding import stream
 

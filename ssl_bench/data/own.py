@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Literal
 import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import Dataset
+from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.folder import Files, counted
 from ssl_bench.data.headers import look_at_all
 from ssl_bench.data.layout import Tree, arrange, walk

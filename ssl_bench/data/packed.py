@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench import files
-from ssl_bench.data.arrays import MissingData
+from ssl_bench.data.dataset import MissingData
 from ssl_bench.data.photos import Photos
 from ssl_bench.errors import ConfigError
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import Source
+from ssl_bench.data.source import Source
 from ssl_bench.errors import RunError
 from ssl_bench.files import open_regular
 from ssl_bench.hardware import available_cores

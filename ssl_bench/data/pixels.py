@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from ssl_bench.data.arrays import ImageBatch
+from ssl_bench.data.source import ImageBatch
 from ssl_bench.errors import require
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ssl_bench import files
-from ssl_bench.data.arrays import ArrayDataset, Dataset, MissingData
+from ssl_bench.data.arrays import ArrayDataset
+from ssl_bench.data.dataset import Dataset, MissingData
 from ssl_bench.data.folder import FolderDataset
 from ssl_bench.data.packed import pack
 from ssl_bench.data.shrink import shrink

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import ImageBatch, Source
 from ssl_bench.data.padding import Padded, pad
+from ssl_bench.data.source import ImageBatch, Source
 
 AHEAD = 2  # batches read in advance, so that the device does not wait for a single slow batch
 THREADS = 2  # one joins the decoded images of a batch, while those of the next batch are decoded

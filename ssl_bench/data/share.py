@@ -6,7 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.data.arrays import Chosen, Dataset, Probe, Source, stratified
+from ssl_bench.data.dataset import Dataset, Probe
+from ssl_bench.data.source import Chosen, Source, stratified
 
 
 class Share(Dataset):

@@ -26,11 +26,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import ImageBatch
 from ssl_bench.data.color import HUE, SATURATION, blend, shift_hue, to_gray
 from ssl_bench.data.padding import Padded, pad
 from ssl_bench.data.pixels import Normalize, compute_dtype, sizes, with_constants
 from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_box, resize_matrix
+from ssl_bench.data.source import ImageBatch
 from ssl_bench.errors import require
 
 log = logging.getLogger("ssl_bench")

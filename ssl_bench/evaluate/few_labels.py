@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ssl_bench.config.from_disk import read_names
-from ssl_bench.data.arrays import Chosen, Source, stratified
 from ssl_bench.data.folder import Files
+from ssl_bench.data.source import Chosen, Source, stratified
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.sharded import Sharded

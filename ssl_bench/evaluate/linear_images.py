@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ssl_bench.data.arrays import ImageBatch
 from ssl_bench.data.pixels import sizes
 from ssl_bench.data.reader import Reader
+from ssl_bench.data.source import ImageBatch
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import require

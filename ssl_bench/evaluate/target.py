@@ -20,9 +20,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.data.arrays import ImageBatch, Source
 from ssl_bench.data.pixels import sizes
 from ssl_bench.data.reader import Reader
+from ssl_bench.data.source import ImageBatch, Source
 from ssl_bench.data.views import Views
 from ssl_bench.distributed import all_sum, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, RunError, require

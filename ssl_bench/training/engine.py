@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ssl_bench.config.identity import untrained
-from ssl_bench.data.arrays import Source
 from ssl_bench.data.loader import Loader
+from ssl_bench.data.source import Source
 from ssl_bench.distributed import Votes, parallel, rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.methods.contrastive import Contrastive

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_bench.data.arrays import Source
 from ssl_bench.data.batch import Step
 from ssl_bench.data.loader import Loader
+from ssl_bench.data.source import Source
 from ssl_bench.distributed import Votes, parallel, world
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import release_memory

@@ -14,7 +14,7 @@ from torch import nn
 
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
 from ssl_bench.config.identity import datasets_of, evaluators, name_of_labels, untrained
-from ssl_bench.data.arrays import Dataset, MissingData, Probe
+from ssl_bench.data.dataset import Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, InvalidValue, require

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ssl_bench.config import schema
-from ssl_bench.data.arrays import Dataset
+from ssl_bench.data.dataset import Dataset
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.base import Framework, Method
 from ssl_bench.training.parts import Parts

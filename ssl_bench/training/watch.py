@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ssl_bench.data.arrays import Probe
+from ssl_bench.data.dataset import Probe
 from ssl_bench.data.loader import Loader
 from ssl_bench.distributed import world
 from ssl_bench.evaluate.knn import leave_one_out

@@ -12,13 +12,14 @@ from PIL import Image
 from torch import Tensor
 
 from ssl_bench.commands.prepare import main as prepare
-from ssl_bench.data.arrays import Dataset, Images, Source
 from ssl_bench.data.batch import Batch
 from ssl_bench.data.bits import WithBits, binary
+from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.digit_on_imagenet import stretched
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.multi_digits import Canvases, scaled
+from ssl_bench.data.source import Images, Source
 from ssl_bench.errors import ConfigError
 from ssl_bench.methods.supervised import Supervised
 from ssl_bench.training.parts import Parts

@@ -10,9 +10,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ssl_bench.config.schema import directory
-from ssl_bench.data.arrays import Dataset, Images
+from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.digits import scatter
 from ssl_bench.data.loader import Loader
+from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.knn import knn_predict

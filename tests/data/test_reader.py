@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ssl_bench.data import reader
-from ssl_bench.data.arrays import ImageBatch, Images, Source
 from ssl_bench.data.padding import pad
 from ssl_bench.data.pixels import by_size
 from ssl_bench.data.reader import Reader
+from ssl_bench.data.source import ImageBatch, Images, Source
 from ssl_bench.data.views import ViewParameters, Views
 
 SIDES = [(300, 200), (290, 190), (100, 140), (301, 256), (17, 9), (385, 385), (384, 384), (260, 140)]

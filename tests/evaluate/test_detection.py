@@ -14,8 +14,8 @@ from timm.models.resnet import ResNet
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 
-from ssl_bench.data.arrays import Images
 from ssl_bench.data.coco import Boxes, read
+from ssl_bench.data.source import Images
 from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.evaluate import detection
 from ssl_bench.evaluate.detection import Detection, FineTuning, check_backbone, coco_metrics, detector

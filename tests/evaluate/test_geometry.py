@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from sklearn.metrics import silhouette_score
 from torch import Tensor, nn
 
-from ssl_bench.data.arrays import Images
+from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
 from ssl_bench.evaluate.artifacts import Artifact, Distribution, Histogram
 from ssl_bench.evaluate.geometry import Geometry, pair_statistics

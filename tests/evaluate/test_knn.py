@@ -10,7 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ssl_bench.data.arrays import Images
+from ssl_bench.data.source import Images
 from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate.knn import BLOCKS, KNN, HeldOutKNN, knn_predict, leave_one_out
 from ssl_bench.evaluate.target import Target

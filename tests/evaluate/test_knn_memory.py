@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.data.arrays import Images
+from ssl_bench.data.source import Images
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.knn import knn_predict
 from ssl_bench.evaluate.knn_memory import MemoryKNN

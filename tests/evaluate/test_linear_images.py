@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ssl_bench.data.arrays import Images
+from ssl_bench.data.source import Images
 from ssl_bench.errors import InvalidValue
 from ssl_bench.evaluate.linear_images import LinearOnImages
 from ssl_bench.evaluate.target import Target

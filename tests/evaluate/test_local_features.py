@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ssl_bench.data import coco
-from ssl_bench.data.arrays import Images
+from ssl_bench.data.source import Images
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.artifacts import Regions
 from ssl_bench.evaluate.local_features import LocalFeatures, clustered, feature_maps

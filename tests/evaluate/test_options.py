@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from ssl_bench.config.build import build
-from ssl_bench.data.arrays import Images
+from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.target import Target

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from ssl_bench.data.arrays import Images
+from ssl_bench.data.source import Images
 from ssl_bench.data.views import Views
 from ssl_bench.evaluate.artifacts import Artifact, Distribution, Histogram
 from ssl_bench.evaluate.contrast_statistics import BLOCK, ContrastStatistics

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ssl_bench.data.arrays import Images
+from ssl_bench.data.source import Images
 from ssl_bench.distributed import rank, world
 from ssl_bench.evaluate import sharded
 from ssl_bench.evaluate.knn import KNN, HeldOutKNN

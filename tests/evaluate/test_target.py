@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ssl_bench.data.arrays import Images
+from ssl_bench.data.source import Images
 from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.evaluate.projections import Projections

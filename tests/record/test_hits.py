@@ -11,7 +11,7 @@ import torch
 
 from ssl_bench.config.compose import load
 from ssl_bench.config.identity import run_id
-from ssl_bench.data.arrays import Source
+from ssl_bench.data.source import Source
 from ssl_bench.errors import ConfigError
 from ssl_bench.record import hits
 from ssl_bench.training.parts import Parts

@@ -1,0 +1,133 @@
+"""Images of a split, read by their index."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ImageBatch = Tensor | list[Tensor]  # uint8 [n, C, H, W], or n images [C, h, w] if their sizes differ
+
+
+class Source:
+    """Images of a split, read by their index. An image depends on its index only.
+
+    Attributes:
+        labels: int64 [N], -1 for an unlabelled image, or [N, num_classes] with the count of each class in the image.
+        nbytes: size of all images if they can be kept on a device, else None.
+    """
+
+    labels: Tensor
+    nbytes: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, ids: Tensor) -> ImageBatch:
+        """Read the images ``ids`` [n]."""
+        raise NotImplementedError
+
+    def to(self, device: torch.device) -> "Source":
+        """Copy the split to ``device``; the ``take`` of the copy expects ids and returns images there."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Images(Source):
+    """Images of one size in one or more parts, numbered through from the first part to the last.
+
+    Attributes:
+        parts: each uint8 [n, C, H, W], channels last in memory, possibly memory-mapped.
+        labels: [N] or [N, num_classes].
+    """
+
+    parts: list[Tensor]
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            if part.dtype != torch.uint8 or part.ndim != 4:
+                raise ValueError(f"images must be uint8 [N, C, H, W], not {part.dtype} {list(part.shape)}")
+        count = sum(map(len, self.parts))
+        if count != len(self.labels) or count == 0:
+            raise ValueError(f"labels must be one per image: {count} images, {len(self.labels)} labels")
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]
+        return sum(part.nbytes for part in self.parts)
+
+    def to(self, device: torch.device) -> "Images":
+        """Copy the whole split into the memory of ``device``."""
+        count, *shape = len(self.labels), *self.parts[0].shape[1:]
+        images = torch.empty(count, *shape, dtype=torch.uint8, device=device, memory_format=torch.channels_last)
+        start = 0
+        for part in self.parts:
+            images[start : (start := start + len(part))] = part  # never a second copy on the device
+        return Images([images], self.labels.to(device))
+
+    def take(self, ids: Tensor) -> Tensor:
+        """Read the images ``ids`` [n] as uint8 [n, C, H, W], channels last in memory."""
+        if len(self.parts) == 1:
+            return self._rows(self.parts[0], ids)
+        first = self.parts[0]
+        out = torch.empty(len(ids), *first.shape[1:], dtype=torch.uint8).to(memory_format=torch.channels_last)
+        start = 0
+        for part in self.parts:
+            inside = ((ids >= start) & (ids < start + len(part))).nonzero().flatten()
+            out[inside] = self._rows(part, ids[inside] - start)
+            start += len(part)
+        return out
+
+    @staticmethod
+    def _rows(part: Tensor, ids: Tensor) -> Tensor:
+        # With the channels last, as in the file, whole rows of memory are copied.
+        return part.permute(0, 2, 3, 1).index_select(0, ids).permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen(Source):
+    """Some of the images of another source.
+
+    Attributes:
+        images: the other source.
+        ids: [n] of the images in it, in the order of this one.
+    """
+
+    images: Source
+    ids: Tensor
+
+    @property
+    def labels(self) -> Tensor:  # type: ignore[override]
+        return self.images.labels[self.ids]
+
+    @property
+    def nbytes(self) -> int | None:  # type: ignore[override]
+        whole = self.images.nbytes
+        return None if whole is None else whole // len(self.images) * len(self.ids)
+
+    def to(self, device: torch.device) -> Images:
+        images = self.take(torch.arange(len(self.ids)))
+        assert isinstance(images, Tensor), "images of many sizes stay where they are"
+        return Images([images.to(device)], self.labels.to(device))
+
+    def take(self, ids: Tensor) -> ImageBatch:
+        """Read the images ``ids`` [n] of this part."""
+        return self.images.take(self.ids[ids])
+
+
+def stratified(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Draw a share of the images of each class, rounded, at least one; a smaller share is a part of a larger one.
+
+    Args:
+        labels: int64 [N], -1 as a class of its own; or [N, C], counts of objects, which are of one class together.
+        share: in (0, 1].
+
+    Returns:
+        The images, int64 [n], in ascending order.
+    """
+    # RandomState has the same numbers in every version of NumPy.
+    order = torch.from_numpy(np.random.RandomState(seed % 2**32).permutation(len(labels)))
+    classes = labels[order] if labels.ndim == 1 else torch.zeros_like(order)
+    grouped = order[classes.argsort(stable=True)]
+    counts = classes.unique(return_counts=True)[1].tolist()
+    return torch.cat([each[: max(1, round(share * len(each)))] for each in grouped.split(counts)]).sort().values
