@@ -227,6 +227,6 @@ def test_only_a_logged_step_waits_and_that_once_and_a_replayed_one_is_a_few_laun
     replayed, waited = gpu(launches_and_waits, "graph=true", *overrides, values=False)
     assert waited[8:] == [0, 0, 0, 1]  # both kinds of steps are recorded before
     assert len({*eager[8:11]}) == len({*replayed[8:11]}) == 1
-    assert replayed[8] <= 16 and replayed[11] <= 48
+    assert replayed[8] <= 20 and replayed[11] <= 48  # of torch 2.6, whose averages of many tensors are more launches
     if torch.__version__.startswith("2.15."):  # other releases have other operations
         assert (eager[8], replayed[8]) == STARTED[method]
