@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,9 +49,20 @@ def path_of(table: Table) -> Path:
     return table.source.parent / "measured" / f"{table.name.replace('/', '_')}.json"
 
 
-def read(table: Table) -> dict[str, Any]:
+def read(table: Table) -> Mapping[str, Any]:
     """The content of a table's file; empty without one."""
-    content: dict[str, Any] = files.read_json(path_of(table), Measured) or {}
+    path = path_of(table)
+    try:
+        found = path.stat()
+    except OSError:
+        return {}
+    return _read(path, found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=256)
+def _read(path: Path, changed: int, size: int) -> Mapping[str, Any]:
+    """The content of a file with these times and sizes: each of the thousand cells of a report asks for it."""
+    content: dict[str, Any] = files.read_json(path, Measured) or {}
     return content
 
 
