@@ -35,6 +35,16 @@ class SharedConfig:
         self.content, self.key = content, key
         choices: dict[str, str] = content.get("choices") or {}
         self.groups = {group: option for group, option in choices.items() if self._counts(group)}
+        self._main: dict[tuple[str, ...], tuple[Any, list[str]]] = {}
+
+    def main(self, names: Iterable[str], meant: Mapping[str, Any]) -> list[str]:
+        """Those of some metrics that a run is told by; ``meant``: their units, of several runs one object."""
+        key = tuple(names)
+        of, found = self._main.get(key, (None, []))
+        if of is not meant:
+            found = units.main(key, meant, self.content["evaluate"]) if "evaluate" in self.content else list(key)
+            self._main[key] = meant, found
+        return found
 
     def _counts(self, name: str) -> bool:
         """Whether a group or a key of the first level is one of the settings."""
@@ -134,8 +144,7 @@ class Run:
         """The metrics that a finished run is told by, or all if it trained no network; else the best so far."""
         if not self.done:
             return self.evaluated
-        evaluated = "evaluate" in self.config
-        names = units.main(self.metrics, self.units, self.config["evaluate"]) if evaluated else self.metrics
+        names = self.shared.main(self.metrics, self.units)
         return {name: value for name in names if (value := finite(self.metrics, name)) is not None}
 
     @property
