@@ -19,6 +19,7 @@ from scipy import stats
 
 from ssl_bench import cli
 from ssl_bench.commands import reproduce, table
+from ssl_bench.config.compositions import compositions
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import claims, drawing, measurements, tables, verdicts
@@ -540,10 +541,11 @@ def test_committed_numbers_are_those_of_the_cells_as_they_are_now() -> None:
                 f"{each.name}: a criterion changed: name new seeds"
             )
         committed = {(c["row"], c["column"], c["seed"]): c.get("run_id") for c in measurements.read(each)["cells"]}
+        made = compositions(cell.request for cell in each.cells)
         for cell in each.cells:
-            for seed in cell.seeds:
-                if identity := committed.get((cell.label, cell.column, seed)):
-                    assert identity == cell_run_id(cell, seed), (each.name, cell.label, cell.column)
+            places = {seed: (cell.label, cell.column, seed) for seed in cell.seeds}
+            found = {seed: identity for seed, place in places.items() if (identity := committed.get(place))}
+            assert made[cell.request].run_ids(found) == found, (each.name, cell.label, cell.column)
 
 
 def test_a_sentence_of_ours_is_marked_wherever_it_is_printed(write: Any) -> None:
