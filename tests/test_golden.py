@@ -24,9 +24,10 @@ TWO_RANKS = [name for name in golden.RUNS if name.endswith("2ranks")]
 # The default run takes a minute. The ranks of a run with devices=2 import torch again.
 # The other runs of SimCLR differ in their loss, which tests/objective compares with its formula.
 QUICK = ("simclr-infonce", "simclr-dcl-cross_view", "simclr-macl_w-memory_bank", "simclr-dclw-multicrop")
-LONG = {name: [pytest.mark.slow] for name in golden.RUNS if name.startswith("simclr-") and name not in QUICK}
+LONG = {name: [pytest.mark.exhaustive] for name in golden.RUNS if name.startswith("simclr-") and name not in QUICK}
 # The losses of these are compared with formulas in tests/methods.
-LONG |= {name: [pytest.mark.slow] for name in (TWO_RANKS[0], "relic", "exemplar", "inv_spread", "moco_cld", "npid_cld")}
+LONG |= {name: [pytest.mark.exhaustive] for name in ("relic", "exemplar", "inv_spread", "moco_cld", "npid_cld")}
+LONG[TWO_RANKS[0]] = [pytest.mark.slow]
 LONG |= {name: [pytest.mark.exhaustive] for name in TWO_RANKS[1:]}
 LONG["default"] = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
 

@@ -263,8 +263,8 @@ def try_out(whole: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("block", [pytest.param(n, marks=pytest.mark.exhaustive if n else ()) for n in range(20)])
+@pytest.mark.parametrize("block", [pytest.param(n, marks=pytest.mark.exhaustive if n else ()) for n in range(38)])
 def test_damages_drawn_from_a_seed(block: int, try_out: Callable[[int], None]) -> None:
-    """300 damages in all."""
-    for number in range(15 * block, 15 * (block + 1)):
+    """304 damages in all."""
+    for number in range(8 * block, 8 * (block + 1)):
         try_out(number)

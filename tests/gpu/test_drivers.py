@@ -109,6 +109,7 @@ def said(*overrides: str) -> list[str]:
     return [line for line in log.lines if "precision=" in line]
 
 
+@pytest.mark.slow
 def test_bf16_on_a_gpu_without_it_warns_once(gpu: Callable[..., list[str]]) -> None:
     warning = "this GPU emulates precision=bf16: set precision=fp16, which its tensor cores have"
     assert gpu(said, "precision=bf16", values=False, FAKE_CUDA_SM="70") == [warning]

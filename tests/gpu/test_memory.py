@@ -111,6 +111,7 @@ def one_after_another() -> list[dict[str, Any]]:
     return [small, large, steps(6, "graph=auto")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REAL, reason="the memory of a real GPU cannot be set")
 def test_a_small_run_after_a_large_one_in_a_process_is_as_it_is_alone(gpu: Callable[..., Any]) -> None:
     small, large, again = gpu(one_after_another)

@@ -183,6 +183,7 @@ def losses_on_both(variants: list[list[str]]) -> list[list[list[float]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REAL, reason="a real GPU draws other random numbers")
 def test_the_fake_gpu_computes_what_a_cpu_does(gpu: Callable[..., Any]) -> None:
     variants = [[], ["framework=byol", "head.hidden=8", "framework.predictor=8"], ["framework.groups=4"]]

@@ -83,7 +83,7 @@ def _grouped(configurations: dict[str, dict[str, Any]], rank: int | None = None)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
 def test_groups_on_ranks_train_as_on_one_process(ranks: int) -> None:
     """Four groups of two images, in every framework; shuffled where the framework has a momentum network."""
     configurations = {}

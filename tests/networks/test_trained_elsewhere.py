@@ -321,7 +321,12 @@ def features(network: Any) -> Tensor:
     return found
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+# The rest of the networks and of the layouts of their files are close to these.
+USUAL = ("lightly, MoCo", "MoCo v2", "DINO, a ViT", "torchvision's reference")
+MARKED = [pytest.param(layout, marks=[] if layout in USUAL else pytest.mark.exhaustive) for layout in LAYOUTS]
+
+
+@pytest.mark.parametrize("layout", MARKED)
 def test_a_network_of_one_epoch_has_the_features_of_its_library(layout: str, capfd: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     train, backbone = LAYOUTS[layout]
