@@ -119,7 +119,7 @@ def test_too_little_memory_for_torch_is_a_sentence() -> None:
     command = f"ulimit -v 2000000; exec {sys.executable} -m ssl_bench train max_steps=1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("ssl-bench: out of memory (libtorch")
+    assert done.stderr.splitlines()[-1].startswith("ssl-bench: out of memory (lib")
 
 
 # ---- what a notebook and W&B have set

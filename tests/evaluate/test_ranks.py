@@ -74,6 +74,9 @@ def check(found: Any, expected: Any, name: str) -> None:
         assert found.values["test"] == pytest.approx(expected.values["test"], rel=1e-6), name
     elif isinstance(expected, dict) and all(isinstance(value, float) for value in expected.values()):
         assert found == pytest.approx(expected, rel=1e-6), name
+    elif isinstance(expected, dict):
+        for part, value in expected.items():
+            check(found[part], value, f"{name}: {part}")
     elif not isinstance(expected, Artifact):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=name)
 
