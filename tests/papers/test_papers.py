@@ -119,18 +119,19 @@ def test_every_option_that_a_cell_names_exists() -> None:
     "every", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.exhaustive)]
 )
 def test_cells_compose_and_are_different_runs(every: bool) -> None:
-    """Of each table the first cell that can be filled, or all."""
+    """Of each table the first cell that can be filled, or all. One training may have several lengths and evaluations."""
     for table in TABLES.values():
         available = [cell for cell in table.cells if cell.available]
         chosen = available if every else available[:1]
-        identities: dict[str, tuple[str, ...]] = {}
+        identities: dict[tuple[str, str], tuple[str, ...]] = {}
         for cell in chosen:
             settings = composed(cell.overrides, cell.command, seed=1)
             assert settings["seed"] == 1
             if cell.command == "train":
                 schema.check(settings)
                 assert (cost.hours(settings) or 0) > 0
-            assert identities.setdefault(run_id(settings), cell.overrides) == cell.overrides
+            identity = run_id(settings), json.dumps([settings.get("epochs"), settings.get("evaluate")])
+            assert identities.setdefault(identity, cell.overrides) == cell.overrides
         assert len(identities) == len({cell.overrides for cell in chosen})
         places = [(cell.label, cell.column, cell.metric) for cell in table.cells]
         assert len(set(places)) == len(places)
