@@ -119,7 +119,7 @@ def test_every_option_that_a_cell_names_exists() -> None:
     "every", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.exhaustive)]
 )
 def test_cells_compose_and_are_different_runs(every: bool) -> None:
-    """Of each table the first cell that can be filled, or all. One training may have several lengths and evaluations."""
+    """Of each table the first cell that can be filled, or all. A training may have several lengths and evaluations."""
     for table in TABLES.values():
         available = [cell for cell in table.cells if cell.available]
         chosen = available if every else available[:1]
