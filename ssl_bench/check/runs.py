@@ -21,9 +21,8 @@ TINY = ["backbone.width=16", "head.out=16", "batch_size.size=64", "epochs=8", "o
 TINY += ["tracking=off", "evaluate=[]", "evaluate.baselines=[]", "compile_views=false", "images_on=device"]
 TINY += ["tf32=false"]
 REPLAYED, RESUMED, SCALED = 12, 4, 60  # steps
-SMALL_LR = (
-    "optimizer.lr=0.0001"  # with the rate of TINY, twelve steps make a rounding as large as the change of a weight
-)
+# With the rate of TINY, twelve steps make a rounding as large as the whole change of a weight.
+SMALL_LR = "optimizer.lr=0.0001"
 
 
 def tiny(folder: Path, device: torch.device, *overrides: str) -> Training:

@@ -158,7 +158,7 @@ def step_finding(name: str, batch: int, floor: float, setting: Setting) -> Findi
         for _ in range(6 if device.type == "cuda" else 0):  # a GPU's libraries choose algorithms, and a graph is made
             step(False)
         images_s = batch / median(seconds_of_calls(lambda: step(False)))
-    except Exception as error:
+    except Exception as error:  # torch and its libraries have several of too little memory
         if not out_of_memory(error):
             raise
         reason = f"the memory of the device is too small for a step of {batch} images"

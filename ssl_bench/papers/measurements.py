@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import base64
-import functools
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from ssl_bench import files
 from ssl_bench.papers.cells import Cell, Table
+from ssl_bench.record.follow import Mark, find_mark
 
 
 class Number(TypedDict):
@@ -52,16 +53,12 @@ def path_of(table: Table) -> Path:
 def read(table: Table) -> Mapping[str, Any]:
     """The content of a table's file; empty without one."""
     path = path_of(table)
-    try:
-        found = path.stat()
-    except OSError:
-        return {}
-    return _read(path, found.st_mtime_ns, found.st_size)
+    return _read(path, find_mark(str(path)))
 
 
-@functools.lru_cache(maxsize=256)
-def _read(path: Path, changed: int, size: int) -> Mapping[str, Any]:
-    """The content of a file with these times and sizes: each of the thousand cells of a report asks for it."""
+@lru_cache(maxsize=256)
+def _read(path: Path, mark: Mark | None) -> Mapping[str, Any]:
+    """The content of a file, for which each of the thousand cells of a report asks; ``mark`` is that of the file."""
     content: dict[str, Any] = files.read_json(path, Measured) or {}
     return content
 

@@ -6,7 +6,6 @@ A run of a version that recorded none has those that the classes of its evaluato
 import importlib
 import re
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
@@ -41,8 +40,7 @@ def metric(name: str, units: Any, evaluate: Any) -> Metric:
     """
     evaluator = evaluator_of(name)
     if isinstance(known := _at(units, evaluator), Mapping):
-        end = name.rpartition("/")[2]
-        return next((_read(each) for pattern, each in known.items() if fnmatchcase(end, pattern)), NUMBER)
+        return declared({n: _read(each) for n, each in known.items()}, name) or NUMBER
     return declared(ACCURACIES, name) or declared(_of_class(_at(_at(evaluate, evaluator), "_target_")), name) or NUMBER
 
 

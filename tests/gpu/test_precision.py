@@ -56,7 +56,9 @@ def scaled(cases: list[tuple[list[str], int, float]], steps: int) -> list[dict[s
     return found
 
 
-@pytest.mark.parametrize(("at", "optimisers"), [(0, ["lars"]), pytest.param(6, OPTIMISERS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("at", "optimisers"), [(0, ["sgd"]), *(pytest.param(at, OPTIMISERS, marks=pytest.mark.slow) for at in (0, 6))]
+)
 def test_fp16_gradients_that_overflow_are_skipped_until_the_scale_fits(
     at: int, optimisers: list[str], gpu: Callable[..., Any]
 ) -> None:

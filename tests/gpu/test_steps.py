@@ -56,14 +56,21 @@ def compared(variants: list[list[str]], one_layer: bool) -> dict[str, Any]:
 
 @torch.no_grad()
 def distance(found: Tensors, exact: Tensors, start: Tensors) -> float:
-    """The largest distance of a kind of tensors, relative to their change; 0 if all have the same bits."""
+    """The largest distance of a kind of tensors, relative to their change; 0 if all have the same bits.
+
+    Infinity if whole numbers differ or a number is not finite.
+    """
     shares = []
     for kind, tensors in exact.items():
         far, change = 0.0, 0.0
         for a, b, before in itertools.zip_longest(found[kind], tensors, start.get(kind, [])):
             if not torch.equal(a, b):
+                if not a.is_floating_point():
+                    return math.inf
                 far += float((a.double() - b.double()).square().sum())
             change += float((b.double() - (0 if before is None else before.double())).square().sum())
+        if not math.isfinite(far + change):  # of NaN, max would say anything
+            return math.inf
         shares.append(math.sqrt(far / change) if far else 0.0)
     return max(shares)
 
@@ -228,6 +235,6 @@ def test_only_a_logged_step_waits_and_that_once_and_a_replayed_one_is_a_few_laun
     replayed, waited = gpu(launches_and_waits, "graph=true", *overrides, values=False)
     assert waited[8:] == [0, 0, 0, 1]  # both kinds of steps are recorded before
     assert len({*eager[8:11]}) == len({*replayed[8:11]}) == 1
-    assert replayed[8] <= 20 and replayed[11] <= 48  # of torch 2.6, whose averages of many tensors are more launches
+    assert replayed[8] <= 20 and replayed[11] <= 48  # 18 on torch 2.6: its averages of many tensors are more launches
     if torch.__version__.startswith("2.15."):  # other releases have other operations
         assert (eager[8], replayed[8]) == STARTED[method]

@@ -51,7 +51,7 @@ def networks(rank: int) -> dict[str, set[type]]:
     return found
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_every_framework_trains_under_torchs_ddp() -> None:
     for found in on_two_ranks(networks):
         assert len(found) > 12 and set(map(frozenset, found.values())) == {frozenset({DistributedDataParallel})}, found

@@ -69,7 +69,7 @@ def _compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
         torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_group_has_its_own_statistics(shape: tuple[int, ...], channels_last: bool, compiled: bool) -> None:
