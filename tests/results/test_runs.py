@@ -17,7 +17,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record import cache
 from ssl_bench.record.cache import VERSION
 from ssl_bench.results.differing import labels
-from ssl_bench.results.runs import Runs, finished
+from ssl_bench.results.runs import Runs, SharedConfig, finished
 from ssl_bench.results.scan import Scan
 from tests.status.folders import OUTPUTS, claim_elsewhere, configuration, finish, make, make_grid, rows, touch
 
@@ -195,6 +195,14 @@ def test_runs_that_differ_in_their_seed_only_share_a_configuration() -> None:
     assert first.config["seed"] is None
     assert first.config["dataset"] == {"seed": None, "deeper": {"seed": None, "x": [1, {"seed": 3}]}}
     assert [run.seed for run in (first, second, third)] == [3, 4, 4]
+
+
+def test_what_a_run_is_told_by_follows_its_units_also_beside_runs_of_the_same_configuration() -> None:
+    shared = SharedConfig({"evaluate": {"own": {}}}, "key")
+    high = {"unit": "number", "better": "high", "of": "images"}
+    one, other = {"own": {"a": high}}, {"own": {"b": high}}
+    for units, told in ((one, ["own/a"]), (other, ["own/b"]), (one, ["own/a"]), ({}, [])):
+        assert shared.main(["own/a", "own/b"], units) == told
 
 
 def test_finished_runs_are_those_with_results_at_any_depth() -> None:
