@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
@@ -35,7 +36,10 @@ def test_a_seed_of_a_claim_comes_out_again_to_six_digits(capfd: pytest.CaptureFi
 
 
 def test_the_first_epochs_of_a_claims_run_have_its_committed_numbers(train: Train) -> None:
-    """Run 3a324a7233, the default training with seed 10, halted where macl/multiplier measures it first."""
+    """Run 3a324a7233, the default training with seed 10, halted where macl/multiplier measures it first.
+
+    On another processor rounding alone makes another training of it, like that of another seed.
+    """
     (claim,) = tables.find("macl/multiplier")
     cells = [cell for cell in claim.cells if cell.metric.endswith("@3")]
     assert {cell.overrides for cell in cells} == {cells[0].overrides} and len(cells) == 8
@@ -44,8 +48,9 @@ def test_the_first_epochs_of_a_claims_run_have_its_committed_numbers(train: Trai
     (path,) = Path("outputs").glob("*/*/metrics.jsonl")
     last = json.loads(path.read_text().splitlines()[-1])
     for cell in cells:
-        committed, found = measurements.values(claim, cell)[10], last[cell.metric.removesuffix("@3")]
-        assert found == pytest.approx(committed, rel=0.1) and (f"{found:.6g}" == f"{committed:.6g}" or not SAME)
+        committed, found = measurements.values(claim, cell), last[cell.metric.removesuffix("@3")]
+        assert abs(found - mean(committed.values())) < 5 * stdev(committed.values())
+        assert f"{found:.6g}" == f"{committed[10]:.6g}" or not SAME
 
 
 @pytest.mark.exhaustive
@@ -89,7 +94,7 @@ def test_what_differs_is_named_and_the_record_keeps_other_tables(
     (number,) = numbers("tiny/table1")
     content = json.loads(Path("replications", "me.json").read_text())
     assert number["equal"] and content["tables"]["other/table"] == 1 and content["who"] == "me"
-    assert content["tables"]["tiny/table1"]["environment"]["threads"] == "1"
+    assert content["tables"]["tiny/table1"]["environment"]["threads"] == HERE["threads"]
     cells[0]["value"] += 1  # within 5 standard deviations of these seeds
     cells[1:] = [{**cells[0], "seed": 1, "value": cells[0]["value"] + 2}]
     commit()
