@@ -116,14 +116,14 @@ def accepted(number: int) -> dict[str, Any] | None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("block", [pytest.param(n, marks=pytest.mark.exhaustive if n else ()) for n in range(20)])
+@pytest.mark.parametrize("block", [pytest.param(n, marks=pytest.mark.exhaustive if n else ()) for n in range(10)])
 def test_configurations_drawn_from_a_seed(block: int, train: Callable[..., tuple[int, str]]) -> None:
     """500 configurations in all; a few of the accepted ones are trained for a step."""
-    found = {n: config for n in range(25 * block, 25 * (block + 1)) if (config := accepted(n))}
+    found = {n: config for n in range(50 * block, 50 * (block + 1)) if (config := accepted(n))}
     small = [n for n, config in found.items() if config["batch_size"]["size"] <= 64 and not config["compile"]]
-    words = [overrides for overrides, _ in map(drawn, small) if not any("evaluate." in word for word in overrides)]
-    assert words or block  # in some blocks all of them set an evaluator
-    for number, overrides in enumerate(words[:2]):
+    assert len(small) >= 3
+    for number in small[:3]:
+        overrides, _ = drawn(number)
         code, printed = train(*overrides, "max_steps=1", "evaluate=[]", f"name={number}", small=False)
         refused = [line for line in printed.splitlines() if line.startswith("ssl-bench: ")]
         assert "Traceback" not in printed and (code == 0 or (code == 1 and len(refused) == 1)), (overrides, printed)
