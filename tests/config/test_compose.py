@@ -1,5 +1,6 @@
 """The configuration: every option composes and builds, and a run writes its own."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,6 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from ssl_bench.config.compose import load
-from ssl_bench.config.composer import Composer
 from ssl_bench.config.identity import run_id
 from ssl_bench.config.schema import check, directory
 from ssl_bench.config.with_hydra import VERSION_BASE
@@ -19,24 +19,35 @@ from ssl_bench.training.parts import Parts
 Train = Callable[..., tuple[int, str]]
 
 
-GROUPS = sorted({path.parent.name for path in directory().glob("*/*.yaml")} - {"experiment", "local"})
+# Those of these groups are composed where each is trained: objective/test_combinations.py, methods/test_frameworks.py.
+TRAINED = {"loss", "negatives", "temperature", "positives", "framework"}
+ALL = {path.parent.name for path in directory().glob("*/*.yaml")} - {"experiment", "local"}
+GROUPS = sorted(ALL - {"evaluate"} - TRAINED)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("group", GROUPS)
-def test_every_option_of_a_group_composes_and_builds(group: str, tmp_path: Path) -> None:
-    composer = Composer()
-    needed = {"local_features": [f"evaluate.local_features.images={tmp_path}"]}
-    needed["local_features"].append("evaluate.local_features.annotations=null")
+def options(group: str) -> list[str]:
     own = {"folder", "hf"}  # which need images: tests/data/test_own.py
-    for option in sorted({path.stem for path in directory().glob(f"{group}/*.yaml")} - own):
-        config = composer.load([f"{group}={option}", *needed.get(option, [])])
-        check(config)
-        parts = Parts(config)
-        assert parts.views and parts.recipe and parts.dataset
-        nodes = [name for name, node in config["evaluate"].items() if isinstance(node, dict)]
-        assert list(parts.evaluators) == nodes
-        assert config["choices"][group] == option or group == "evaluate"
+    return sorted({path.stem for path in directory().glob(f"{group}/*.yaml")} - own)
+
+
+@pytest.mark.parametrize("chosen", [*itertools.zip_longest(*map(options, GROUPS))], ids=str)
+def test_every_option_of_a_group_composes_and_builds(chosen: tuple[str | None, ...]) -> None:
+    """Each composition has an option of every group that has so many."""
+    choices = {group: option for group, option in zip(GROUPS, chosen, strict=True) if option}
+    config = load([f"{group}={option}" for group, option in choices.items()])
+    check(config)
+    parts = Parts(config)
+    assert parts.views and parts.recipe and parts.dataset
+    assert choices.items() <= config["choices"].items()
+
+
+def test_every_evaluator_composes_and_builds(tmp_path: Path) -> None:
+    images = [f"evaluate.local_features.images={tmp_path}", "evaluate.local_features.annotations=null"]
+    config = load([f"evaluate=[{','.join(options('evaluate'))}]", *images])
+    check(config)
+    nodes = [name for name, node in config["evaluate"].items() if isinstance(node, dict)]
+    assert list(Parts(config).evaluators) == nodes
+    assert {*options("evaluate")} - {"auto", "protocols"} <= {*nodes}
 
 
 def test_a_dataset_selects_other_options_and_the_command_line_overrides_them() -> None:

@@ -68,6 +68,7 @@ def refusals() -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_rank_that_refuses_leaves_all_ranks_eager(gpu: Callable[..., Any]) -> None:
     one, other = gpu(refusals, ranks=2)
     assert one == other

@@ -157,7 +157,7 @@ MARKS: dict[str, Any] = {"vae": [], "simclr": pytest.mark.slow}  # the others sh
     "framework", [pytest.param(f, marks=MARKS.get(f, pytest.mark.exhaustive)) for f in options("framework")]
 )
 def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every negatives x temperature x loss: three steps with gradients in every weight, or the expected refusal."""
+    """Every negatives x temperature x loss: two steps with gradients in every weight, or the expected refusal."""
     monkeypatch.setattr("ssl_bench.networks.backbones.DigitsResNet", OneLayer)
     base = load([f"framework={framework}", "backbone.width=8", "head.out=6", "batch_size.size=8", "seed=1"])
     if base["head"]["hidden"] is not None:
@@ -166,7 +166,7 @@ def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pyt
         base["framework"]["predictor"] = 8
     own_objective = has_own_objective(framework)
     base["framework"] |= {"clusters": 3} if "clusters" in base["framework"] else {}
-    images = [torch.randn(3, IMAGES, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(s)) for s in range(3)]
+    images = [torch.randn(3, IMAGES, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(s)) for s in range(2)]
     counts: Counter[str | None] = Counter()
     for names in itertools.product(*(options(group) for group in OBJECTIVE)):
         chosen = dict(zip(OBJECTIVE, names, strict=True))
@@ -187,7 +187,7 @@ def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pyt
         optimizer = torch.optim.SGD(method.parameters(), 0.01)
         for step, views in enumerate(images):
             batch = Batch([*views[: method.views]], torch.arange(IMAGES), torch.arange(IMAGES) % 3)
-            loss, _, kept = method(batch, step / 3)
+            loss, _, kept = method(batch, step / 2)
             optimizer.zero_grad()
             loss.backward()
             assert loss.isfinite(), chosen
@@ -196,7 +196,7 @@ def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pyt
                     assert p.grad is not None and p.grad.isfinite().all(), (chosen, name)
             assert any(p.grad.any() for p in method.parameters() if p.grad is not None), chosen
             optimizer.step()
-            method.update(kept, step / 3)
+            method.update(kept, step / 2)
     print(framework, dict(counts))
     assert own_objective or counts[None] > sum(counts.values()) / 4
 
