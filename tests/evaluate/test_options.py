@@ -56,9 +56,16 @@ def make_target(trained: bool) -> Target:
     )
 
 
-@pytest.mark.slow
 # Without detection, for photos of COCO (test_detection.py), and encoder_gradients, which takes long and has own tests.
-@pytest.mark.parametrize("option", sorted(NODES.keys() - {"detection", "encoder_gradients"}))
+OPTIONS = sorted(NODES.keys() - {"detection", "encoder_gradients"})
+# Kinds of knn and linear that test_protocols.py compares with other libraries on the same features.
+KINDS = {each for each in OPTIONS if each.startswith(("knn_", "linear_"))} - {"knn_memory", "linear_opensel"}
+PARAMETERS = [
+    pytest.param(each, marks=pytest.mark.exhaustive if each in KINDS else pytest.mark.slow) for each in OPTIONS
+]
+
+
+@pytest.mark.parametrize("option", PARAMETERS)
 def test_results_are_finite_and_repeatable(option: str) -> None:
     Path("photos").mkdir()
     Image.radial_gradient("L").save("photos/a.png")

@@ -35,6 +35,7 @@ def test_a_seed_of_a_claim_comes_out_again_to_six_digits(capfd: pytest.CaptureFi
     assert f"eqco/toy: {int(found['equal'])} of 1 equal" in capfd.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_the_first_epochs_of_a_claims_run_have_its_committed_numbers(train: Train) -> None:
     """Run 3a324a7233, the default training with seed 10, halted where macl/multiplier measures it first.
 
