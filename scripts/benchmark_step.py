@@ -34,7 +34,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ssl_bench.check.speed import product_tflops, training
 from ssl_bench.data.views import Views
 from ssl_bench.hardware import release_memory
-from ssl_bench.precision import Precision
+from ssl_bench.training.precision import Precision
 
 FLOOR = "floor: arithmetic"
 STEPS = 20  # of a round on a GPU; the package records its graph in the fourth step

@@ -21,7 +21,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # From the bottom to the top: a room imports only from itself and from rooms above it in this list. Modules that stand
 # in one line are one room.
 ROOMS = [
-    ["errors", "files", "seeding", "surroundings", "distributed", "hardware", "precision", "signals"],
+    ["errors", "files", "seeding", "surroundings", "distributed", "hardware", "signals"],
     ["config"],
     ["data"],
     ["networks"],

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.check.finding import Finding, Verdict
-from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
+from ssl_bench.training.precision import Precision, bf16_is_slow, set_matmul_options
 
 WRONG_RESULT = "the device, its driver or this build of torch computes wrongly: install other versions of them, try \
 another device, and report this finding with check.md"

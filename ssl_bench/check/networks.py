@@ -14,7 +14,7 @@ from ssl_bench.check.finding import Finding, Setting
 from ssl_bench.hardware import move
 from ssl_bench.networks.backbones import ConvN, DigitsResNet
 from ssl_bench.networks.encoder import Encoder
-from ssl_bench.precision import set_matmul_options
+from ssl_bench.training.precision import set_matmul_options
 
 BOUND = 1e-2  # relative: a ReLU whose input is nearly zero may be on the other side; a faulty kernel is wrong by 0.75
 LEAST = 1e-3  # norm of a gradient, below which it is zero but for rounding

@@ -27,8 +27,8 @@ from ssl_bench.data.photos import decode
 from ssl_bench.data.source import Images
 from ssl_bench.hardware import available_cores, local_device, release_memory
 from ssl_bench.launch.ranks import out_of_memory
-from ssl_bench.precision import Precision
 from ssl_bench.training.engine import Training
+from ssl_bench.training.precision import Precision
 
 
 class Network(NamedTuple):

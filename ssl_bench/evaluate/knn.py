@@ -25,7 +25,7 @@ from ssl_bench.evaluate.accuracy import of_all_ranks, top_accuracies
 from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.networks.encoder import full_precision
-from ssl_bench.precision import products
+from ssl_bench.objective.products import products
 from ssl_bench.seeding import stream
 from ssl_bench.signals import stop_if_asked
 

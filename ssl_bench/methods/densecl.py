@@ -24,7 +24,7 @@ from ssl_bench.methods.siamese import Siamese
 from ssl_bench.networks.encoder import Encoder, full_precision, unit
 from ssl_bench.networks.heads import MLP
 from ssl_bench.objective.contrast import Embedded
-from ssl_bench.precision import products
+from ssl_bench.objective.products import products
 
 
 class DenseEncoder(Encoder):

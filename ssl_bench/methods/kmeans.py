@@ -8,7 +8,7 @@ Shapes: N points; C clusters; D width.
 import torch
 from torch import Tensor
 
-from ssl_bench.precision import products
+from ssl_bench.objective.products import products
 
 
 def kmeans(x: Tensor, clusters: int, iterations: int) -> tuple[Tensor, Tensor]:

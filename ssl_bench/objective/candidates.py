@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ssl_bench.objective import tiles
 from ssl_bench.objective.bits import unpack
-from ssl_bench.precision import products
+from ssl_bench.objective.products import products
 
 
 class Candidates:

@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from ssl_bench.distributed import gather, rank, world
 from ssl_bench.objective.contrast import Contrast
-from ssl_bench.precision import products
+from ssl_bench.objective.products import products
 
 
 class Loss(nn.Module, ABC):

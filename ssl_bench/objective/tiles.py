@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.objective.bits import unpack
-from ssl_bench.precision import products, without_tf32
+from ssl_bench.objective.products import products, without_tf32
 
 PANEL = 2**21  # cosines per panel: 8 MB in float32, which stay in a CPU's cache
 # The same on a GPU, which is faster with few large kernels than with many small ones: 64 MB. The form without panels

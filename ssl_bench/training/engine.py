@@ -21,7 +21,6 @@ from ssl_bench.distributed import Votes, parallel, rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.methods.contrastive import Contrastive
 from ssl_bench.objective.negatives import Queue
-from ssl_bench.precision import Precision, bf16_is_slow, set_matmul_options
 from ssl_bench.record import evaluations, folders, results
 from ssl_bench.record.environment import conditions
 from ssl_bench.record.metrics import Tracker
@@ -33,6 +32,7 @@ from ssl_bench.training.evaluation import Evaluation
 from ssl_bench.training.meter import raise_bad_loss
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.precision import Precision, bf16_is_slow, set_matmul_options
 from ssl_bench.training.recording import CudaRecording
 from ssl_bench.training.state import TrainingState
 from ssl_bench.training.step import Stepper

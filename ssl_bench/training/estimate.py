@@ -10,7 +10,7 @@ import torch
 from ssl_bench.data.loader import Loader
 from ssl_bench.errors import RunError
 from ssl_bench.methods.base import Method
-from ssl_bench.precision import Precision
+from ssl_bench.training.precision import Precision
 
 SAMPLE = 16  # images of the trial pass
 

@@ -10,7 +10,6 @@ from ssl_bench.distributed import broadcast, rank
 from ssl_bench.evaluate.artifacts import Artifact
 from ssl_bench.evaluate.run import doubts, run_evaluators
 from ssl_bench.hardware import move
-from ssl_bench.precision import Precision
 from ssl_bench.record import baselines, evaluations, hits, plots, units
 from ssl_bench.record.environment import environment, now, peak_memory
 from ssl_bench.record.evaluations import Entry
@@ -18,6 +17,7 @@ from ssl_bench.record.metrics import Row, Tracker
 from ssl_bench.seeding import rng_state, set_rng_state
 from ssl_bench.training.optim import Schedule
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.precision import Precision
 from ssl_bench.training.state import TrainingState
 from ssl_bench.training.watch import warnings_of
 

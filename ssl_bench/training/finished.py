@@ -14,11 +14,11 @@ from ssl_bench import files
 from ssl_bench.config import plugins, schema
 from ssl_bench.config.identity import run_id, upgraded
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint, results
 from ssl_bench.seeding import seed_everything
 from ssl_bench.training.initial import InitialWeights
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.precision import Precision
 
 log = logging.getLogger("ssl_bench")
 

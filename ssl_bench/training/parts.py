@@ -27,8 +27,8 @@ from ssl_bench.methods.contrastive import Contrastive, MissingNeed
 from ssl_bench.networks.trial import try_backbone, try_map
 from ssl_bench.networks.weights import freeze, load_weights
 from ssl_bench.objective.positives import OtherView
-from ssl_bench.precision import Precision
 from ssl_bench.training.initial import initial_weights
+from ssl_bench.training.precision import Precision
 
 log = logging.getLogger("ssl_bench")
 OBJECTIVE = ("negatives", "temperature", "loss")

@@ -15,12 +15,12 @@ from ssl_bench.distributed import rank, world
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import move
 from ssl_bench.networks.norm import group_statistics
-from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint
 from ssl_bench.record.environment import commit, conditions, now
 from ssl_bench.seeding import rng_state, seed_everything, set_rng_state
 from ssl_bench.training.meter import Meter, raise_bad_loss
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.precision import Precision
 from ssl_bench.training.snr import GradientSNR
 
 

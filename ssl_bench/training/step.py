@@ -15,9 +15,9 @@ from ssl_bench.data.batch import Step
 from ssl_bench.distributed import average_gradients
 from ssl_bench.methods.base import StepResult
 from ssl_bench.objective.schedule import Progress
-from ssl_bench.precision import Precision
 from ssl_bench.training import chunked
 from ssl_bench.training.optim import Schedule
+from ssl_bench.training.precision import Precision
 from ssl_bench.training.state import TrainingState
 
 

@@ -14,10 +14,10 @@ from ssl_bench.data.loader import Loader
 from ssl_bench.distributed import world
 from ssl_bench.evaluate.knn import leave_one_out
 from ssl_bench.evaluate.spectrum import effective_rank
-from ssl_bench.precision import Precision
 from ssl_bench.record import units
 from ssl_bench.seeding import rng_state, set_rng_state, stream
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.precision import Precision
 from ssl_bench.training.state import TrainingState
 
 log = logging.getLogger("ssl_bench")

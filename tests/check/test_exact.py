@@ -16,7 +16,7 @@ from ssl_bench.check import kernels, methods, networks, ranks, runs
 from ssl_bench.check.bounds import Difference, NumberFormat, distance, finding_of, formats
 from ssl_bench.check.finding import Finding, Setting, Verdict
 from ssl_bench.objective.losses import DCL
-from ssl_bench.precision import Precision, bf16_is_slow
+from ssl_bench.training.precision import Precision, bf16_is_slow
 from ssl_bench.training.state import TrainingState
 
 CPU = torch.device("cpu")

@@ -20,8 +20,8 @@ from ssl_bench.data.folder import Folder, FolderDataset
 from ssl_bench.data.packed import Packed, encode
 from ssl_bench.data.shrink import box
 from ssl_bench.errors import ConfigError, RunError
-from ssl_bench.precision import Precision
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.precision import Precision
 from tests.composed import load
 
 CLASSES = ["n01", "n02", "n03"]

@@ -16,8 +16,8 @@ from ssl_bench.config import schema
 from ssl_bench.config.compose import load
 from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.few_labels import FewLabels
-from ssl_bench.precision import Precision
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.precision import Precision
 from tests.conftest import only_run
 
 

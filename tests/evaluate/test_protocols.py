@@ -23,8 +23,8 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.accuracy import Accuracy
 from ssl_bench.evaluate.sharded import Sharded
 from ssl_bench.evaluate.target import Evaluator, SplitName, Target
-from ssl_bench.precision import Precision
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.precision import Precision
 
 CLASSES, WIDTH = 4, 8
 GENERATOR = torch.Generator().manual_seed(0)

@@ -16,12 +16,12 @@ from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.evaluate.knn import KNN
 from ssl_bench.methods.exemplar import Exemplar
 from ssl_bench.methods.siamese import Siamese
-from ssl_bench.precision import Precision
 from ssl_bench.record import checkpoint
 from ssl_bench.seeding import seed_everything
 from ssl_bench.training import parts as parts_module
 from ssl_bench.training.finished import load_run, read_config
 from ssl_bench.training.parts import Parts
+from ssl_bench.training.precision import Precision
 from tests.composed import load
 from tests.conftest import SMALL, only_run
 

@@ -18,8 +18,8 @@ from ssl_bench.distributed import gather, world
 from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss, unnormalised
+from ssl_bench.objective.products import products
 from ssl_bench.objective.sampling import StepGenerator
-from ssl_bench.precision import products
 
 LIMIT, KNOTS = 3.0, 17  # of the integral, whose negative half mirrors the positive one
 

@@ -19,8 +19,8 @@ from ssl_bench.distributed import gather, rank
 from ssl_bench.errors import require
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss, unnormalised
+from ssl_bench.objective.products import products
 from ssl_bench.objective.sampling import StepGenerator
-from ssl_bench.precision import products
 
 
 class SWD(Loss):

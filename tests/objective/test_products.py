@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ssl_bench.objective import candidates, tiles
 from ssl_bench.objective.bits import pack
 from ssl_bench.objective.candidates import Candidates, Excluded, Picks, Pool
-from ssl_bench.precision import products, without_tf32
+from ssl_bench.objective.products import products, without_tf32
 
 V, B, C, D = 2, 5, 7, 8
 TAU = torch.tensor(0.2)
