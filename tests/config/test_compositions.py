@@ -5,8 +5,9 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from omegaconf import OmegaConf
 
-from ssl_bench.config import compose, compositions
+from ssl_bench.config import compose, compositions, with_hydra
 from ssl_bench.config.composer import Composer
 from ssl_bench.config.identity import run_id
 from ssl_bench.errors import ConfigError
@@ -27,11 +28,33 @@ OVERRIDES = [
 ]
 
 
+def by_hydra(overrides: list[str], primary: str = "train") -> dict[str, Any]:
+    return compose.resolved(with_hydra.by_hydra(with_hydra.as_hydra_takes(overrides), primary, None))
+
+
 @pytest.mark.parametrize("overrides", OVERRIDES, ids=" ".join)
-def test_the_composer_gives_hydras_own_configuration(overrides: list[str]) -> None:
+def test_configurations_are_hydras_own(overrides: list[str]) -> None:
     composer = Composer()
     for seed in (0, 3):
-        assert composer.load([*overrides, f"seed={seed}"]) == compose.load([*overrides, f"seed={seed}"])
+        words = [*overrides, f"seed={seed}"]
+        given = with_hydra.as_hydra_takes(words)
+        raw = (with_hydra.composed(given), with_hydra.by_hydra(given, "train", None))  # Hydra's own part as well
+        for each in raw:
+            each.hydra.job.override_dirname = ""  # of Hydra's folders, which no run has
+        first, second = (OmegaConf.to_container(each, resolve=False) for each in raw)
+        assert first == second
+        assert composer.load(words) == compose.load(words) == by_hydra(words)
+
+
+def test_an_option_that_changes_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "loss" / "own.yaml"
+    file.parent.mkdir()
+    for alpha, values in ((2, []), (30, []), (400, ["epochs=3"])):
+        file.write_text(f"_target_: ssl_bench.objective.losses.EqCo\nalpha: {alpha}\n")
+        assert compose.load(["loss=own", *values], folder=tmp_path)["loss"]["alpha"] == alpha
+    file.unlink()
+    with pytest.raises(ConfigError, match="loss=own: there is no such option"):
+        compose.load(["loss=own"], folder=tmp_path)
 
 
 @pytest.mark.slow
@@ -47,18 +70,19 @@ def test_the_composer_gives_hydras_own_configuration(overrides: list[str]) -> No
     ],
     ids=" ".join,
 )
-def test_the_composer_gives_hydras_own_error(overrides: list[str]) -> None:
-    with pytest.raises(ConfigError) as expected:
+def test_errors_are_hydras_own(overrides: list[str]) -> None:
+    with patch.object(with_hydra, "with_values", with_hydra.by_hydra), pytest.raises(ConfigError) as expected:
         compose.load(overrides)
-    with pytest.raises(ConfigError) as error:
-        Composer().load(overrides)
-    assert str(error.value) == str(expected.value)
+    for load in (compose.load, Composer().load):
+        with pytest.raises(ConfigError) as error:
+            load(overrides)
+        assert str(error.value) == str(expected.value)
 
 
 def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:
     composed = compositions.compositions(requests)
     for command, overrides in requests:
-        expected = compose.load([*overrides, f"seed={seed}"], command)
+        expected = by_hydra([*overrides, f"seed={seed}"], command)
         each = composed[command, overrides]
         assert each.config(seed) == expected
         assert each.run_ids([5, seed]) == {seed: run_id(expected), 5: run_id(expected | each.config(5))}
