@@ -137,6 +137,16 @@ def test_cells_compose_and_are_different_runs(every: bool) -> None:
         assert len(set(places)) == len(places)
 
 
+def test_a_cell_of_each_comparison_of_losses_composes() -> None:
+    """Tuned rows have no cells before their optimum is known."""
+    available = [
+        [cell for cell in table.cells if cell.available] for table in tables.every() if table.paper == "losses"
+    ]
+    for cell in (cells[0] for cells in available if cells):
+        schema.check(composed(cell.overrides, cell.command, seed=1))
+    assert sum(map(bool, available)) >= 5
+
+
 def test_hours_follow_from_the_published_throughput() -> None:
     imagenet = {"dataset": "imagenet", "backbone": "resnet50"}
     view = {"_target_": "x", "size": 224}
