@@ -46,7 +46,7 @@ register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WAND
 register("wandb_tags", wandb.tags, replace=True)
 _OPEN: ContextVar[bool] = ContextVar("_OPEN", default=False)  # Hydra has the folder of the YAML files
 _COMPOSED: dict[tuple[str, Path | None, tuple[str, ...]], bytes] = {}  # combinations of options, as pickles
-_FILES: dict[Path | None, list[tuple[str, int]]] = {}  # what they were composed of, and when it had last changed
+_FILES: list[tuple[str, int]] = []  # what they were composed of, and when it had last changed
 
 
 def groups() -> set[str]:
@@ -91,14 +91,13 @@ def composed(overrides: Sequence[str], primary: str = "train", folder: Path | No
 
 
 def forget_changed(folder: Path | None) -> None:
-    """Forget the combinations of options that were composed of files which have changed."""
+    """Forget the combinations of options whose files have changed; those of ``folder``, which may be large, always."""
     papers = Path(__file__).parents[1] / "papers"  # which are experiments
-    files = [path for root in (directory(), papers, folder) if root is not None for path in root.rglob("*.yaml")]
-    found = sorted((str(path.absolute()), path.stat().st_mtime_ns) for path in files)
-    if _FILES.get(folder) != found:
-        _FILES[folder] = found
-        for key in [key for key in _COMPOSED if key[1] == folder]:
-            del _COMPOSED[key]
+    files = [path for root in (directory(), papers) for path in root.rglob("*.yaml")]
+    found = sorted((str(path), path.stat().st_mtime_ns) for path in files)
+    for key in [key for key in _COMPOSED if found != _FILES or (folder is not None and key[1] == folder)]:
+        del _COMPOSED[key]
+    _FILES[:] = found
 
 
 def with_values(overrides: Sequence[str], primary: str, folder: Path | None) -> DictConfig:

@@ -1,5 +1,6 @@
 """Configurations composed in a faster way than Hydra's equal Hydra's own."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,6 +11,7 @@ from omegaconf import OmegaConf
 from ssl_bench.config import compose, compositions, with_hydra
 from ssl_bench.config.composer import Composer
 from ssl_bench.config.identity import run_id
+from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 
@@ -46,15 +48,20 @@ def test_configurations_are_hydras_own(overrides: list[str]) -> None:
         assert composer.load(words) == compose.load(words) == by_hydra(words)
 
 
-def test_an_option_that_changes_is_read_again(tmp_path: Path) -> None:
-    file = tmp_path / "loss" / "own.yaml"
-    file.parent.mkdir()
+@pytest.mark.parametrize("own", [True, False])
+def test_an_option_that_changes_is_read_again(own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder of ``--config-dir``, and in that of the package."""
+    if not own:
+        shutil.copytree(directory(), tmp_path, dirs_exist_ok=True)
+        monkeypatch.setattr(with_hydra, "directory", lambda: tmp_path)
+    file, folder = tmp_path / "loss" / "own.yaml", tmp_path if own else None
+    file.parent.mkdir(exist_ok=True)
     for alpha, values in ((2, []), (30, []), (400, ["epochs=3"])):
         file.write_text(f"_target_: ssl_bench.objective.losses.EqCo\nalpha: {alpha}\n")
-        assert compose.load(["loss=own", *values], folder=tmp_path)["loss"]["alpha"] == alpha
+        assert compose.load(["loss=own", *values], folder=folder)["loss"]["alpha"] == alpha
     file.unlink()
     with pytest.raises(ConfigError, match="loss=own: there is no such option"):
-        compose.load(["loss=own"], folder=tmp_path)
+        compose.load(["loss=own"], folder=folder)
 
 
 @pytest.mark.slow
