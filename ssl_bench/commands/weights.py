@@ -1,9 +1,7 @@
 """``ssl-bench evaluate --weights FILE ...``: evaluate networks from elsewhere, each as a run of 0 epochs."""
 
-import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +46,23 @@ def evaluate(given: Sequence[str], overrides: Sequence[str], jobs: int) -> int:
 
 
 def each_one(arguments: Sequence[Sequence[str]], jobs: int) -> int:
-    """Run ``ssl-bench evaluate`` with each of some arguments, so many at once; return the largest exit code."""
+    """Carry out ``ssl-bench evaluate`` with each of some arguments, so many at once; return the largest exit code."""
+    from ssl_bench.launch.workers import call_side_by_side
 
-    def one(words: Sequence[str]) -> int:
-        return subprocess.run([sys.executable, "-P", "-m", "ssl_bench", "evaluate", *words], check=False).returncode
+    outcomes = call_side_by_side("the process of the evaluation", _one, [[words] for words in arguments], jobs)
+    for outcome in outcomes:
+        if outcome.reason:
+            print(f"ssl-bench: {outcome.reason}", file=sys.stderr)
+    return max(outcome.code for outcome in outcomes)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        return max(pool.map(one, arguments))
+
+def _one(words: Sequence[str]) -> Any:
+    """``ssl-bench evaluate`` in a worker, where it prints its own sentences."""
+    from ssl_bench.commands import evaluate
+    from ssl_bench.launch.outcome import Outcome, State
+
+    code = evaluate.main(words)
+    return Outcome(State.FAILED if code else State.DONE, code)
 
 
 def _network(given: str, which: str | None, overrides: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -69,6 +70,34 @@ def call_in_workers(
     if received:
         signal.raise_signal(received[0])  # it came when the run had ended, and is meant for this process too
     return outcome
+
+
+def call_side_by_side(
+    name: str, function: Callable[..., Outcome], calls: Sequence[Sequence[Any]], jobs: int
+) -> list[Outcome]:
+    """Call ``function`` with each of some arguments, ``jobs`` at once, whatever becomes of the others.
+
+    Signals are passed on to all; after one no other call starts.
+
+    Args:
+        name: of each process in sentences.
+        function: importable by its name.
+
+    Returns:
+        The outcomes in the order in which they came.
+    """
+    left, running, outcomes = deque(calls), list[Worker](), list[Outcome]()
+    with signals_passed_on(running) as received:
+        while running or (left and not received):
+            while left and len(running) < jobs and not received:
+                running.append(Worker(name, function, left.popleft()))
+                for number in received:  # it came while the process started
+                    running[-1].send(number)
+            wait([channel for worker in running for channel in worker.channels()])
+            for worker in [each for each in running if each.over()]:
+                running.remove(worker)
+                outcomes.append(worker.verdict)
+    return outcomes + [Outcome.interrupted(number) for number in received[:1]]
 
 
 @contextlib.contextmanager

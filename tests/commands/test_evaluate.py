@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from ssl_bench.commands.evaluate import main
 from ssl_bench.launch.lock import Lock
 from tests.conftest import only_run
+from tests.ranks import Command, wait_for
 
 Train = Callable[..., tuple[int, str]]
 
@@ -116,3 +118,20 @@ def test_many_runs_are_evaluated_by_one_command(train: Train, capfd: pytest.Capt
     assert "outputs/other/*: no finished run has such a directory" in capfd.readouterr().err
     assert main(["--where", "seed=7", *asked]) == 2
     assert "--where seed=7: no finished run below outputs has these settings" in capfd.readouterr().err
+
+
+def test_evaluations_side_by_side_end_with_their_command_and_a_lost_one_is_named(train: Train) -> None:
+    for seed in "01":
+        assert train("max_steps=1", f"seed={seed}")[0] == 0
+    endless = ["evaluate=linear", "evaluate.linear.epochs=1000000", "evaluate.baselines=[]"]
+    command = Command("evaluate", "outputs/default/*", *endless, "--jobs", "2")
+    wait_for(lambda: len(list(Path("outputs/default").glob("*/claims/*"))) == 2)
+    evaluations = command.ranks()
+    assert len(evaluations) == 2
+    evaluations[0].kill()
+    evaluations[0].wait(30)
+    command.send_signal(signal.SIGTERM)
+    printed = command.wait()
+    assert command.code == 128 + signal.SIGTERM
+    assert printed.count("the process of the evaluation was killed by SIGKILL (is the memory full?)") == 1
+    assert not any(each.is_running() for each in evaluations)

@@ -23,8 +23,8 @@ KEYS = [
 ]
 
 
-VALUES = [pytest.param(value, marks=pytest.mark.slow) for value in ("-1", "nan", "text")]
-VALUES += [pytest.param(value, marks=pytest.mark.exhaustive) for value in ("1.5", "null", "{a:1}", "[x,null]")]
+VALUES = [pytest.param(value, marks=pytest.mark.slow) for value in ("-1", "text")]
+VALUES += [pytest.param(value, marks=pytest.mark.exhaustive) for value in ("1.5", "nan", "null", "{a:1}", "[x,null]")]
 
 
 @pytest.mark.parametrize("value", VALUES)
@@ -116,10 +116,10 @@ def accepted(number: int) -> dict[str, Any] | None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("block", [pytest.param(n, marks=pytest.mark.exhaustive if n else ()) for n in range(10)])
+@pytest.mark.parametrize("block", [pytest.param(n, marks=pytest.mark.exhaustive if n else ()) for n in range(20)])
 def test_configurations_drawn_from_a_seed(block: int, train: Callable[..., tuple[int, str]]) -> None:
     """500 configurations in all; a few of the accepted ones are trained for a step."""
-    found = {n: config for n in range(50 * block, 50 * (block + 1)) if (config := accepted(n))}
+    found = {n: config for n in range(25 * block, 25 * (block + 1)) if (config := accepted(n))}
     small = [n for n, config in found.items() if config["batch_size"]["size"] <= 64 and not config["compile"]]
     assert len(small) >= 3
     for number in small[:3]:

@@ -150,14 +150,16 @@ class OneLayer(nn.Sequential, Backbone):
         return x.mean((2, 3))
 
 
-MARKS: dict[str, Any] = {"vae": [], "simclr": pytest.mark.slow}  # the others share their code
+SHARES = [("vae", 1), ("simclr", 5)]  # other frameworks share their code
+PRODUCTS = [pytest.param(*each, marks=pytest.mark.slow if each[1] > 1 else ()) for each in SHARES]
+PRODUCTS += [pytest.param(f, 1, marks=pytest.mark.exhaustive) for f in options("framework") if f != "vae"]
 
 
-@pytest.mark.parametrize(
-    "framework", [pytest.param(f, marks=MARKS.get(f, pytest.mark.exhaustive)) for f in options("framework")]
-)
-def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every negatives x temperature x loss: two steps with gradients in every weight, or the expected refusal."""
+@pytest.mark.parametrize(("framework", "share"), PRODUCTS)
+def test_every_combination_trains_or_is_refused(framework: str, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every negatives x temperature x loss, or one of ``share`` of them, which has each option beside many others: two
+    steps with gradients in every weight, or the expected refusal.
+    """
     monkeypatch.setattr("ssl_bench.networks.backbones.DigitsResNet", OneLayer)
     base = load([f"framework={framework}", "backbone.width=8", "head.out=6", "batch_size.size=8", "seed=1"])
     if base["head"]["hidden"] is not None:
@@ -168,7 +170,7 @@ def test_every_combination_trains_or_is_refused(framework: str, monkeypatch: pyt
     base["framework"] |= {"clusters": 3} if "clusters" in base["framework"] else {}
     images = [torch.randn(3, IMAGES, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(s)) for s in range(2)]
     counts: Counter[str | None] = Counter()
-    for names in itertools.product(*(options(group) for group in OBJECTIVE)):
+    for names in itertools.islice(itertools.product(*(options(group) for group in OBJECTIVE)), 0, None, share):
         chosen = dict(zip(OBJECTIVE, names, strict=True))
         if not own_objective:
             chosen["positives"] = positives_of(chosen["loss"])
@@ -345,7 +347,10 @@ def _chunked_on_a_rank(nodes: Nodes, norm: bool, rank: int) -> Tensor:
 
 @pytest.mark.parametrize("loss", options("loss"))
 def test_chunks_give_the_gradient_of_the_batch(loss: str) -> None:
-    for nodes in named([each for each in EVERY + NEAREST if each[0] == loss]).values():
+    """With InfoNCE of all pools, with each other loss of one of a kind."""
+    pools = POOLS if loss == "infonce" else {name: (name, settings) for name, settings in reversed(POOLS)}.values()
+    each_pool = [(loss, *pool) for pool in pools] + [each for each in NEAREST if each[0] == loss]
+    for nodes in named(each_pool).values():
         pair = [method_of(nodes, norm=False) for _ in range(2)]
         if pair[0] is not None and pair[1] is not None:
             torch.testing.assert_close(_chunked(pair[0], 2), trained(pair[1], 3), rtol=1e-12, atol=1e-13)

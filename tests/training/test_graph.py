@@ -79,7 +79,13 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+# The others differ from these in their method alone, and replay in tests/gpu.
+FIRST = {"simclr", "layer decay", "a rising momentum", "densecl", "nearest", "growing queue"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in FIRST else pytest.mark.exhaustive) for each in OPTIONS]
+)
 def test_replayed_steps_equal_eager_ones(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ssl_bench")
     eager = training(tmp_path, *OPTIONS[name])
