@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.weights:
         if options.runs or options.where:
             raise ConfigError("--weights: give files of weights, or name runs, not both")
-        return weights.evaluate(options.weights, overrides, options.jobs)
+        return weights.evaluate(in_worker, options.weights, overrides, options.jobs)
     outputs = taken_outputs(overrides)
     folders = [folder for name in options.runs for folder in _named(name, outputs)]
     folders += _selected(options.where, outputs) if options.where else []
@@ -51,7 +51,15 @@ def main(arguments: Sequence[str]) -> int:
         return evaluate(folders[0], overrides)
     for folder in folders:  # all refusals before the first evaluation
         configuration(folder, overrides)
-    return weights.each_one([[str(folder), *overrides] for folder in folders], options.jobs)
+    return weights.each_one(in_worker, [[str(folder), *overrides] for folder in folders], options.jobs)
+
+
+def in_worker(arguments: Sequence[str]) -> Any:
+    """The command in a worker, where it prints its own sentences."""
+    from ssl_bench.launch.outcome import Outcome, State
+
+    code = main(arguments)
+    return Outcome(State.FAILED if code else State.DONE, code)
 
 
 def _named(name: str, outputs: Path) -> list[Path]:

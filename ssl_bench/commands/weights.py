@@ -1,19 +1,21 @@
 """``ssl-bench evaluate --weights FILE ...``: evaluate networks from elsewhere, each as a run of 0 epochs."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ssl_bench.errors import ConfigError, reason
 
 FROZEN = "framework=frozen"
+Evaluation = Callable[[Sequence[str]], Any]  # carries out the command in a worker: arguments to an Outcome
 
 
-def evaluate(given: Sequence[str], overrides: Sequence[str], jobs: int) -> int:
+def evaluate(evaluation: Evaluation, given: Sequence[str], overrides: Sequence[str], jobs: int) -> int:
     """Evaluate networks, several side by side.
 
     Args:
+        evaluation: carries out the command for one of several networks.
         given: of each network a file of weights, ``timm:NAME``, ``timm:FOLDER`` or ``random``.
         overrides: of the configuration; ``which=momentum`` takes the second network of a file.
         jobs: networks at once.
@@ -40,29 +42,20 @@ def evaluate(given: Sequence[str], overrides: Sequence[str], jobs: int) -> int:
     for config in configs:  # all refusals before the first evaluation
         schema.check(config)
         Parts(config).validate(1)
-    code = each_one([["--weights", each, *overrides] for each in given], jobs)
+    code = each_one(evaluation, [["--weights", each, *overrides] for each in given], jobs)
     print_grid({each: [(folders.find(config), 0)] for each, config in zip(given, configs, strict=True)})
     return code
 
 
-def each_one(arguments: Sequence[Sequence[str]], jobs: int) -> int:
-    """Carry out ``ssl-bench evaluate`` with each of some arguments, so many at once; return the largest exit code."""
+def each_one(evaluation: Evaluation, arguments: Sequence[Sequence[str]], jobs: int) -> int:
+    """Evaluate with each of some arguments, so many at once; return the largest exit code."""
     from ssl_bench.launch.workers import call_side_by_side
 
-    outcomes = call_side_by_side("the process of the evaluation", _one, [[words] for words in arguments], jobs)
+    outcomes = call_side_by_side("the process of the evaluation", evaluation, [[words] for words in arguments], jobs)
     for outcome in outcomes:
         if outcome.reason:
             print(f"ssl-bench: {outcome.reason}", file=sys.stderr)
     return max(outcome.code for outcome in outcomes)
-
-
-def _one(words: Sequence[str]) -> Any:
-    """``ssl-bench evaluate`` in a worker, where it prints its own sentences."""
-    from ssl_bench.commands import evaluate
-    from ssl_bench.launch.outcome import Outcome, State
-
-    code = evaluate.main(words)
-    return Outcome(State.FAILED if code else State.DONE, code)
 
 
 def _network(given: str, which: str | None, overrides: Sequence[str]) -> list[str]:

@@ -281,7 +281,7 @@ def test_a_temperature_by_name_mapping_and_number() -> None:
     "given",
     [
         {"loss": "dcl", "negatives": "queue", "k": 40, "dim": 5},
-        {"loss": "dclw"},
+        pytest.param({"loss": "dclw"}, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_loss_is_compiled_without_a_break(given: dict[str, Any]) -> None:

@@ -297,7 +297,7 @@ def verdicts(run: Path, changes: dict[str, Any] | None = None) -> dict[str, str]
     return {each.name: each.figure for each in found}
 
 
-@pytest.mark.parametrize("name", [thorough(name, ("three steps",), ("moco", "two ranks")) for name in HONEST])
+@pytest.mark.parametrize("name", [thorough(name, ("three steps",), ("two ranks",)) for name in HONEST])
 def test_an_honest_run_is_verified_to_the_last_bit(name: str, runs: Runs) -> None:
     found = verdicts(runs(HONEST[name]))
     assert "the same bits" in found["start"] + found["end"] and "to the last bit" in found["results"], found

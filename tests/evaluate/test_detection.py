@@ -209,7 +209,7 @@ def test_a_step_changes_every_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         training.train_epoch()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_training_is_repeatable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detection, "detector", small_detector)
     settings, backbone = recipe(data(tmp_path), epochs=2, lr=0.01), resnet()
@@ -301,7 +301,7 @@ def train_on_ranks(folder: Path, rank: int) -> dict[str, float]:
     return dict(recipe(folder, batch_size=3).run(make_target(resnet())))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @needs_pycocotools
 def test_two_ranks_train_together_and_agree(tmp_path: Path) -> None:
     first, second = on_two_ranks(functools.partial(train_on_ranks, data(tmp_path)))

@@ -322,7 +322,7 @@ def features(network: Any) -> Tensor:
 
 
 # The rest of the networks and of the layouts of their files are close to these.
-USUAL = ("lightly, MoCo", "DINO, a ViT", "timm, `which=trained`")
+USUAL = ("lightly, MoCo", "DINO, a ViT")
 MARKED = [pytest.param(layout, marks=[] if layout in USUAL else pytest.mark.exhaustive) for layout in LAYOUTS]
 
 

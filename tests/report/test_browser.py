@@ -126,6 +126,7 @@ def test_a_heat_map_has_the_means_over_seeds_and_their_number(page: Page) -> Non
     assert len(found) == 23
 
 
+@pytest.mark.exhaustive
 def test_a_heat_map_needs_several_values_of_both_settings(page: Page) -> None:
     for n, (size, tau) in enumerate([(64, 0.1), (128, 0.2), (256, 0.3)]):  # three places, one in each line
         runs.run(f"a/{n}", "ssl-bench train batch_size=b64 temperature.tau=0.1", 0.5 + n / 10, "dcl", size, tau, 0)
@@ -154,6 +155,7 @@ def test_comparisons_are_those_of_the_command(page: Page) -> None:
         assert rows == [[entry.text for entry in row] for row in sheet.rows] and rows
 
 
+@pytest.mark.exhaustive
 def test_any_metric_is_an_axis_a_colour_and_says_which_run_is_best(page: Page) -> None:
     for n, folder in enumerate(runs.grid()[:23]):
         units = {"own": {"energy": {"unit": "number", "better": "low", "of": ""}}}
@@ -210,7 +212,7 @@ def test_a_link_with_state_opens_the_same_view(page: Page) -> None:
     expect(page.locator("dialog[open]")).to_contain_text("There is no run grid/nothing")
 
 
-@pytest.mark.parametrize("width", [360, 768, 1920])
+@pytest.mark.parametrize("width", [360, *(pytest.param(wide, marks=pytest.mark.exhaustive) for wide in (768, 1920))])
 def test_no_width_needs_sideways_scrolling(page: Page, width: int) -> None:
     runs.grid()
     page.set_viewport_size({"width": width, "height": 800})
@@ -248,6 +250,7 @@ def test_hostile_names_and_values_are_texts(page: Page) -> None:
     assert page.locator("b, img[src='x'], main script, dialog script").count() == 0
 
 
+@pytest.mark.exhaustive
 def test_a_printed_report_is_light_and_has_every_plot(page: Page) -> None:
     runs.grid()
     open_report(page, "#theme=dark")
@@ -331,6 +334,7 @@ def later(size: int, tau: float, accuracy: float) -> Path:
     return folder
 
 
+@pytest.mark.exhaustive
 def test_the_newest_experiment_is_shown_and_others_are_a_choice(page: Page) -> None:
     runs.grid()
     folder = later(64, 0.2, 0.3)
