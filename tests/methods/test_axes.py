@@ -94,6 +94,7 @@ def check(names: list[Names]) -> None:
     print(f"{len(configs)} combinations, largest relative difference {worst:.1e}")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_ranks_train_as_one_with_every_framework_loss_negatives_and_temperature() -> None:
     chosen = sample()
