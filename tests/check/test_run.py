@@ -53,6 +53,7 @@ def ends(setting: Setting) -> Iterator[Finding]:
 FAULTS: dict[str, Section] = {"crashes": crashes, "exits": exits, "hangs": hangs, "fails": fails, "ends": ends}
 
 
+@pytest.mark.slow
 def test_a_section_that_dies_hangs_or_fails_is_one_wrong_finding_and_the_others_go_on() -> None:
     request = CheckRequest(tuple(FAULTS), True, 1, 0, Path("outputs"))
     results = list(run.run(request, FAULTS, limit=2.0))

@@ -120,6 +120,7 @@ def test_many_runs_are_evaluated_by_one_command(train: Train, capfd: pytest.Capt
     assert "--where seed=7: no finished run below outputs has these settings" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_evaluations_side_by_side_end_with_their_command_and_a_lost_one_is_named(train: Train) -> None:
     for seed in "01":
         assert train("max_steps=1", f"seed={seed}")[0] == 0
