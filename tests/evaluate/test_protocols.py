@@ -99,8 +99,7 @@ Steps = tuple[SGD, Callable[[int], None], Callable[[], None]]  # before each epo
 
 def of_lightly(layer: nn.Linear, steps: int) -> Steps:
     """Its own classifier with its own optimiser and schedule."""
-    with torch.device("cpu"):  # Lightning asks for the default device, which torch 2.6 has lost after a block like this
-        module = LinearClassifier(nn.Identity(), 256, feature_dim=WIDTH, num_classes=CLASSES)
+    module = LinearClassifier(nn.Identity(), 256, feature_dim=WIDTH, num_classes=CLASSES)
     trainer = type("Trainer", (), {"world_size": 1, "estimated_stepping_batches": 90 * steps})()
     module.__class__ = type("Attached", (LinearClassifier,), {"trainer": trainer})
     module.classification_head = layer
