@@ -1,6 +1,7 @@
 """Prepared arrays, the order of the images, the scattered digits, and every option of ``dataset``."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,13 @@ def test_scattered_digits() -> None:
     pixels = images.flatten(1).float()
     ranking = knn_predict(pixels[1347:], pixels[:1347], labels[:1347], k=20, temperature=0.1, num_classes=10)
     assert float((ranking[:, 0] == labels[1347:]).float().mean()) == pytest.approx(0.636, abs=0.02)
+
+
+def test_runs_of_a_process_share_the_digits_and_leave_them_as_they_are(train: Callable[..., tuple[int, str]]) -> None:
+    images, labels = scatter(20)
+    assert train("max_steps=2", "evaluate=[knn,linear]", "evaluate.linear.epochs=1", "evaluate.baselines=[raw]")[0] == 0
+    assert scatter(20)[0] is images
+    assert all(map(torch.equal, (images, labels), scatter.__wrapped__(20)))
 
 
 def test_arrays_are_mapped_into_memory_not_read(tmp_path: Path) -> None:
