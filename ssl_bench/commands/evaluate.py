@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         return evaluate(folders[0], overrides)
     for folder in folders:  # all refusals before the first evaluation
         configuration(folder, overrides)
-    return weights.each_one(in_worker, [[str(folder), *overrides] for folder in folders], options.jobs)
+    return weights.each_one(in_worker, {str(each): [str(each), *overrides] for each in folders}, options.jobs)
 
 
 def in_worker(arguments: Sequence[str]) -> Any:

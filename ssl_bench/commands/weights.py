@@ -1,7 +1,7 @@
 """``ssl-bench evaluate --weights FILE ...``: evaluate networks from elsewhere, each as a run of 0 epochs."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +42,20 @@ def evaluate(evaluation: Evaluation, given: Sequence[str], overrides: Sequence[s
     for config in configs:  # all refusals before the first evaluation
         schema.check(config)
         Parts(config).validate(1)
-    code = each_one(evaluation, [["--weights", each, *overrides] for each in given], jobs)
+    code = each_one(evaluation, {each: ["--weights", each, *overrides] for each in given}, jobs)
     print_grid({each: [(folders.find(config), 0)] for each, config in zip(given, configs, strict=True)})
     return code
 
 
-def each_one(evaluation: Evaluation, arguments: Sequence[Sequence[str]], jobs: int) -> int:
-    """Evaluate with each of some arguments, so many at once; return the largest exit code."""
+def each_one(evaluation: Evaluation, arguments: Mapping[str, Sequence[str]], jobs: int) -> int:
+    """Evaluate with each of some arguments, by what they evaluate, so many at once; return the largest exit code."""
     from ssl_bench.launch.workers import call_side_by_side
 
-    outcomes = call_side_by_side("the process of the evaluation", evaluation, [[words] for words in arguments], jobs)
+    calls = {f"the process that evaluates {name}": [words] for name, words in arguments.items()}
+    outcomes = call_side_by_side(evaluation, calls, jobs)
     for outcome in outcomes:
-        if outcome.reason:
-            print(f"ssl-bench: {outcome.reason}", file=sys.stderr)
+        for line in filter(None, (outcome.detail, outcome.reason and f"ssl-bench: {outcome.reason}")):
+            print(line, file=sys.stderr)
     return max(outcome.code for outcome in outcomes)
 
 

@@ -43,15 +43,12 @@ class ScatteredDigits(Dataset):
     def split(self, name: str) -> Images:
         images, labels = scatter(self.size)
         rows = slice(0, TRAIN) if name == "train" else slice(TRAIN, None)
-        return Images([images[rows]], labels[rows])
+        return Images([images[rows].clone()], labels[rows].clone())  # the next split is made of the same digits
 
 
 @cache
 def scatter(size: int) -> tuple[Tensor, Tensor]:
-    """All digits in scikit-learn's order: uint8 [1797, 1, size, size] and int64 [1797], equal on every machine.
-
-    They are made once in a process, and are not to be written to.
-    """
+    """All digits in scikit-learn's order: uint8 [1797, 1, size, size] and int64 [1797], equal on every machine."""
     bundled = _bundled()
     digits = bundled[:, :-1].float().view(-1, 1, 8, 8) / 16  # [N, 1, 8, 8] in [0, 1]
     n, generator = len(digits), torch.Generator().manual_seed(0)

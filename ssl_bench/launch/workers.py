@@ -72,25 +72,20 @@ def call_in_workers(
     return outcome
 
 
-def call_side_by_side(
-    name: str, function: Callable[..., Outcome], calls: Sequence[Sequence[Any]], jobs: int
-) -> list[Outcome]:
-    """Call ``function`` with each of some arguments, ``jobs`` at once, whatever becomes of the others.
+def call_side_by_side(function: Callable[..., Outcome], calls: Mapping[str, Sequence[Any]], jobs: int) -> list[Outcome]:
+    """Call ``function`` as :func:`call_in_workers` does, ``jobs`` times at once, whatever becomes of the others.
 
     Signals are passed on to all; after one no other call starts.
-
-    Args:
-        name: of each process in sentences.
-        function: importable by its name.
 
     Returns:
         The outcomes in the order in which they came.
     """
-    left, running, outcomes = deque(calls), list[Worker](), list[Outcome]()
+    left, running, outcomes = deque(calls.items()), list[Worker](), list[Outcome]()
     with signals_passed_on(running) as received:
         while running or (left and not received):
             while left and len(running) < jobs and not received:
-                running.append(Worker(name, function, left.popleft()))
+                name, arguments = left.popleft()
+                running.append(Worker(name, function, arguments))
                 for number in received:  # it came while the process started
                     running[-1].send(number)
             wait([channel for worker in running for channel in worker.channels()])

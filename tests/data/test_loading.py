@@ -1,8 +1,8 @@
 """Prepared arrays, the order of the images, the scattered digits, and every option of ``dataset``."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,11 +129,16 @@ def test_scattered_digits() -> None:
     assert float((ranking[:, 0] == labels[1347:]).float().mean()) == pytest.approx(0.636, abs=0.02)
 
 
-def test_runs_of_a_process_share_the_digits_and_leave_them_as_they_are(train: Callable[..., tuple[int, str]]) -> None:
-    images, labels = scatter(20)
-    assert train("max_steps=2", "evaluate=[knn,linear]", "evaluate.linear.epochs=1", "evaluate.baselines=[raw]")[0] == 0
-    assert scatter(20)[0] is images
-    assert all(map(torch.equal, (images, labels), scatter.__wrapped__(20)))
+def test_a_split_of_the_digits_may_be_written_to() -> None:
+    """They are made once in a process."""
+    dataset: Any = Parts(load([])).dataset
+    for split in ("train", "test"):
+        first, second = dataset.split(split), dataset.split(split)
+        expected = first.parts[0].clone(), first.labels.clone()
+        first.parts[0].zero_()
+        first.labels.zero_()
+        for each in (second, dataset.split(split)):
+            assert torch.equal(each.parts[0], expected[0]) and torch.equal(each.labels, expected[1])
 
 
 def test_arrays_are_mapped_into_memory_not_read(tmp_path: Path) -> None:

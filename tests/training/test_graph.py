@@ -79,8 +79,8 @@ OPTIONS = {
 }
 
 
-# The others differ from these in their method alone, and replay in tests/gpu.
-FIRST = {"simclr", "layer decay", "a rising momentum", "densecl", "nearest", "growing queue"}
+# tests/gpu replays the frameworks, losses and negatives of the others, too.
+FIRST = {"simclr", "linear", "layer decay", "a rising momentum", "densecl", "nearest", "growing queue"}
 
 
 @pytest.mark.parametrize(
