@@ -12,7 +12,6 @@ COMMANDS = {
     "compare": "is A better than B? compare loss=dcl loss=infonce, or compare --by loss --to infonce name=grid",
     "report": "runs, plots and tables as one HTML file: report [OUTPUTS | NAME ...] [--out FILE] [--open] [--watch]",
     "reproduce": "train the runs that a paper's table needs: reproduce dcl/table1 [row=...] [col=...] [--dry-run]",
-    "replicate": "measure the committed numbers of a claim again, and compare: replicate eqco/toy [--who NAME]",
     "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",
     "figure": "the same as a plot: figure dcl/fig3 --out fig3.png",
     "prune": "finished runs without their optimiser's state and sent W&B files: prune [OUTPUTS] [--where loss=dcl]",

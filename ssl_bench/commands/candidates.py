@@ -23,7 +23,7 @@ def answer(parser: argparse.ArgumentParser) -> None:
 def _candidates(prefix: str, parser: argparse.ArgumentParser, parsed_args: Any = None, **_: object) -> Iterator[str]:
     """Tables, groups, options and keys that begin with ``prefix``."""
     command = parser.prog.split()[-1]
-    if command in ("table", "figure", "reproduce", "replicate"):
+    if command in ("table", "figure", "reproduce"):
         from ssl_bench.papers import tables
 
         folder = getattr(parsed_args, "config_dir", None)
@@ -39,10 +39,8 @@ def _candidates(prefix: str, parser: argparse.ArgumentParser, parsed_args: Any =
 
 def _overrides(prefix: str, primary: str) -> Iterator[str]:
     """Groups and keys, or the options of a group, also of a list of them: ``loss=dcl,infonce`` ``evaluate=[knn,``."""
-    from ssl_bench.commands import experiments
     from ssl_bench.config import guard, hydra_errors, values, with_hydra
 
-    experiments.register()
     key, equals, value = prefix.partition("=")
     if equals and key in with_hydra.groups():
         listed = value[: max(value.rfind(","), value.rfind("[")) + 1]

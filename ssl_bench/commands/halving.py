@@ -8,8 +8,8 @@ interrupted goes on by the same command.
 import math
 from collections.abc import Mapping
 
-from ssl_bench.commands.search import Search, Strategy
-from ssl_bench.launch.plan import Plan
+from ssl_bench.commands.search import Search
+from ssl_bench.launch.plan import Plan, Strategy
 from ssl_bench.launch.run import Run
 
 

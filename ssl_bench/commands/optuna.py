@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
-from ssl_bench.commands.search import Ends, Search, Strategy
+from ssl_bench.commands.search import Search
 from ssl_bench.config.identity import evaluation_id, run_id
 from ssl_bench.config.values import bounds, values
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.launch.lock import locked
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.plan import Plan
+from ssl_bench.launch.plan import Ends, Plan, Strategy
 from ssl_bench.launch.run import Run
 from ssl_bench.record.results import Failure
 

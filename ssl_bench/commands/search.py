@@ -10,14 +10,12 @@ from ssl_bench import files
 from ssl_bench.config.values import bounds
 from ssl_bench.errors import InvalidValue, require
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.plan import Plan
+from ssl_bench.launch.plan import Ends, Plan, Strategy
 from ssl_bench.launch.run import Run
 from ssl_bench.record import evaluations, results
 from ssl_bench.record.metrics import Row
 
 NEAR = 0.05  # share of an interval, at both ends, where a value counts as near the end
-Ends = Mapping[int, Outcome]  # by the number of the run
-Strategy = Generator[Sequence[Run], Ends, None]  # yields runs and is sent how they ended
 
 
 def every(plan: Plan) -> Strategy:

@@ -5,142 +5,73 @@
 finished run is skipped and a partial one resumed.
 """
 
-import contextlib
-import itertools
 import os
 import shlex
-import signal
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ssl_bench import __version__
-from ssl_bench.commands import dry_run, experiments, search
+from ssl_bench.commands import dry_run, search
 from ssl_bench.commands.arguments import Parser, in_sentences
+from ssl_bench.commands.carry_out import carry_out, check_place, refusals_of
 from ssl_bench.commands.halving import halving
 from ssl_bench.commands.optuna import optuna
 from ssl_bench.config import compose, hydra_errors, reference, schema, with_hydra
 from ssl_bench.config.asked import Asked
 from ssl_bench.errors import ConfigError
-from ssl_bench.launch import grid, impossible, local, slurm
-from ssl_bench.launch.live import Live
+from ssl_bench.launch import impossible
 from ssl_bench.launch.nodes import under_torchrun
-from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.plan import Check, Plan, Refusals
-from ssl_bench.launch.run import Run, Work, ranks_here
-from ssl_bench.record.metrics import show_found
-from ssl_bench.record.wandb import under_agent
-from ssl_bench.results import conclusion
+from ssl_bench.launch.outcome import Outcome
+from ssl_bench.launch.plan import Plan, Strategy
+from ssl_bench.launch.run import Run
 
 SEARCHES = {"basic": search.every, "halving": halving, "optuna": optuna}
 
 
 @in_sentences
-def main(
-    arguments: Sequence[str], primary: str = "train", check: Check = schema.check, work: Work | None = None
-) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Carry out one run or a grid.
-
-    Args:
-        arguments: flags and overrides.
-        primary: the configuration to compose.
-        check: raises ConfigError for invalid values.
-        work: computes the metrics of a configuration in this process; None: pre-train and evaluate on ``devices``.
 
     Returns:
         0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:
         stopped by signal n, to be resumed by the same command.
     """
-    return run_command(read(arguments, primary), primary, check, work)[0]
+    return run_command(read(arguments))[0]
 
 
-def run_command(
-    words: Any, primary: str = "train", check: Check = schema.check, work: Work | None = None
-) -> tuple[int, list[Run], dict[int, Outcome]]:
+def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
     """Carry out what the words of a command ask for: a grid, or a run, which is a grid of one.
 
     Returns:
         The exit code, the runs, and how those ended that were started, by their numbers.
     """
-    experiments.register(words.config_dir)
     with with_hydra.opened():
-        asked = Asked.of(words.overrides, primary, words.config_dir, words.multirun)
+        asked = Asked.of(words.overrides, "train", words.config_dir, words.multirun)
         if words.help or words.cfg:
             print(reference.help_text(asked.cfg, words.config_dir) if words.help else _configuration(asked.cfg, words))
             return 0, [], {}
         _check_together(words, asked)
-        plan = Plan(asked, [primary, *words.folders], check, _refusals(asked, check, work), work, words.skip)
+        plan = Plan(asked, ["train", *words.folders], refusals_of(asked), words.skip)
         if words.dry_run:
             dry_run.show(plan)
             return 0, [], {}
         if asked.many:
-            plan.begin(shlex.join(["ssl-bench", primary, *words.flags, *asked.given]))
-        steps = SEARCHES[asked.by](plan) if asked.many else _alone(plan)
-        every, ends = dict[int, Outcome](), None
-        with contextlib.closing(steps), Live(plan) if asked.many else contextlib.nullcontext() as live:
-            while (runs := _next(steps, ends)) is not None:
-                ends = dict[int, Outcome]()
-                for run, outcome in _launched(plan, runs, ends, live):
-                    ends[run.number] = outcome
-                every |= ends
-    runs = list(plan.runs.values())
-    if plan.folder is None:
-        return every[0].code, runs, every
-    for number in {outcome.signal for outcome in every.values() if outcome.state is State.INTERRUPTED}:
-        name = signal.Signals(number).name
-        print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
-    stopped = any(outcome.state is State.INTERRUPTED for outcome in every.values())
-    shown = sum(show_found(run.config, run.folder) for run in runs if run.done and not (stopped or work))
-    print(f"{shown} of the runs that were done are in W&B's group of this grid, too\n" * bool(shown), end="")
-    code = grid.summarise(plan.folder, conclusion.show)
-    print(plan.closing, end="", flush=True)
-    return code, runs, every
+            plan.begin(shlex.join(["ssl-bench", "train", *words.flags, *asked.given]))
+        code, ends = carry_out(plan, SEARCHES[asked.by](plan) if asked.many else _alone(plan))
+    return code, list(plan.runs.values()), ends
 
 
-def _next(steps: search.Strategy, ends: Mapping[int, Outcome] | None) -> Sequence[Run] | None:
-    """The next runs of a search that is told how the last ones ended; None at its end, or after a signal."""
-    if ends and any(outcome.state is State.INTERRUPTED for outcome in ends.values()):
-        return None
-    with contextlib.suppress(StopIteration):
-        return steps.send(ends)  # type: ignore[arg-type]  # the first one is None
-    return None
-
-
-def _alone(plan: Plan) -> search.Strategy:
+def _alone(plan: Plan) -> Strategy:
     """Train the only run of a command."""
     asked = plan.asked
     with hydra_errors.in_sentences(asked.given, asked.primary):
         config = compose.resolved(asked.cfg, asked.folder)
-    if under_torchrun() and plan.work is None:
+    if under_torchrun():
         config["devices"] = int(os.environ["WORLD_SIZE"])
     run = plan.run(asked.overrides, config)
     if refused := plan.refused([run]):
         raise refused[0]
     yield plan.add([run])
-
-
-def _launched(
-    plan: Plan, runs: Sequence[Run], ends: Mapping[int, Outcome], live: Live | None
-) -> Iterator[tuple[Run, Outcome]]:
-    """Carry out runs and yield each as it ends, last those that other processes were training."""
-    asked, folder = plan.asked, plan.folder
-
-    def passes() -> Iterator[Iterator[tuple[Run, Outcome]]]:
-        left = runs
-        for wait in (False, True) if asked.many else (True,):
-            if live:
-                live.expect(left)
-            if folder is not None and asked.where == "slurm":
-                yield slurm.submit(left, asked.launcher, folder, wait)
-            elif asked.where == "local":
-                yield local.at_once(left, asked.launcher["n_jobs"], wait)
-            else:
-                yield local.here(left, wait, quiet=asked.many)
-            stopped = any(outcome.state is State.INTERRUPTED for outcome in ends.values())
-            left = [] if stopped else [run for run in runs if ends[run.number].state is State.HELD]
-
-    each = itertools.chain.from_iterable(passes())
-    return map(live.seen, each) if live else each
 
 
 def _check_together(words: Any, asked: Asked) -> None:
@@ -153,25 +84,8 @@ def _check_together(words: Any, asked: Asked) -> None:
         raise ConfigError("--dry-run lists the runs of a grid: add -m")
     if words.skip and not asked.many:
         raise ConfigError(f"{impossible.SKIP} leaves out runs of a grid: add -m, or leave it out")
-    if asked.many and under_torchrun():
-        raise ConfigError("a grid cannot run under torchrun, where every rank would start it: use devices=N instead")
-    if asked.many and under_agent():
-        raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
-    if asked.where == "slurm" and not words.dry_run:
-        slurm.check()
-
-
-def _refusals(asked: Asked, check: Check, work: Work | None) -> Refusals:
-    """The function that says why configurations cannot be carried out, here or, under Slurm, on another machine."""
-
-    def refusals(configs: Sequence[dict[str, Any]]) -> list[ConfigError | None]:
-        if work is not None:  # its values are checked already
-            return [None] * len(configs)
-        from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
-
-        return refusals(configs, asked.where != "slurm", ranks_here)
-
-    return refusals
+    if asked.many:
+        check_place(asked, words.dry_run)
 
 
 def _configuration(cfg: Any, words: Any) -> str:
@@ -180,14 +94,14 @@ def _configuration(cfg: Any, words: Any) -> str:
         return with_hydra.as_yaml(cfg, words.cfg, words.package, words.resolve)
 
 
-def read(arguments: Sequence[str], primary: str = "train") -> Any:
+def read(arguments: Sequence[str]) -> Any:
     """Read the words of a command: its flags, ``overrides``, ``skip``, and ``folders``, the flag of a configuration's
     folder as it was written.
 
     Raises:
         ConfigError: a word that is no override, or a flag without the one that it belongs to.
     """
-    parser = Parser(primary, "", add_help=False)
+    parser = Parser("train", "", add_help=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--version", action="version", version=f"ssl-bench {__version__}")
     modes = parser.add_mutually_exclusive_group()

@@ -49,14 +49,18 @@ def evaluate(evaluation: Evaluation, given: Sequence[str], overrides: Sequence[s
 
 def each_one(evaluation: Evaluation, arguments: Mapping[str, Sequence[str]], jobs: int) -> int:
     """Evaluate with each of some arguments, by what they evaluate, so many at once; return the largest exit code."""
-    from ssl_bench.launch.workers import call_side_by_side
+    from ssl_bench.launch.loop import in_place
+    from ssl_bench.launch.workers import Processes, Worker
 
-    calls = {f"the process that evaluates {name}": [words] for name, words in arguments.items()}
-    outcomes = call_side_by_side(evaluation, calls, jobs)
-    for outcome in outcomes:
+    def start(what: str, patient: object) -> Worker:
+        return Worker(f"the process that evaluates {what}", evaluation, [arguments[what]])
+
+    codes = list[int]()
+    for _, outcome in in_place(list(arguments), Processes(jobs, start)):
+        codes.append(outcome.code)
         for line in filter(None, (outcome.detail, outcome.reason and f"ssl-bench: {outcome.reason}")):
             print(line, file=sys.stderr)
-    return max(outcome.code for outcome in outcomes)
+    return max(codes)
 
 
 def _network(given: str, which: str | None, overrides: Sequence[str]) -> list[str]:

@@ -92,12 +92,10 @@ def composed(overrides: Sequence[str], primary: str = "train", folder: Path | No
 
 def forget_changed(folder: Path | None) -> None:
     """Forget the combinations of options whose files have changed; those of ``folder``, which may be large, always."""
-    papers = Path(__file__).parents[1] / "papers"  # which are experiments
-    files = [path for root in (directory(), papers) for path in root.rglob("*.yaml")]
-    found = sorted((str(path), path.stat().st_mtime_ns) for path in files)
-    for key in [key for key in _COMPOSED if found != _FILES or (folder is not None and key[1] == folder)]:
+    marks = sorted((str(path), path.stat().st_mtime_ns) for path in directory().rglob("*.yaml"))
+    for key in [key for key in _COMPOSED if marks != _FILES or (folder is not None and key[1] == folder)]:
         del _COMPOSED[key]
-    _FILES[:] = found
+    _FILES[:] = marks
 
 
 def with_values(overrides: Sequence[str], primary: str, folder: Path | None) -> DictConfig:

@@ -32,6 +32,7 @@ WORDS = {
     State.HALTED: "halted",
 }
 ALWAYS = (State.DONE, State.DONE_BEFORE, State.FAILED)  # counted in the summary even if there are none
+SINGLE = "ssl-bench train"
 LOST = Outcome.failed("its process exited without reporting")
 
 
@@ -47,6 +48,8 @@ class Grid(TypedDict):
         finished: the directories of runs that had results, by number.
         epochs: the length of each run; None: it trains no network.
         left_out: the overrides of runs that cannot be, by ``skip=impossible``.
+        single: the command of a single run, without its overrides.
+        labels: the name of each run in sentences, if its overrides are not.
     """
 
     command: str
@@ -58,6 +61,8 @@ class Grid(TypedDict):
     finished: NotRequired[dict[str, str]]
     epochs: NotRequired[list[int | None]]
     left_out: NotRequired[list[list[str]]]
+    single: NotRequired[str]
+    labels: NotRequired[list[str]]
 
 
 def begin(
@@ -67,6 +72,8 @@ def begin(
     finished: Mapping[int, Path],
     epochs: Sequence[int | None],
     left_out: Sequence[Sequence[str]] = (),
+    single: str = SINGLE,
+    labels: Sequence[str] = (),
 ) -> None:
     """Write ``grid.json``, again for a grid to which runs were added.
 
@@ -76,12 +83,15 @@ def begin(
         finished: directories of the runs that have results already, by number.
         epochs: of each run, which may have gone on to more; None: it trains no network.
         left_out: overrides of each run that cannot be and is left out by ``skip=impossible``.
+        single, labels: as of :class:`Grid`.
     """
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
     process = {"host": socket.gethostname(), "pid": os.getpid(), "born": start_time(os.getpid())}
     content: dict[str, Any] = {"runs": [list(run) for run in runs], "epochs": list(epochs)}
     content |= {"left_out": [list(run) for run in left_out]} if left_out else {}
-    content["finished"] = {str(n): str(each) for n, each in finished.items()}
+    content |= {"single": single} if single != SINGLE else {}
+    content |= {"labels": list(labels)} if any(labels) else {}
+    content["finished"] = {str(number): str(run) for number, run in finished.items()}
     former: Grid | None = files.read_json(folder / "grid.json", Grid)
     started = former["started"] if former else time.time()
     files.write_json(folder / "grid.json", {"command": command, **process, "started": started, **content})
@@ -105,32 +115,36 @@ def summarise(folder: Path, show: Callable[[Groups], None] = print_grid) -> int:
         show: prints the table.
     """
     try:
-        runs, finished_before, epochs, left_out = _read(folder)
+        content = _read(folder)
     except ConfigError as error:
         print(f"ssl-bench: {error}", file=sys.stderr)
         return 1
-    before = {number: Outcome(State.DONE_BEFORE, folder=run) for number, run in finished_before.items()}
+    runs, labels = content["runs"], content.get("labels", [])
+    before = {int(number): Outcome(State.DONE_BEFORE, folder=run) for number, run in content["finished"].items()}
     outcomes = [before.get(number) or outcome(folder, number) for number in range(len(runs))]
-    states = [outcome.state for outcome in outcomes]
+    states, left_out = [outcome.state for outcome in outcomes], len(content.get("left_out", ()))
     counts = [f"{states.count(s)} {word}" for s, word in WORDS.items() if s in ALWAYS or s in states]
     counts += [f"{left_out} left out: impossible"] if left_out else []
     count = len(runs) + left_out
     print(f"{count} run{'s' * (count != 1)}: {', '.join(counts)}")
     shared = set[str]().union(*runs).intersection(*runs)
     finished: dict[str, list[tuple[Path, int | None]]] = {}  # runs that differ in their seed only have one name
-    for run, ended, length in zip(runs, outcomes, epochs, strict=True):
+    for number, (run, ended) in enumerate(zip(runs, outcomes, strict=True)):
         distinct = [override for override in run if override not in shared]
+        seed = [override for override in distinct if override.startswith("seed=")]
+        name = labels[number] if labels else " ".join(override for override in distinct if override not in seed)
         if ended.finished and ended.folder is not None:
-            name = " ".join(override for override in distinct if not override.startswith("seed="))
-            finished.setdefault(name or _seeds(runs), []).append((Path(ended.folder), length))
+            finished.setdefault(name or _seeds(runs), []).append((Path(ended.folder), content["epochs"][number]))
         elif ended.state in (State.FAILED, State.HELD):
             reason = ended.reason
             for override in distinct:  # named already
                 reason = reason.removeprefix(f"{override}: ")
-            print("  " + ": ".join(filter(None, (ended.state.value, " ".join(distinct), reason))))
+            named = " ".join([name, *seed] if labels else distinct)
+            print("  " + ": ".join(filter(None, (ended.state.value, named, reason))))
     if len(runs) > 1:
         show(finished)
-        if line := _to_compare(runs, {override for override in shared if override.startswith("name=")}):
+        shared_name = {override for override in shared if override.startswith("name=")}
+        if not labels and (line := _to_compare(runs, shared_name)):
             print(line)
     stopped = [ended.code for ended in outcomes if ended.state is State.INTERRUPTED]
     if stopped:
@@ -157,15 +171,15 @@ def _seeds(runs: Sequence[Sequence[str]]) -> str:
     return f"seed={','.join(dict.fromkeys(seeds))}"
 
 
-def _read(folder: Path) -> tuple[list[list[str]], dict[int, str], list[int | None], int]:
-    """The overrides of each run, by number the directories of those that had results, the epochs of each, and how many
-    were left out.
+def _read(folder: Path) -> Grid:
+    """The content of ``grid.json``.
 
     Raises:
-        ConfigError: there is no ``grid.json`` any more.
+        ConfigError: there is none any more.
     """
     content: Grid | None = files.read_json(folder / "grid.json", Grid)
-    if content is None or len(content["epochs"]) != len(content["runs"]):
+    if content is None or any(
+        len(content[key]) != len(content["runs"]) for key in ("epochs", "labels") if content.get(key)
+    ):
         raise ConfigError(f"{folder / 'grid.json'} was removed while its grid ran: start the same command again")
-    finished = {int(number): run for number, run in content["finished"].items()}
-    return content["runs"], finished, content["epochs"], len(content.get("left_out", ()))
+    return content

@@ -43,17 +43,16 @@ class Live:
         """These runs start next."""
         self._runs, self.left = {run.number: run for run in runs}, len(runs)
 
-    def seen(self, end: tuple[Run, Outcome]) -> tuple[Run, Outcome]:
-        """Say how a run has ended, or that another process is training it; return the run and its outcome."""
-        (run, outcome), plan = end, self.plan
+    def seen(self, run: Run, outcome: Outcome) -> None:
+        """Say how a run has ended, or that another process is training it; one that was not started is not named."""
+        plan = self.plan
         if outcome.state is State.HELD:
             print(f"{plan.label(run)}: {outcome.reason}: after the other runs", flush=True)
-        else:
+        elif outcome.state is not State.INTERRUPTED or outcome.folder:
             self._runs.pop(run.number, None)
             self.left, self._done, plan.ended = self.left - 1, self._done + 1.0, plan.ended + 1
-            place = f"{plan.ended} of {max(plan.ended, plan.total)}"
-            print("  ".join(filter(None, (place, plan.label(run), told(run, outcome)))), flush=True)
-        return end
+            count = f"{plan.ended} of {max(plan.ended, plan.total)}"
+            print("  ".join(filter(None, (count, plan.label(run), as_text(run, outcome)))), flush=True)
 
     def _renew(self) -> None:
         with _line() as (show, pause):
@@ -106,7 +105,7 @@ def _part(config: Mapping[str, Any], row: Mapping[str, Any]) -> float:
     return min(1.0, max(row["epoch"] / epochs, row["step"] / steps if steps else 0.0))
 
 
-def told(run: Run, outcome: Outcome) -> str:
+def as_text(run: Run, outcome: Outcome) -> str:
     """How a run ended: its results, or why it has none."""
     before = "done before  " if outcome.state is State.DONE_BEFORE else ""
     if outcome.finished and outcome.folder:

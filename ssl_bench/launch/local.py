@@ -1,59 +1,87 @@
-"""Runs at the same time on this machine, each in a process of its own with GPUs or cores that no other run has."""
+"""Runs on this machine: one after another in this process, or each in a process with GPUs or cores of its own."""
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from multiprocessing.connection import wait as wait_for
 
+from ssl_bench.launch.loop import Carrier
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.run import Run, carry_out, threads
 from ssl_bench.launch.slots import Slot, reserve
-from ssl_bench.launch.workers import Worker, signals_passed_on
-
-PAUSE = 0.5  # seconds between two looks for a free slot
+from ssl_bench.launch.workers import Processes, Worker
 
 
-def at_once(runs: Sequence[Run], jobs: int, wait: bool) -> Iterator[tuple[Run, Outcome]]:
-    """Carry out runs, ``jobs`` at a time; yield each as it ends.
+class Here:
+    """This process, as a :class:`ssl_bench.launch.loop.Place`. A run handles signals itself.
 
-    A signal is passed on to all, which save their state; no other run starts then. If this process is killed, they save
-    it, too.
+    Args:
+        wait, quiet: as for :func:`ssl_bench.launch.run.carry_out`.
+    """
+
+    room = 1.0
+
+    def __init__(self, wait: bool, quiet: bool) -> None:
+        self._wait, self._quiet, self._received = wait, quiet, list[int]()
+
+    def signals(self, carriers: Collection[Carrier]) -> AbstractContextManager[list[int]]:
+        """The signals that stopped a run."""
+        return nullcontext(self._received)
+
+    def start(self, run: Run, patient: Callable[[], bool]) -> Carrier:
+        """Carry out a run to its end."""
+        outcome = carry_out(run, self._wait, self._quiet)
+        if outcome.state is State.INTERRUPTED:
+            self._received.append(outcome.signal)
+        return _Ended(outcome)
+
+    def wait(self, carriers: Collection[Carrier]) -> None:
+        """Return at once: what was started has ended."""
+
+
+class _Ended:
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def over(self) -> bool:
+        return True
+
+    def end(self) -> Outcome:
+        return self._outcome
+
+    def send(self, number: int) -> None:
+        pass
+
+
+def processes(jobs: int, wait: bool) -> Processes[Run]:
+    """The processes of this machine, ``jobs`` at a time, each with GPUs or cores that no other run has.
+
+    A run that is sent a signal saves its state; if this process is killed, too.
 
     Args:
         wait: as for :func:`ssl_bench.launch.run.carry_out`.
     """
-    left, running = deque(runs), dict[Worker, tuple[Run, Slot | None]]()
-    with signals_passed_on(running.keys()) as received:
-        while running or (left and not received):
-            while left and len(running) < jobs and not received:
-                run, slot = left[0], None
-                if run.work is None:
-                    devices, gpu_runs = run.config["devices"], run.config["runs_per_gpu"]
-                    run = replace(run, config=run.config | {"threads": threads(run.config, run.folder, devices, jobs)})
-                    cores = devices * (run.config["threads"] or 1)
-                    slot = reserve(devices, gpu_runs, cores, lambda: not running and not received, run.config["device"])
-                    if slot is None:
-                        break
-                place = (slot.environment, slot.cores) if slot else ({}, None)
-                worker = Worker("the process of the run", carry_out, (run, wait, True), *place, saves=True)
-                running[worker] = left.popleft(), slot
-                for number in received:  # it came while the process started
-                    worker.send(number)
-            wait_for([channel for worker in running for channel in worker.channels()], PAUSE)
-            for worker in [each for each in running if each.over()]:
-                run, slot = running.pop(worker)
-                if slot:
-                    slot.release()
-                if worker.outcome is None:  # it was killed
-                    run.record(worker.verdict)
-                yield run, worker.verdict
-    yield from ((run, Outcome.interrupted(received[0])) for run in left if received)
+
+    def start(run: Run, patient: Callable[[], bool]) -> Worker | None:
+        devices = run.config["devices"]
+        run = replace(run, config=run.config | {"threads": threads(run.config, run.folder, devices, jobs)})
+        cores = devices * (run.config["threads"] or 1)
+        slot = reserve(devices, run.config["runs_per_gpu"], cores, patient, run.config["device"])
+        return _RunWorker(run, slot, wait) if slot else None
+
+    return Processes(jobs, start)
 
 
-def here(runs: Sequence[Run], wait: bool, quiet: bool) -> Iterator[tuple[Run, Outcome]]:
-    """Carry out runs one after another in this process, until one is interrupted; yield each as it ends."""
-    for run in runs:
-        outcome = carry_out(run, wait, quiet)
-        yield run, outcome
-        if outcome.state is State.INTERRUPTED:
-            return
+class _RunWorker(Worker):
+    """The process of a run, which has a slot."""
+
+    def __init__(self, run: Run, slot: Slot, wait: bool) -> None:
+        call = carry_out, (run, wait, True)
+        super().__init__("the process of the run", *call, slot.environment, slot.cores, saves=True)
+        self._run, self._slot = run, slot
+
+    def end(self) -> Outcome:
+        self._slot.release()
+        outcome = super().end()
+        if self.outcome is None:  # it was killed
+            self._run.record(outcome)
+        return outcome

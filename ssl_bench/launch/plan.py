@@ -5,12 +5,12 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.config import values
+from ssl_bench.config import schema, values
 from ssl_bench.config.asked import Asked
 from ssl_bench.config.composer import Composer
 from ssl_bench.config.from_disk import find_prepared
@@ -19,12 +19,15 @@ from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.files import given_path
 from ssl_bench.launch import grid, impossible
 from ssl_bench.launch.lock import remove_locks
-from ssl_bench.launch.run import Run, Work
+from ssl_bench.launch.outcome import Outcome
+from ssl_bench.launch.run import Run
 from ssl_bench.record import folders, results
 
 MANY = 300  # runs that take some seconds to check
-Check = Callable[[dict[str, Any]], None]  # raises ConfigError for invalid values
+Check = Callable[[dict[str, Any]], None]  # raises ConfigError for a configuration that a search cannot use
 Refusals = Callable[[Sequence[dict[str, Any]]], list[ConfigError | None]]
+Ends = Mapping[int, Outcome]  # by the number of the run
+Strategy = Generator[Sequence[Run], Ends, None]  # yields runs and is sent how they ended
 
 
 class Plan:
@@ -33,9 +36,7 @@ class Plan:
     Args:
         asked: what the command asks for.
         command: its name and flags, for the commands of single runs.
-        check: of the values of a configuration.
         refusals: why each of some configurations cannot be carried out.
-        work: as for :class:`ssl_bench.launch.run.Run`.
         skip: leave out runs that cannot be.
 
     Attributes:
@@ -46,11 +47,9 @@ class Plan:
         closing: what is printed at the end.
     """
 
-    def __init__(
-        self, asked: Asked, command: Sequence[str], check: Check, refusals: Refusals, work: Work | None, skip: bool
-    ) -> None:
-        self.asked, self.command, self.work, self.skip = asked, command, work, skip
-        self._check, self._refusals, self._typed = check, refusals, ""
+    def __init__(self, asked: Asked, command: Sequence[str], refusals: Refusals, skip: bool) -> None:
+        self.asked, self.command, self.skip = asked, command, skip
+        self._refusals, self._typed = refusals, ""
         self._composer = Composer(asked.folder)
         self.runs, self.left_out = dict[tuple[str, ...], Run](), dict[tuple[str, ...], None]()
         self.folder: Path | None = None
@@ -73,18 +72,24 @@ class Plan:
         except NoSuchKey as error:  # the options of this run lack a key that those of others may have
             return Run(overrides, {}, Path(), "", refusal=error)
 
-    def run(self, overrides: tuple[str, ...], config: dict[str, Any]) -> Run:
-        """The run of a resolved configuration."""
+    def run(self, overrides: tuple[str, ...], config: dict[str, Any], label: str = "") -> Run:
+        """The run of a resolved configuration.
+
+        Args:
+            label: names it in sentences; by default, by the overrides that distinguish it.
+        """
         try:
-            self._check(config)
+            schema.check(config)
         except ConfigError as error:
             return Run(overrides, config, Path(), "", refusal=error)
         config = find_prepared(config)
         folder, command = folders.find(config), shlex.join(["ssl-bench", *self.command, *overrides])
-        return Run(overrides, config, folder, command, self.work, results.is_complete(folder, config))
+        return Run(overrides, config, folder, command, results.is_complete(folder, config), label=label)
 
     def label(self, run: Run) -> str:
-        """The overrides that distinguish a run from the others."""
+        """The name of a run in sentences."""
+        if run.label:
+            return f"{run.label} seed={run.config['seed']}"
         keys = self.asked.swept
         named = [override for override in run.overrides if override.partition("=")[0] in keys]
         return " ".join(named or run.overrides)
@@ -109,7 +114,8 @@ class Plan:
             epochs = [run.config.get("epochs") for run in self.runs.values()]
             typed = f"{self._typed} {impossible.SKIP}" if self.left_out else self._typed
             try:
-                grid.begin(self.folder, typed, list(self.runs), finished, epochs, list(self.left_out))
+                single, labels = shlex.join(["ssl-bench", *self.command]), [run.label for run in self.runs.values()]
+                grid.begin(self.folder, typed, list(self.runs), finished, epochs, list(self.left_out), single, labels)
             except OSError as error:
                 raise unwritable(error) from error
         return [self.runs[run.overrides] for run in runs]

@@ -16,14 +16,15 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import get_temp_dir
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn
 
+from ssl_bench.launch.loop import Given
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import METHOD, die_with, stop_after
 from ssl_bench.record import streams
@@ -31,6 +32,7 @@ from ssl_bench.signals import STOPPED, release, stops
 from ssl_bench.surroundings import become, temporary_files_in
 
 PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
+PAUSE = 0.5  # seconds between two looks for a free slot
 LONGEST_FOLDER = 70  # bytes of the folder of the server's socket, whose path has at most 107
 RESUMES = "; the same command resumes"  # the end of the reason of one that has died
 LOST = "has lost the others"  # in the reason of a worker that failed because another one did
@@ -70,29 +72,6 @@ def call_in_workers(
     if received:
         signal.raise_signal(received[0])  # it came when the run had ended, and is meant for this process too
     return outcome
-
-
-def call_side_by_side(function: Callable[..., Outcome], calls: Mapping[str, Sequence[Any]], jobs: int) -> list[Outcome]:
-    """Call ``function`` as :func:`call_in_workers` does, ``jobs`` times at once, whatever becomes of the others.
-
-    Signals are passed on to all; after one no other call starts.
-
-    Returns:
-        The outcomes in the order in which they came.
-    """
-    left, running, outcomes = deque(calls.items()), list[Worker](), list[Outcome]()
-    with signals_passed_on(running) as received:
-        while running or (left and not received):
-            while left and len(running) < jobs and not received:
-                name, arguments = left.popleft()
-                running.append(Worker(name, function, arguments))
-                for number in received:  # it came while the process started
-                    running[-1].send(number)
-            wait([channel for worker in running for channel in worker.channels()])
-            for worker in [each for each in running if each.over()]:
-                running.remove(worker)
-                outcomes.append(worker.verdict)
-    return outcomes + [Outcome.interrupted(number) for number in received[:1]]
 
 
 @contextlib.contextmanager
@@ -191,8 +170,7 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
 
-    @property
-    def verdict(self) -> Outcome:
+    def end(self) -> Outcome:
         """How the process, which has ended, carried out its call."""
         code = self.process.exitcode
         if self.outcome is not None:
@@ -202,6 +180,26 @@ class Worker:
         how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
         why = " (is the memory full?)" if code == -signal.SIGKILL else ""
         return Outcome.failed(f"{self.name} {how}{why}{RESUMES}")
+
+
+class Processes(Generic[Given]):
+    """Processes of this machine, as a :class:`ssl_bench.launch.loop.Place`.
+
+    Args:
+        room: tasks at once.
+        start: the worker of a task; None if there is no slot for it.
+    """
+
+    def __init__(self, room: int, start: Callable[[Given, Callable[[], bool]], Worker | None]) -> None:
+        self.room, self.start = float(room), start
+
+    def signals(self, carriers: Collection[Any]) -> AbstractContextManager[list[int]]:
+        """Pass signals on to the processes, and kill them from the third one on."""
+        return signals_passed_on(carriers)
+
+    def wait(self, carriers: Collection[Any]) -> None:
+        """Wait until one of the processes may have ended, or another program may have left a slot."""
+        wait([channel for worker in carriers for channel in worker.channels()], PAUSE)
 
 
 def _ended(workers: Sequence[Worker]) -> list[Outcome]:
@@ -214,9 +212,9 @@ def _ended(workers: Sequence[Worker]) -> list[Outcome]:
                 worker.process.kill()
                 worker.process.join()
             break
-        for worker in [each for each in running if each.over()]:
+        for worker in [worker for worker in running if worker.over()]:
             running.remove(worker)
-            verdicts.append(worker.verdict)
+            verdicts.append(worker.end())
             if end is None and not verdicts[-1].finished:
                 end = time.monotonic() + PATIENCE
                 for other in running:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,21 +42,22 @@ class Request:
         Unless a scale is named, it is ``full``, or ``reduced`` if an override changes what is computed.
 
         Raises:
-            ConfigError: the seeds are no integers, or smoke runs are asked for with a launcher.
+            ConfigError: the seeds are no integers.
         """
         overrides = [s for s in selection.settings if s.split("=", 1)[0] not in ("seed", "scale")]
-        groups = [o.split("=")[0].split(".")[0].lstrip("+~") for o in overrides]
-        changed = [group for group in groups if group not in NOT_IN_RUN_ID and group.split("/")[0] != "hydra"]
+        changed = [o for o in overrides if _group(o) not in NOT_IN_RUN_ID | {"hydra"}]
         numbers = selection.setting("seed")
         try:
             seeds = () if numbers is None else tuple(int(number) for number in numbers.split(","))
         except ValueError as error:
             raise InvalidValue("seed", numbers, "integers such as 0,1,2") from error
         scale = selection.setting("scale") or ("reduced" if changed else "full")
-        request = cls(selection, seeds, scale, tuple(overrides))
-        if scale == "smoke" and request.launcher != "basic":
-            raise ConfigError("scale=smoke generates the images of one cell at a time: leave hydra/launcher out")
-        return request
+        return cls(selection, seeds, scale, tuple(overrides))
+
+    @property
+    def of_machine(self) -> list[str]:
+        """The overrides that say where and how the runs are carried out."""
+        return [o for o in self.overrides if _group(o) in NOT_IN_RUN_ID - {"name", "evaluate"} | {"hydra"}]
 
     @property
     def outputs(self) -> Path:
@@ -69,7 +71,7 @@ class Request:
 
     @property
     def smoke_data(self) -> Path:
-        """Folder of generated images, the same for every process because ``paths.data`` is in a run's command."""
+        """Folder of generated images."""
         return self.outputs / ".smoke"
 
 
@@ -83,7 +85,8 @@ class PlannedRuns:
         composition: the composed configuration; None if there can be no run.
         unavailable: why there can be no run; empty if there can.
         done: seeds of the finished runs.
-        flags: of the command.
+        flags: of the command, with the settings of Hydra's launcher.
+        recorded: a cell is filled by what is recorded during the training.
     """
 
     overrides: list[str]
@@ -94,6 +97,7 @@ class PlannedRuns:
     unavailable: str = ""
     done: list[int] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
+    recorded: bool = False
 
     @property
     def config(self) -> dict[str, Any]:
@@ -119,6 +123,13 @@ class PlannedRuns:
         """Arguments that train the missing runs."""
         return ["-m", *self.flags, *self.overrides, f"seed={','.join(map(str, self.missing))}"]
 
+    def runs(self) -> Iterator[tuple[tuple[str, ...], dict[str, Any], str]]:
+        """Overrides, configuration and the name of the first cell of each missing run."""
+        more = f" and {len(self.cells) - 1} more" if len(self.cells) > 1 else ""
+        if self.composition:
+            for seed in self.missing:
+                yield (*self.overrides, f"seed={seed}"), self.composition.config(seed), f"{self.cells[0]}{more}"
+
     def line(self) -> str:
         """Command line that trains the missing runs."""
         return shlex.join(["ssl-bench", self.command, *self.arguments()])
@@ -126,6 +137,9 @@ class PlannedRuns:
 
 def plan(request: Request, progress: Progress = lambda each, count: each) -> list[PlannedRuns]:
     """The runs of the selected cells; cells with the same runs stand together.
+
+    First come those of cells that what is recorded during a training fills: another cell may need the same network, and
+    its training is not repeated.
 
     Args:
         progress: iterates over the configurations that are composed.
@@ -139,43 +153,51 @@ def plan(request: Request, progress: Progress = lambda each, count: each) -> lis
             name = f"{table.name} {cell.label if cell.over else cell.row} | {cell.column}"
             its_runs = _of_cell(request, cell)
             key = cell.command, frozenset(its_runs.overrides if cell.available else [name])
-            known = planned.setdefault(key, its_runs)
-            if name not in known.cells:
-                known.cells.append(name)
+            of_key = planned.setdefault(key, its_runs)
+            of_key.recorded |= "@" in cell.metric
+            if name not in of_key.cells:
+                of_key.cells.append(name)
     _compose(planned.values(), request, progress)
     if request.scale == "smoke":
-        for each in planned.values():
-            if each.composition:
-                each.overrides = merge(each.overrides, smoke.overrides(each.config, request.smoke_data))
+        for its_runs in planned.values():
+            if its_runs.composition:
+                its_runs.overrides = merge(its_runs.overrides, smoke.overrides(its_runs.config, request.smoke_data))
         _compose(planned.values(), request, progress)
     runs = by_recipe(finished(request.outputs))
-    for each in planned.values():
-        configs = {seed: each.composition.config(seed) for seed in each.seeds} if each.composition else {}
+    for its_runs in planned.values():
+        configs = {seed: its_runs.composition.config(seed) for seed in its_runs.seeds} if its_runs.composition else {}
         for seed, config in configs.items():
             if any(is_complete(run.folder, config) for run in trained(runs, config)):
-                each.done.append(seed)
-    return list(planned.values())
+                its_runs.done.append(seed)
+    return sorted(planned.values(), key=lambda its_runs: not its_runs.recorded)
 
 
 def _of_cell(request: Request, cell: Cell) -> PlannedRuns:
     """The runs of a cell, not yet composed."""
     scale = [f"scale={request.scale}"] if request.scale != "full" and cell.command == "train" else []
     seeds = list(request.seeds or cell.seeds)[: 1 if request.scale == "smoke" else None]
-    overrides = merge(cell.overrides, request.overrides, scale)
-    return PlannedRuns(overrides, cell.command, seeds, unavailable=cell.unavailable, flags=request.selection.flags)
+    of_hydra = [o for o in request.overrides if _group(o) == "hydra"]
+    overrides = merge(cell.overrides, [o for o in request.overrides if o not in of_hydra], scale)
+    flags = [*request.selection.flags, *of_hydra]
+    return PlannedRuns(overrides, cell.command, seeds, unavailable=cell.unavailable, flags=flags)
+
+
+def _group(override: str) -> str:
+    """The first part of an override's key."""
+    return re.split("[=./]", override.lstrip("+~"), maxsplit=1)[0]
 
 
 def _compose(planned: Iterable[PlannedRuns], request: Request, progress: Progress) -> None:
     """Compose the runs. Those that cannot be composed are unavailable; with overrides of the request it is an error."""
-    possible = [each for each in planned if not each.unavailable]
+    possible = [its_runs for its_runs in planned if not its_runs.unavailable]
     for several in (possible[:1], possible):  # an error in all of them is found in the first
-        requests = [(each.command, tuple(each.overrides)) for each in several]
+        requests = [(its_runs.command, tuple(its_runs.overrides)) for its_runs in several]
         composed = compositions(requests, progress, request.selection.folder)
-        for each in several:
-            result = composed[each.command, tuple(each.overrides)]
+        for its_runs in several:
+            result = composed[its_runs.command, tuple(its_runs.overrides)]
             if not isinstance(result, ConfigError):
-                each.composition = result
+                its_runs.composition = result
             elif request.overrides:
                 raise result
             else:
-                each.unavailable = str(result)
+                its_runs.unavailable = str(result)

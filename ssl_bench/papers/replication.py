@@ -1,4 +1,7 @@
-"""Committed numbers measured again on another machine: the comparison, and its record ``replications/<who>.json``.
+"""``ssl-bench reproduce CLAIM --committed``: committed numbers measured again, on another machine.
+
+The runs of the committed seeds are trained unless they are there; each number is compared with the committed one, and
+``replications/<who>.json`` keeps both, to be sent to the project.
 
 Numbers are equal if their six digits are. On a processor or under a torch that rounds otherwise a training is another
 draw of its seed: then a number agrees if it lies within SPREAD times the deviation over the committed seeds, that of
@@ -7,7 +10,9 @@ its cell or of all cells with the same metric, whichever is larger.
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.papers import measurements, tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.papers.claims import PaperClaim, verdict
+from ssl_bench.papers.plan import Request
 from ssl_bench.papers.selection import Selection
 from ssl_bench.record import results as finished_run
 
@@ -114,7 +120,49 @@ def record(table: Table, numbers: Sequence[Number], results: Results) -> dict[st
     return content | {"numbers": [number.record() for number in numbers]}
 
 
-def write(path: Path, who: str, content: dict[str, Any]) -> None:
+def check(request: Request, who: str) -> Request:
+    """The request for the committed seeds.
+
+    Raises:
+        ConfigError: a setting changes what is measured, or ``who`` cannot name a file.
+    """
+    require(re.fullmatch(r"[\w@-][\w.@-]*", who) is not None, "--who", who, "letters, digits and any of . _ @ -")
+    if request.scale != "full":
+        raise ConfigError(f"{' '.join(request.overrides)}: leave it out: it changes what is measured")
+    return replace(request, seeds=())
+
+
+def report(selection: Selection, who: str) -> int:
+    """Print how many numbers agree with the committed ones, and add all to the record of ``who``.
+
+    Returns:
+        0: all agree. 1: one does not.
+    """
+    cells = {table: selection.cells(table) for table in selection.tables()}
+    results = Results(selection.outputs, list(itertools.chain(*cells.values())), folder=selection.folder)
+    content, agree = dict[str, Any](), True
+    for table, asked in cells.items():
+        numbers = compared(table, asked, results)
+        content[table.name] = record(table, numbers, results)
+        equal, agreeing = (sum(getattr(number, name) for number in numbers) for name in ("equal", "agrees"))
+        rest = f", {agreeing - equal} within the bound" * (agreeing > equal)
+        print(f"{table.name}: {equal} of {len(numbers)} equal{rest}")
+        for number in numbers:
+            if not number.agrees:
+                place = f"{number.cell.label} | {number.cell.column} | {number.cell.metric}, seed {number.seed}"
+                found = "not measured" if number.found is None else f"{number.found:.6g} found"
+                print(f"  {place}: {number.committed:.6g} committed, {found}, bound {number.bound:.1e}")
+        if "verdict" in content[table.name]:
+            verdicts = "verdict here: {verdict}; by the committed numbers: {verdict_committed}"
+            print(f"  {verdicts.format(**content[table.name])}")
+        agree &= agreeing == len(numbers)
+    path = Path("replications", f"{who}.json")
+    _write(path, who, content)
+    print(path)
+    return int(not agree)
+
+
+def _write(path: Path, who: str, content: dict[str, Any]) -> None:
     """Write what was found about some tables, by name, into the record of ``who``; others stay in it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     known: Any = files.read_json(path)

@@ -3,6 +3,8 @@
 ``scale=smoke`` is part of a run's identity, so its numbers cannot be mistaken for results.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -33,8 +35,13 @@ LOCAL_FEATURES = {"photos": 1, "size": 128, "clusters": "[2,4]", "grid": 8, "n_i
 DETECTION = {"epochs": 1, "batch_size": 2, "sizes": "[32,32]"}
 
 
-def overrides(config: Mapping[str, Any], data: Path) -> list[str]:
-    """The overrides that make the run of a composed configuration small. Its images are in the folder ``data``."""
+def overrides(config: Mapping[str, Any], folder: Path) -> list[str]:
+    """The overrides that make the run of a composed configuration small.
+
+    Args:
+        folder: for generated images, in which those of each data set have one of their own.
+    """
+    data = folder / hashlib.sha256(json.dumps(config["dataset"], sort_keys=True).encode()).hexdigest()[:10]
     if "epochs" not in config:  # ssl-bench mi, ssl-bench weight
         return ["name=smoke", *(["steps=2", "evaluations=2"] if "steps" in config else [])]
     small = ["name=smoke", "scale=smoke", f"paths.data={data}", "max_steps=2", "precision=fp32", "tracking=off"]
@@ -73,9 +80,9 @@ def _evaluator(node: Mapping[str, Any], data: Path) -> list[str]:
     return [f"{argument}={value}" for argument, value in small.items()]
 
 
-def write(config: Mapping[str, Any], data: Path) -> None:
+def write(config: Mapping[str, Any]) -> None:
     """Write the images of a small run in the format that its dataset reads. ``config`` includes :func:`overrides`."""
-    dataset, kind = config["dataset"], _class_name(config)
+    dataset, kind, data = config["dataset"], _class_name(config), Path(config["paths"]["data"])
     if "local_features" in config["evaluate"]:
         _photos(data / "photos", 1, 64)
     if "detection" in config["evaluate"]:

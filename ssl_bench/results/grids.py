@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ssl_bench import files
 from ssl_bench.launch import lock
-from ssl_bench.launch.grid import Grid
+from ssl_bench.launch.grid import SINGLE, Grid
 from ssl_bench.launch.outcome import FINISHED, Job, Outcome, State
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.follow import find_mark
@@ -52,9 +52,7 @@ class GridFolder:
 
     def __init__(self, outputs: Path, path: str, content: Grid, cache: Cache) -> None:
         self.folder, self.path, self.command = outputs / path, path, content["command"]
-        program, name, *arguments = shlex.split(self.command)
-        flags = [a for a in arguments if a.startswith("-") or not ("=" in a or a.startswith("~"))]
-        self._words = [program, name, *(flag for flag in flags if flag not in ("-m", "--multirun"))]
+        self._single = content.get("single", SINGLE)
         self.started, self.host = content["started"], content["host"]
         self._pid, self._born = content["pid"], content.get("born", "unknown")
         if not (0 < self._pid < 2**31 and 0 <= self.started < 2**35):
@@ -71,7 +69,7 @@ class GridFolder:
 
     def command_of(self, index: int) -> str:
         """The command that trains only this run."""
-        return shlex.join([*self._words, *self.runs[index]])
+        return f"{self._single} {shlex.join(self.runs[index])}"
 
     @cached_property
     def common(self) -> frozenset[str]:

@@ -51,7 +51,7 @@ def fact(name: str, slot: Slot | None = None) -> Any:
     place = (slot.environment, slot.cores) if slot else ({}, None)
     worker = Worker("the process of the run", tell, (name,), *place)
     wait_for(worker.over)
-    outcome = worker.verdict
+    outcome = worker.end()
     assert outcome.state is State.DONE, outcome
     return json.loads(outcome.reason)
 

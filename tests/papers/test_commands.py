@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ssl_bench.commands import figure, reproduce, table
 from ssl_bench.config.identity import run_id
@@ -20,7 +21,9 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.drawing import draw, panels
 from ssl_bench.papers.fill import fill
-from tests.papers.conftest import composed
+from ssl_bench.record.cache import Cache
+from ssl_bench.results.grids import find_grids
+from tests.papers.conftest import cell_run_id, composed
 from tests.ranks import wait_for
 
 Output = pytest.CaptureFixture[str]
@@ -226,15 +229,48 @@ def test_a_signal_stops_the_whole_reproduction() -> None:
         assert "interrupted" in printed and len(list(Path("outputs").glob("*/*/config.yaml"))) == 1, printed
 
 
-@pytest.mark.exhaustive
-def test_a_launcher_trains_several_cells_at_once(tiny: None, capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["tiny/table1", "row=digits", "seed=0", "hydra/launcher=local"]
+@pytest.mark.slow
+def test_a_launcher_trains_the_cells_as_one_grid(tiny: None, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["tiny/table1", "row=digits", "seed=0", "hydra/launcher=local", "hydra.launcher.n_jobs=2"]
     assert reproduce.main(arguments) == 0
     out = capfd.readouterr().out
-    assert "runs count as scale=reduced" not in out and out.count("1 run: 1 trained") == 2
-    assert len(list(Path("outputs").glob("*/*/results.json"))) == 2
-    assert reproduce.main([*arguments, "scale=smoke"]) == 2
-    assert "leave hydra/launcher out" in capfd.readouterr().err
+    assert "runs count as scale=reduced" not in out and "2 runs: 2 trained, 0 done before, 0 failed" in out
+    assert "2 of 2  tiny/table1 digits | " in out
+    assert "beside the papers' numbers: ssl-bench table tiny/table1 paths.outputs=outputs" in out
+    assert "compare --by" not in out
+    folders = [path.parent for path in Path("outputs").glob("*/*/results.json")]
+    expected = {cell_run_id(cell, 0) for cell in tables.find("tiny/table1")[0].cells if cell.row == "digits"}
+    assert {folder.name for folder in folders} == expected and len(expected) == 2
+    (sweep,) = Path("outputs/.sweeps").iterdir()
+    content = json.loads((sweep / "grid.json").read_text())
+    assert content["command"] == shlex.join(["ssl-bench", "reproduce", *arguments])
+    assert content["labels"] == ["tiny/table1 digits | infonce", "tiny/table1 digits | dcl"]
+    (grid,) = find_grids(Path("outputs"), [".sweeps"], Cache(Path("outputs")))
+    *_, seed = shlex.split(grid.command_of(0))
+    assert grid.command_of(0).startswith("ssl-bench train name=tiny dataset=scattered_digits ") and seed == "seed=0"
+    assert reproduce.main([*arguments, "hydra/sweeper=halving", "hydra.sweeper.epochs=[1,2]"]) == 2
+    assert "hydra/sweeper=halving: leave it out: the runs are those of the cells" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_network_that_two_cells_evaluate_is_trained_once_and_first_for_what_is_recorded_on_the_way(
+    tiny: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "papers" / "tiny.yaml"
+    paper = yaml.safe_load(path.read_text())
+    table = paper["tables"]["table1"]
+    table["columns"] = {"end": {"set": ["evaluate=[geometry]"], "metric": "geometry/effective_rank"}}
+    table["columns"] |= {"way": {"set": ["evaluate.every=1"], "metric": "knn/top1@best"}}
+    table["rows"] = {"digits": [1, 2]}
+    path.write_text(yaml.safe_dump(paper, sort_keys=False))
+    assert reproduce.main(["tiny/table1", "seed=0", "hydra/launcher=local", "hydra.launcher.n_jobs=2"]) == 0
+    assert "2 runs: 2 trained" in capfd.readouterr().out
+    (run,) = Path("outputs").glob("*/*/results.json")
+    (table_now,) = tables.find("tiny/table1")
+    results = Results(Path("outputs"), table_now.cells)
+    assert [list(results.values(cell)) for cell in table_now.cells] == [[0], [0]]
+    rows = [json.loads(line) for line in (run.parent / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "loss" in row] == [1, 2]
 
 
 @pytest.mark.slow
@@ -259,7 +295,7 @@ def test_generated_images_have_the_format_that_the_dataset_reads(dataset: str, t
 
     small = smoke.overrides(composed([f"dataset={dataset}"]), tmp_path)
     config = composed([f"dataset={dataset}", *small])
-    smoke.write(config, tmp_path)
+    smoke.write(config)
     made = Parts(config).dataset
     assert made.check() >= config["batch_size"]["size"]
     (probe, *_) = made.probes().values()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ssl_bench.commands import figure, replicate, reproduce, table, train
+from ssl_bench.commands import figure, reproduce, table
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 from tests.conftest import SMALL
@@ -70,8 +70,6 @@ def test_two_cells_are_planned_trained_and_shown(folder: Path, capsys: Output) -
     assert numbers(capsys, "conf/papers/mine.yaml") == [0, 1]
     assert numbers(capsys, "conf/papers/mine.yaml/table1", "--config-dir", "conf") == [1, 1]
     assert reproduce.main(words) == 0 and "0 runs to go in 0 cells" in capsys.readouterr().out
-    assert train.main(["--config-dir", "conf", "experiment=mine/table1"]) == 0
-    assert "2 runs: 0 trained, 2 done before" in capsys.readouterr().out
 
 
 def test_what_is_empty_is_named_in_a_command_to_paste(folder: Path, capsys: Output) -> None:
@@ -93,7 +91,7 @@ def test_committed_numbers_and_claims_stand_beside_the_file(folder: Path, capsys
     assert table.main(["a b/mine.yaml/better", "--format", "tex"]) == 0
     assert "DCL is better." in capsys.readouterr().out
     assert figure.main(["a b/mine.yaml/claims"]) == 0 and Path("mine-claims.png").exists()
-    assert replicate.main(["a b/mine.yaml"]) == 2
+    assert reproduce.main(["a b/mine.yaml", "--committed"]) == 2
     assert "mine/table1: no committed number is selected" in capsys.readouterr().err
     (cell,) = tables.find("a b/mine.yaml")[0].cells
     Path("a b/measured").mkdir()
@@ -103,7 +101,7 @@ def test_committed_numbers_and_claims_stand_beside_the_file(folder: Path, capsys
     assert "|  | project | 12.50 (1) |" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [table.main, figure.main, reproduce.main, replicate.main])
+@pytest.mark.parametrize("command", [table.main, figure.main, reproduce.main])
 def test_a_missing_file_is_refused(command: Callable[..., int], capsys: Output) -> None:
     Path("conf").mkdir()
     for words, sentence in (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ssl_bench.commands import replicate
+from ssl_bench.commands import reproduce
 from ssl_bench.papers import measurements, tables
 from tests import golden
 from tests.conftest import no_pictures
@@ -30,7 +30,7 @@ def numbers(claim: str, who: str = "me") -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_a_seed_of_a_claim_comes_out_again_to_six_digits(capfd: pytest.CaptureFixture[str]) -> None:
     """The run takes six seconds and makes its own data. On another processor it need only agree."""
-    assert replicate.main(["eqco/toy", "row=EqCo", "col=64", "seed=20", "--who", "me"]) == 0
+    assert reproduce.main(["--committed", "eqco/toy", "row=EqCo", "col=64", "seed=20", "--who", "me"]) == 0
     (found,) = numbers("eqco/toy")
     assert found["committed"] == 6.09245 and (found["equal"] or not SAME)
     assert f"eqco/toy: {int(found['equal'])} of 1 equal" in capfd.readouterr().out
@@ -61,7 +61,7 @@ def test_one_run_checks_three_claims_to_six_digits() -> None:
     """The same run to its end, with the evaluators of the claims. It needs no download."""
     claims = ["dcl/decoupled_gradient", "macl/multiplier", "less/snr_given_weights"]
     with no_pictures():
-        assert replicate.main([*claims, "seed=10", "--who", "me"]) == 0
+        assert reproduce.main(["--committed", *claims, "seed=10", "--who", "me"]) == 0
     for claim in claims:
         found = numbers(claim)
         assert len(found) > 5 and (not SAME or all(each["equal"] for each in found)), claim
@@ -70,7 +70,7 @@ def test_one_run_checks_three_claims_to_six_digits() -> None:
 def test_what_differs_is_named_and_the_record_keeps_other_tables(
     tiny: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    refuses("replicate tiny/table1", "tiny/table1: no committed number is selected", capfd)
+    refuses("reproduce --committed tiny/table1", "tiny/table1: no committed number is selected", capfd)
     place = {"row": "digits", "metric": "knn/top1", "seed": 0}
     cells: list[dict[str, Any]] = [{**place, "column": name, "value": 0.0} for name in ("infonce", "dcl")]
     folder = tmp_path / "papers" / "measured"
@@ -82,17 +82,17 @@ def test_what_differs_is_named_and_the_record_keeps_other_tables(
         )
 
     commit()
-    refuses("replicate tiny/table1 optimizer.lr=1", "optimizer.lr=1: leave it out", capfd)
-    refuses("replicate tiny/table1 --who a/b", "--who=a/b: set --who to letters", capfd)
+    refuses("reproduce --committed tiny/table1 optimizer.lr=1", "optimizer.lr=1: leave it out", capfd)
+    refuses("reproduce --committed tiny/table1 --who a/b", "--who=a/b: set --who to letters", capfd)
     with no_pictures():
-        assert replicate.main(["tiny/table1", "col=infonce", "--who", "me"]) == 1
+        assert reproduce.main(["--committed", "tiny/table1", "col=infonce", "--who", "me"]) == 1
     out = capfd.readouterr().out
     (number,) = numbers("tiny/table1")
     assert "tiny/table1: 0 of 1 equal" in out and "digits | infonce | knn/top1, seed 0: 0 committed" in out
     cells[0]["value"] = float(f"{number['found']:.6g}")
     commit()
     Path("replications", "me.json").write_text(json.dumps({"tables": {"other/table": 1}}))
-    assert replicate.main(["tiny/table1", "col=infonce", "--who", "me"]) == 0  # nothing is left to train
+    assert reproduce.main(["--committed", "tiny/table1", "col=infonce", "--who", "me"]) == 0  # nothing is left to train
     (number,) = numbers("tiny/table1")
     content = json.loads(Path("replications", "me.json").read_text())
     assert number["equal"] and content["tables"]["other/table"] == 1 and content["who"] == "me"
@@ -100,9 +100,9 @@ def test_what_differs_is_named_and_the_record_keeps_other_tables(
     cells[0]["value"] += 1  # within 5 standard deviations of these seeds
     cells[1:] = [{**cells[0], "seed": 1, "value": cells[0]["value"] + 2}]
     commit()
-    assert replicate.main(["tiny/table1", "col=infonce", "seed=0", "--who", "me"]) == 0
+    assert reproduce.main(["--committed", "tiny/table1", "col=infonce", "seed=0", "--who", "me"]) == 0
     assert "0 of 1 equal, 1 within the bound" in capfd.readouterr().out
 
 
 def test_missing_images_are_refused_before_anything_is_trained(capfd: pytest.CaptureFixture[str]) -> None:
-    refuses("replicate intriguing/few_bits paths.data=nowhere", "prepare dataset=mnist", capfd)
+    refuses("reproduce --committed intriguing/few_bits paths.data=nowhere", "prepare dataset=mnist", capfd)

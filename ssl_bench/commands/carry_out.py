@@ -1,0 +1,108 @@
+"""Carry out the runs of a plan, where they were asked for, and say how they ended."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Sequence
+
+from ssl_bench.config.asked import Asked
+from ssl_bench.errors import ConfigError
+from ssl_bench.launch import grid, local, slurm
+from ssl_bench.launch.live import Live
+from ssl_bench.launch.loop import Place, in_place
+from ssl_bench.launch.nodes import under_torchrun
+from ssl_bench.launch.outcome import Outcome, State
+from ssl_bench.launch.plan import Ends, Plan, Refusals, Strategy
+from ssl_bench.launch.run import Run, ranks_here
+from ssl_bench.record.metrics import show_found
+from ssl_bench.record.wandb import under_agent
+from ssl_bench.results import conclusion
+
+
+def check_place(asked: Asked, dry_run: bool) -> None:
+    """Refuse a grid where it cannot be carried out; a dry run needs no Slurm.
+
+    Raises:
+        ConfigError: this process is one of torchrun or of a W&B agent, or there is no Slurm.
+    """
+    if under_torchrun():
+        raise ConfigError("a grid cannot run under torchrun, where every rank would start it: use devices=N instead")
+    if under_agent():
+        raise ConfigError("a grid cannot run under a W&B agent, which starts one run at a time: leave -m out")
+    if asked.where == "slurm" and not dry_run:
+        slurm.check()
+
+
+def refusals_of(asked: Asked) -> Refusals:
+    """The function that says why configurations cannot be carried out, here or, under Slurm, on another machine."""
+
+    def refusals(configs: Sequence[dict[str, object]]) -> list[ConfigError | None]:
+        from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
+
+        return refusals(configs, asked.where != "slurm", ranks_here)
+
+    return refusals
+
+
+def carry_out(plan: Plan, strategy: Strategy) -> tuple[int, dict[int, Outcome]]:
+    """Train what a strategy yields; of a grid, print a summary.
+
+    Returns:
+        The exit code, and how the runs ended that were started, by their numbers.
+    """
+    many = plan.folder is not None
+    every = dict[int, Outcome]()
+    with contextlib.closing(strategy), Live(plan) if many else contextlib.nullcontext() as live:
+        runs: Sequence[Run] | None = next(strategy, None)
+        while runs is not None:
+            ends = _in_place(plan, runs, live)
+            every |= ends
+            runs = None if _stopped(ends) else _next(strategy, ends)
+    if plan.folder is None:
+        return every[0].code, every
+    for number in {outcome.signal for outcome in every.values() if outcome.state is State.INTERRUPTED}:
+        name = signal.Signals(number).name
+        print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
+    shown = 0 if _stopped(every) else sum(show_found(r.config, r.folder) for r in plan.runs.values() if r.done)
+    if shown:
+        print(f"{shown} of the runs that were done are in W&B's group of this grid, too")
+    code = grid.summarise(plan.folder, conclusion.show)
+    print(plan.closing, end="", flush=True)
+    return code, every
+
+
+def _next(strategy: Strategy, ends: Ends) -> Sequence[Run] | None:
+    """The next runs of a strategy, which is told how the last ones ended; None at its end."""
+    with contextlib.suppress(StopIteration):
+        return strategy.send(ends)
+    return None
+
+
+def _in_place(plan: Plan, runs: Sequence[Run], live: Live | None) -> dict[int, Outcome]:
+    """Carry out runs, last those that other processes are training; return how they ended."""
+    ends = dict[int, Outcome]()
+    for wait in (False, True) if live else (True,):
+        if live:
+            live.expect(runs)
+        for run, outcome in in_place(runs, _place(plan, runs, wait)) if runs else ():
+            ends[run.number] = outcome
+            if live:
+                live.seen(run, outcome)
+        runs = [run for run in runs if ends[run.number].state is State.HELD]
+        if _stopped(ends) or not runs:
+            break
+    return ends
+
+
+def _place(plan: Plan, runs: Sequence[Run], wait: bool) -> Place[Run]:
+    """Where the runs are carried out; with ``wait`` they wait for other processes that train them."""
+    asked = plan.asked
+    if plan.folder is not None and asked.where == "slurm":
+        return slurm.Queue(runs, asked.launcher, plan.folder, wait)
+    if asked.where == "local":
+        return local.processes(asked.launcher["n_jobs"], wait)
+    return local.Here(wait, quiet=plan.folder is not None)
+
+
+def _stopped(ends: Ends) -> bool:
+    return any(outcome.state is State.INTERRUPTED for outcome in ends.values())
