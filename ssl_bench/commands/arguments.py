@@ -30,8 +30,8 @@ class Parser(argparse.ArgumentParser):
 
     def add_config_dir(self) -> None:
         """Add the flag ``--config-dir`` for further options, and for the papers in a folder ``papers`` of it."""
-        told = "a folder with further options, and with papers in DIR/papers"
-        self.add_argument("--config-dir", "-cd", type=folder_of_options, metavar="DIR", help=told)
+        text = "a folder with further options, and with papers in DIR/papers"
+        self.add_argument("--config-dir", "-cd", type=folder_of_options, metavar="DIR", help=text)
 
     def read(self, arguments: Sequence[str]) -> Any:
         """Parse ``arguments``; exit with code 2 for wrong ones and with 0 after ``--help``."""

@@ -28,8 +28,8 @@ def _candidates(prefix: str, parser: argparse.ArgumentParser, parsed_args: Any =
 
         folder = getattr(parsed_args, "config_dir", None)
         for paper, path in tables.paths(folder and folder / "papers").items():
-            own, claims = tables.read(path)
-            yield from (table.name for table in own if command != "figure" or table.x)
+            of_paper, claims = tables.read(path)
+            yield from (table.name for table in of_paper if command != "figure" or table.x)
             yield from ([f"{paper}/claims"] if claims else [])
             yield from (claim.name for claim in claims)
         yield from ("row=", "col=", "paths.outputs=")

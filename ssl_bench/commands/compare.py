@@ -39,8 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(list(arguments))
     positive = options.margin is None or 0 < options.margin < math.inf
     require(positive, "--margin", options.margin, "a positive number")
-    found = _compare(options)
-    print(text_of([found.sheet()], "rich" if options.format == "text" else options.format), end="")
+    comparison = _compare(options)
+    print(text_of([comparison.sheet()], "rich" if options.format == "text" else options.format), end="")
     return 0
 
 

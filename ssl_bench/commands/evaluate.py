@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         return evaluate(folders[0], overrides)
     for folder in folders:  # all refusals before the first evaluation
         configuration(folder, overrides)
-    return weights.each_one(in_worker, {str(each): [str(each), *overrides] for each in folders}, options.jobs)
+    return weights.each_one(in_worker, {str(folder): [str(folder), *overrides] for folder in folders}, options.jobs)
 
 
 def in_worker(arguments: Sequence[str]) -> Any:
@@ -68,10 +68,10 @@ def _named(name: str, outputs: Path) -> list[Path]:
         from ssl_bench.record.folders import named
 
         return [named(name, outputs)]
-    found = sorted(Path(each).parent for each in glob.glob(f"{name}/results.json"))
-    if not found:
+    folders = sorted(Path(path).parent for path in glob.glob(f"{name}/results.json"))
+    if not folders:
         raise ConfigError(f"{name}: no finished run has such a directory: `ssl-bench status` lists them")
-    return found
+    return folders
 
 
 def _selected(where: Sequence[str], outputs: Path) -> list[Path]:
@@ -140,8 +140,8 @@ def configuration(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         places = [f"dataset.{key}=" for key in ("root", "path") if key in config["dataset"]]
         if not override.startswith(("evaluate=", "evaluate.", "device=", "paths.data=", *places)):
-            known = ", ".join(["device", "evaluate", *(place.rstrip("=") for place in places)])
-            raise ConfigError(f"{override}: only {known} and paths.data can be changed after the training")
+            keys = ", ".join(["device", "evaluate", *(place.rstrip("=") for place in places)])
+            raise ConfigError(f"{override}: only {keys} and paths.data can be changed after the training")
     changed = evaluated_again(config, overrides)
     changed |= {"devices": 1, "graph": False, "halt_at": None, "tracking": stored.get("tracking", config["tracking"])}
     schema.check(config | changed)

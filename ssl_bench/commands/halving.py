@@ -27,9 +27,9 @@ def _best(search: Search, runs: list[Run], values: Mapping[int, float | None], e
     """The runs that go on; one without a value has failed or diverged and does not."""
     kept = list[Run]()
     for name, members in search.groups(runs).items():
-        known = {run: value for run in members if (value := values[run.number]) is not None}
-        best = sorted(known, key=lambda run: -known[run])[: max(1, math.ceil(search.keep * len(members)))]
+        measured = {run: value for run in members if (value := values[run.number]) is not None}
+        best = sorted(measured, key=lambda run: -measured[run])[: max(1, math.ceil(search.keep * len(members)))]
         kept += best
-        text = f", the best with {search.metric} {known[best[0]]:.4g}: {' '.join(best[0].overrides)}" if best else ""
+        text = f", the best with {search.metric} {measured[best[0]]:.4g}: {' '.join(best[0].overrides)}" if best else ""
         print(f"after epoch {epoch}: {len(best)} of {len(members)} {name}".rstrip() + f" go on{text}", flush=True)
     return sorted(kept, key=lambda run: run.number)

@@ -43,11 +43,11 @@ def optuna(plan: Plan) -> Strategy:
 
     logging.set_verbosity(logging.ERROR)
     search = Search(plan)
-    space, own = plan.asked.space, plan.asked.folder
+    space, folder = plan.asked.space, plan.asked.folder
     swept = {key: space[key] for key in plan.asked.swept}
-    grouped = values(swept.pop(search.group_by), own) if search.group_by else []
+    grouped = values(swept.pop(search.group_by), folder) if search.group_by else []
     require(bool(swept), "hydra/sweeper", "optuna", "basic, or give a key several values or an interval(...)")
-    distributions = {key: _distribution(override, own) for key, override in swept.items()}
+    distributions = {key: _distribution(override, folder) for key, override in swept.items()}
     fixed = [text for key, override in space.items() if key not in swept for text in values(override)[:1]]
     plan.total = plan.asked.sweeper["n_trials"] * max(1, len(grouped))
     for group in grouped or [""]:
@@ -105,11 +105,11 @@ class _Trials:
 
     def _check_edges(self, first: Mapping[str, Any], edges: Mapping[str, Sequence[Any]]) -> None:
         """Refuse the search if a value of a key cannot be, whichever value another key has."""
-        each = [(key, text) for key in edges for text in edges[key]]
-        runs = [self._composed({**first, key: text}) for key, text in each]
+        pairs = [(key, text) for key in edges for text in edges[key]]
+        runs = [self._composed({**first, key: text}) for key, text in pairs]
         for place, error in self.plan.refused(runs).items():
-            key, text = each[place]
-            others = [{**first, key: text, other: value} for other, value in each if other != key]
+            key, text = pairs[place]
+            others = [{**first, key: text, other: value} for other, value in pairs if other != key]
             if len(self.plan.refused([self._composed(params) for params in others])) == len(others):
                 raise error
 
@@ -206,10 +206,10 @@ class _Trials:
         search = self.search
         alive = [trial for trial in runs if not self._told_as_twin(study, trial)]
         for epoch in [*(search.epochs or [])[:-1], None]:
-            found = yield from search.values_at(epoch, {runs[trial] for trial in alive})
+            measured = yield from search.values_at(epoch, {runs[trial] for trial in alive})
             for trial in [*alive]:
                 run, end = runs[trial], ""
-                value = found[run.number]
+                value = measured[run.number]
                 if value is None:
                     study.tell(trial, state=TrialState.FAIL)
                     end = "failed"
@@ -258,7 +258,7 @@ def _distribution(override: Any, folder: Path | None) -> "BaseDistribution":
         if override.is_interval_sweep():
             kind = IntDistribution if isinstance(value.start, int) else FloatDistribution
             return kind(value.start, value.end, log="log" in value.tags)
-        return CategoricalDistribution([each.partition("=")[2] for each in values(override, folder)])
+        return CategoricalDistribution([text.partition("=")[2] for text in values(override, folder)])
     except (IndexError, ValueError) as error:
         raise ConfigError(f"{override.input_line}: {str(error).rstrip('.')}") from error
 

@@ -39,16 +39,16 @@ class Search:
         self.epochs, self.group_by = settings["epochs"], settings["group_by"]
         self.ends = dict[int, Outcome]()
         swept = plan.asked.swept
-        known = self.group_by is None or self.group_by in swept
-        require(known, "hydra.sweeper.group_by", self.group_by, f"a key of the grid: {', '.join(swept)}")
+        in_grid = self.group_by is None or self.group_by in swept
+        require(in_grid, "hydra.sweeper.group_by", self.group_by, f"a key of the grid: {', '.join(swept)}")
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Refuse a run of another length, or one that is not evaluated by the metric."""
         last, evaluator = (self.epochs or [config["epochs"]])[-1], self.metric.partition("/")[0]
         require(config["epochs"] == last, "hydra.sweeper.epochs", self.epochs, f"end with epochs={config['epochs']}")
-        known = [name for name, node in config["evaluate"].items() if isinstance(node, Mapping)]
-        remedy = f"a metric of {', '.join(known) or 'an evaluator'}, or evaluate to one that gives it"
-        require(evaluator in known, "hydra.sweeper.metric", self.metric, remedy)
+        evaluators = [name for name, node in config["evaluate"].items() if isinstance(node, Mapping)]
+        remedy = f"a metric of {', '.join(evaluators) or 'an evaluator'}, or evaluate to one that gives it"
+        require(evaluator in evaluators, "hydra.sweeper.metric", self.metric, remedy)
 
     def values_at(
         self, epoch: int | None, runs: Iterable[Run]
@@ -86,8 +86,8 @@ class Search:
         """Read what the metric's evaluator has measured after an epoch, or at the run's end; empty if nothing."""
         start = f"{self.metric.partition('/')[0]}/"
         if epoch is None:
-            found = results.read(run.folder)
-            metrics = evaluations.of(evaluations.entries(found), run.config) if found else {}
+            content = results.read(run.folder)
+            metrics = evaluations.of(evaluations.entries(content), run.config) if content else {}
         else:
             rows = files.read_json_lines(run.folder / "metrics.jsonl", Row)
             at = [row for row in rows if abs(row.get("epoch", 0.0) - epoch) < 1e-6]
@@ -145,7 +145,7 @@ class Search:
             return ""
         if key == "seed" or low == high:
             return ""
-        low, high, value = (math.log(each) if log else each for each in (low, high, value))
+        low, high, value = (math.log(number) if log else number for number in (low, high, value))
         place = (value - low) / (high - low)
         near = NEAR if interval else 0.0
         if near < place < 1 - near:

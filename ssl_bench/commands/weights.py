@@ -27,7 +27,7 @@ def evaluate(evaluation: Evaluation, given: Sequence[str], overrides: Sequence[s
         raise ConfigError("framework: leave it out: the networks of --weights are not trained")
     which = [word.partition("=")[2] for word in overrides if word.startswith("which=")]
     rest = [word for word in overrides if not word.startswith("which=")]
-    words = [[FROZEN, *_network(each, which[-1] if which else None, rest), *rest] for each in given]
+    words = [[FROZEN, *_network(name, which[-1] if which else None, rest), *rest] for name in given]
     if len(given) == 1:
         from ssl_bench.commands import train
 
@@ -38,12 +38,12 @@ def evaluate(evaluation: Evaluation, given: Sequence[str], overrides: Sequence[s
     from ssl_bench.record.summary import print_grid
     from ssl_bench.training.parts import Parts
 
-    configs = [find_prepared(compose.load(each)) for each in words]
+    configs = [find_prepared(compose.load(words_of_one)) for words_of_one in words]
     for config in configs:  # all refusals before the first evaluation
         schema.check(config)
         Parts(config).validate(1)
-    code = each_one(evaluation, {each: ["--weights", each, *overrides] for each in given}, jobs)
-    print_grid({each: [(folders.find(config), 0)] for each, config in zip(given, configs, strict=True)})
+    code = each_one(evaluation, {name: ["--weights", name, *overrides] for name in given}, jobs)
+    print_grid({name: [(folders.find(config), 0)] for name, config in zip(given, configs, strict=True)})
     return code
 
 

@@ -51,7 +51,7 @@ class Owner:
         """The owner that a lock names; an unknown one, on another machine, while the lock is being written."""
         if not files.fits(content, cls) or not 0 <= content["since"] < 2**35:
             return cls("another process", 0, 0.0, "", None)
-        return cls(**{each.name: content[each.name] for each in fields(cls)})
+        return cls(**{field.name: content[field.name] for field in fields(cls)})
 
     def __str__(self) -> str:
         return f"{self.host} (process {self.pid}) since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
@@ -160,14 +160,14 @@ def owner(folder: Path) -> Owner | None:
     """
     lock = Lock(folder)
     number = _latest(lock.folder)
-    found = lock.owner(number) if number else None
-    if found is None or found.machine == _machine():
-        return found
+    claimed_by = lock.owner(number) if number else None
+    if claimed_by is None or claimed_by.machine == _machine():
+        return claimed_by
     try:
         silent = time.time() - (lock.folder / str(number)).stat().st_mtime
     except OSError:
         return None
-    return found if silent < LEASE else None
+    return claimed_by if silent < LEASE else None
 
 
 def remove_locks(folder: Path) -> None:

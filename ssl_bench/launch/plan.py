@@ -98,8 +98,8 @@ class Plan:
         """Why runs cannot be, by their place in ``runs``; those that have their results are not checked."""
         refused = {place: run.refusal for place, run in enumerate(runs) if run.refusal}
         left = [place for place, run in enumerate(runs) if not (run.done or run.refusal)]
-        found = self._refusals([runs[place].config for place in left]) if left else []
-        refused |= {place: error for place, error in zip(left, found, strict=True) if error}
+        errors = self._refusals([runs[place].config for place in left]) if left else []
+        refused |= {place: error for place, error in zip(left, errors, strict=True) if error}
         return dict(sorted(refused.items()))
 
     def add(self, runs: Sequence[Run]) -> list[Run]:
@@ -129,13 +129,13 @@ class Plan:
         Raises:
             ConfigError: the configuration of a run cannot be used.
         """
-        space, own = self.asked.space.values(), self.asked.folder
-        count = math.prod(values.length(override, own) for override in space)
+        space, folder = self.asked.space.values(), self.asked.folder
+        count = math.prod(values.length(override, folder) for override in space)
         values.check_size(count)
         if count > MANY:
             print(f"checking {count} runs", flush=True)
-        each = (values.values(override, own) for override in space)
-        runs = [self.compose(overrides) for overrides in dict.fromkeys(itertools.product(*each))]
+        texts = (values.values(override, folder) for override in space)
+        runs = [self.compose(overrides) for overrides in dict.fromkeys(itertools.product(*texts))]
         if all(isinstance(run.refusal, NoSuchKey) for run in runs) and runs[0].refusal:  # a key of no run
             raise runs[0].refusal
         for run in runs:

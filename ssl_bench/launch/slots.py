@@ -134,7 +134,7 @@ def _folder() -> Path:
     folder = Path(tempfile.gettempdir(), f"ssl-bench-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise ConfigError(f"{folder} is no folder that only you can write to: set TMPDIR to a folder of your own")
     return folder
