@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
-from ssl_bench.commands.carry_out import carry_out, check_place, refusals_of
+from ssl_bench.commands.train_grid import check_place, refusals_of, train_grid
 from ssl_bench.config import schema, with_hydra
 from ssl_bench.config.asked import Asked
 from ssl_bench.config.build import converted
@@ -95,9 +95,9 @@ def _train(request: Request, todo: Sequence[PlannedRuns], asked: Asked, typed: s
     if request.scale != "smoke":
         words = [*selection.flags, *selection.names, *(["--all"] * whole), f"paths.outputs={selection.outputs}"]
         grid.closing = f"beside the papers' numbers: {shlex.join(['ssl-bench', 'table', *words])}\n"
-        return carry_out(grid, _in_rounds(grid.add(runs)))[0]
+        return train_grid(grid, _in_rounds(grid.add(runs)))[0]
     try:
-        return carry_out(grid, _smoke(grid.add(runs)))[0]
+        return train_grid(grid, _smoke(grid.add(runs)))[0]
     finally:
         shutil.rmtree(request.smoke_data, ignore_errors=True)
 

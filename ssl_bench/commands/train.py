@@ -13,17 +13,17 @@ from typing import Any
 from ssl_bench import __version__
 from ssl_bench.commands import dry_run, search
 from ssl_bench.commands.arguments import Parser, in_sentences
-from ssl_bench.commands.carry_out import carry_out, check_place, refusals_of
 from ssl_bench.commands.halving import halving
 from ssl_bench.commands.optuna import optuna
+from ssl_bench.commands.train_grid import check_place, refusals_of, train_grid
 from ssl_bench.config import compose, hydra_errors, reference, schema, with_hydra
 from ssl_bench.config.asked import Asked
 from ssl_bench.errors import ConfigError
 from ssl_bench.launch import impossible
 from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome
-from ssl_bench.launch.plan import Plan, Strategy
-from ssl_bench.launch.run import Run
+from ssl_bench.launch.plan import Plan
+from ssl_bench.launch.run import Run, carry_out
 
 SEARCHES = {"basic": search.every, "halving": halving, "optuna": optuna}
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
-    """Carry out what the words of a command ask for: a grid, or a run, which is a grid of one.
+    """Carry out what the words of a command ask for: a run, or a grid.
 
     Returns:
         The exit code, the runs, and how those ended that were started, by their numbers.
@@ -55,14 +55,21 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
         if words.dry_run:
             dry_run.show(plan)
             return 0, [], {}
-        if asked.many:
-            plan.begin(shlex.join(["ssl-bench", "train", *words.flags, *asked.given]))
-        code, ends = carry_out(plan, SEARCHES[asked.by](plan) if asked.many else _alone(plan))
+        if not asked.many:
+            run = _alone(plan)
+            outcome = carry_out(run, wait=True)
+            return outcome.code, [run], {run.number: outcome}
+        plan.begin(shlex.join(["ssl-bench", "train", *words.flags, *asked.given]))
+        code, ends = train_grid(plan, SEARCHES[asked.by](plan))
     return code, list(plan.runs.values()), ends
 
 
-def _alone(plan: Plan) -> Strategy:
-    """Train the only run of a command."""
+def _alone(plan: Plan) -> Run:
+    """The only run of a command.
+
+    Raises:
+        ConfigError: it cannot be carried out.
+    """
     asked = plan.asked
     with hydra_errors.in_sentences(asked.given, asked.primary):
         config = compose.resolved(asked.cfg, asked.folder)
@@ -71,7 +78,7 @@ def _alone(plan: Plan) -> Strategy:
     run = plan.run(asked.overrides, config)
     if refused := plan.refused([run]):
         raise refused[0]
-    yield plan.add([run])
+    return plan.add([run])[0]
 
 
 def _check_together(words: Any, asked: Asked) -> None:

@@ -15,13 +15,13 @@ class Here:
     """This process, as a :class:`ssl_bench.launch.loop.Place`. A run handles signals itself.
 
     Args:
-        wait, quiet: as for :func:`ssl_bench.launch.run.carry_out`.
+        wait: as for :func:`ssl_bench.launch.run.carry_out`.
     """
 
     room = 1.0
 
-    def __init__(self, wait: bool, quiet: bool) -> None:
-        self._wait, self._quiet, self._received = wait, quiet, list[int]()
+    def __init__(self, wait: bool) -> None:
+        self._wait, self._received = wait, list[int]()
 
     def signals(self, carriers: Collection[Carrier]) -> AbstractContextManager[list[int]]:
         """The signals that stopped a run."""
@@ -29,7 +29,7 @@ class Here:
 
     def start(self, run: Run, patient: Callable[[], bool]) -> Carrier:
         """Carry out a run to its end."""
-        outcome = carry_out(run, self._wait, self._quiet)
+        outcome = carry_out(run, self._wait, quiet=True)
         if outcome.state is State.INTERRUPTED:
             self._received.append(outcome.signal)
         return _Ended(outcome)

@@ -1,4 +1,4 @@
-"""Carry out the runs of a plan, where they were asked for, and say how they ended."""
+"""Carry out the runs of a grid, where they were asked for, and say how they ended."""
 
 import contextlib
 import signal
@@ -44,27 +44,28 @@ def refusals_of(asked: Asked) -> Refusals:
     return refusals
 
 
-def carry_out(plan: Plan, strategy: Strategy) -> tuple[int, dict[int, Outcome]]:
-    """Train what a strategy yields; of a grid, print a summary.
+def train_grid(plan: Plan, strategy: Strategy) -> tuple[int, dict[int, Outcome]]:
+    """Train what a strategy yields, and print a summary.
+
+    Args:
+        plan: has begun.
 
     Returns:
         The exit code, and how the runs ended that were started, by their numbers.
     """
-    many = plan.folder is not None
+    assert plan.folder is not None
     every = dict[int, Outcome]()
-    with contextlib.closing(strategy), Live(plan) if many else contextlib.nullcontext() as live:
+    with contextlib.closing(strategy), Live(plan) as live:
         runs: Sequence[Run] | None = next(strategy, None)
         while runs is not None:
             ends = _in_place(plan, runs, live)
             every |= ends
             runs = None if _stopped(ends) else _next(strategy, ends)
-    if plan.folder is None:
-        return every[0].code, every
     for number in {outcome.signal for outcome in every.values() if outcome.state is State.INTERRUPTED}:
         name = signal.Signals(number).name
         print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
-    shown = 0 if _stopped(every) else sum(show_found(r.config, r.folder) for r in plan.runs.values() if r.done)
-    if shown:
+    done_before = [] if _stopped(every) else [run for run in plan.runs.values() if run.done]
+    if shown := sum(show_found(run.config, run.folder) for run in done_before):
         print(f"{shown} of the runs that were done are in W&B's group of this grid, too")
     code = grid.summarise(plan.folder, conclusion.show)
     print(plan.closing, end="", flush=True)
@@ -78,16 +79,14 @@ def _next(strategy: Strategy, ends: Ends) -> Sequence[Run] | None:
     return None
 
 
-def _in_place(plan: Plan, runs: Sequence[Run], live: Live | None) -> dict[int, Outcome]:
+def _in_place(plan: Plan, runs: Sequence[Run], live: Live) -> dict[int, Outcome]:
     """Carry out runs, last those that other processes are training; return how they ended."""
     ends = dict[int, Outcome]()
-    for wait in (False, True) if live else (True,):
-        if live:
-            live.expect(runs)
+    for wait in (False, True):
+        live.expect(runs)
         for run, outcome in in_place(runs, _place(plan, runs, wait)) if runs else ():
             ends[run.number] = outcome
-            if live:
-                live.seen(run, outcome)
+            live.seen(run, outcome)
         runs = [run for run in runs if ends[run.number].state is State.HELD]
         if _stopped(ends) or not runs:
             break
@@ -97,11 +96,12 @@ def _in_place(plan: Plan, runs: Sequence[Run], live: Live | None) -> dict[int, O
 def _place(plan: Plan, runs: Sequence[Run], wait: bool) -> Place[Run]:
     """Where the runs are carried out; with ``wait`` they wait for other processes that train them."""
     asked = plan.asked
-    if plan.folder is not None and asked.where == "slurm":
+    if asked.where == "slurm":
+        assert plan.folder is not None
         return slurm.Queue(runs, asked.launcher, plan.folder, wait)
     if asked.where == "local":
         return local.processes(asked.launcher["n_jobs"], wait)
-    return local.Here(wait, quiet=plan.folder is not None)
+    return local.Here(wait)
 
 
 def _stopped(ends: Ends) -> bool:
