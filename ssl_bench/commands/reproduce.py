@@ -86,18 +86,21 @@ def _train(request: Request, todo: Sequence[PlannedRuns], asked: Asked, typed: s
     """Train runs as one grid; return its exit code."""
     selection = request.selection
     grid = Plan(asked, ["train", *selection.flags], refusals_of(asked), skip=False)
-    runs = [grid.run(*cell_run) for planned in todo for cell_run in planned.runs()]
-    for run in runs:
-        if run.refusal:
-            raise run.refusal
-    grid.begin(typed)
-    grid.total = len(runs)
-    if request.scale != "smoke":
+    try:
+        if request.scale == "smoke":  # before a run is looked for: its run_id has the hash of its images
+            for planned in todo:
+                smoke.write(planned.config)
+        runs = [grid.run(*cell_run) for planned in todo for cell_run in planned.runs()]
+        for run in runs:
+            if run.refusal:
+                raise run.refusal
+        grid.begin(typed)
+        grid.total = len(runs)
+        if request.scale == "smoke":
+            return train_grid(grid, _smoke(grid.add(runs)))[0]
         words = [*selection.flags, *selection.names, *(["--all"] * whole), f"paths.outputs={selection.outputs}"]
         grid.closing = f"beside the papers' numbers: {shlex.join(['ssl-bench', 'table', *words])}\n"
         return train_grid(grid, _in_rounds(grid.add(runs)))[0]
-    try:
-        return train_grid(grid, _smoke(grid.add(runs)))[0]
     finally:
         shutil.rmtree(request.smoke_data, ignore_errors=True)
 
@@ -112,9 +115,8 @@ def _in_rounds(runs: Sequence[Run]) -> Strategy:
 
 
 def _smoke(runs: Sequence[Run]) -> Strategy:
-    """Train small runs, each on its generated images; of a thousand networks that nobody needs, no checkpoint stays."""
+    """Train small runs; of a thousand networks that nobody needs, no checkpoint stays."""
     for run in runs:
-        smoke.write(run.config)
         yield [run]
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
 

@@ -127,7 +127,9 @@ def test_a_failure_of_a_rank_ends_all_with_its_sentence_or_its_traceback(tmp_pat
 
 
 def test_a_computation_without_enough_memory_has_one_sentence(tmp_path: Path) -> None:
-    outcome = ranks.compute(lambda config: {"bytes": torch.empty(2**52).sum().item()}, {}, "0123456789", tmp_path)
+    with ranks._outcome(tmp_path, torch.device("cpu"), True) as end:
+        torch.empty(2**52)
+    (outcome,) = end
     assert outcome.reason.startswith("out of memory on cpu: ") and not outcome.detail
     assert outcome.reason.endswith("Set a smaller batch_size.size or more devices") and outcome.code == 1
 

@@ -261,7 +261,7 @@ def test_a_network_that_two_cells_evaluate_is_trained_once_and_first_for_what_is
     table = paper["tables"]["table1"]
     table["columns"] = {"end": {"set": ["evaluate=[geometry]"], "metric": "geometry/effective_rank"}}
     table["columns"] |= {"way": {"set": ["evaluate.every=1"], "metric": "knn/top1@best"}}
-    table["rows"] = {"digits": [1, 2]}
+    table["rows"] = {"digits": {"values": [1, 2]}}
     path.write_text(yaml.safe_dump(paper, sort_keys=False))
     assert reproduce.main(["tiny/table1", "seed=0", "hydra/launcher=local", "hydra.launcher.n_jobs=2"]) == 0
     assert "2 runs: 2 trained" in capfd.readouterr().out
