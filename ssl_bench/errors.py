@@ -61,7 +61,7 @@ def reason(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """The text of an exception of another library without its line breaks, at most 200 characters."""
     return " ".join(str(error).split())[:200]
 

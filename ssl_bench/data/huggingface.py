@@ -254,7 +254,7 @@ def _parquet_splits(paths: Sequence[Path]) -> dict[str, list[Path]]:
         *folders, name = ([word for word in re.split(r"[\W_]+", part) if word] for part in path.with_suffix("").parts)
         holder = next((words for words in (name, *reversed(folders)) if any(map(split_name, words))), [])
         split = next(filter(split_name, holder), "")
-        # Left out of the key: numbers of files, 00000-of-00002, and a word with a digit after the split, such as a hash.
+        # The key leaves out numbers of files, 00000-of-00002, and words with a digit after the split, such as a hash.
         start = name.index(split) if holder is name else 0
         number = re.compile(r".*\d|of$" if holder is name else r"\d+$|of$")
         rest = [word for i, word in enumerate(name) if i < start or not number.match(word)]

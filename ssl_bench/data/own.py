@@ -3,9 +3,10 @@
 ``dataset=folder`` reads every image below a folder. Classes and a test split are found by :mod:`ssl_bench.data.layout`;
 without a test split a share of the images is held out.
 
-The settings that the images decide are written into the configuration (:func:`ssl_bench.config.from_disk.find_images`),
-with a hash of the images, which is part of the run's identity: names and sizes of the images and a checksum of the first and last 4 KiB of each. Neither times
-nor the path of the folder count, so a copy is the same dataset.
+What the images decide, such as the number of classes, is written into the configuration
+(:func:`ssl_bench.config.from_disk.find_images`), with a hash that is part of the run's identity: of the images' names
+and sizes and of the first and last 4 KiB of each. Neither times nor the path of the folder count, so a copy is the same
+dataset.
 """
 
 import hashlib
@@ -177,8 +178,9 @@ class OwnImages(Dataset):
             )
         if (brightest := look["brightest"]) is not None and brightest < DARKEST:
             raise ConfigError(
-                f"dataset.{self.key}={self.location}: the images of more than 8 bits would be almost black: their highest "
-                f"value is {brightest:.2g} of the range of their type: save them with the whole range, or with 8 bits"
+                f"dataset.{self.key}={self.location}: the images of more than 8 bits would be almost black: their "
+                f"highest value is {brightest:.2g} of the range of their type: save them with the whole range, or with "
+                "8 bits"
             )
         if self.content not in (None, look["content"]):
             raise ConfigError(
@@ -212,8 +214,8 @@ class OwnImages(Dataset):
         if both := [i for i in sorted(test) if same[i] in first]:
             pair = f"{listing.names[both[0]]} is {listing.names[first[same[both[0]]]]}"
             raise ConfigError(
-                f"dataset.{self.key}={self.location}: {len(both)} of {len(test)} images to test are also trained on, as "
-                f"links to the same files ({pair}): remove the links"
+                f"dataset.{self.key}={self.location}: {len(both)} of {len(test)} images to test are also trained on, "
+                f"as links to the same files ({pair}): remove the links"
             )
         return train, sorted(test)
 

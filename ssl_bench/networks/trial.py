@@ -66,7 +66,7 @@ def try_map(backbone: Any, name: str, part: str, channels: int, size: int) -> No
 
 
 def _fault_of_map(cells: Tensor, features: Tensor, width: int) -> str:
-    """Say why ``cells`` are no map [2, width, h, w] of several cells with ``features`` [2, width]; empty if all fits."""
+    """Say why a map is not [2, width, h, w] with several cells, or its features not [2, width]; empty if they are."""
     if cells[0, 0].numel() <= 1:
         return "it has one cell"
     if cells.ndim != 4:
