@@ -60,7 +60,7 @@ class Folder(Files):
         return f"{self.folder}/{self.classes[int(self.labels[i])]}/{self._files[i]}"
 
 
-def images(folder: Path) -> list[str]:
+def image_names(folder: Path) -> list[str]:
     """List the names of a folder's images, sorted.
 
     Raises:
@@ -155,14 +155,14 @@ class FolderDataset(Dataset):
             paths = [self.packed_path(name) for name in self.split_folders]
             return [path.with_name(path.name + end) for path in paths for end in (".jpegs", ".npz")]
         folders = [self.folder / split / name for split in self.split_folders.values() for name in self.classes()]
-        return [folder / name for folder in folders for name in images(folder)]
+        return [folder / name for folder in folders for name in image_names(folder)]
 
     def check(self) -> int:
         self.check_content()
         if self.packed:
             self.photos("test")
             return len(self.photos("train"))
-        return sum(len(images(self.folder / self.split_folders["train"] / name)) for name in self.classes())
+        return sum(len(image_names(self.folder / self.split_folders["train"] / name)) for name in self.classes())
 
     def pretrain(self) -> Source:
         return self.photos("train")
@@ -240,7 +240,7 @@ class FolderDataset(Dataset):
                 f"to {len(classes)}, or dataset.folder to another folder"
             )
         for path in (path / name for path in present for name in classes):
-            if not images(path):
+            if not image_names(path):
                 raise ConfigError(f"{self._key}: {path} has no images ({', '.join(FORMATS)})")
         return classes
 

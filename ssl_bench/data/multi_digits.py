@@ -88,7 +88,7 @@ def mnist(root: Path) -> ArrayDataset:
     return ArrayDataset("mnist", "MNIST", ["train"], root=str(root), **common)
 
 
-def labelled(dataset: ArrayDataset, split: str) -> tuple[Tensor, Tensor]:
+def labelled_arrays(dataset: ArrayDataset, split: str) -> tuple[Tensor, Tensor]:
     """The arrays of a split: uint8 [N, C, H, W] and labels [N] from 0.
 
     Raises:
@@ -188,5 +188,5 @@ class MultiDigits(Dataset):
     def _open(self, split: str) -> tuple[Tensor, Tensor]:
         """Open MNIST's ``train`` or ``test`` split: uint8 [M, 28, 28] and int64 [M]."""
         self.check_content()
-        images, classes = labelled(self.mnist, split)
+        images, classes = labelled_arrays(self.mnist, split)
         return images[:, 0], classes

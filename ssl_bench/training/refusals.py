@@ -61,7 +61,7 @@ class _Checked(Parts):
         Args:
             forget: drop the results for other nodes first.
         """
-        results, nodes = self.made.setdefault(part, {}), identical(self.config, keys)
+        results, nodes = self.made.setdefault(part, {}), text_without_seed(self.config, keys)
         if nodes not in results:
             if forget:
                 results.clear()
@@ -74,8 +74,8 @@ class _Checked(Parts):
         return results[nodes]
 
 
-def identical(config: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Nodes of a configuration as a text that is the same for every seed of the run."""
+def text_without_seed(config: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Nodes of a configuration as JSON, without the run's seed."""
 
     def seedless(node: Any) -> Any:
         if not isinstance(node, Mapping):
@@ -98,7 +98,7 @@ def refusals(
     """
     made: dict[str, dict[str, Any]] = {}
     reasons: list[ConfigError | None] = [None] * len(configs)
-    texts = [identical(config, (*NETWORKS, "negatives", "positives")) for config in configs]
+    texts = [text_without_seed(config, (*NETWORKS, "negatives", "positives")) for config in configs]
     for number in sorted(range(len(configs)), key=lambda number: texts[number]):
         config = configs[number]
         try:

@@ -97,7 +97,7 @@ class TrainingState:
         """Restore the last checkpoint; False if there is none.
 
         Args:
-            trains: an earlier one will do if the last one cannot be read, since the training goes on from it.
+            trains: whether the training goes on: an earlier checkpoint is then taken if the last one cannot be read.
 
         Raises:
             RunError: it cannot be read, or does not fit this run.
