@@ -93,7 +93,7 @@ def unusable_gpus() -> str:
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None and given.partition(",")[0].strip() in ("", "-1", "NoDevFiles"):
         return ""
-    on_cpu = "or set device=cpu to compute on the CPU"
+    on_cpu = "or set device=cpu if the CPU is meant"
     if torch.version.hip:
         amd = f"torch {torch.__version__} is built for GPUs of AMD, which were never tried"
         return f"{amd}: use one of NVIDIA, {on_cpu}"
