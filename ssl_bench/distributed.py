@@ -55,7 +55,7 @@ def join_local(meeting: Path, rank: int, ranks: int, device: torch.device, timeo
 
 
 def join_group(device: torch.device, timeout: float, **meeting: Any) -> None:
-    """Join the group of all ranks; ``meeting`` says where, as torch's ``init_process_group`` has it."""
+    """Join the group of all ranks; ``meeting``: how they find each other, arguments of ``init_process_group``."""
     global _timeout
     _timeout = datetime.timedelta(seconds=timeout)
     backend, gpu = ("nccl", device) if device.type == "cuda" else ("gloo", None)
@@ -162,17 +162,17 @@ class Votes:
     def first(self, text: str) -> str:
         """The first text of the ranks that is not empty, with its rank; ``text`` itself on one process.
 
-        All ranks wait for each other. What is longer than LONGEST bytes is cut.
+        All ranks wait for each other. A text is cut after LONGEST bytes.
         """
         if self._group is None:
             return text
         mine = torch.zeros(LONGEST, dtype=torch.uint8)
         letters = [*text.encode()[:LONGEST]]
         mine[: len(letters)] = torch.tensor(letters, dtype=torch.uint8)
-        texts = [torch.empty_like(mine) for _ in range(world())]
-        dist.all_gather(texts, mine, self._group)
-        read = [bytes(each.tolist()).rstrip(b"\0").decode(errors="ignore") for each in texts]
-        return next((f"rank {number}: {each}" for number, each in enumerate(read) if each), "")
+        rows = [torch.empty_like(mine) for _ in range(world())]
+        dist.all_gather(rows, mine, self._group)
+        texts = [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
+        return next((f"rank {number}: {text}" for number, text in enumerate(texts) if text), "")
 
 
 def average_gradients(module: nn.Module) -> None:
@@ -190,7 +190,7 @@ def average_gradients(module: nn.Module) -> None:
 
 
 def broadcast(value: float) -> float:
-    """Rank 0's number on every rank. Objects are not sent: who receives one unpickles it, which runs code."""
+    """Rank 0's number on every rank. Objects are not sent: to receive one is to unpickle it, which runs code."""
     if world() == 1:
         return value
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -217,10 +217,10 @@ def parallel(module: nn.Module, device: torch.device) -> nn.Module:
         return module
     # All ranks have the same weights, from the seed or a checkpoint, and batch statistics are either global already or
     # local on purpose. So DDP need not send anything before the training or in a forward pass.
-    known = inspect.signature(DistributedDataParallel).parameters
+    arguments = inspect.signature(DistributedDataParallel).parameters
     # torch 2.6 has broadcast_buffers only, 2.7 to 2.13 also init_sync, later ones forward_sync_buffers and init_sync.
-    never = {"init_sync", "forward_sync_buffers"} & set(known)
-    if "forward_sync_buffers" not in known:
+    never = {"init_sync", "forward_sync_buffers"} & set(arguments)
+    if "forward_sync_buffers" not in arguments:
         never.add("broadcast_buffers")
     options: dict[str, Any] = dict.fromkeys(never, False) | {"gradient_as_bucket_view": True, "static_graph": True}
     return DistributedDataParallel(module, [device.index] if device.type == "cuda" else None, **options)

@@ -61,6 +61,11 @@ def reason(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+def in_one_line(error: BaseException) -> str:
+    """The text of an exception of another library without its line breaks, at most 200 characters."""
+    return " ".join(str(error).split())[:200]
+
+
 def shown(value: object) -> str:
     """``value`` as it is written on the command line: ``null``, ``true``, ``[1,2]``; of an array its shape."""
     if value is None:
@@ -76,5 +81,5 @@ def shown(value: object) -> str:
 
 def unwritable(error: OSError) -> ConfigError:
     """The refusal of a results folder that cannot be written."""
-    place = error.filename or "paths.outputs"
-    return ConfigError(f"{place}: {error.strerror}; set paths.outputs to a folder that can be written")
+    path = error.filename or "paths.outputs"
+    return ConfigError(f"{path}: {error.strerror}; set paths.outputs to a folder that can be written")

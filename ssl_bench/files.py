@@ -7,7 +7,7 @@ Reading: only regular files, up to a size far above what a run writes, as plain 
 shape that it needs, as a type: a TypedDict, ``dict[str, float]``, ``list[int | None]``. A file of another shape counts
 as missing, and is named. A cache, which can be made again, is read only if it holds exactly what was written.
 
-Text is UTF-8 in every locale. Names of files that are no UTF-8 are in it as the bytes that they are.
+Text is UTF-8 in every locale. A file name that is not valid UTF-8 keeps its bytes.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 
 from ssl_bench.errors import ConfigError, printable
 
-LARGEST_INTEGER = 2**63  # larger ones have no place in a float or a database
+LARGEST_INTEGER = 2**63  # larger ones do not fit into a float or a database
 LARGEST_FILE = 2**26  # bytes of a file that is read at once: the record of a grid of 100,000 runs has 30 MB
 
 
@@ -72,8 +72,8 @@ def _write(fills: Mapping[Path, Callable[[BinaryIO], Any]]) -> None:
             with _with_file_name(path):
                 os.replace(temporary[path], path)
     finally:
-        for each in temporary.values():
-            each.unlink(missing_ok=True)
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
 
 
 def remove_temporary(folder: Path) -> None:
@@ -120,7 +120,7 @@ def as_json(value: Any) -> str:
 
 
 def unused(path: Path) -> Path:
-    """``<path>.damaged-<n>`` with the first n that nothing has, a name to keep a damaged file."""
+    """The first of ``<path>.damaged-1``, ``<path>.damaged-2`` ... that does not exist, to keep a damaged file there."""
     names = (path.with_name(f"{path.name}.damaged-{n}") for n in itertools.count(1))
     return next(name for name in names if not os.path.lexists(name))
 
@@ -203,10 +203,10 @@ def _parse_yaml(content: bytes) -> Any:
 
 
 def fits(value: Any, shape: Any) -> bool:
-    """Whether a value, as JSON has it, is of a type.
+    """Whether a value that was read from JSON has the type ``shape``.
 
-    A number is a float unless it is too large for computations; NaN and infinity are. A TypedDict or a dataclass is a
-    mapping that may have more keys, a tuple is a list of so many values.
+    An integer below 2^63 counts as a float too; NaN and infinity are floats. A TypedDict or a dataclass stands for a
+    mapping that may have more keys, a tuple for a list with one value of each of its types.
     """
     origin, inner = typing.get_origin(shape), typing.get_args(shape)
     if shape is Any:
@@ -216,9 +216,9 @@ def fits(value: Any, shape: Any) -> bool:
     if origin is typing.Literal or (inspect.isclass(shape) and issubclass(shape, Enum)):
         return isinstance(value, str) and value in (inner or list(shape))
     if origin is dict:
-        return isinstance(value, dict) and all(fits(each, inner[1]) for each in value.values())
+        return isinstance(value, dict) and all(fits(item, inner[1]) for item in value.values())
     if origin is list:
-        return isinstance(value, list) and all(fits(each, inner[0]) for each in value)
+        return isinstance(value, list) and all(fits(item, inner[0]) for item in value)
     if origin is tuple:
         return isinstance(value, list) and len(value) == len(inner) and all(map(fits, value, inner))
     if typing.is_typeddict(shape) or is_dataclass(shape):
@@ -237,15 +237,15 @@ def _hints(shape: Any) -> dict[str, Any]:
 
 
 def say_damaged(path: str | Path, rows: int = 0) -> None:
-    """Say that a file is damaged, or so many of its rows."""
+    """Say that a file is damaged, or that ``rows`` of its rows are."""
     what = f"has {rows} damaged rows, which are left out" if rows else "is damaged, or was not written by ssl-bench"
     sentence = f"ssl-bench: {path} {what}{'' if rows else ': it counts as missing'}"
     say_once(printable(sentence), os.path.abspath(path))
 
 
 @functools.cache
-def say_once(sentence: str, place: str = "") -> None:
-    """Print a sentence, about a place, once in this process, on rank 0."""
+def say_once(sentence: str, path: str = "") -> None:
+    """Print a sentence on rank 0, once in this process for each ``path`` that it is about."""
     if os.environ.get("RANK", "0") == "0":
         with contextlib.suppress(OSError):  # a closed terminal
             print(sentence, file=sys.stderr, flush=True)
@@ -260,7 +260,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 def read_json_lines(path: Path, shape: Any = Any) -> list[Any]:
     """The values of a file with one JSON value of a shape per line; none without a file.
 
-    Other lines are left out, which is said, unless it is a last line that was cut short.
+    Other lines are left out with a message, except for a last line that was cut short, which has none.
     """
     values, damaged = [], 0
     with contextlib.suppress(OSError):

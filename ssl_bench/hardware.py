@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ssl_bench.errors import ConfigError, require
+from ssl_bench.errors import ConfigError, in_one_line, require
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ def available_cores() -> int:
 def visible_gpus(device: str = "auto") -> list[str]:
     """The GPUs that torch sees, by the names that ``CUDA_VISIBLE_DEVICES`` has for them; none for ``device=cpu``.
 
-    CUDA stops at the first name that is none of a GPU: the variable alone says nothing.
+    CUDA ignores all names from the first one on that no GPU has, so the variable alone does not say how many there are.
     """
     if device == "cpu":
         return []
@@ -43,6 +43,11 @@ def visible_gpus(device: str = "auto") -> list[str]:
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = map(str, range(count)) if given is None else map(str.strip, given.split(","))
     return list(names)[:count]
+
+
+def cores_per_process() -> int:
+    """Cores of this process if the processes of its run share those of this machine, at least 1."""
+    return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def concurrent_runs(devices: int, runs_per_gpu: int, device: str = "auto") -> int:
@@ -78,19 +83,20 @@ def check_devices(devices: int, device: str = "auto") -> None:
 
 
 def unusable_gpus() -> str:
-    """Why torch cannot compute on the GPUs that this process has, and after the last colon what to do; else empty.
+    """Say why torch cannot use the GPUs of this process and, after the last colon, what to do.
 
-    It has none if ``CUDA_VISIBLE_DEVICES`` hides them, or if none of their files opens, as in a job of a cluster that
-    was given none.
+    Empty if it can, or if there are none: ``CUDA_VISIBLE_DEVICES`` hides them, or none of their files in ``/dev`` can
+    be opened, as in a job of a cluster that was given no GPU.
     """
     import torch
 
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None and given.partition(",")[0].strip() in ("", "-1", "NoDevFiles"):
         return ""
-    meant = "or set device=cpu if the CPU is meant"
+    on_cpu = "or set device=cpu if the CPU is meant"
     if torch.version.hip:
-        return f"torch {torch.__version__} is built for GPUs of AMD, which were never tried: use one of NVIDIA, {meant}"
+        amd = f"torch {torch.__version__} is built for GPUs of AMD, which were never tried"
+        return f"{amd}: use one of NVIDIA, {on_cpu}"
     files = list(Path("/dev").glob(GPU_FILES))
     with warnings.catch_warnings(action="ignore"):  # of a driver that is too old, which the sentence is about
         usable = torch.cuda.is_available()
@@ -112,15 +118,15 @@ def unusable_gpus() -> str:
         try:
             torch.cuda.init()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            reason += f" ({' '.join(str(error).split())[:200]})"
+            reason += f" ({in_one_line(error)})"
         remedy = "see what `nvidia-smi` says, and whether this is a container that has the GPUs and their driver"
     which = "of this machine" if given is None else f"of CUDA_VISIBLE_DEVICES={given}"
-    return f"torch can use none of the GPUs {which}: {reason}: {remedy}, {meant}"
+    return f"torch can use none of the GPUs {which}: {reason}: {remedy}, {on_cpu}"
 
 
 @cache  # each run of a grid asks
 def _lists_gpus(nvidia_smi: str | None) -> bool:
-    """Whether a command knows GPUs; those of WSL have no folder in ``/proc``."""
+    """Whether ``nvidia-smi`` lists a GPU; those of WSL have no folder in ``/proc``."""
     if nvidia_smi is None:
         return False
     try:
@@ -143,7 +149,7 @@ def _cuda_of_driver() -> int:
 
 
 def _opens(device: Path) -> bool:
-    """Whether this process may use a device; Slurm shows those of other jobs too."""
+    """Whether this process may use a device; ``/dev`` has those of other jobs of Slurm too."""
     try:
         os.close(os.open(device, os.O_RDWR | os.O_NONBLOCK))
     except OSError:

@@ -35,10 +35,10 @@ def stops() -> list[signal.Signals]:
     return [number for number in STOPS if number != signal.SIGHUP or not hangup_ignored]
 
 
-def release() -> None:
-    """Answer the signals that a new process has held back while it could not: until a run listens, they end it at once.
+def unblock() -> None:
+    """Unblock the signals that stop a run; until a run catches them (:class:`Interrupt`), they end the process at once.
 
-    It imports for seconds before it can answer a signal: Ctrl-C would print a traceback of an import.
+    A process is started with these signals blocked: it imports for seconds, and Ctrl-C would print a traceback of that.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # which would print a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)

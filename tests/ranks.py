@@ -24,7 +24,7 @@ import torch.multiprocessing as mp
 from ssl_bench import cli
 from ssl_bench.distributed import join_local, leave
 from ssl_bench.hardware import available_cores
-from ssl_bench.signals import release
+from ssl_bench.signals import unblock
 from tests.conftest import no_pictures
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class Command:
 
 def _command(arguments: tuple[str, ...], environment: dict[str, str], output: str, pictures: bool) -> None:
     os.setsid()
-    release()  # the server may be that of runs, which holds the signals back
+    unblock()  # the server may be that of runs, which holds the signals back
     with open(output, "w") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)

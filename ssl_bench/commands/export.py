@@ -87,12 +87,12 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
     backbone = run.parts.method.encoder.get_submodule("backbone")
     if libraries.is_of_timm(config):
         args = config["backbone"].get("args")
-        contents = hub.of_timm(backbone, config["dataset"], run.parts.dataset.eval_view, args)
+        contents = hub.timm_files(backbone, config["dataset"], run.parts.dataset.eval_view, args)
         load = _load(config["backbone"], backbone.state_dict())
     else:
-        contents = hub.ours(backbone, libraries.our_config(config))
+        contents = hub.package_files(backbone, libraries.our_config(config))
         load = [
-            ("In this folder, with ssl_bench, since timm has no such network:", libraries.ours_loading("config.json"))
+            ("In this folder, with ssl_bench, since timm has no such network:", libraries.lines_to_load("config.json"))
         ]
     facts = {"run_id": run.run_id, "optimiser step": run.step, "seed": config["seed"]}
     facts |= {"SHA-256 of the weights": hashlib.sha256(contents["model.safetensors"]).hexdigest()}
@@ -106,11 +106,11 @@ def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
 
 def _load(node: Mapping[str, Any], weights: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """How timm loads ``model.safetensors``: sentences and lines of Python, for a run's ``backbone``."""
-    from ssl_bench.networks.export import building, timm_arguments
+    from ssl_bench.networks.export import lines_to_build, timm_arguments
 
     file = "'model.safetensors'"
     if node["stem"] == "cifar":
-        build = ["import torch", *building("timm", node, weights)]
+        build = ["import torch", *lines_to_build("timm", node, weights)]
         stem = "timm has no argument for the stem of this network, which the lines replace. In this folder:"
         return [(stem, [*build, f"timm.models.load_checkpoint(model, {file})", "model.eval()"])]
     whole = "model = timm.create_model('local-dir:.', pretrained=True).eval()"

@@ -39,7 +39,7 @@ def find_images(cfg: DictConfig, choices: dict[str, Any]) -> None:
         return
     if node["content"] is None:
         dataset = open_dataset(node, cfg.paths.data)
-        cfg.dataset.update(dataset.found())
+        cfg.dataset.update(dataset.settings_of_images())
         files.say_once(dataset.summary())
     place = Path(str(node.get("root") or node.get("path"))).name
     choices["dataset"] = f"{choices['dataset'].partition(':')[0]}:{place}"
@@ -68,7 +68,7 @@ def _prepared(node: Any, data: str) -> Any:
     if not isinstance(node, dict) or is_own(node) or node.get("content", "") is not None:
         return node
     try:
-        return node | open_dataset(node, data).found()
+        return node | open_dataset(node, data).settings_of_images()
     except ConfigError:  # a run that needs them is refused later, one that is finished does not
         return node
 

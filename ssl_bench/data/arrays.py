@@ -32,7 +32,7 @@ class ArrayDataset(Dataset):
             ``size``.
         pretrain: the splits to pre-train on.
         held_out: numbers of images of the train split that nothing is trained on: to choose settings by, and to test
-            on. They take the place of the test split, and a fixed permutation chooses them, the same in every run.
+            on. They replace the test split, and a fixed permutation chooses them, the same in every run.
 
     Raises:
         InvalidValue: ``held_out`` has a number below 1, or there are other images to pre-train on.
@@ -108,7 +108,7 @@ class ArrayDataset(Dataset):
                 remedy = f"get it with {remake}, or set SSL_BENCH_DATA or paths.data to the folder that has it"
                 raise MissingData(f"dataset={self.name}: {path} is missing; {remedy}")
         images, labels = (self._mapped(path, remake) for path in paths)
-        self.compare()
+        self.check_content()
         height, width, channels = images.shape[1:] if images.ndim == 4 else (0, 0, 0)
         for path, array, fits, needed in (
             (paths[0], images, images.dtype == np.uint8 and images.ndim == 4, "uint8 [N, height, width, channels]"),

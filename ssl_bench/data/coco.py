@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ssl_bench import files
 from ssl_bench.data.photos import read_photo
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, in_one_line
 
 LARGEST = 2**31  # bytes: COCO's instances_train2017.json has 470 MB
 BACKGROUND, CROWD = 0, -1
@@ -57,7 +57,7 @@ class Instances:
     categories: list[int]
 
 
-def read(path: Path) -> Instances:
+def read_instances(path: Path) -> Instances:
     """Read an ``instances_*.json``.
 
     Raises:
@@ -78,8 +78,8 @@ def read(path: Path) -> Instances:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; it should be COCO's instances_*.json") from error
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{path} is no file of COCO instances ({type(error).__name__}: {reason})") from error
+        reason = f"{type(error).__name__}: {in_one_line(error)}"
+        raise ConfigError(f"{path} is no file of COCO instances ({reason})") from error
 
 
 class Boxes:
@@ -95,7 +95,7 @@ class Boxes:
     """
 
     def __init__(self, folder: Path, annotations: Path, empty: bool) -> None:
-        instances = read(annotations)
+        instances = read_instances(annotations)
         self.folder, self.categories = folder, instances.categories
         self.label = {category: i for i, category in enumerate(instances.categories, 1)}
         try:
@@ -139,7 +139,7 @@ def instance_map(photo: Photo, size: int) -> NDArray[np.int64]:
     """The object at each pixel of the photo resized to a square: [size, size].
 
     A pixel is BACKGROUND, the number 1, 2, ... of its object, or CROWD: a group of objects without separate masks,
-    which is no region. Of overlapping objects, the smaller one counts.
+    which is no region. Where objects overlap, the pixel belongs to the smaller one.
     """
     objects = np.full((size, size), BACKGROUND)
     order = sorted(photo.objects, key=lambda o: (-o.get("iscrowd", 0), -o["area"]))

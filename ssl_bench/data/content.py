@@ -1,4 +1,4 @@
-"""A hash of the files that a dataset reads: its images are part of the identity of a run, wherever they lie."""
+"""A hash of the files that a dataset reads: its images are part of a run's identity, the path of its folder is not."""
 
 import hashlib
 import os
@@ -15,9 +15,9 @@ DIGITS = 10
 def content_of(paths: Sequence[Path], root: Path, whole: bool) -> str:
     """Hash the names of all files, and the bytes of some: it takes tens of milliseconds.
 
-    Read are at most 1,024 files at equal distances, the first and the last among them, and of each its size, both of
-    its ends and pieces at equal distances between them. A few files, as of prepared arrays, have 1,024 pieces in all; a
-    file that is no longer than its pieces is read wholly.
+    At most 1,024 files are read, equally spaced in the list, with the first and the last. Hashed are the size of each
+    and pieces of it, equally spaced from its start to its end: two, or if the files are few, 1,024 in all files
+    together. A file that is no longer than its pieces is read wholly.
 
     Args:
         paths: of the files, in a fixed order.
@@ -27,23 +27,23 @@ def content_of(paths: Sequence[Path], root: Path, whole: bool) -> str:
     Raises:
         OSError: a file cannot be read.
     """
-    found = hashlib.sha256("\0".join(os.path.relpath(path, root) for path in paths).encode(errors="surrogateescape"))
-    chosen = [paths[i] for i in _spread(len(paths), len(paths) if whole else PIECES)]
+    digest = hashlib.sha256("\0".join(os.path.relpath(path, root) for path in paths).encode(errors="surrogateescape"))
+    chosen = [paths[i] for i in _equally_spaced(len(paths), len(paths) if whole else PIECES)]
     for path in chosen:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            found.update(b"\0%d\0" % size)
+            digest.update(b"\0%d\0" % size)
             count = max(2, PIECES // len(chosen))
             if whole or size <= count * PIECE:
-                found.update(hashlib.file_digest(file, "sha256").digest())  # type: ignore[arg-type]
+                digest.update(hashlib.file_digest(file, "sha256").digest())  # type: ignore[arg-type]
                 continue
-            for start in _spread(size - PIECE + 1, count):
-                found.update(os.pread(file.fileno(), PIECE, start))
-    return found.hexdigest()[:DIGITS]
+            for start in _equally_spaced(size - PIECE + 1, count):
+                digest.update(os.pread(file.fileno(), PIECE, start))
+    return digest.hexdigest()[:DIGITS]
 
 
-def _spread(length: int, count: int) -> list[int]:
-    """At most ``count`` of the numbers from 0 to below ``length``, at equal distances, the first and the last too."""
+def _equally_spaced(length: int, count: int) -> list[int]:
+    """At most ``count`` of the numbers from 0 to ``length`` - 1, equally spaced, with the first and the last."""
     if length <= count:
         return list(range(length))
     return [i * (length - 1) // (count - 1) for i in range(count)]

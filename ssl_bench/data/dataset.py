@@ -31,8 +31,8 @@ class Dataset(ABC):
         train_images: images in one epoch of pre-training, for cost estimates without the files.
         epochs: default length of a training.
         knn_k: default number of neighbours of the kNN evaluator.
-        content: hash of the files that hold the images, which are compared when they are opened; None: any.
-        hashes: the hash is one of all bytes, not of a part of them.
+        content: hash of the files that hold the images, checked when they are opened; None: it is not checked.
+        hashes: the hash is of all bytes, not of a part of them.
 
     Attributes:
         one_label: whether a label is the number of one class, and not the count of each.
@@ -86,8 +86,8 @@ class Dataset(ABC):
         """
         return ()
 
-    def found(self) -> dict[str, Any]:
-        """Find what the configuration takes from the images: arguments of the constructor with their values.
+    def settings_of_images(self) -> dict[str, Any]:
+        """Read from the images what the configuration takes from them: arguments of the constructor, with values.
 
         Raises:
             ConfigError: there are no images, or they cannot be read.
@@ -102,11 +102,11 @@ class Dataset(ABC):
         except OSError as error:
             raise ConfigError(f"dataset: {error.filename} cannot be read ({error.strerror})") from error
 
-    def compare(self) -> None:
-        """Refuse files that are not those of the run, when they are opened.
+    def check_content(self) -> None:
+        """Refuse files whose hash is not ``content``; called when they are opened.
 
         Raises:
-            ConfigError: they have another content, or cannot be read.
+            ConfigError: they have another hash, or cannot be read.
         """
         if self.content is not None and self._content != self.content:
             raise ConfigError(

@@ -19,13 +19,13 @@ from torch.nn.functional import interpolate
 
 from ssl_bench.data.dataset import Probe
 from ssl_bench.data.folder import FolderDataset
-from ssl_bench.data.multi_digits import DIGIT, labelled, mnist, paste
+from ssl_bench.data.multi_digits import DIGIT, labelled_arrays, mnist, paste
 from ssl_bench.data.photos import Photos
 from ssl_bench.data.source import Source
 from ssl_bench.errors import require
 from ssl_bench.seeding import stream
 
-PLACES = (0.15, 0.45, 0.75)  # upper left corner of a digit, as a share of the side
+CORNERS = (0.15, 0.45, 0.75)  # upper left corner of a digit, as a share of the side
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +52,9 @@ class Marked(Source):
         """Make the images ``ids`` [n] as uint8 [n, 3, S, S]."""
         squares = torch.stack(self.photos.map(lambda photo: stretched(photo, self.size), ids.tolist()))
         overlay = torch.zeros(len(ids), self.size, self.size, dtype=torch.uint8)
-        for top in PLACES:
-            for left in PLACES:
-                corner = (torch.full_like(ids, int(self.size * place)) for place in (top, left))
+        for top in CORNERS:
+            for left in CORNERS:
+                corner = (torch.full_like(ids, int(self.size * share)) for share in (top, left))
                 paste(overlay, self.digits[self.which[ids]], *corner)
         if self.add:
             return (squares.short() + overlay[:, None]).clamp_(max=255).to(torch.uint8)
@@ -86,7 +86,7 @@ class DigitOnImageNet(FolderDataset):
     def __init__(self, digits: int, combine: Literal["max", "sum"], seed: int, **common: Any) -> None:
         super().__init__(**common)
         require(1 <= digits <= 60000, "digits", digits, "a number from 1 to 60000, the size of MNIST's train split")
-        room = self.size - int(self.size * PLACES[-1])
+        room = self.size - int(self.size * CORNERS[-1])
         require(room >= DIGIT, "size", self.size, f"112 or more, with room for digits of {DIGIT} pixels")
         self.digits, self.combine, self.seed = digits, combine, seed
         self.mnist = mnist(self.root)
@@ -115,7 +115,7 @@ class DigitOnImageNet(FolderDataset):
     def _marked(self, purpose: str, split: str, digits: int | None) -> tuple[Marked, Marked]:
         """Open a split twice, labelled by photo and by digit; ``digits`` limits the choice to MNIST's first images."""
         photos = self.photos(split)
-        images, classes = labelled(self.mnist, split)
+        images, classes = labelled_arrays(self.mnist, split)
         generator = torch.Generator().manual_seed(stream("digit_on_imagenet", self.seed, purpose))
         which = torch.randint(len(images[:digits]), (len(photos),), generator=generator)
         by_photo, by_digit = (

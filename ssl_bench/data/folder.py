@@ -51,16 +51,16 @@ class Folder(Files):
         listed = [_listed(folder / name) for name in classes]
         files = [names for names, _ in listed]
         if left := sum((others for _, others in listed), Counter[str]()):
-            log.warning("%s: left out, no image of %s: %s", folder, ", ".join(FORMATS), counted(left))
-        labels = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(each) for each in files]))
-        self._files = [file for each in files for file in each]
+            log.warning("%s: left out, no image of %s: %s", folder, ", ".join(FORMATS), text_of_counts(left))
+        labels = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(names) for names in files]))
+        self._files = [name for names in files for name in names]
         super().__init__(labels, workers)
 
     def name(self, i: int) -> str:
         return f"{self.folder}/{self.classes[int(self.labels[i])]}/{self._files[i]}"
 
 
-def images(folder: Path) -> list[str]:
+def image_names(folder: Path) -> list[str]:
     """List the names of a folder's images, sorted.
 
     Raises:
@@ -81,7 +81,7 @@ def _unreadable(folder: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{folder} cannot be read ({error.strerror}): make it readable, or set paths.data to another")
 
 
-@cache  # a run asks more than once, and listing ImageNet takes seconds
+@cache  # a run needs it more than once, and listing ImageNet takes seconds
 def _scanned(folder: Path, changed: int) -> tuple[list[str], Counter[str]]:
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if is_visible(entry.name))
@@ -89,7 +89,7 @@ def _scanned(folder: Path, changed: int) -> tuple[list[str], Counter[str]]:
 
 
 def is_visible(name: str) -> bool:
-    """Whether a file or folder counts: it is not hidden, and not one that a system leaves in every folder."""
+    """Whether a file or folder is used: it is not hidden, and no operating system has put it there by itself."""
     return not name.startswith(".") and name.lower() not in JUNK
 
 
@@ -103,8 +103,8 @@ def ending(name: str) -> str:
     return Path(name).suffix.lower() or "without an ending"
 
 
-def counted(left: Counter[str]) -> str:
-    """How many files there are of each ending, the most first: ``12 .heic, 3 .txt``."""
+def text_of_counts(left: Counter[str]) -> str:
+    """The number of files of each ending in words, the most first: ``12 .heic, 3 .txt``."""
     return ", ".join(f"{count} {name}" for name, count in left.most_common())
 
 
@@ -155,14 +155,14 @@ class FolderDataset(Dataset):
             paths = [self.packed_path(name) for name in self.split_folders]
             return [path.with_name(path.name + end) for path in paths for end in (".jpegs", ".npz")]
         folders = [self.folder / split / name for split in self.split_folders.values() for name in self.classes()]
-        return [folder / name for folder in folders for name in images(folder)]
+        return [folder / name for folder in folders for name in image_names(folder)]
 
     def check(self) -> int:
-        self.compare()
+        self.check_content()
         if self.packed:
             self.photos("test")
             return len(self.photos("train"))
-        return sum(len(images(self.folder / self.split_folders["train"] / name)) for name in self.classes())
+        return sum(len(image_names(self.folder / self.split_folders["train"] / name)) for name in self.classes())
 
     def pretrain(self) -> Source:
         return self.photos("train")
@@ -173,7 +173,7 @@ class FolderDataset(Dataset):
     def photos(self, name: str) -> Photos:
         """Open the photos of the ``train`` or ``test`` split, once."""
         if name not in self._opened:
-            self.compare()
+            self.check_content()
             self._opened[name] = self._open_packed(name) if self.packed else self.source(name)
         return self._opened[name]
 
@@ -240,7 +240,7 @@ class FolderDataset(Dataset):
                 f"to {len(classes)}, or dataset.folder to another folder"
             )
         for path in (path / name for path in present for name in classes):
-            if not images(path):
+            if not image_names(path):
                 raise ConfigError(f"{self._key}: {path} has no images ({', '.join(FORMATS)})")
         return classes
 

@@ -1,8 +1,8 @@
-"""A quick look at every image of a dataset before anything is trained: which are broken, and a hash of them all.
+"""A quick look at every image of a dataset before anything is trained: find broken ones, and compute a hash of all.
 
-Of each image the header is read, and the mark at the end of the file that a copy which was cut short does not have. An
-image of a format without such a mark, and grey of more than 8 bits, is decoded. What was found is kept in the user's
-cache folder, under the names, sizes and times of the files, so that a grid looks once.
+Of each image the header is read, and the end of the file for the format's end mark, which a file that was cut short
+lacks. An image of a format without an end mark, or of grey with more than 8 bits, is decoded. The result is kept in the
+user's cache folder, by the names, sizes and times of the files, so that a grid looks once.
 """
 
 import contextlib
@@ -17,31 +17,31 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ssl_bench import files
-from ssl_bench.data.photos import OutOfRange, grey_shares, is_deep, opened, to_rgb
+from ssl_bench.data.photos import OutOfRange, grey_shares, is_deep, open_photo, to_rgb
 from ssl_bench.hardware import available_cores
 
-EDGE = 4096  # bytes at the start and at the end of an image that its mark depends on
+EDGE = 4096  # bytes at the start and at the end of an image that its checksum depends on
 END = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 MOST_PIXELS = 512  # of a JPEG for each byte: a bit for 8 x 8 of them
-VERSION = 2  # of what a look finds
+VERSION = 2  # of the result of a look, so that a result of an earlier version is not read
 FEW = 2000  # images that are looked at within a second or so: no progress bar
 
 _LOOKS: dict[Path, dict[str, Any]] = {}  # of this process
 
-Look = tuple[int, str, str, float | None]  # bytes, mark of the content, what is wrong or "", see brightest
+Look = tuple[int, str, str, float | None]  # bytes, checksum, what is wrong or "", highest value as look_at_all has it
 
 
 def look(file: BinaryIO, whole: bool) -> Look:
-    """Look at one image. Its mark is the CRC-32 of both of its ends, or with ``whole`` the SHA-256 of all bytes."""
+    """Look at one image. The checksum is the CRC-32 of both ends of the file, or if ``whole`` the SHA-256 of all."""
     size = file.seek(0, SEEK_END)
-    start, end = _at(file, 0), _at(file, max(0, size - EDGE))
-    mark, brightest = f"{zlib.crc32(start + end):08x}", None
+    start, end = _read_edge(file, 0), _read_edge(file, max(0, size - EDGE))
+    checksum, brightest = f"{zlib.crc32(start + end):08x}", None
     if whole:
         file.seek(0)
-        mark = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BytesIO is one, too
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # BytesIO is one, too
     try:
         file.seek(0)
-        with opened(file) as image:
+        with open_photo(file) as image:
             form, pixels = image.format, image.width * image.height
             if is_deep(image):
                 brightest = float(grey_shares(image).max())
@@ -52,14 +52,15 @@ def look(file: BinaryIO, whole: bool) -> Look:
                     raise ValueError("cut short")
                 image.load()
     except OutOfRange as error:
-        return size, mark, str(error), None
+        return size, checksum, str(error), None
     except (OSError, ValueError) as error:
-        return size, mark, "empty" if not size else "no image" if "cannot identify" in str(error) else "damaged", None
-    return size, mark, "", brightest
+        wrong = "empty" if not size else "no image" if "cannot identify" in str(error) else "damaged"
+        return size, checksum, wrong, None
+    return size, checksum, "", brightest
 
 
-def _at(file: BinaryIO, place: int) -> bytes:
-    file.seek(place)
+def _read_edge(file: BinaryIO, start: int) -> bytes:
+    file.seek(start)
     return file.read(EDGE)
 
 
@@ -80,16 +81,16 @@ def look_at_all(
         stamp: plain values that change whenever an image may have changed.
 
     Returns:
-        ``content``, ten digits for the names, labels, sizes and marks of the images that are not broken; ``broken``,
-        what is wrong with the others by name; and ``brightest``, the highest value of the images of more than 8 bits,
-        as a share of the range of its type, None without such images.
+        ``content``, a hash of ten digits of the names, labels, sizes and checksums of the images that are not broken;
+        ``broken``, what is wrong with the others by name; and ``brightest``, the highest value of the images of more
+        than 8 bits, as a share of the range of its type, None without such images.
     """
-    place = _cache(json.dumps([VERSION, names, labels, whole, stamp]))
-    known: dict[str, Any] | None = _LOOKS.get(place) or files.read_cache(place)
-    if known is not None:
-        return known
+    path = _cache_path(json.dumps([VERSION, names, labels, whole, stamp]))
+    stored: dict[str, Any] | None = _LOOKS.get(path) or files.read_cache(path)
+    if stored is not None:
+        return stored
 
-    def one(i: int) -> Look | str:
+    def look_at(i: int) -> Look | str:
         try:
             with open_image(i) as file:
                 return look(file, whole)
@@ -97,31 +98,31 @@ def look_at_all(
             return error.strerror or str(error)
 
     with ThreadPoolExecutor(4 * available_cores()) as pool:  # more than cores: a network disk answers slowly
-        looks = list(_shown(pool.map(one, range(len(names))), len(names)))
+        looks = list(_with_progress(pool.map(look_at, range(len(names))), len(names)))
     content, broken = hashlib.sha256(), dict[str, str]()
     for name, label, seen in zip(names, labels, looks, strict=True):
-        size, mark, wrong, _ = seen if isinstance(seen, tuple) else (0, "", seen, None)
+        size, checksum, wrong, _ = seen if isinstance(seen, tuple) else (0, "", seen, None)
         if wrong:
             broken[name] = wrong
         else:
-            content.update(f"{name}\0{label}\0{size}\0{mark}\n".encode(errors="surrogateescape"))
+            content.update(f"{name}\0{label}\0{size}\0{checksum}\n".encode(errors="surrogateescape"))
     deep = [seen[3] for seen in looks if isinstance(seen, tuple) and seen[3] is not None]
-    found = {"content": content.hexdigest()[:10], "broken": broken, "brightest": max(deep, default=None)}
-    _LOOKS[place] = found
+    result = {"content": content.hexdigest()[:10], "broken": broken, "brightest": max(deep, default=None)}
+    _LOOKS[path] = result
     if all(isinstance(seen, tuple) for seen in looks):  # a file that could not be opened may be there the next time
         with contextlib.suppress(OSError):  # the home directory may be read-only
-            place.parent.mkdir(parents=True, exist_ok=True)
-            files.write_cache(place, found)
-    return found
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_cache(path, result)
+    return result
 
 
-def _cache(text: str) -> Path:
+def _cache_path(text: str) -> Path:
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = f"images-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:20]}.json"
     return Path(folder, "ssl_bench", name) if os.path.isabs(folder) else Path(os.devnull)  # a user without a home
 
 
-def _shown(looks: Iterable[Look | str], count: int) -> Iterable[Look | str]:
+def _with_progress(looks: Iterable[Look | str], count: int) -> Iterable[Look | str]:
     from rich.console import Console
     from rich.progress import track
 

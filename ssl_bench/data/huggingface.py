@@ -1,5 +1,5 @@
-"""A dataset of Hugging Face on disk, ``dataset=hf``: what ``save_to_disk`` of the package ``datasets`` has written, or
-a folder of parquet files. Its classes and splits are found as those of a folder of images."""
+"""A dataset of Hugging Face on disk, ``dataset=hf``: a folder that ``save_to_disk`` of the package ``datasets`` has
+written, or one of parquet files. Its classes and splits are found by their names, as in a folder of images."""
 
 import contextlib
 import re
@@ -85,14 +85,14 @@ class HuggingFace(OwnImages):
         self.path, self.image, self.label = Path(str(path)), image, label
 
     @property
-    def place(self) -> Path:
+    def location(self) -> Path:
         return self.path.absolute()
 
     @cached_property
     def _opened(self) -> tuple[dict[str, Any], str, dict[str, list[Value]], list[str]]:
         """The splits with an undecoded image column only, the name of that column, the labels of the splits, notes."""
-        splits, notes = _splits_on_disk(self.place)
-        with _one_sentence(self.place):
+        splits, notes = _splits_on_disk(self.location)
+        with _failures_refused(self.location):
             from datasets import Image
 
             features = next(iter(splits.values())).features
@@ -104,8 +104,8 @@ class HuggingFace(OwnImages):
             require(image in readable, "dataset.image", self.image, of_images)
             label = self.label or self._find_label(features)
             others = [name for name in features if name != image]
-            known = label is None or label in others
-            require(known, "dataset.label", self.label, f"the column of the labels, one of {', '.join(others)}")
+            exists = label is None or label in others
+            require(exists, "dataset.label", self.label, f"the column of the labels, one of {', '.join(others)}")
             if label is None and others:
                 notes = [*notes, f"dataset.label can be one of {few(others)}"]
             if len({str(split.features.get(label)) for split in splits.values()}) > 1:
@@ -118,10 +118,10 @@ class HuggingFace(OwnImages):
 
     def _find_label(self, features: Any) -> str | None:
         """The column of the labels, None without one. Raises InvalidValue if there are several."""
-        found = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
-        found = found or [name for name in features if name.lower() in LABELS]
-        require(len(found) < 2, "dataset.label", None, f"the column of the labels, one of {', '.join(found)}")
-        return found[0] if found else None
+        columns = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
+        columns = columns or [name for name in features if name.lower() in LABELS]
+        require(len(columns) < 2, "dataset.label", None, f"the column of the labels, one of {', '.join(columns)}")
+        return columns[0] if columns else None
 
     def listing(self) -> Listing:
         _, _, labels, notes = self._opened
@@ -139,7 +139,7 @@ class HuggingFace(OwnImages):
                 f"dataset.path={self.path}: {without} of {len(labels[train])} rows of {train} have no label: remove "
                 "them, or set dataset.label to another column"
             )
-        # A test split whose labels are secret is none here.
+        # A test split that hides its labels is not used.
         test = next((name for name in tests if labels[name] and (None in labels[name]) == bool(without)), None)
         used = [train, test] if test else [train]
         values = sorted({value for value in labels[train] if value is not None})  # type: ignore[type-var]
@@ -155,9 +155,10 @@ class HuggingFace(OwnImages):
         number = {value: i for i, value in enumerate(classes)} | {None: -1}
         is_test = [name.startswith(f"{test}/") for name in names] if test else None
         unused = [f"not used: {len(labels[name])} in {name}" for name in labels if name not in used]
-        every = [number[value] for split in used for value in labels[split]]
-        known = dict(enumerate(self._names))
-        return Listing(names, every, is_test, [str(known.get(v, v)) for v in classes], [*notes, *unused], test or "")  # type: ignore[arg-type]
+        numbers = [number[value] for split in used for value in labels[split]]
+        texts: dict[Value, str] = dict(enumerate(self._names))
+        class_names = [str(texts.get(value, value)) for value in classes]
+        return Listing(names, numbers, is_test, class_names, [*notes, *unused], test or "")
 
     def open_image(self, listing: Listing, i: int) -> BinaryIO:
         rows, column, *_ = self._opened
@@ -165,8 +166,8 @@ class HuggingFace(OwnImages):
         return BytesIO(stored_bytes(rows, column, split, int(row)))
 
     def stamp(self, listing: Listing) -> list[Any]:
-        found = sorted(path for path in self.place.rglob("*") if path.is_file())
-        return [[str(path.relative_to(self.place)), path.stat().st_size, path.stat().st_mtime_ns] for path in found]
+        paths = sorted(path for path in self.location.rglob("*") if path.is_file())
+        return [[str(path.relative_to(self.location)), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
     def photos(self, listing: Listing, ids: Sequence[int]) -> Photos:
         rows, column, *_ = self._opened
@@ -206,7 +207,7 @@ def _reason(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _one_sentence(folder: Path) -> Iterator[None]:
+def _failures_refused(folder: Path) -> Iterator[None]:
     """Refuse a folder in which the package ``datasets`` fails; it and pyarrow raise many kinds of errors."""
     try:
         yield
@@ -219,7 +220,7 @@ def _one_sentence(folder: Path) -> Iterator[None]:
 
 @cache
 def _splits_on_disk(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The splits of a dataset by name, memory-mapped, and what the user has to know.
+    """The splits of a dataset by name, memory-mapped, and notes for the user.
 
     Raises:
         ConfigError: the package ``datasets`` is missing, or the folder is no dataset, or has several.
@@ -229,9 +230,9 @@ def _splits_on_disk(folder: Path) -> tuple[dict[str, Any], list[str]]:
     except ImportError as error:
         raise ConfigError('dataset=hf needs the package datasets: pip install "ssl-bench[hf]"') from error
     require(folder.is_dir(), "dataset.path", str(folder), "a folder: there is none of that name")
-    with _one_sentence(folder):
-        found = sorted(path.relative_to(folder) for path in folder.rglob("*.parquet"))
-        parquet = [path for path in found if all(map(is_visible, path.parts))]
+    with _failures_refused(folder):
+        paths = sorted(path.relative_to(folder) for path in folder.rglob("*.parquet"))
+        parquet = [path for path in paths if all(map(is_visible, path.parts))]
         notes = [f"a copy of the parquet files is in {datasets.config.HF_DATASETS_CACHE}"] if parquet else []
         if parquet:
             data = {name: [str(folder / path) for path in paths] for name, paths in _parquet_splits(parquet).items()}
@@ -242,7 +243,7 @@ def _splits_on_disk(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _parquet_splits(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Paths by their split, which the name of the file or of a folder has: train-0-of-2.parquet, test/0.parquet.
+    """Paths by their split, which is in the name of the file or of a folder: train-0-of-2.parquet, test/0.parquet.
 
     Raises:
         ConfigError: the names differ in more than the split and the numbers of files: these are several datasets.
@@ -253,7 +254,7 @@ def _parquet_splits(paths: Sequence[Path]) -> dict[str, list[Path]]:
         *folders, name = ([word for word in re.split(r"[\W_]+", part) if word] for part in path.with_suffix("").parts)
         holder = next((words for words in (name, *reversed(folders)) if any(map(split_name, words))), [])
         split = next(filter(split_name, holder), "")
-        # 00000-of-00002 are numbers of files, and so is what has a digit behind the split, as a hash.
+        # The key leaves out numbers of files, 00000-of-00002, and words with a digit after the split, such as a hash.
         start = name.index(split) if holder is name else 0
         number = re.compile(r".*\d|of$" if holder is name else r"\d+$|of$")
         rest = [word for i, word in enumerate(name) if i < start or not number.match(word)]

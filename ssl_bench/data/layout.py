@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ssl_bench.data.folder import counted, ending, is_image, is_visible
+from ssl_bench.data.folder import ending, is_image, is_visible, text_of_counts
 from ssl_bench.data.splits import few, find_splits, has_splits, in_order, split_name
 from ssl_bench.errors import ConfigError, InvalidValue
 
-Parts = tuple[str, ...]  # a path below the folder
+Parts = tuple[str, ...]  # of a path below the folder: names of folders, then possibly that of a file
 
 
 @dataclass
@@ -18,19 +18,19 @@ class Tree:
     """Files below a folder, by paths relative to it.
 
     Attributes:
-        images: path of each image, with its status; None: it cannot be opened, as a link to nothing.
-        left: how many other files each folder has of each ending.
+        images: status of each image, by its path; None: it cannot be opened, as a link to nothing.
+        others: the number of other files in each folder, by their ending.
         loops: links to a folder above them, which are not followed.
     """
 
     images: dict[str, os.stat_result | None] = field(default_factory=dict)
-    left: dict[str, Counter[str]] = field(default_factory=dict)
+    others: dict[str, Counter[str]] = field(default_factory=dict)
     loops: list[str] = field(default_factory=list)
 
-    def all_left(self, folder: str = "") -> Counter[str]:
-        """How many other files there are of each ending, in a folder and below it."""
-        below = (each for path, each in self.left.items() if f"{path}/".startswith(f"{folder}/" if folder else ""))
-        return sum(below, Counter[str]())
+    def others_below(self, folder: str = "") -> Counter[str]:
+        """The number of other files in a folder and below it, by their ending."""
+        start = f"{folder}/" if folder else ""
+        return sum((counts for path, counts in self.others.items() if f"{path}/".startswith(start)), Counter[str]())
 
 
 def walk(folder: Path) -> Tree:
@@ -48,7 +48,7 @@ def walk(folder: Path) -> Tree:
 
 def _walk(tree: Tree, folder: str, below: str, above: set[str]) -> None:
     """Add what is in one folder; ``above`` are the real paths of it and of all folders above it."""
-    left = tree.left[below] = Counter()
+    others = tree.others[below] = Counter()
     with os.scandir(folder) as entries:
         visible = sorted((entry for entry in entries if is_visible(entry.name)), key=lambda entry: entry.name)
     for entry in visible:
@@ -67,7 +67,7 @@ def _walk(tree: Tree, folder: str, below: str, above: set[str]) -> None:
             except OSError:
                 tree.images[name] = None
         else:
-            left[ending(entry.name)] += 1
+            others[ending(entry.name)] += 1
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -98,10 +98,11 @@ class Layout:
     test_name: str
 
 
-def arrange(tree: Tree, classes: str) -> Layout:
+def find_layout(tree: Tree, classes: str) -> Layout:
     """Find classes and splits in the paths of the images, of which there is at least one.
 
-    A folder that stands alone is looked through, at any depth. Then there are splits, or classes, or both.
+    A folder alone in its folder is passed over, at any depth. The first folders beside each other are splits with or
+    without classes in them, or classes.
 
     Args:
         classes: ``auto``, ``folders`` or ``none``.
@@ -110,76 +111,76 @@ def arrange(tree: Tree, classes: str) -> Layout:
         ConfigError: the folders can be understood in more than one way, or a split or a class has no image.
         InvalidValue: there are no classes, and ``classes`` is ``folders``.
     """
-    parts = [tuple(name.split("/")) for name in tree.images]
-    at, inside, bare = _depth(parts, 0), _folders(parts), _bare(tree, parts)
-    top = parts[0][:at]
+    paths = [tuple(name.split("/")) for name in tree.images]
+    at, inside, bare = _depth(paths, 0), _folders(paths), _folders_without_images(tree, paths)
+    top = paths[0][:at]
     doubt = "rename them to train and test, or set dataset.classes to folders if they are classes, or else to none"
     splits = find_splits(inside.get(top, []), doubt if classes == "auto" else "")
     _refuse_bare_splits(tree, bare, inside)
     train, tests = splits or ("", [])
-    members = {name: [part for part in parts if not name or part[at] == name] for name in (train, *tests)}
-    depth = {name: _depth(its, at + bool(splits)) for name, its in members.items()}
-    found = {name: _classes(its, depth[name], classes) for name, its in members.items()}
-    # A test folder without the classes, as of a competition, is no test split here.
-    test = next((name for name in tests if found[name] == found[train]), None)
+    members = {name: [path for path in paths if not name or path[at] == name] for name in (train, *tests)}
+    depth = {name: _depth(of_split, at + bool(splits)) for name, of_split in members.items()}
+    classes_of = {name: _classes(of_split, depth[name], classes) for name, of_split in members.items()}
+    # A test folder without the classes of the training split, as in a competition, is not used.
+    test = next((name for name in tests if classes_of[name] == classes_of[train]), None)
     if tests and test is None:
         raise ConfigError(
             f"{train} and {tests[0]} must have the same classes, and those of {train} are "
-            f"{few(found[train]) or 'none'}: rename the folders of one, or set dataset.classes to none"
+            f"{few(classes_of[train]) or 'none'}: rename the folders of one, or set dataset.classes to none"
         )
-    used = [part for part in parts if test is None or part[at] in (train, test)]
+    used = [path for path in paths if test is None or path[at] in (train, test)]
     base = {name: members[name][0][: depth[name]] for name in (train, test) if name is not None}
     if classes == "auto":
         _refuse_inner_splits({folder: inside[folder] for folder in _folders(used) if not splits or folder != top})
-    if found[train]:
+    if classes_of[train]:
         _refuse_bare_classes(tree, [folder for folder in bare if folder[:-1] in base.values()])
-    label = {name: i for i, name in enumerate(found[train])}
-    labels = [label[part[depth[part[at] if splits else train]]] if label else -1 for part in used]
-    notes = _beside(parts, at, {train, test}) if test is not None else []
-    passed = {way[:level] for way in base.values() for level in range(len(way))}
+    label = {name: i for i, name in enumerate(classes_of[train])}
+    labels = [label[path[depth[path[at] if splits else train]]] if label else -1 for path in used]
+    notes = _notes_on_unused(paths, at, {train, test}) if test is not None else []
+    passed = {folder[:level] for folder in base.values() for level in range(len(folder))}
     notes += [f"no image in {'/'.join(folder)}" for folder in bare if folder[:-1] in passed]
     if classes == "auto" and not label and len(beside := inside.get(base[train], [])) > 1:
         notes.append(f"the folders {few(beside)} are no classes, since images lie beside them")
-    names = ["/".join(part) for part in used]
-    is_test = [part[at] == test for part in used] if test else None
-    return Layout(names, labels, is_test, found[train], notes, test or "")
+    names = ["/".join(path) for path in used]
+    is_test = [path[at] == test for path in used] if test else None
+    return Layout(names, labels, is_test, classes_of[train], notes, test or "")
 
 
-def _depth(parts: Sequence[Parts], at: int) -> int:
-    """The depth, from ``at`` on, at which there are several folders or an image."""
-    while all(len(part) > at + 1 and part[at] == parts[0][at] for part in parts):
+def _depth(paths: Sequence[Parts], at: int) -> int:
+    """The first depth, from ``at`` on, at which there are several folders or an image."""
+    while all(len(path) > at + 1 and path[at] == paths[0][at] for path in paths):
         at += 1
     return at
 
 
-def _folders(parts: Iterable[Parts]) -> dict[Parts, list[str]]:
+def _folders(paths: Iterable[Parts]) -> dict[Parts, list[str]]:
     """The names of the folders in each folder, of those that have images below them."""
-    found: dict[Parts, dict[str, None]] = {}
-    for folder in dict.fromkeys(part[:-1] for part in parts):
+    inside: dict[Parts, dict[str, None]] = {}
+    for folder in dict.fromkeys(path[:-1] for path in paths):
         for level in range(len(folder)):
-            found.setdefault(folder[:level], {})[folder[level]] = None
-    return {folder: list(names) for folder, names in found.items()}
+            inside.setdefault(folder[:level], {})[folder[level]] = None
+    return {folder: list(names) for folder, names in inside.items()}
 
 
-def _bare(tree: Tree, parts: Iterable[Parts]) -> list[Parts]:
+def _folders_without_images(tree: Tree, paths: Iterable[Parts]) -> list[Parts]:
     """The folders without an image below them."""
-    full = {part[:level] for part in parts for level in range(len(part))}
-    return [folder for name in tree.left if name and (folder := tuple(name.split("/"))) not in full]
+    full = {path[:level] for path in paths for level in range(len(path))}
+    return [folder for name in tree.others if name and (folder := tuple(name.split("/"))) not in full]
 
 
-def _classes(parts: Sequence[Parts], at: int, wanted: str) -> list[str]:
+def _classes(paths: Sequence[Parts], at: int, wanted: str) -> list[str]:
     """The names of the classes: of the folders at the depth ``at``, if there are several and no image beside them."""
-    names = in_order({part[at] for part in parts if len(part) > at + 1})
-    beside = any(len(part) == at + 1 for part in parts)
+    names = in_order({path[at] for path in paths if len(path) > at + 1})
+    beside = any(len(path) == at + 1 for path in paths)
     if wanted == "folders" and (beside or len(names) < 2):
         remedy = "auto or none: it takes two folders or more, and no image beside them"
         raise InvalidValue("dataset.classes", wanted, remedy)
     return names if wanted != "none" and len(names) > 1 and not beside else []
 
 
-def _beside(parts: Iterable[Parts], at: int, used: set[str | None]) -> list[str]:
-    """The images beside the splits, and in other folders beside them."""
-    others = Counter(part[at] if len(part) > at + 1 else "" for part in parts if part[at] not in used)
+def _notes_on_unused(paths: Iterable[Parts], at: int, used: set[str | None]) -> list[str]:
+    """Notes about the images beside the used splits, and in other folders beside them."""
+    others = Counter(path[at] if len(path) > at + 1 else "" for path in paths if path[at] not in used)
     return [f"not used: {count} in {name}" if name else f"not used: {count} beside" for name, count in others.items()]
 
 
@@ -198,7 +199,7 @@ def _refuse_bare_classes(tree: Tree, bare: Sequence[Parts]) -> None:
 def _without_images(tree: Tree, folder: Parts) -> str:
     """Say that a folder has no images, and which files it has."""
     name = "/".join(folder)
-    return f"{name} has no image that can be read ({counted(tree.all_left(name)) or 'no file'})"
+    return f"{name} has no image that can be read ({text_of_counts(tree.others_below(name)) or 'no file'})"
 
 
 def _refuse_inner_splits(inside: Mapping[Parts, list[str]]) -> None:

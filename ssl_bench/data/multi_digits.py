@@ -88,7 +88,7 @@ def mnist(root: Path) -> ArrayDataset:
     return ArrayDataset("mnist", "MNIST", ["train"], root=str(root), **common)
 
 
-def labelled(dataset: ArrayDataset, split: str) -> tuple[Tensor, Tensor]:
+def labelled_arrays(dataset: ArrayDataset, split: str) -> tuple[Tensor, Tensor]:
     """The arrays of a split: uint8 [N, C, H, W] and labels [N] from 0.
 
     Raises:
@@ -112,7 +112,7 @@ class MultiDigits(Dataset):
         digits: number of digits on a canvas, 1 to 16.
         placement: ``grid``: in cells of 28 x 28, at most one per cell; ``random``: anywhere inside the canvas.
         sizes: sides of the digits in pixels, one per digit; None: 28.
-        seed: of the digits and their places.
+        seed: of the digits and their positions.
 
     Raises:
         InvalidValue: the digits do not fit on the canvas.
@@ -146,14 +146,14 @@ class MultiDigits(Dataset):
         return self.mnist.files()
 
     def check(self) -> int:
-        self.compare()
+        self.check_content()
         return self.mnist.check()
 
     def pretrain(self) -> Canvases:
         images, classes = self._open("train")
         generator = torch.Generator().manual_seed(stream("multi_digits", self.seed, "pretrain"))
         which = torch.randint(len(images), (len(images), self.digits), generator=generator)  # [N, K]
-        top, left = self._places(len(images), self.sizes, self.placement == "grid", generator)
+        top, left = self._corners(len(images), self.sizes, self.placement == "grid", generator)
         drawn = classes[which]  # [N, K]
         labels = drawn[:, 0] if self.digits == 1 else one_hot(drawn, self.num_classes).sum(1)  # [N] or [N, 10]
         return Canvases(images, which, top, left, self.sizes, self.size, labels)
@@ -168,13 +168,13 @@ class MultiDigits(Dataset):
         return {f"digit{size}": Probe(*pair, self.num_classes) for size, pair in splits.items()}
 
     def _single(self, name: str, size: int) -> Canvases:
-        """Put every digit of MNIST's ``train`` or ``test`` split on its own canvas at a random place."""
+        """Put every digit of MNIST's ``train`` or ``test`` split on its own canvas at a random position."""
         images, classes = self._open(name)
         generator = torch.Generator().manual_seed(stream("multi_digits", self.seed, name, size))
-        top, left = self._places(len(images), (size,), False, generator)
+        top, left = self._corners(len(images), (size,), False, generator)
         return Canvases(images, torch.arange(len(images))[:, None], top, left, (size,), self.size, classes)
 
-    def _places(self, n: int, sizes: tuple[int, ...], grid: bool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _corners(self, n: int, sizes: tuple[int, ...], grid: bool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw the upper left corners, two tensors [n, K], of digits inside the canvas."""
         if grid:
             side = self.size // DIGIT
@@ -187,6 +187,6 @@ class MultiDigits(Dataset):
 
     def _open(self, split: str) -> tuple[Tensor, Tensor]:
         """Open MNIST's ``train`` or ``test`` split: uint8 [M, 28, 28] and int64 [M]."""
-        self.compare()
-        images, classes = labelled(self.mnist, split)
+        self.check_content()
+        images, classes = labelled_arrays(self.mnist, split)
         return images[:, 0], classes

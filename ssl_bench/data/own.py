@@ -1,14 +1,16 @@
-"""Images of the user's own, whose classes and splits are found, not set; and a folder of such images.
+"""The user's own images, whose classes and splits follow from their names; and a folder of such images.
 
 ``dataset=folder`` reads every image below a folder. Classes and a test split are found by :mod:`ssl_bench.data.layout`;
 without a test split a share of the images is held out.
 
-What is found is written into the configuration (:func:`ssl_bench.config.from_disk.find_images`), and its hash is part
-of the run's identity: names and sizes of the images and a checksum of the first and last 4 KiB of each. Neither times
-nor the place of the folder count, so a copy is the same dataset.
+What the images decide, such as the number of classes, is written into the configuration
+(:func:`ssl_bench.config.from_disk.find_images`), with a hash that is part of the run's identity: of the images' names
+and sizes and of the first and last 4 KiB of each. Neither times nor the path of the folder count, so a copy is the same
+dataset.
 """
 
 import hashlib
+import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,9 +22,9 @@ import torch
 from torch import Tensor
 
 from ssl_bench.data.dataset import Dataset
-from ssl_bench.data.folder import Files, counted
+from ssl_bench.data.folder import Files, text_of_counts
 from ssl_bench.data.headers import look_at_all
-from ssl_bench.data.layout import Tree, arrange, walk
+from ssl_bench.data.layout import Tree, find_layout, walk
 from ssl_bench.data.photos import FORMATS, Photos
 from ssl_bench.data.splits import few
 from ssl_bench.errors import ConfigError, InvalidValue, printable, require
@@ -37,11 +39,11 @@ class Listing:
     """All images of a dataset, in a fixed order.
 
     Attributes:
-        names: of each image, without the place of the dataset.
+        names: of each image, without the path of the dataset.
         labels: of each image, -1 without classes.
         test: whether each image is of the test split; None if the dataset has none.
         classes: name of each class.
-        notes: what is not used, and other words for the user.
+        notes: sentences for the user, such as those about images that are not used.
         test_name: of the test split.
     """
 
@@ -54,19 +56,19 @@ class Listing:
 
 
 class OwnImages(Dataset):
-    """Base class of datasets whose classes and splits are found in the data.
+    """Base class of datasets whose classes and splits follow from the data.
 
     Args:
         test_share: share of the images of each class that is held out for the tests if there is no test split.
-        split_seed: chooses them, by their names: a new image moves no other one to the other split.
+        split_seed: draws them by their names, so that a new image moves no other one to another split.
         skip_broken: largest share of broken images that are left out; more are refused.
-        hashes: hash all bytes of each image for the identity of the data, instead of both ends.
+        hashes: hash all bytes of each image for the identity of the data, instead of its first and last 4 KiB.
         resize: length of an image's short side in evaluation, before its centre of ``size`` x ``size`` is cut out;
             None: 8 / 7 of ``size``, as 256 is of 224.
         interpolation: of that resize.
         workers: threads that decode; None shares the CPU cores among the processes of this machine.
-        content: hash of the images; None: to be found.
-        num_classes: None: to be found.
+        content: hash of the images; None: it is not checked.
+        num_classes: None: as many as the data has.
     """
 
     key: str  # the argument that says where the data is
@@ -97,8 +99,8 @@ class OwnImages(Dataset):
 
     @property
     @abstractmethod
-    def place(self) -> Path:
-        """Where the data is."""
+    def location(self) -> Path:
+        """The absolute path of the folder of the data."""
 
     @abstractmethod
     def listing(self) -> Listing:
@@ -120,8 +122,8 @@ class OwnImages(Dataset):
     def photos(self, listing: Listing, ids: Sequence[int]) -> Photos:
         """The images ``ids`` of the listing as a split."""
 
-    def found(self) -> dict[str, Any]:
-        """Find what the configuration takes from the images: arguments of the constructor with their values.
+    def settings_of_images(self) -> dict[str, Any]:
+        """Read from the images what the configuration takes from them: arguments of the constructor, with values.
 
         Raises:
             ConfigError: there are no images, or too many broken ones.
@@ -130,7 +132,7 @@ class OwnImages(Dataset):
         require(self.given_classes in (None, classes), "dataset.num_classes", self.given_classes, f"{classes} or null")
         neighbours = max(1, min(MOST_NEIGHBOURS, count // 50))
         return {
-            self.key: str(self.place),
+            self.key: str(self.location),
             "content": self._look["content"],
             "num_classes": classes,
             "train_images": count,
@@ -138,14 +140,14 @@ class OwnImages(Dataset):
         }
 
     def summary(self) -> str:
-        """Say in a sentence what was found."""
+        """Describe the classes and splits in a sentence."""
         (train, test), broken, listing = self._splits, self._look["broken"], self._listing
         kind = f"{len(listing.classes)} classes ({few(listing.classes)})" if listing.classes else "no classes"
         held_out = f" ({listing.test_name})" if listing.test else f" (held out: dataset.test_share={self.test_share:g})"
         names = [f"{name} ({wrong})" for name, wrong in broken.items()]
         notes = [*listing.notes, *([f"{len(broken)} broken left out: {few(names)}"] if broken else [])]
-        found = f"{self.place}: {kind}, {len(train)} images to train on, {len(test)} to test{held_out}"
-        return printable("; ".join([found, *notes]))
+        counts = f"{self.location}: {kind}, {len(train)} images to train on, {len(test)} to test{held_out}"
+        return printable("; ".join([counts, *notes]))
 
     def class_names(self) -> list[str]:
         return self._listing.classes
@@ -158,33 +160,34 @@ class OwnImages(Dataset):
     def _look(self) -> dict[str, Any]:
         """Look at all images; too many broken ones are refused."""
         listing = self._listing
-        found = look_at_all(
+        look = look_at_all(
             listing.names,
             listing.labels,
             lambda i: self.open_image(listing, i),
             self.hashes,
-            [str(self.place), self.stamp(listing)],
+            [str(self.location), self.stamp(listing)],
         )
-        broken, count = found["broken"], len(listing.names)
+        broken, count = look["broken"], len(listing.names)
         if len(broken) > self.skip_broken * count:
             share = max(0.001, -(-1000 * len(broken) // count) / 1000)
             names = few([f"{name} ({wrong})" for name, wrong in broken.items()])
             remedy = f", or set dataset.skip_broken to {share:g} to leave them out" if share < 1 else ""
             raise ConfigError(
-                f"dataset.skip_broken={self.skip_broken:g}: {len(broken)} of {count} images in {self.place} are "
+                f"dataset.skip_broken={self.skip_broken:g}: {len(broken)} of {count} images in {self.location} are "
                 f"broken, {names}: replace or remove them{remedy}"
             )
-        if (brightest := found["brightest"]) is not None and brightest < DARKEST:
+        if (brightest := look["brightest"]) is not None and brightest < DARKEST:
             raise ConfigError(
-                f"dataset.{self.key}={self.place}: the images of more than 8 bits would be almost black: their highest "
-                f"value is {brightest:.2g} of the range of their type: save them with the whole range, or with 8 bits"
+                f"dataset.{self.key}={self.location}: the images of more than 8 bits would be almost black: their "
+                f"highest value is {brightest:.2g} of the range of their type: save them with the whole range, or with "
+                "8 bits"
             )
-        if self.content not in (None, found["content"]):
+        if self.content not in (None, look["content"]):
             raise ConfigError(
-                f"dataset.{self.key}={self.place}: these are not the images of this run any more "
-                f"({found['content']}, not {self.content}): set dataset.{self.key} to where they are"
+                f"dataset.{self.key}={self.location}: these are not the images of this run any more "
+                f"({look['content']}, not {self.content}): set dataset.{self.key} to where they are"
             )
-        return found
+        return look
 
     @cached_property
     def _splits(self) -> tuple[list[int], list[int]]:
@@ -193,31 +196,31 @@ class OwnImages(Dataset):
         kept = [i for i, name in enumerate(listing.names) if name not in broken]
         if lost := {*range(len(listing.classes))}.difference(listing.labels[i] for i in kept):
             names = few([listing.classes[label] for label in sorted(lost)])
-            raise ConfigError(f"dataset.{self.key}={self.place}: all images of {names} are broken: replace them")
+            raise ConfigError(f"dataset.{self.key}={self.location}: all images of {names} are broken: replace them")
         if listing.test is not None:
             test = {i for i in kept if listing.test[i]}
         else:
             test, members = set[int](), dict[int, list[int]]()
             for i in kept:
                 members.setdefault(listing.labels[i], []).append(i)
-            for each in members.values():
-                count = max(round(self.test_share * len(each)), int(len(each) > 1))
-                drawn = {same[i] for i in sorted(each, key=lambda i: self._lot(listing.names[same[i]]))[:count]}
-                test.update(i for i in each if same[i] in drawn)  # links to one file go together
+            for ids in members.values():
+                count = max(round(self.test_share * len(ids)), int(len(ids) > 1))
+                drawn = {same[i] for i in sorted(ids, key=lambda i: self._random_key(listing.names[same[i]]))[:count]}
+                test.update(i for i in ids if same[i] in drawn)  # all links to one file are in one split
         train = [i for i in kept if i not in test]
         if not train or not test:
-            raise ConfigError(f"{self.place} has {len(train)} images to train on and {len(test)} to test: add some")
+            raise ConfigError(f"{self.location} has {len(train)} images to train on and {len(test)} to test: add some")
         first = {same[i]: i for i in reversed(train)}
         if both := [i for i in sorted(test) if same[i] in first]:
             pair = f"{listing.names[both[0]]} is {listing.names[first[same[both[0]]]]}"
             raise ConfigError(
-                f"dataset.{self.key}={self.place}: {len(both)} of {len(test)} images to test are also trained on, as "
-                f"links to the same files ({pair}): remove the links"
+                f"dataset.{self.key}={self.location}: {len(both)} of {len(test)} images to test are also trained on, "
+                f"as links to the same files ({pair}): remove the links"
             )
         return train, sorted(test)
 
-    def _lot(self, name: str) -> str:
-        """A number of the image that the seed draws, as text."""
+    def _random_key(self, name: str) -> str:
+        """A text that orders the images at random, from the seed and the image's name."""
         return hashlib.sha256(f"{self.split_seed}/{name}".encode(errors="surrogateescape")).hexdigest()
 
     def check(self) -> int:
@@ -268,45 +271,50 @@ class OwnFolder(OwnImages):
         self.classes = classes
 
     @property
-    def place(self) -> Path:
+    def location(self) -> Path:
         return self.root.absolute()
 
     @cached_property
     def _tree(self) -> Tree:
-        require(self.place.is_dir(), "dataset.root", str(self.root), "a folder of images: there is none of that name")
+        remedy = "a folder of images: there is none of that name"
+        require(self.location.is_dir(), "dataset.root", str(self.root), remedy)
         try:
-            return walk(self.place)
+            return walk(self.location)
         except OSError as error:
             raise ConfigError(f"dataset.root={self.root}: {error.filename}: {error.strerror}") from error
 
     def listing(self) -> Listing:
-        left = counted(self._tree.all_left())
+        others = text_of_counts(self._tree.others_below())
         if not self._tree.images:
-            found = f": it has {left}" if left else ""
-            raise ConfigError(f"dataset.root={self.root}: there is no image in it ({', '.join(FORMATS)}){found}")
+            has = f": it has {others}" if others else ""
+            raise ConfigError(f"dataset.root={self.root}: there is no image in it ({', '.join(FORMATS)}){has}")
         try:
-            layout = arrange(self._tree, self.classes)
+            layout = find_layout(self._tree, self.classes)
         except InvalidValue:
             raise
         except ConfigError as error:
             raise ConfigError(f"dataset.root={self.root}: {error}") from error
         loops = [f"{len(self._tree.loops)} links to a folder above them left out: {few(self._tree.loops)}"]
-        notes = [*layout.notes, *([f"{left} left out"] if left else []), *(loops if self._tree.loops else [])]
+        notes = [*layout.notes, *([f"{others} left out"] if others else []), *(loops if self._tree.loops else [])]
         return Listing(layout.names, layout.labels, layout.test, layout.classes, notes, layout.test_name)
 
     def same(self, listing: Listing) -> list[int]:
         first: dict[Any, int] = {}
-        found = (self._tree.images[name] for name in listing.names)
-        ids = [(each.st_dev, each.st_ino) if each and each.st_ino else i for i, each in enumerate(found)]
-        return [first.setdefault(file, i) for i, file in enumerate(ids)]
+        files = [
+            (status.st_dev, status.st_ino) if status and status.st_ino else i
+            for i, status in enumerate(self._statuses(listing))
+        ]
+        return [first.setdefault(file, i) for i, file in enumerate(files)]
 
     def open_image(self, listing: Listing, i: int) -> BinaryIO:
-        return open_regular(self.place / listing.names[i])
+        return open_regular(self.location / listing.names[i])
 
     def stamp(self, listing: Listing) -> list[Any]:
-        found = (self._tree.images[name] for name in listing.names)
-        return [each and [each.st_size, each.st_mtime_ns] for each in found]
+        return [status and [status.st_size, status.st_mtime_ns] for status in self._statuses(listing)]
+
+    def _statuses(self, listing: Listing) -> list[os.stat_result | None]:
+        return [self._tree.images[name] for name in listing.names]
 
     def photos(self, listing: Listing, ids: Sequence[int]) -> Photos:
         names, labels = [listing.names[i] for i in ids], torch.tensor([listing.labels[i] for i in ids])
-        return ImageFiles(self.place, names, labels, self.workers)
+        return ImageFiles(self.location, names, labels, self.workers)

@@ -50,8 +50,8 @@ class Packed(Photos):
                 "`ssl-bench prepare`, or set dataset.packed=false"
             ) from error
         except OSError as error:
-            place, reason = error.filename or index, error.strerror or error
-            raise ConfigError(f"dataset.packed=true: {place} cannot be read ({reason})") from error
+            file, reason = error.filename or index, error.strerror or error
+            raise ConfigError(f"dataset.packed=true: {file} cannot be read ({reason})") from error
         except Exception as error:  # zipfile and NumPy raise many kinds of errors, and advise to unpickle the file
             raise ConfigError(
                 f"dataset.packed=true: {index} is damaged, or does not belong to {self.path.name}: remove both, and "

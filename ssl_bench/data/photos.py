@@ -6,7 +6,6 @@ processes. An image is decoded once per step, for any number of views.
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from torch import Tensor
 from ssl_bench.data.source import Source
 from ssl_bench.errors import RunError
 from ssl_bench.files import open_regular
-from ssl_bench.hardware import available_cores
+from ssl_bench.hardware import cores_per_process
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +55,7 @@ class Photos(Source):
 
     def __init__(self, labels: Tensor, workers: int | None) -> None:
         self.labels = labels
-        self.workers = workers or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+        self.workers = workers or cores_per_process()
         self.damaged: dict[int, str] = {}
         self._lock = threading.Lock()
 
@@ -82,10 +81,11 @@ class Photos(Source):
         Raises:
             RunError: more than a thousandth of the split is damaged.
         """
-        size = max(1, len(ids) // (4 * self.workers))  # each piece costs time; small ones end together
+        # Few pieces, as each costs time, but small enough that the threads finish at about the same time.
+        size = max(1, len(ids) // (4 * self.workers))
         pieces = (ids[start : start + size] for start in range(0, len(ids), size))
         with self._lock:
-            pool = self._pool  # made by the first of several threads that read batches
+            pool = self._pool  # made once: several threads read batches
         mapped = pool.map(lambda piece: [function(self._image(i)) for i in piece], pieces)
         return list(chain.from_iterable(mapped))
 
@@ -122,13 +122,13 @@ def decode(data: Tensor, upright: bool = False) -> Tensor:
     """Decode an image of one of ``FORMATS``, detected from the content: uint8 [k] -> uint8 [3, h, w].
 
     As in torchvision's ImageFolder, grey becomes three equal channels, CMYK is converted, an alpha channel is dropped
-    and EXIF's orientation is ignored unless the image is to be ``upright``. Of a moving picture the first frame counts.
+    and EXIF's orientation is ignored unless the image is to be ``upright``. Of a moving picture it is the first frame.
     Grey of more than 8 bits is scaled by the range of its type (:func:`grey_shares`).
 
     Raises:
         RuntimeError, OSError, ValueError: the data is damaged, or no picture.
     """
-    native = _native() if data[:3].tolist() == JPEG else None  # it ends the process on some damaged PNGs
+    native = _native() if data[:3].tolist() == JPEG else None  # for JPEGs only: a damaged PNG can end its process
     image = _pillow(data, upright) if native is None else native(data, RGB, upright)
     if image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
         raise ValueError(f"it has the shape {list(image.shape)}")
@@ -149,7 +149,7 @@ def _native() -> Callable[[Tensor, int, bool], Tensor] | None:
 def _pillow(data: Tensor, upright: bool) -> Tensor:
     import numpy as np
 
-    with opened(BytesIO(data.numpy().tobytes())) as image:
+    with open_photo(BytesIO(data.numpy().tobytes())) as image:
         return torch.from_numpy(np.array(to_rgb(image, upright))).permute(2, 0, 1)
 
 
@@ -210,12 +210,12 @@ def endings() -> tuple[str, ...]:
     """The endings of files of ``FORMATS`` that the installed Pillow reads, in lower case."""
     from PIL import Image
 
-    known = (*FORMATS, "MPO")  # JPEGs in one file, of which the first counts
-    return tuple(ending for ending, name in Image.registered_extensions().items() if name in known)
+    formats = (*FORMATS, "MPO")  # JPEGs in one file, of which the first is read
+    return tuple(ending for ending, name in Image.registered_extensions().items() if name in formats)
 
 
 @contextlib.contextmanager
-def opened(file: BinaryIO) -> "Iterator[Image]":
+def open_photo(file: BinaryIO) -> "Iterator[Image]":
     """Open a photo with Pillow, which decodes it when its pixels are asked for.
 
     Raises:
@@ -244,7 +244,7 @@ def read_photo(path: Path) -> "Image":
         RunError: it cannot be read.
     """
     try:
-        with open_regular(path) as file, opened(file) as image:
+        with open_regular(path) as file, open_photo(file) as image:
             return to_rgb(image)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no photo that can be read"

@@ -97,8 +97,8 @@ def _convert(dataset: ArrayDataset, source: Path | None) -> None:
     from torchvision import datasets
 
     name, folder = dataset.torchvision, source or dataset.root / "torchvision"
-    known = f"one of {', '.join(sorted((*BY_TRAIN, *BY_SPLIT)))} and ImageFolder"
-    require(name in (*BY_TRAIN, *BY_SPLIT), "dataset.torchvision", name, known)
+    remedy = f"one of {', '.join(sorted((*BY_TRAIN, *BY_SPLIT)))} and ImageFolder"
+    require(name in (*BY_TRAIN, *BY_SPLIT), "dataset.torchvision", name, remedy)
     make, by_name = getattr(datasets, name), name in BY_SPLIT
     has_splits = by_name or set(dataset.splits) == {"train", "test"}
     require(has_splits, "dataset.pretrain", dataset.pretrain_splits, f"train or test: {name} has no other splits")

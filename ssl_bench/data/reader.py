@@ -52,8 +52,8 @@ class Reader:
             return
         with ThreadPoolExecutor(THREADS, "images", _use, (self.device,)) as pool:
             ahead: deque[Future[tuple[Read, torch.cuda.Event | None]]] = deque()
-            for some in ids:
-                ahead.append(pool.submit(self._read, some))
+            for of_batch in ids:
+                ahead.append(pool.submit(self._read, of_batch))
                 if len(ahead) > AHEAD:
                     yield self._arrived(*ahead.popleft().result())
             while ahead:

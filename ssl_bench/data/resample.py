@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from ssl_bench.data import pixels
 
-PLACES = 1024  # places of a filter between two pixels that TensorFlow's bicubic kernel has in its table
+STEPS = 1024  # offsets of a filter between two pixels for which TensorFlow's bicubic kernel has weights in its table
 
 
 def _bilinear(x: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def resize_matrix(
     source = torch.arange(in_size, device=start.device, dtype=dtype) + 0.5 - first  # [n, 1, in]
     centre = (target + 0.5) * step  # [n, S, 1]
     if interpolation == "bicubic_tf":
-        distance = (source - (centre * PLACES).round_() / PLACES).abs_()  # [n, S, in]
+        distance = (source - (centre * STEPS).round_() / STEPS).abs_()  # [n, S, in]
     else:
         distance = (source - centre).abs_().div_(step.clamp(min=1))  # [n, S, in]
     weights = FILTERS[interpolation](distance)  # [n, S, in]
@@ -81,7 +81,7 @@ def blur_matrix(sigma: Tensor, kernel: int, size: int, dtype: torch.dtype) -> Te
     """Weights [n, size, size] of a Gaussian blur with an odd kernel and reflected borders; sigma: [n], in pixels."""
     radius = kernel // 2
     offset = torch.arange(-radius, radius + 1, device=sigma.device, dtype=torch.float64)  # [2r+1]
-    # In double: the last bit of exp depends on the place in the batch, and must not reach the result.
+    # In double: the last bit of exp depends on the position in the batch, and must not reach the result.
     bell = (offset / sigma.double()[:, None]).square().mul(-0.5).exp()  # [n, 2r+1]
     bell = (bell / bell.sum(1, keepdim=True)).to(dtype)  # [n, 2r+1]
     # A window that slides over the zero-padded bell makes every shift: row i has the bell around pixel i + r of the

@@ -1,4 +1,4 @@
-"""A data set with a part of its training images, drawn from each class; its test images are all there."""
+"""A data set with a part of its training images, drawn from each class, and all of its test images."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,10 +37,10 @@ class Share(Dataset):
     def files(self) -> Sequence[Path]:
         return self.whole.files()
 
-    def found(self) -> dict[str, Any]:
-        found, count = self.whole.found(), self.check()
-        neighbours = {"knn_k": max(1, min(found["knn_k"], count // 50))} if "knn_k" in found else {}
-        return found | {"train_images": count} | neighbours
+    def settings_of_images(self) -> dict[str, Any]:
+        settings, count = self.whole.settings_of_images(), self.check()
+        neighbours = {"knn_k": max(1, min(settings["knn_k"], count // 50))} if "knn_k" in settings else {}
+        return settings | {"train_images": count} | neighbours
 
     def pretrain(self) -> Source:
         return self._images
@@ -56,7 +56,7 @@ class Share(Dataset):
         return {name: replace(probe, train=self._part(probe.train)) for name, probe in self.whole.probes().items()}
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes of the whole data set that a share has not, such as the sentence on its images."""
+        """Take other attributes from the whole data set, such as the sentence about its images."""
         if name == "whole":
             raise AttributeError(name)
         return getattr(self.whole, name)

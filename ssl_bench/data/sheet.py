@@ -26,7 +26,7 @@ FRAME = 96  # grey level between and around images
 def sheet(images: Source, views: Sequence[Views], seed: int, count: int) -> Tensor:
     """Draw the first ``count`` images of a training and their views, uint8 [3, height, width]."""
     step = next(Loader(images, views, count, torch.device("cpu"), seed, torch.float32).steps(0, 1))
-    rows = [step.images, *(pixels(x, view) for x, view in zip(step.batch().views, views, strict=True))]
+    rows = [step.images, *(unnormalised(x, view) for x, view in zip(step.batch().views, views, strict=True))]
     picture, _ = views[0].normalize.split(step.images)
     side = views[0].size * -(-LEAST // views[0].size)
     return torch.cat([torch.cat([tile(image, picture, side) for image in row], 2) for row in rows], 1)
@@ -44,7 +44,7 @@ def write_png(path: Path, image: Tensor) -> None:
     files.write(path, lambda file: picture.save(file, "PNG"))
 
 
-def pixels(x: Tensor, views: Views) -> Tensor:
+def unnormalised(x: Tensor, views: Views) -> Tensor:
     """Undo the normalisation of a view [n, C + E, S, S], as uint8."""
     x = x.clone()
     for channel, (mean, std) in enumerate(zip(views.normalize.mean or (), views.normalize.std, strict=True)):

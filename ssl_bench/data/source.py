@@ -119,7 +119,7 @@ def stratified(labels: Tensor, share: float, seed: int) -> Tensor:
     """Draw a share of the images of each class, rounded, at least one; a smaller share is a part of a larger one.
 
     Args:
-        labels: int64 [N], -1 as a class of its own; or [N, C], counts of objects, which are of one class together.
+        labels: int64 [N], where -1 counts as a class too; or [N, C], counts of objects: all images are then one class.
         share: in (0, 1].
 
     Returns:
@@ -130,4 +130,5 @@ def stratified(labels: Tensor, share: float, seed: int) -> Tensor:
     classes = labels[order] if labels.ndim == 1 else torch.zeros_like(order)
     grouped = order[classes.argsort(stable=True)]
     counts = classes.unique(return_counts=True)[1].tolist()
-    return torch.cat([each[: max(1, round(share * len(each)))] for each in grouped.split(counts)]).sort().values
+    drawn = [members[: max(1, round(share * len(members)))] for members in grouped.split(counts)]
+    return torch.cat(drawn).sort().values

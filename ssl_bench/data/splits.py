@@ -6,16 +6,16 @@ from collections.abc import Collection, Iterable, Sequence
 from ssl_bench.errors import ConfigError
 
 TRAIN = ("train", "training", "trn", "trainval")
-# Of several test splits, the first that fits counts.
+# In order of preference: of several test splits, the one whose word comes first is used.
 TESTS = ("test", "val", "valid", "validation", "testing", "tst", "eval", "evaluation", "dev", "development")
-# Words that are not used as a split, but that hardly are the name of a class beside one.
+# Names of splits that are neither trained on nor tested on, and that are hardly names of classes.
 OTHERS = ("holdout", "heldout", "labeled", "labelled", "unlabeled", "unlabelled", "extra", "query", "gallery")
 _DATA = re.compile("(set|data|dataset|images?|imgs?|samples?|split|folder|dir)$")  # testset, trainimages
 _NUMBERED = re.compile(r"(.*(?:fold|split|part|partition|subset|set|cv|batch|chunk|shard))(?:\d+|[a-z])")
 
 
 def split_name(name: str) -> str:
-    """The word of ``TRAIN`` or ``TESTS`` that a name is, in any case and with any signs; "" if it is none."""
+    """The word of ``TRAIN`` or ``TESTS`` that a name is, without regard to case and punctuation; "" if it is none."""
     return word if (word := _letters(name)) in (*TRAIN, *TESTS) else ""
 
 
@@ -24,7 +24,8 @@ def find_splits(names: Collection[str], doubt: str) -> tuple[str, list[str]] | N
 
     Args:
         names: of folders beside each other, or of splits.
-        doubt: what to do with names that look like splits, if it is not clear which is which; "": they are none then.
+        doubt: the remedy in the error if names look like splits and it is not clear which is which; "": no error, they
+            are then no splits.
 
     Raises:
         ConfigError: they look like splits, and it is not clear which is which.
@@ -42,9 +43,9 @@ def find_splits(names: Collection[str], doubt: str) -> tuple[str, list[str]] | N
 
 
 def has_splits(names: Collection[str]) -> bool:
-    """Whether a training split and another split are among the names, or two names that look so.
+    """Whether the names have, or seem to have, a training split and a test split among them.
 
-    trainImages and test_images do, train_station and art_gallery do not.
+    Those with trainImages and test_images do, those with train_station and art_gallery do not.
     """
     rests: dict[str, set[str]] = {"train": set(), "test": set()}
     kinds = [_kind(name) for name in names]
@@ -61,22 +62,22 @@ def _letters(name: str) -> str:
 
 
 def _kind(name: str) -> tuple[str, str]:
-    """Whether a name has the word of a split in it, ``train``, ``test`` or neither, and its other words."""
+    """Split a name into ``train``, ``test`` or "", by the word of a split that it contains, and its other words."""
     if _letters(name) in OTHERS:
         return "test", ""
     words = [_DATA.sub("", word.lower()) for word in re.findall("[A-Z]?[a-z]{2,}|[A-Z]{2,}(?![a-z])", name)]
     rest = " ".join(word for word in words if word and word not in (*TRAIN, *TESTS))
-    kinds = [kind for kind, known in (("train", TRAIN), ("test", TESTS)) if not set(known).isdisjoint(words)]
+    kinds = [kind for kind, of_kind in (("train", TRAIN), ("test", TESTS)) if not set(of_kind).isdisjoint(words)]
     return (kinds[0] if kinds else ""), rest
 
 
 def _numbered(names: Iterable[str]) -> list[str]:
-    """Those of the names that are the parts of one thing, such as fold1 and fold2."""
-    found: dict[str, list[str]] = {}
+    """The first names that differ in their number only, such as fold1 and fold2; empty without such."""
+    groups: dict[str, list[str]] = {}
     for name in names:
         if match := _NUMBERED.fullmatch(_letters(name)):
-            found.setdefault(match[1], []).append(name)
-    return next((each for each in found.values() if len(each) > 1), [])
+            groups.setdefault(match[1], []).append(name)
+    return next((group for group in groups.values() if len(group) > 1), [])
 
 
 def few(names: Sequence[str]) -> str:
@@ -87,5 +88,5 @@ def few(names: Sequence[str]) -> str:
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Sort names of classes: as numbers if all are whole numbers, else as text."""
-    known = sorted(names)
-    return sorted(known, key=int) if all(name.isascii() and name.isdigit() for name in known) else known
+    as_text = sorted(names)
+    return sorted(as_text, key=int) if all(name.isascii() and name.isdigit() for name in as_text) else as_text

@@ -31,7 +31,7 @@ from ssl_bench.data.padding import Padded, pad
 from ssl_bench.data.pixels import Normalize, compute_dtype, sizes, with_constants
 from ssl_bench.data.resample import FILTERS, blur_matrix, resample, resize_box, resize_matrix
 from ssl_bench.data.source import ImageBatch
-from ssl_bench.errors import require
+from ssl_bench.errors import in_one_line, require
 
 log = logging.getLogger("ssl_bench")
 
@@ -284,7 +284,7 @@ class Views:
     def compile(self) -> None:
         """Compile what :meth:`make` calls when it is called next, which takes about a minute."""
         functions = (self._joint, self._from_crops)
-        self._compiled = {each.__name__: torch.compile(each, fullgraph=True, dynamic=False) for each in functions}
+        self._compiled = {f.__name__: torch.compile(f, fullgraph=True, dynamic=False) for f in functions}
 
     def _run(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Call a function, compiled if the views are to be and can be."""
@@ -296,8 +296,8 @@ class Views:
                 return self._compiled[function.__name__](*arguments)
             except Exception as error:  # whatever the compiler raises: the eager form has the same result
                 self._compiled = {}
-                reason = " ".join(str(error).split())[:200]
-                log.warning("the views cannot be compiled (%s: %s) and stay eager", type(error).__name__, reason)
+                name, reason = type(error).__name__, in_one_line(error)
+                log.warning("the views cannot be compiled (%s: %s) and stay eager", name, reason)
         return function(*arguments)
 
     def _joint(self, images: Tensor, uniform: list[Tensor], dtype: torch.dtype) -> Tensor:

@@ -15,14 +15,14 @@ class Accuracy(float):
     """A share of test images.
 
     Attributes:
-        right: bool [N], the images that it counts, in the order of the split.
+        right: bool [N], the images that were classified correctly, in the order of the split.
     """
 
     right: Tensor
 
     @classmethod
     def of(cls, right: Tensor) -> "Accuracy":
-        """The share of the images that are true in bool [N]."""
+        """The share of true values in ``right``, bool [N]."""
         share = cls(right.double().mean().item())
         share.right = right
         return share
@@ -39,12 +39,12 @@ def top_accuracies(
         num_classes: C.
         per_class: also yield top1_class0 ..., for the classes with images.
     """
-    hits = ranking == labels[:, None]
-    yield "top1", Accuracy.of(hits[:, 0])
+    correct = ranking == labels[:, None]
+    yield "top1", Accuracy.of(correct[:, 0])
     if num_classes > 5:
-        yield "top5", hits[:, :5].any(1).double().mean().item()
+        yield "top5", correct[:, :5].any(1).double().mean().item()
     for c in labels.unique().tolist() if per_class else ():
-        yield f"top1_class{c}", hits[labels == c, 0].double().mean().item()
+        yield f"top1_class{c}", correct[labels == c, 0].double().mean().item()
 
 
 def of_all_ranks(ranking: Tensor, count: int) -> Tensor:

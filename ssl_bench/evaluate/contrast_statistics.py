@@ -40,7 +40,7 @@ class ContrastStatistics(Evaluator):
       softmax are weighted by alpha / K.
     * ``information``, ``information_std``: mean over all of :meth:`ssl_bench.objective.loss.Loss.information`, in nats,
       and the standard deviation over the draws of its mean over the queries.
-    * ``positive_theory``, ``information_theory``: what :func:`expected` says about ``positive`` and ``information``.
+    * ``positive_theory``, ``information_theory``: ``positive`` and ``information`` by the theory, :func:`expected`.
     * ``gradient_ratio``: the largest, over the queries, of the mean of |dL/dq| over the draws, divided by theorem 2's
       bound on it, 2 q / tau. The theorem says that it is at most 1.
 
@@ -157,8 +157,8 @@ def expected(mean: Tensor, variation: Tensor, alpha: float, k: int) -> tuple[Ten
 
 def other_keys(rows: slice, k: int, count: int, seed: int) -> Tensor:
     """Draw K of the keys 0 ... ``count`` - 1 for each query of ``rows``, never the query's own: int64 [rows, K]."""
-    places = torch.randint(count - 1, (rows.stop - rows.start, k), generator=torch.Generator().manual_seed(seed))
-    return places + (places >= torch.arange(rows.start, rows.stop)[:, None])
+    drawn = torch.randint(count - 1, (rows.stop - rows.start, k), generator=torch.Generator().manual_seed(seed))
+    return drawn + (drawn >= torch.arange(rows.start, rows.stop)[:, None])
 
 
 def statistics(q: Tensor, p: Tensor, keys: Tensor, index: Tensor, losses: Collection[Loss], tau: float) -> Tensor:
@@ -173,11 +173,11 @@ def statistics(q: Tensor, p: Tensor, keys: Tensor, index: Tensor, losses: Collec
     leaves = Contrast.of(e, Bank(keys, None)).pick(index[None]).with_leaf_anchors()
     assert leaves is not None
     anchors, contrast = leaves
-    temperature, found = q.new_tensor(tau), []
+    temperature, by_loss = q.new_tensor(tau), []
     with torch.enable_grad():
         values = [loss(contrast, temperature) for loss in losses]  # each [1, Q]
     for loss, value in zip(losses, values, strict=True):
         (gradient,) = torch.autograd.grad(value.sum(), anchors, retain_graph=True)
         information = loss.information(contrast, temperature).detach()
-        found.append(torch.stack([gradient.norm(dim=-1), (-value).exp().detach(), information])[:, 0])
-    return torch.stack(found)
+        by_loss.append(torch.stack([gradient.norm(dim=-1), (-value).exp().detach(), information])[:, 0])
+    return torch.stack(by_loss)

@@ -1,7 +1,7 @@
 """Object detection on COCO, or data in its format, with the backbone in a Faster R-CNN.
 
-The recipe is that of EqCo (Zhu et al., arXiv 2010.01929), appendix B.5; conf/evaluate/detection.yaml says what of it is
-known and what is assumed.
+The recipe is that of EqCo (Zhu et al., arXiv 2010.01929), appendix B.5; conf/evaluate/detection.yaml tells which
+settings the paper states and which are assumed.
 
 Shapes: H, W of a photo, n boxes of a photo.
 """
@@ -12,7 +12,6 @@ import importlib.util
 import io
 import logging
 import math
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,7 +30,7 @@ from ssl_bench.distributed import rank, world
 from ssl_bench.errors import ConfigError, RunError, require
 from ssl_bench.evaluate.metric import Declared, Metric
 from ssl_bench.evaluate.target import Evaluator, Target
-from ssl_bench.hardware import available_cores, move
+from ssl_bench.hardware import cores_per_process, move
 from ssl_bench.networks.norm import GroupedBatchNorm
 from ssl_bench.seeding import stream
 from ssl_bench.signals import stop_if_asked
@@ -194,7 +193,7 @@ class FineTuning:
         for buffer in self.model.buffers() if world() > 1 else ():
             dist.broadcast(buffer, 0)  # on CPUs the running statistics differ between the ranks
         self.model.eval()
-        photos, found = self.photos["val"], list[dict[str, Any]]()
+        photos, detections = self.photos["val"], list[dict[str, Any]]()
         with torch.no_grad():
             for index in range(rank(), len(photos), world()):
                 stop_if_asked()
@@ -204,12 +203,12 @@ class FineTuning:
                 boxes[:, 2:] -= boxes[:, :2]  # COCO's boxes are x, y, width, height
                 for box, score, label in zip(boxes.tolist(), scores.tolist(), labels.tolist(), strict=True):
                     which = {"image_id": int(target["image_id"]), "category_id": photos.categories[label - 1]}
-                    found.append(which | {"bbox": box, "score": score})
-        shares: list[Any] = [found]
+                    detections.append(which | {"bbox": box, "score": score})
+        shares: list[Any] = [detections]
         if world() > 1:
             shares = [None] * world()
-            dist.all_gather_object(shares, found)
-        return coco_metrics(self.recipe.annotations("val"), [each for share in shares for each in share])
+            dist.all_gather_object(shares, detections)
+        return coco_metrics(self.recipe.annotations("val"), [detection for share in shares for detection in share])
 
     def _batches(self) -> Iterator[list[Example]]:
         """This rank's share of every batch of the epoch; threads decode the photos in advance."""
@@ -217,8 +216,7 @@ class FineTuning:
         generator = torch.Generator().manual_seed(stream("photos", self.seed, self.epoch))
         order = torch.randperm(len(photos), generator=generator).tolist()
         mirrored = (torch.rand(len(photos), generator=generator) < 0.5).tolist()
-        threads = max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-        with ThreadPoolExecutor(threads, "photos") as pool:
+        with ThreadPoolExecutor(cores_per_process(), "photos") as pool:
             ahead: deque[list[Future[Example]]] = deque()
             for start in range(0, len(order) - size + 1, size):
                 stop_if_asked()
@@ -277,20 +275,20 @@ def detector(
     return FasterRCNN(fpn, num_classes + 1, box_head=head, **pixels)
 
 
-def coco_metrics(annotations: Path, found: list[dict[str, Any]]) -> dict[str, float]:
+def coco_metrics(annotations: Path, detections: list[dict[str, Any]]) -> dict[str, float]:
     """Compute COCO's average precision of boxes in percent, by pycocotools; without the sizes that no object has.
 
     Args:
         annotations: COCO's instance file.
-        found: an entry per box, with ``image_id``, ``category_id``, ``bbox`` (x, y, width, height) and ``score``.
+        detections: an entry per box, with ``image_id``, ``category_id``, ``bbox`` (x, y, width, height) and ``score``.
     """
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(annotations))
-        if found:
-            results = truth.loadRes(found)
+        if detections:
+            results = truth.loadRes(detections)
         else:  # loadRes refuses an empty list
             results = COCO()
             results.dataset = truth.dataset | {"annotations": []}

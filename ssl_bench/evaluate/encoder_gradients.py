@@ -88,8 +88,8 @@ class EncoderGradients(Evaluator):
         signal = (mean.square() - variance / self.batches).sum(1).clamp(min=0)
         pooled = (signal / variance.sum(1)).sqrt().tolist()
         theory = self._theory(pooled)
-        for each in zip(self.ms, snr, pooled, theory, strict=True):
-            yield from zip((f"m{each[0]}_{name}" for name in ("snr", "pooled", "pooled_theory")), each[1:], strict=True)
+        for m, *values in zip(self.ms, snr, pooled, theory, strict=True):
+            yield from zip((f"m{m}_{name}" for name in ("snr", "pooled", "pooled_theory")), values, strict=True)
         lines = {"mean ratio of a weight": snr, "pooled ratio": pooled, "pooled ratio, A + C / M": theory}
         yield "by_negatives", Curve([float(m) for m in self.ms], lines, "negatives M", doubling=True)
         generator = torch.Generator().manual_seed(stream("encoder_gradients", target.seed))
@@ -129,8 +129,8 @@ def gradient(loss: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 
 def other_views(size: int, generator: torch.Generator) -> Tensor:
-    """Places of the 2N - 2 views of other images in random order for each anchor: int64 [2, N, 2N - 2]."""
+    """Indices of the 2N - 2 views of other images in random order for each anchor: int64 [2, N, 2N - 2]."""
     order = torch.rand(2, size, 2 * size - 2, generator=generator).argsort(-1)
-    own = torch.arange(size)[:, None]
-    order = order + (order >= own)
-    return order + (order >= own + size)
+    image = torch.arange(size)[:, None]
+    order = order + (order >= image)  # skip the image's own first view
+    return order + (order >= image + size)

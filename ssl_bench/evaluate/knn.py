@@ -68,29 +68,31 @@ def knn_predict(
     """
     check_votes(bank_labels, k, temperature, num_classes)
     require_finite(queries=queries, bank=bank)
-    return rank_classes(nearest(queries, bank, k, blocks), bank_labels, k, temperature, num_classes)
+    return rank_classes(nearest_entries(queries, bank, k, blocks), bank_labels, k, temperature, num_classes)
 
 
 def nearest_for_rank(queries: Tensor, bank: Sharded, k: int) -> Tensor:
-    """Find the k nearest entries of a bank for this rank's queries, r, r + W, r + 2 W ...: keys as of :func:`nearest`.
+    """As :func:`nearest_entries`, for this rank's share of the queries, r, r + W, r + 2 W ..., in a divided bank.
 
     Every rank searches its part of the bank for all queries, and the best of all parts are the best of the bank.
 
     Args:
         queries: [Q, D], the same on all ranks.
-        bank: of N entries, as in :func:`nearest`.
+        bank: of N entries, which are divided over the ranks, as in :func:`nearest_entries`.
         k: 1 to N.
     """
     if not bank.shared:
-        return nearest(queries, bank.rows, k)
-    found = [queries.new_empty(0, k, dtype=torch.int64)]
-    for some in queries.split(QUERIES * world()):
-        keys = gather(nearest(some, bank.rows, k, first=bank.first)).unflatten(0, (world(), -1))  # [W, q, k]
-        found.append(keys[:, rank() :: world()].transpose(0, 1).flatten(1).topk(k, dim=1).values)
-    return torch.cat(found)
+        return nearest_entries(queries, bank.rows, k)
+    best = [queries.new_empty(0, k, dtype=torch.int64)]
+    for block in queries.split(QUERIES * world()):
+        keys = gather(nearest_entries(block, bank.rows, k, first=bank.first)).unflatten(0, (world(), -1))  # [W, q, k]
+        best.append(keys[:, rank() :: world()].transpose(0, 1).flatten(1).topk(k, dim=1).values)
+    return torch.cat(best)
 
 
-def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | None = None, first: int = 0) -> Tensor:
+def nearest_entries(
+    queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | None = None, first: int = 0
+) -> Tensor:
     """Find the k nearest bank entries of every query: their keys, int64 [Q, k], nearest first.
 
     A key holds a cosine and an index: :func:`rank_classes` reads it.
@@ -98,7 +100,7 @@ def nearest(queries: Tensor, bank: Tensor, k: int, blocks: tuple[int, int] | Non
     Args:
         queries: [Q, D], finite, of any length from SHORTEST on, or zeros.
         bank: [N, D], likewise, on the same device.
-        k: 1 or more; keys that are more than N have a cosine of minus infinity.
+        k: 1 or more; if it is more than N, the rest of the keys have a cosine of minus infinity.
         blocks: queries and bank entries whose cosines are computed at once; None: those for the device.
         first: index of the first bank entry.
     """
@@ -167,7 +169,7 @@ def rank_classes(keys: Tensor, bank_labels: Tensor, k: int, temperature: float, 
     """[Q, num_classes] classes, best first, by the votes of the first k neighbours in ``keys`` [Q, k or more].
 
     Args:
-        keys: from :func:`nearest`.
+        keys: from :func:`nearest_entries`.
         bank_labels: [N] in [0, num_classes).
         k: 1 to the number of keys.
         temperature: a neighbour votes with exp(cosine / temperature); positive.
@@ -192,10 +194,10 @@ def leave_one_out(features: Tensor, labels: Tensor, *, k: int, temperature: floa
         features: [N, D]; labels: [N] in [0, num_classes).
         k: neighbours, in [1, N - 1]; temperature: above 0.
     """
-    keys = nearest(features, features, k + 1)
-    own = _index(keys) == torch.arange(len(features), device=features.device)[:, None]
-    own[:, -1] |= ~own.any(1)  # k + 1 copies of an image can stand before it
-    ranking = rank_classes(keys[~own].reshape(-1, k), labels, k, temperature, num_classes)
+    keys = nearest_entries(features, features, k + 1)
+    is_self = _index(keys) == torch.arange(len(features), device=features.device)[:, None]
+    is_self[:, -1] |= ~is_self.any(1)  # of more than k + 1 equal images, an image may not be among its own neighbours
+    ranking = rank_classes(keys[~is_self].reshape(-1, k), labels, k, temperature, num_classes)
     return (ranking[:, 0] == labels).double().mean().item()
 
 
@@ -227,7 +229,7 @@ def check_votes(bank_labels: Tensor, k: int, temperature: float, num_classes: in
 
 
 def many_neighbours(k: int, bank: int) -> Iterator[str]:
-    """Say it if more than a tenth of the bank votes: then the classes of far images decide."""
+    """Warn if more than a tenth of the bank votes, since the classes of distant images then decide."""
     if k > bank / 10:
         yield f"k={k} is more than a tenth of the {bank} images that can vote: set k to {max(1, bank // 10)} or less"
 
@@ -291,7 +293,7 @@ class KNN(Evaluator):
 class HeldOutKNN(Evaluator):
     """Accuracy of kNN for images to choose settings by: top1, projection_top1. No test image is seen.
 
-    They are those that ``dataset.held_out`` sets apart, or else a tenth of the train split, which the seed chooses: it
+    The images are those that ``dataset.held_out`` sets apart, or else a tenth of the train split, drawn by the seed: it
     is not in the bank, but the network was trained on it.
 
     Args:
@@ -317,8 +319,8 @@ class HeldOutKNN(Evaluator):
         for space, queries, wanted, bank, labels in self._spaces(target):
             keys = nearest_for_rank(queries, bank, self.k)
             ranking = rank_classes(keys, labels, self.k, self.temperature, target.num_classes)
-            hits = of_all_ranks(ranking[:, :1], len(wanted))[:, 0] == wanted
-            yield "top1" if space == "backbone" else f"{space}_top1", hits.double().mean().item()
+            correct = of_all_ranks(ranking[:, :1], len(wanted))[:, 0] == wanted
+            yield "top1" if space == "backbone" else f"{space}_top1", correct.double().mean().item()
 
     @staticmethod
     def _spaces(target: Target) -> Iterator[tuple[str, Tensor, Tensor, Sharded, Tensor]]:

@@ -1,4 +1,4 @@
-"""k-nearest-neighbour classification by Euclidean distance, as solo-learn does it: vectors as long as they are.
+"""k-nearest-neighbour classification by Euclidean distance of vectors that are not normalised, as in solo-learn.
 
 Shapes: Q queries, N bank entries, D features, n queries of a block.
 """
@@ -26,10 +26,10 @@ def rank_by_distance(queries: Tensor, bank: Tensor, labels: Tensor, k: int, epsi
         k: 1 to N; epsilon: positive.
     """
     rankings = []
-    for some in queries.split(max(1, BLOCK // len(bank))):
+    for block in queries.split(max(1, BLOCK // len(bank))):
         stop_if_asked()
-        distances, nearest = torch.cdist(some, bank).topk(k, dim=1, largest=False)  # [n, k]
-        scores = distances.new_zeros(len(some), num_classes, dtype=torch.float64)
+        distances, nearest = torch.cdist(block, bank).topk(k, dim=1, largest=False)  # [n, k]
+        scores = distances.new_zeros(len(block), num_classes, dtype=torch.float64)
         scores.scatter_add_(1, labels[nearest], 1 / (distances.double() + epsilon))
         rankings.append(scores.sort(dim=1, descending=True, stable=True).indices)
     return torch.cat(rankings) if rankings else labels.new_zeros(0, num_classes)

@@ -97,14 +97,14 @@ def fit_linear(
 def accuracy(features: Sharded, ids: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Accuracy [L] on the images ``ids`` [n] of each of the L classifiers with weight [L, C, D] and bias [L, C].
 
-    Logits that are not finite, of a classifier that has diverged, are no hit.
+    An image whose logits are not finite, as of a classifier that has diverged, counts as wrong.
     """
-    hits = torch.zeros(len(bias), dtype=torch.int64, device=labels.device)
-    for some in ids.split(4096):
-        x = features.take(some)
+    correct = torch.zeros(len(bias), dtype=torch.int64, device=labels.device)
+    for block in ids.split(4096):
+        x = features.take(block)
         logits = torch.addmm(bias.flatten(), x, weight.flatten(0, 1).T).view(len(x), *bias.shape)
-        hits += ((logits.argmax(2) == labels[some][:, None]) & logits.isfinite().all(2)).sum(0)
-    return hits.double() / len(ids)
+        correct += ((logits.argmax(2) == labels[block][:, None]) & logits.isfinite().all(2)).sum(0)
+    return correct.double() / len(ids)
 
 
 def check_sgd(momentum: float, *decays: float) -> None:
@@ -162,7 +162,7 @@ class LinearProbe(Evaluator):
         yield from chosen.items()
 
     def rank(self, target: Target) -> tuple[Tensor, dict[str, float]]:
-        """The up to five likeliest classes of each test image, best first, and what the held-out tenth chose."""
+        """The up to five likeliest classes of each test image, best first, and the settings that were chosen."""
         labels, shards = target.labels("train"), target.shards("train")
         space = self.features if self.features in shards else "backbone"
         features = shards[space]
@@ -189,8 +189,8 @@ class LinearProbe(Evaluator):
         held_out_top1 = (all_sum(accuracies) if features.shared else accuracies).tolist()
         best = held_out_top1.index(max(held_out_top1))
         if best in range(len(grid))[share]:
-            place = range(len(grid))[share].index(best)
-            chosen_weight, chosen_bias = weight[place], bias[place]
+            index = range(len(grid))[share].index(best)
+            chosen_weight, chosen_bias = weight[index], bias[index]
         if features.shared:
             chosen_weight, chosen_bias = all_sum(chosen_weight), all_sum(chosen_bias)
         logits = torch.addmm(chosen_bias, target.features("test")[space], chosen_weight.T)

@@ -1,4 +1,4 @@
-"""A linear classifier on cached features with one fixed recipe: what the libraries train, without their crops.
+"""A linear classifier on cached features with one fixed recipe, as other libraries train it, but without crops.
 
 Features are taken as they are, neither normalised nor standardised. Nothing is chosen.
 

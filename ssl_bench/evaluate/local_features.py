@@ -124,7 +124,7 @@ class LocalFeatures(Evaluator):
         """Maps [S, S] of the annotated photos, by their index in ``paths``."""
         if self.annotations is None:
             return {}
-        by_name = {photo.file_name: photo for photo in coco.read(self.annotations).photos}
+        by_name = {photo.file_name: photo for photo in coco.read_instances(self.annotations).photos}
         names = [path.relative_to(self.images).as_posix() for path in paths]
         maps = {i: coco.instance_map(by_name[name], self.size) for i, name in enumerate(names) if name in by_name}
         remedy = (
@@ -245,10 +245,10 @@ def agreement(regions: NDArray[np.uint8], instances: NDArray[np.int64]) -> float
 
     rows, columns = (coco.centres(g, s) for g, s in zip(regions.shape, instances.shape, strict=True))
     at_centres = instances[np.ix_(rows, columns)]  # [g, g]
-    known = at_centres != coco.CROWD
-    if len(np.unique(at_centres[known])) < 2:
+    counts = at_centres != coco.CROWD
+    if len(np.unique(at_centres[counts])) < 2:
         return None
-    return float(adjusted_mutual_info_score(at_centres[known], regions[known]))
+    return float(adjusted_mutual_info_score(at_centres[counts], regions[counts]))
 
 
 def cluster_rows(regions: NDArray[np.uint8]) -> list[str]:

@@ -44,7 +44,7 @@ Declared = Mapping[str, Metric]  # by the end of a name after the last "/", in w
 
 NUMBER = Metric()
 ACCURACY = Metric("share", "high", "test images")
-# The accuracies that an evaluator has without a declaration, by which numbers of runs are known that recorded none.
+# The accuracies of an evaluator that declares no metrics, and of runs that recorded no declaration.
 ACCURACIES: Declared = {"val_top1": Metric("share", "high", "images that settings are chosen by")}
 ACCURACIES = {**ACCURACIES, "*top1": ACCURACY, "*top5": ACCURACY, "*top1_class*": ACCURACY}
 

@@ -15,7 +15,7 @@ PIECE = 4096  # rows that pass from rank to rank at a time
 
 
 def ends_of(count: int) -> list[int]:
-    """Where the shares of ``count`` rows end, for W ranks in order, after a 0. They differ by at most one row."""
+    """0, and then the end of each rank's share of ``count`` rows, in order; shares differ by at most one row."""
     return [count * r // world() for r in range(world() + 1)]
 
 
@@ -45,12 +45,12 @@ class Sharded:
         """The rows ``ids``, int64 [b] on the device, in this order: [b, D] on every rank."""
         if not self.shared:
             return self.rows.index_select(0, ids)
-        place = ids - self.first
-        here = (place >= 0) & (place < len(self.rows))
-        found = self.rows.new_zeros(len(ids), self.rows.shape[1])
+        index = ids - self.first
+        here = (index >= 0) & (index < len(self.rows))
+        taken = self.rows.new_zeros(len(ids), self.rows.shape[1])
         if len(self.rows):
-            found += torch.where(here[:, None], self.rows[place.clamp(0, len(self.rows) - 1)], 0)
-        return all_sum(found)  # exact: one rank adds the row to zeros
+            taken += torch.where(here[:, None], self.rows[index.clamp(0, len(self.rows) - 1)], 0)
+        return all_sum(taken)  # exact: one rank adds the row to zeros
 
     def chosen(self, ids: Tensor) -> "Sharded":
         """The rows ``ids``, int64 [m], as features [m, D] of which each rank holds a part again."""
@@ -71,7 +71,7 @@ class Sharded:
         longest, ends = -(-self.count // world()), ends_of(self.count)
         padding = self.rows.new_zeros(longest - len(self.rows), self.rows.shape[1])
         joined = gather(torch.cat([self.rows, padding]))
-        for r in range(1, world()):  # moved up in place: a second copy of everything may not fit into memory
+        for r in range(1, world()):  # moved within the tensor: a second copy of everything may not fit into memory
             joined[ends[r] : ends[r + 1]] = joined[r * longest :][: ends[r + 1] - ends[r]].clone()
         return joined[: self.count]
 
@@ -79,13 +79,13 @@ class Sharded:
         """Standard deviation and mean [D] of each dimension over the rows ``ids``, int64 [m]."""
         parts = self.rows.split(COLUMNS, dim=1)  # no copy of all rows is made
         if not self.shared:
-            found = [torch.std_mean(columns[ids], dim=0, correction=0) for columns in parts]
+            moments = [torch.std_mean(columns[ids], dim=0, correction=0) for columns in parts]
         else:
-            own = ids[(ids >= self.first) & (ids < self.first + len(self.rows))] - self.first
-            found = []
+            local = ids[(ids >= self.first) & (ids < self.first + len(self.rows))] - self.first
+            moments = []
             for columns in parts:
-                some = columns[own].double()
-                mean = all_sum(some.sum(0)) / len(ids)
-                found.append(((all_sum((some - mean).square_().sum(0)) / len(ids)).sqrt(), mean))
-        std, mean = map(torch.cat, zip(*found, strict=True))
+                x = columns[local].double()
+                mean = all_sum(x.sum(0)) / len(ids)
+                moments.append(((all_sum((x - mean).square_().sum(0)) / len(ids)).sqrt(), mean))
+        std, mean = map(torch.cat, zip(*moments, strict=True))
         return std.to(self.rows.dtype), mean.to(self.rows.dtype)

@@ -1,4 +1,4 @@
-"""Label-free judgements of features by their spectrum: effective rank, RankMe, alpha-ReQ and LiDAR.
+"""Measures of features without labels, from their spectrum: effective rank, RankMe, alpha-ReQ and LiDAR.
 
 Shapes: N images, D features, Q views of an image.
 
@@ -18,7 +18,7 @@ from ssl_bench.seeding import stream
 
 TILE = 512
 WIDEST = 4096  # largest min(N, D): the eigenvalues of so many rows take about 10 s
-FIRST, LAST = 4, 100  # places of the eigenvalues to which alpha-ReQ's authors fit a power law
+FIRST, LAST = 4, 100  # ranks of the eigenvalues to which alpha-ReQ's authors fit a power law
 
 
 class Spectrum(Evaluator):

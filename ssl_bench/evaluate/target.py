@@ -38,9 +38,9 @@ class Evaluator(ABC):
     """Base of the evaluators, described above.
 
     Attributes:
-        needs_labels: whether it says nothing about images without classes.
-        metrics: what its numbers mean, by name, in which ``*`` is any text; those that are not there are numbers of
-            which neither a higher nor a lower one is better. It is recorded with the numbers.
+        needs_labels: whether it yields nothing for images without classes.
+        metrics: the meaning of its numbers, by name, in which ``*`` is any text; of a number without an entry neither
+            a higher nor a lower value is better. It is recorded with the numbers.
     """
 
     needs_labels: ClassVar[bool] = False
@@ -106,7 +106,7 @@ def captured_outputs(
             handle.remove()
 
 
-def _as_they_are(images: ImageBatch) -> Tensor:
+def _divided(images: ImageBatch) -> Tensor:
     assert isinstance(images, Tensor), "images of many sizes need a view of their pixels"
     return images.float() / 255
 
@@ -120,7 +120,7 @@ class Target:
         train, test: the labelled splits. Nothing is ever chosen on ``test``.
         num_classes: labels lie in [0, num_classes).
         view: the test-time transform, images on ``device`` -> float [n, C, h, w].
-        pixels: what raw pixels have in its place; None: images of one size as they are, divided by 255.
+        pixels: the same for raw pixels; None: images of one size, divided by 255.
         device: where features are computed and kept.
         seed: seed for the generators of the evaluators.
         batch_size: images per forward pass of one rank.
@@ -148,7 +148,7 @@ class Target:
         choose: Source | None = None,
     ) -> None:
         require(batch_size >= 1, "batch_size", batch_size, "1 or more")
-        self.network, self.view, self.pixels = network, view, pixels or _as_they_are
+        self.network, self.view, self.pixels = network, view, pixels or _divided
         self.train, self.test, self.choose = train, test, choose
         self.num_classes, self.seed, self.batch_size, self.autocast = num_classes, seed, batch_size, autocast
         self.device, self.augment, self.pretrain = torch.device(device), augment, pretrain

@@ -28,7 +28,7 @@ from ssl_bench.launch.loop import Given
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import METHOD, die_with, stop_after
 from ssl_bench.record import streams
-from ssl_bench.signals import STOPPED, release, stops
+from ssl_bench.signals import STOPPED, stops, unblock
 from ssl_bench.surroundings import become, temporary_files_in
 
 PATIENCE = 30.0  # seconds that the other workers have to end, or to save their state, once one has failed
@@ -252,7 +252,7 @@ def _work(
     if cores is not None:
         os.sched_setaffinity(0, cores)
     streams.outlive_reader()
-    release()
+    unblock()
     code = 1
     try:
         try:

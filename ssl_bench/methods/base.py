@@ -144,9 +144,9 @@ class Framework(nn.Module, ABC):
         encoder, norm, groups: as in :class:`Method`.
         gives: requirements of negatives and losses that it meets: ``both_views`` (keys of both views), ``two_views``
             (the anchors of the two views are each other's positives).
-        lacks: requirements that one of its terms does not meet, whatever the negatives, with what to set.
+        lacks: requirements that one of its terms never meets, whatever the negatives, each with the remedy.
         further: names of the terms after the first; true for those that have the option ``negatives``.
-        needs: what it needs of the backbone: ``map``, a feature map
+        needs: requirements on the backbone: ``map``, a feature map
             (:class:`ssl_bench.networks.backbones.Backbone`).
         views: smallest number of views of an image that it takes.
     """

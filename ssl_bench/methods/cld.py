@@ -67,11 +67,11 @@ class CrossLevel(nn.Module):
 
     def trained_outputs(self, encoder: nn.Module, views: list[Tensor]) -> Outputs:
         """Projections ``z`` and group vectors ``group``, [2, B, D] each, from one forward for each view."""
-        outputs = [encoder(view) for view in views]
-        found = {"z": torch.stack([each["projection"] for each in outputs])}
+        by_view = [encoder(view) for view in views]
+        outputs = {"z": torch.stack([of_view["projection"] for of_view in by_view])}
         if self.head is not None:
-            found["group"] = torch.stack([self.head(each["backbone"]) for each in outputs])
-        return found
+            outputs["group"] = torch.stack([self.head(of_view["backbone"]) for of_view in by_view])
+        return outputs
 
     def terms(self, outputs: Outputs, ids: Tensor) -> list[Term]:
         """The term of the group vectors, if its weight is not 0."""
@@ -81,8 +81,8 @@ class CrossLevel(nn.Module):
         u = unit(raw)
         all_u, share = gather(u, dim=1), u.shape[1]  # [2, N, D]
         clustered = [kmeans(view, self.clusters, self.iterations) for view in all_u.flip(0)]
-        labels = torch.stack([each[0][rank() * share : (rank() + 1) * share] for each in clustered])  # [2, B]
-        means = torch.stack([each[1] for each in clustered])  # [2, C, D]
+        labels = torch.stack([label[rank() * share : (rank() + 1) * share] for label, _ in clustered])  # [2, B]
+        means = torch.stack([mean for _, mean in clustered])  # [2, C, D]
         positives = torch.stack([mean[label] for mean, label in zip(means, labels, strict=True)])
         others = torch.arange(means.shape[1] - 1, device=u.device)
         index = others + (others >= labels[..., None])  # [2, B, C - 1]

@@ -33,7 +33,7 @@ class Kept:
     fresh: dict[str, dict[str, Tensor]]
 
 
-class Own(nn.Module):
+class FurtherTerm(nn.Module):
     """The loss, negatives and positives of a term after the first.
 
     Args:
@@ -56,7 +56,7 @@ class Contrastive(Method):
             the images (Google's SimCLR, MACL's code), which is twice as much for two views.
         tiled: whether cosines are computed in panels that are never stored; None: where they are many.
         views: of an image; those that the framework does not take are positives of the first two, not anchors.
-        similarity: what takes the place of the cosine in s / tau (:mod:`ssl_bench.objective.similarity`).
+        similarity: function of the cosine that is s in s / tau (:mod:`ssl_bench.objective.similarity`).
         positives: None: the other view.
 
     Raises:
@@ -97,7 +97,7 @@ class Contrastive(Method):
             copied = (negatives, positives)
             self.further = nn.ModuleDict(
                 {
-                    name: Own(*copy.deepcopy((loss, *(copied if both else (None, None)))))
+                    name: FurtherTerm(*copy.deepcopy((loss, *(copied if both else (None, None)))))
                     for name, both in framework.further.items()
                 }
             )
@@ -120,15 +120,15 @@ class Contrastive(Method):
         # Half precision ends here: unit vectors, cosines and logits are float32 (or float64, where that was asked for).
         with torch.autocast(batch.ids.device.type, enabled=False):
             for term in self.framework.embed(outputs, batch.ids):
-                loss, found = self._of_term(term, batch, progress, diagnostics, kept)
+                loss, of_term = self._of_term(term, batch, progress, diagnostics, kept)
                 losses.append(loss if term.weight == 1 else term.weight * loss)
-                values |= found
+                values |= of_term
         return StepResult(losses[0] if len(losses) == 1 else torch.stack(losses).sum(), values, kept)
 
     def _of_term(
         self, term: Term, batch: Batch, progress: Progress, diagnostics: bool, kept: Kept
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a term [] and its diagnostics; what is to be kept of it is added to ``kept``."""
+        """The loss of a term [] and its diagnostics; add to ``kept`` what :meth:`update` needs of it."""
         part, e, bank = self._part(term.name), term.e, term.bank
         if "labels" in self.positives.gives:
             e = replace(e, labels=batch.labels)
@@ -138,8 +138,8 @@ class Contrastive(Method):
         else:
             contrast = Contrast.of(e, bank, self.tiled, self.similarity)
         tau = part.loss.temperature(contrast, (term.temperature or self.temperature)(progress, contrast))
-        each = part.loss(contrast, tau).mean(1)  # [V]
-        loss = each.mean() if self.reduction == "mean" else each.sum() / term.cells
+        by_view = part.loss(contrast, tau).mean(1)  # [V]
+        loss = by_view.mean() if self.reduction == "mean" else by_view.sum() / term.cells
         with torch.no_grad():
             kept.e[term.name], kept.fresh[term.name] = e.detach(), part.loss.fresh(contrast, tau)
             if not diagnostics:
@@ -158,9 +158,9 @@ class Contrastive(Method):
     def update(self, kept: Kept, progress: float) -> None:
         for name, e in kept.e.items():
             part = self._part(name)
-            for each in (part.negatives, part.positives):
-                if each is not None:
-                    each.update(e, progress)
+            for module in (part.negatives, part.positives):
+                if module is not None:
+                    module.update(e, progress)
             part.loss.update(e.ids, kept.fresh[name])
         self.framework.update(kept.e[""], progress)
         super().update(kept, progress)
@@ -200,7 +200,7 @@ NEEDS: Mapping[str, tuple[str, str]] = {
 
 
 def needs_of_loss(loss: Loss) -> frozenset[str]:
-    """The needs of a loss; one that has no s / tau needs the cosine, as no similarity can take its place."""
+    """The needs of a loss; one without s / tau needs the cosine, because no other similarity is defined for it."""
     return loss.needs if loss.uses_tau else loss.needs | {"cosine"}
 
 

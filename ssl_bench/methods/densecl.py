@@ -42,9 +42,9 @@ class DenseEncoder(Encoder):
         if not dense:
             return super().forward(x)
         backbone: Any = self.backbone
-        found = backbone.forward_features(x)  # [B, F, h, w]
-        cells = found.flatten(2).mT
-        return {"z": self.head(backbone.forward_head(found)), "r": self.dense(cells), "cells": cells.detach()}
+        feature_map = backbone.forward_features(x)  # [B, F, h, w]
+        cells = feature_map.flatten(2).mT
+        return {"z": self.head(backbone.forward_head(feature_map)), "r": self.dense(cells), "cells": cells.detach()}
 
 
 class DenseCL(Siamese):
@@ -83,8 +83,9 @@ class DenseCL(Siamese):
     def momentum_outputs(self, batch: Batch) -> Outputs:
         """The same of the second view, from the momentum network; with ``key_`` before their names."""
         assert self.target is not None
-        found = self.target(self._dealt(batch.views[1]), dense=True)
-        return {f"key_{name}": y for name, y in _by_cell({n: self._collected(y) for n, y in found.items()}).items()}
+        outputs = self.target(self._dealt(batch.views[1]), dense=True)
+        collected = {name: self._collected(y) for name, y in outputs.items()}
+        return {f"key_{name}": y for name, y in _by_cell(collected).items()}
 
     def embed(self, outputs: Outputs, ids: Tensor) -> list[Term]:
         z, r, cells, key, key_r, key_cells = (
@@ -101,6 +102,6 @@ class DenseCL(Siamese):
         ]
 
 
-def _by_cell(found: Outputs) -> Outputs:
+def _by_cell(outputs: Outputs) -> Outputs:
     """Outputs [B, D] as [1, B, D], and those of cells [B, S, D] as [S, B, D]."""
-    return {name: value[None] if value.ndim == 2 else value.transpose(0, 1) for name, value in found.items()}
+    return {name: value[None] if value.ndim == 2 else value.transpose(0, 1) for name, value in outputs.items()}

@@ -22,7 +22,7 @@ from ssl_bench.objective.contrast import Embedded
 from ssl_bench.objective.memory import Memory
 
 
-class Remembering(Encoder):
+class EncoderWithMemory(Encoder):
     """An encoder with the memory of the training images' last features."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module, memory: Memory) -> None:
@@ -33,7 +33,7 @@ class Remembering(Encoder):
 class NPID(Framework):
     """One view of each image, whose positive is the image's vector in the memory.
 
-    To negatives of two views, the stored vectors are the positive's view and the new ones the anchor's own.
+    For negatives that tell two views apart, the stored vectors are the positive's view and the new ones the anchor's.
 
     Args:
         backbone, head: the networks.
@@ -48,7 +48,7 @@ class NPID(Framework):
 
     views = 1
     gives = frozenset({"both_views"})
-    encoder: Remembering
+    encoder: EncoderWithMemory
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class NPID(Framework):
     ) -> None:
         super().__init__()
         self.norm, self.groups = norm, groups
-        self.encoder = Remembering(backbone, head, Memory(instances, head.num_features, memory_momentum, seed))
+        self.encoder = EncoderWithMemory(backbone, head, Memory(instances, head.num_features, memory_momentum, seed))
 
     def trained_outputs(self, batch: Batch) -> Outputs:
         return {"z": torch.stack([self.encoder(view)["projection"] for view in batch.views[: self.views]])}

@@ -90,11 +90,11 @@ class Siamese(Framework):
         """``z`` of every view that the trained network sees and, with a predictor, ``prediction`` of the anchors."""
         seen = 1 if self.target is not None and not self.symmetric else 2
         views = batch.views if "two_views" in self.gives else batch.views[:seen]
-        z = self._each(lambda x: self.encoder(x)["projection"], views)  # [V, B, D]
+        z = self._outputs(lambda x: self.encoder(x)["projection"], views)  # [V, B, D]
         if self.predictor is None:
             return {"z": z}
         anchors = [*z] if self.symmetric else [z[0]]
-        return {"z": z, "prediction": self._each(self.predictor, anchors)}
+        return {"z": z, "prediction": self._outputs(self.predictor, anchors)}
 
     @torch.no_grad()
     def momentum_outputs(self, batch: Batch) -> Outputs:
@@ -102,7 +102,7 @@ class Siamese(Framework):
         if self.target is None:
             return {}
         target, views = self.target, batch.views[:2] if self.symmetric else batch.views[1:2]
-        keys = self._each(lambda x: target(x)["projection"], [self._dealt(view) for view in views])
+        keys = self._outputs(lambda x: target(x)["projection"], [self._dealt(view) for view in views])
         return {"key": torch.stack([self._collected(key) for key in keys]) if self._shuffles else keys}
 
     @property
@@ -136,7 +136,7 @@ class Siamese(Framework):
             p = _first(units.flip(0), anchors)
         return [Term(Embedded(q, p.detach() if self.stop_gradient else p, raw, ids))]
 
-    def _each(self, network: Callable[[Tensor], Tensor], inputs: list[Tensor]) -> Tensor:
+    def _outputs(self, network: Callable[[Tensor], Tensor], inputs: list[Tensor]) -> Tensor:
         """Outputs [V, B, D] of a network, from one forward for all inputs of a size or one for each input."""
         if self.views_forward == "separate":
             return torch.stack([network(x) for x in inputs])

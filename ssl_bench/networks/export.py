@@ -77,14 +77,14 @@ def export(
         _check_torchvision(node["name"], node["stem"], node["in_channels"], weights)
     path = Path(f"backbone_{library}.{'safetensors' if ours else 'pt'}")
     if ours:
-        content, lines = safetensors.torch.save(contiguous(weights)), ours_loading(path.with_suffix(".json").name)
+        content, lines = safetensors.torch.save(contiguous(weights)), lines_to_load(path.with_suffix(".json").name)
         network = our_config(config)
     else:
         buffer = io.BytesIO()
         torch.save(weights, buffer)
         content = buffer.getvalue()
         loading = f"model.load_state_dict(torch.load({path.name!r}, weights_only=True))"
-        lines = ["import torch", *building(library, node, weights), loading]
+        lines = ["import torch", *lines_to_build(library, node, weights), loading]
         keys = {"name", "stem", "in_channels", "size", "args"}
         network = {"size": None, "args": None} | {key: value for key, value in node.items() if key in keys}
         network |= {key: config["dataset"][key] for key in ("mean", "std")}
@@ -94,13 +94,13 @@ def export(
 
 
 def our_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings from which :func:`load` builds a network of this package: its own, and those of its images."""
+    """The settings from which :func:`load` builds a network of this package: the backbone's and those of its images."""
     node = {key: value for key, value in config["backbone"].items() if key != "freeze"}
     images = {key: config["dataset"][key] for key in ("channels", "size", "mean", "std")}
     return {"library": "ssl_bench", "backbone": node, **images}
 
 
-def ours_loading(name: str) -> list[str]:
+def lines_to_load(name: str) -> list[str]:
     """Lines of Python that load an export of a network of this package, whose JSON has that name."""
     return [
         "from pathlib import Path",
@@ -163,7 +163,7 @@ def _check_torchvision(name: str, stem: str, channels: int, weights: Mapping[str
         raise ConfigError(f"--format torchvision: {layers}: use --format timm")
 
 
-def building(library: str, node: Mapping[str, Any], weights: Mapping[str, Tensor]) -> list[str]:
+def lines_to_build(library: str, node: Mapping[str, Any], weights: Mapping[str, Tensor]) -> list[str]:
     """Lines of Python that build the network of ``library`` as ``model``, before its weights are loaded.
 
     Args:
@@ -192,5 +192,5 @@ def timm_arguments(node: Mapping[str, Any]) -> str:
     size, given = node.get("size"), node.get("args") or {}
     fixed = size is not None and getattr(timm.get_pretrained_cfg(node["name"]), "fixed_input_size", False)
     arguments = ({"img_size": size} if fixed else {}) | given
-    told = [f"{key}={value!r}" for key, value in arguments.items()]
-    return ", ".join([repr(node["name"]), "num_classes=0", f"in_chans={node['in_channels']}", *told])
+    further = [f"{key}={value!r}" for key, value in arguments.items()]
+    return ", ".join([repr(node["name"]), "num_classes=0", f"in_chans={node['in_channels']}", *further])

@@ -20,13 +20,13 @@ from ssl_bench.networks.export import contiguous
 OF_OTHER_WEIGHTS = ("tag", "license", "description", "origin_url", "paper_name", "paper_ids", "notes")
 
 
-def of_timm(
+def timm_files(
     model: nn.Module, dataset: Mapping[str, Any], eval_view: Mapping[str, Any], args: dict[str, Any] | None
 ) -> dict[str, bytes]:
-    """The content of the two files.
+    """The two files of a network of timm, by their names.
 
     Args:
-        model: a network of timm without a classifier.
+        model: without a classifier.
         dataset: the run's ``dataset``, with ``size``, ``mean`` and ``std``.
         args: of ``timm.create_model``.
         eval_view: ``resize`` and ``size`` of the view for evaluation, if it cuts out the centre of the images.
@@ -48,17 +48,17 @@ def of_timm(
         config = json.loads(Path(folder, "config.json").read_text())
     for key in OF_OTHER_WEIGHTS:  # timm takes them from the weights that it publishes for this network
         config["pretrained_cfg"].pop(key, None)
-    return _both(weights, config)
+    return _files(weights, config)
 
 
-def ours(model: nn.Module, config: dict[str, Any]) -> dict[str, bytes]:
-    """The same of a network that timm does not have; :func:`ssl_bench.networks.export.load` reads ``config.json``."""
+def package_files(model: nn.Module, config: dict[str, Any]) -> dict[str, bytes]:
+    """The two files of a network of this package; :func:`ssl_bench.networks.export.load` reads ``config.json``."""
     weights = safetensors.torch.save(contiguous(model.state_dict()))
     named = {"weights": "model.safetensors", "sha256": hashlib.sha256(weights).hexdigest()}
-    return _both(weights, config | named)
+    return _files(weights, config | named)
 
 
-def _both(weights: bytes, config: dict[str, Any]) -> dict[str, bytes]:
+def _files(weights: bytes, config: dict[str, Any]) -> dict[str, bytes]:
     return {"model.safetensors": weights, "config.json": files.as_json(config).encode()}
 
 

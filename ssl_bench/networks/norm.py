@@ -148,8 +148,8 @@ class _NormaliseOnGPUs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: GroupedBatchNorm) -> Tensor:
         x = _dense(x, x)
-        found = torch.stack(torch.batch_norm_stats(x, norm.eps))  # [2, C]: mean and 1 / sqrt(var + eps)
-        means, invstds = gather(found[None]).unbind(1)  # [W, C]
+        local = torch.stack(torch.batch_norm_stats(x, norm.eps))  # [2, C]: mean and 1 / sqrt(var + eps)
+        means, invstds = gather(local[None]).unbind(1)  # [W, C]
         counts = means.new_full((world(),), x.numel() // x.shape[1])
         running = norm.running_mean, norm.running_var, norm.momentum
         mean, invstd = torch.batch_norm_gather_stats_with_counts(x, means, invstds, *running, norm.eps, counts)
@@ -160,8 +160,8 @@ class _NormaliseOnGPUs(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, invstd, counts = ctx.saved_tensors
         dy = _dense(grads[0], x)
-        *found, dweight, dbias = torch.batch_norm_backward_reduce(dy, x, mean, invstd, weight, True, True, True)
-        sums = all_sum(torch.stack(found), statistics=True)  # [2, C]: of dy, and of dy times x - mean
+        *local, dweight, dbias = torch.batch_norm_backward_reduce(dy, x, mean, invstd, weight, True, True, True)
+        sums = all_sum(torch.stack(local), statistics=True)  # [2, C]: of dy, and of dy times x - mean
         dx = torch.batch_norm_backward_elemt(dy, x, mean, invstd, weight, sums[0], sums[1], counts.int())
         affine = (None, None) if weight is None else (dweight, dbias)
         return dx, *affine, None

@@ -49,9 +49,9 @@ def _route(
 ) -> tuple[Tensor, list[int], list[int]]:
     """Order [B] that sorts the images of a rank by their destinations, and how many go to and come from each rank."""
     destination = torch.arange(images * ranks) % groups // (groups // ranks)
-    own = destination[rank * images : (rank + 1) * images]
+    local = destination[rank * images : (rank + 1) * images]
     received = (destination == rank).view(ranks, images).sum(1)
-    return own.argsort(stable=True).to(device), own.bincount(minlength=ranks).tolist(), received.tolist()
+    return local.argsort(stable=True).to(device), local.bincount(minlength=ranks).tolist(), received.tolist()
 
 
 def _exchange(rows: Tensor, sent: list[int], received: list[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""A forward pass of two images, which tells before a run starts whether its backbone can work with their size."""
+"""Before a run starts, try its backbone on two images of the size that it will be given."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,9 +36,9 @@ def try_backbone(backbone: nn.Module, node: Mapping[str, Any], channels: int, si
     except Exception as error:  # networks have no error class for images of a wrong size
         remedy = f"{_made_for(backbone, size)}, or {key_of_it} to {other}: {name} cannot take {size} x {size} pixels"
         raise InvalidValue(key, size, f"{remedy} ({reason(error)})") from error
-    found = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
     refused = f"{other}: of two images, {name} makes"
-    require(found == [2, width], key_of_it, value, f"{refused} {found}, not features [2, {width}]")
+    require(shape == [2, width], key_of_it, value, f"{refused} {shape}, not features [2, {width}]")
     finite = features.is_floating_point() and bool(features.isfinite().all())
     require(finite, key_of_it, value, f"{refused} values that are not finite floating-point numbers")
 
@@ -54,17 +54,25 @@ def try_map(backbone: Any, name: str, part: str, channels: int, size: int) -> No
     mode = backbone.training
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            found = backbone.eval().forward_features(images)
-            features = backbone.forward_head(found)
-        fits = found.ndim == 4 and found.shape[1] == backbone.num_features and features.shape == found.shape[:2]
-        shape = f"it makes {list(found.shape)}" if found.ndim != 4 or fits else f"it has {found.shape[1]} channels"
-        fits, shape = fits and found[0, 0].numel() > 1, shape if found[0, 0].numel() > 1 else "it has one cell"
-    except Exception as error:  # networks have no error class for what they lack
-        fits, shape = False, reason(error)
+            cells = backbone.eval().forward_features(images)
+            features = backbone.forward_head(cells)
+        fault = _fault_of_map(cells, features, backbone.num_features)
+    except Exception as error:  # a network without a map may raise any error
+        fault = reason(error)
     finally:
         backbone.train(mode)
     remedy = f"a network with a feature map of several cells, such as resnet18 or resnet_digits, which {part} needs"
-    require(fits, "backbone", name, f"{remedy} ({shape})")
+    require(not fault, "backbone", name, f"{remedy} ({fault})")
+
+
+def _fault_of_map(cells: Tensor, features: Tensor, width: int) -> str:
+    """Say why a map is not [2, width, h, w] with several cells, or its features not [2, width]; empty if they are."""
+    if cells[0, 0].numel() <= 1:
+        return "it has one cell"
+    if cells.ndim != 4:
+        return f"it makes {list(cells.shape)}"
+    fits = cells.shape[1] == width and features.shape == cells.shape[:2]
+    return "" if fits else f"it has {cells.shape[1]} channels"
 
 
 def _made_for(backbone: Any, size: int) -> str:

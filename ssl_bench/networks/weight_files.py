@@ -15,8 +15,8 @@ from torch import Tensor
 from ssl_bench import files
 from ssl_bench.errors import ConfigError, reason
 
-# What the files of other programs hold beside tensors, and what runs no code when it is read: arguments of a command,
-# and numbers of NumPy.
+# Types that files of other programs have beside tensors, and that run no code when they are read: the arguments of a
+# command, and numbers of NumPy.
 _SCALAR = cast(Any, np.float64(0).__reduce__())[0]
 HARMLESS: list[Any] = [
     argparse.Namespace,
@@ -49,12 +49,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                     warnings.simplefilter("ignore")
                     with torch.serialization.safe_globals(HARMLESS):
                         content = torch.load(file, map_location="cpu", weights_only=True)
-        found = dict(_tensors(content)) if isinstance(content, Mapping) else {}
+        tensors = dict(_tensors(content)) if isinstance(content, Mapping) else {}
     except Exception as error:  # torch, pickle, zipfile and safetensors raise many kinds of errors
         raise ConfigError(f"init={path}: no weights can be read ({_why(error)}): set init to a state dict") from error
-    if not found:
+    if not tensors:
         raise ConfigError(f"init={path}: it holds no state dict: set init to a file of weights by name")
-    return found
+    return tensors
 
 
 def _tensors(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -67,11 +67,11 @@ def _tensors(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _why(error: Exception) -> str:
-    """Why a file could not be read. torch's own messages advise to run the file's code."""
+    """Say why a file could not be read, without torch's own message, which advises to run the file's code."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if isinstance(error, pickle.UnpicklingError):
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        needs = f"needs {found[1]}, and code is not run" if found else "is damaged, or has more than tensors"
+        name = re.search(r"GLOBAL (\S+)", str(error))
+        needs = f"needs {name[1]}, and code is not run" if name else "is damaged, or has more than tensors"
         return f"it {needs}; torch.save(model.state_dict(), FILE) writes weights alone"
     return "it is empty or cut short" if isinstance(error, EOFError) else reason(error)

@@ -1,4 +1,4 @@
-"""Candidates of a batch of anchors, in the form in which their cosines are cheapest.
+"""Candidates of a batch of anchors, each kind with the cheapest way to compute its cosines.
 
 Shapes: V anchor views; B images on this rank; D width; C candidates; K of them are negatives of an anchor.
 """
@@ -12,6 +12,13 @@ from torch import Tensor
 from ssl_bench.objective import tiles
 from ssl_bench.objective.bits import unpack
 from ssl_bench.objective.products import products
+
+
+def masked_logits(similarities: Tensor, left_out: Tensor | None, tau: Tensor) -> Tensor:
+    """Similarities [..., C] divided by ``tau``, minus infinity where ``left_out`` (booleans, None: nowhere)."""
+    logits = similarities / tau
+    # Divided first and masked second: inf / tau has a NaN gradient where tau is learned.
+    return logits if left_out is None else logits.masked_fill(left_out, float("-inf"))
 
 
 class Candidates:
@@ -68,11 +75,8 @@ class Cosines(Candidates):
         return f(self.neg, left_out, *(value[..., None] if value.ndim == 2 else value for value in values))
 
     def _lse(self, tau: Tensor) -> Tensor:
-        logits = self.neg / (tau[..., None] if tau.ndim else tau)  # [V, B, C]
-        if self.valid is not None:
-            # Scaled first and masked second: inf / tau has a NaN gradient where tau is learned.
-            logits = logits.masked_fill(~self.valid, float("-inf"))
-        return logits.logsumexp(-1)
+        left_out = None if self.valid is None else ~self.valid
+        return masked_logits(self.neg, left_out, tau[..., None] if tau.ndim else tau).logsumexp(-1)
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Keyed(Candidates):
     keys: Tensor
 
     def choice(self, view: int | slice) -> tiles.Choice:
-        """Which keys count for the anchors of a view, or for those of all views one after another."""
+        """The choice of the keys for the anchors of a view, or for those of all views one after another."""
         raise NotImplementedError
 
     def in_panels(self) -> bool:
@@ -109,7 +113,7 @@ class Keyed(Candidates):
         raise NotImplementedError
 
     def cosines(self, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Cosines [V, B, C] with ``vectors`` [V, B, D], and which count, None: all."""
+        """Cosines [V, B, C] with ``vectors`` [V, B, D], and booleans, true where they count; None: all do."""
         raise NotImplementedError
 
     def lse(self, tau: Tensor, second_tau: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -121,11 +125,11 @@ class Keyed(Candidates):
 
     def reduce(self, f: tiles.Reduction, *values: Tensor) -> Tensor:
         if not self.in_panels():
-            known = (self.cosines(value)[0] if value.ndim == 3 else value for value in values)
-            return Cosines(*self.cosines(self.q)).reduce(f, *known)
-        (found,) = self._by_view(lambda q, keys, choice, *each: [tiles.reduced(q, keys, choice, f, *each)], *values)
-        assert found is not None
-        return found
+            arguments = (self.cosines(value)[0] if value.ndim == 3 else value for value in values)
+            return Cosines(*self.cosines(self.q)).reduce(f, *arguments)
+        (result,) = self._by_view(lambda q, keys, choice, *rest: [tiles.reduced(q, keys, choice, f, *rest)], *values)
+        assert result is not None
+        return result
 
     def detached_for(self, q: Tensor) -> Candidates:
         return replace(self, q=q, keys=self.keys.detach())
@@ -135,12 +139,12 @@ class Keyed(Candidates):
         if self.keys.ndim == 2:  # the anchors of all views are rows of one matrix
             flat = (value.flatten(0, 1) if value is not None and value.ndim else value for value in values)
             rows = compute(self.q.flatten(0, 1), self.keys, self.choice(slice(None)), *flat)
-            return [None if found is None else found.unflatten(0, self.q.shape[:2]) for found in rows]
-        each = [
+            return [None if result is None else result.unflatten(0, self.q.shape[:2]) for result in rows]
+        by_view = [
             compute(self.q[v], keys, self.choice(v), *(x[v] if x is not None and x.ndim else x for x in values))
             for v, keys in enumerate(self.keys)
         ]
-        return [None if found[0] is None else torch.stack(found) for found in zip(*each, strict=True)]
+        return [None if views[0] is None else torch.stack(views) for views in zip(*by_view, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_bench.objective.candidates import Candidates, Cosines, Excluded, Picks, Pool
+from ssl_bench.objective.candidates import Candidates, Cosines, Excluded, Picks, Pool, masked_logits
 from ssl_bench.objective.similarity import SIMILARITIES, Name
 
 
@@ -49,8 +49,8 @@ class Embedded:
     def detach(self) -> "Embedded":
         """The same embeddings without gradient."""
         q, p, raw, *others = (
-            None if each is None else each.detach()
-            for each in (self.q, self.p, self.raw, self.anchor_keys, self.stored)
+            None if vectors is None else vectors.detach()
+            for vectors in (self.q, self.p, self.raw, self.anchor_keys, self.stored)
         )
         assert q is not None and p is not None and raw is not None
         return Embedded(q, p, raw, self.ids, others[0], stored=others[1])
@@ -76,7 +76,7 @@ class Bank:
 
 @dataclass(frozen=True)
 class Classes:
-    """Which candidates show another image of an anchor's class.
+    """Classes and images of anchors and candidates, to find the candidates of an anchor's class.
 
     Attributes:
         labels, ids: [B] class, -1 if it is not known, and image of each anchor.
@@ -89,7 +89,7 @@ class Classes:
     key_ids: Tensor
 
     def same(self, labels: Tensor, ids: Tensor) -> Tensor:
-        """Booleans [..., C] for anchors with ``labels`` and ``ids`` [..., 1]."""
+        """Whether candidates show another image of the anchor's class: [..., C] for ``labels`` and ``ids`` [..., 1]."""
         return (labels == self.key_labels) & (labels >= 0) & (ids != self.key_ids)
 
 
@@ -202,7 +202,7 @@ class Contrast:
         """log sum_k exp(s_k / tau) over the negatives, [V, B]; ``tau`` is [] or [V, B], positive.
 
         Raises:
-            ValueError: there are no negatives; so for all below that need them.
+            ValueError: there are no negatives. The methods below that need some raise it too.
         """
         if self._last_lse is None or self._last_lse[0] is not tau:
             self._last_lse = tau, self._lse(tau)[0]
@@ -231,7 +231,7 @@ class Contrast:
         return self._negatives().reduce(lambda s, *rest: f(similarity(s), *rest), *map(self._cast, values))
 
     def reduce_by_class(self, f: Callable[..., Tensor], *values: Tensor) -> Tensor:
-        """Do as :meth:`reduce`, and tell ``f`` which candidates are positives beside ``pos``.
+        """Do as :meth:`reduce`; ``f`` is also given which candidates are positives beside ``pos``.
 
         Args:
             f: takes after the first two arguments booleans that broadcast to [..., C], true where a candidate shows
@@ -240,13 +240,15 @@ class Contrast:
         Raises:
             ValueError: the classes are not known.
         """
-        if (known := self._classes) is None:
+        if (classes := self._classes) is None:
             raise ValueError("the classes are not known: set positives=label, or give same_label to Contrast.dense")
-        if isinstance(known, Tensor):
-            return self.reduce(lambda s, left_out, *rest: f(s, left_out, known, *rest), *values)
-        own = (each.expand_as(self.pos) for each in (known.labels, known.ids))
+        if isinstance(classes, Tensor):
+            return self.reduce(lambda s, left_out, *rest: f(s, left_out, classes, *rest), *values)
+        of_anchors = (numbers.expand_as(self.pos) for numbers in (classes.labels, classes.ids))
         return self.reduce(
-            lambda s, left_out, labels, ids, *rest: f(s, left_out, known.same(labels, ids), *rest), *own, *values
+            lambda s, left_out, labels, ids, *rest: f(s, left_out, classes.same(labels, ids), *rest),
+            *of_anchors,
+            *values,
         )
 
     def log_odds(self, tau: Tensor) -> Tensor:
@@ -280,10 +282,10 @@ class Contrast:
         Raises:
             ValueError: the contrast was made from cosines without them.
         """
-        known = self._p if self._mirror is None else self._mirror
-        if known is None:
+        mirror = self._p if self._mirror is None else self._mirror
+        if mirror is None:
             raise ValueError("mirror is not known: give Contrast.dense the positives' cosines with the candidates")
-        return known
+        return mirror
 
     def with_leaf_anchors(self) -> tuple[Tensor, "Contrast"] | None:
         """The anchors [V, B, D] as leaves of a new graph and the contrast of them, all else constant.
@@ -325,8 +327,7 @@ class Contrast:
 
 
 def _logsumexp(similarities: Tensor, left_out: Tensor | None, tau: Tensor) -> Tensor:
-    logits = similarities / tau
-    return (logits if left_out is None else logits.masked_fill(left_out, float("-inf"))).logsumexp(-1)
+    return masked_logits(similarities, left_out, tau).logsumexp(-1)
 
 
 def _sum(phi: Callable[..., Tensor], similarities: Tensor, left_out: Tensor | None, *values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Choice of the keys that an anchor is contrasted with.
+"""The negatives of an anchor: the keys that it is pushed away from.
 
 Shapes: N images of all ranks; V anchor views; B images on this rank; D width; K negatives per anchor; C candidates.
 """
@@ -179,10 +179,10 @@ def _chosen(
         # Drawn for rows of the global batch: the same for any number of ranks.
         rows, kept = (1, slice(None)) if shared else (images, local_rows)
         drawn = without_replacement(rows, pool, k, draws.generators(device, view), kept)
-        places = drawn.expand(share, -1).int()  # [B, k] in [0, pool)
-        for own in own_keys:
-            places = places + (places >= own[:, None])  # step over the key of the own image
-        index.append(places)
+        chosen = drawn.expand(share, -1).int()  # [B, k] in [0, pool)
+        for own_key in own_keys:
+            chosen = chosen + (chosen >= own_key[:, None])  # skip the key of the anchor's own image
+        index.append(chosen)
     return contrast.pick(torch.stack(index))
 
 
@@ -216,6 +216,7 @@ class Queue(Negatives):
 
     Attributes:
         k: the largest number of keys.
+        place: the row that the next key is written to.
 
     Raises:
         InvalidValue: as Count.
@@ -250,8 +251,8 @@ class Queue(Negatives):
     def select(self, contrast: Contrast, progress: Progress) -> Contrast:
         if not self.varies:
             return contrast
-        k, places = self.k_at(progress), torch.arange(self.k, device=self.place.device)
-        age = (self.place - 1 - places) % self.k  # 0: of the key that came last
+        k, rows = self.k_at(progress), torch.arange(self.k, device=self.place.device)
+        age = (self.place - 1 - rows) % self.k  # 0: of the key that came last
         return contrast.excluding(bits.pack(age >= k).expand(*contrast.pos.shape, -1), k)
 
     def update(self, e: Embedded, progress: Progress) -> None:
@@ -263,8 +264,8 @@ class Queue(Negatives):
             drawn = without_replacement(1, len(fresh), self.k, self.draws.generators(fresh.device))
             self.keys.copy_(fresh[drawn[0]])
         else:
-            places = (self.place + torch.arange(len(fresh), device=fresh.device)) % self.k
-            self.keys.index_copy_(0, places, fresh)
+            rows = (self.place + torch.arange(len(fresh), device=fresh.device)) % self.k
+            self.keys.index_copy_(0, rows, fresh)
             self.place.add_(len(fresh)).remainder_(self.k)
 
 

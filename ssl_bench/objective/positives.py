@@ -1,4 +1,4 @@
-"""Choice of what an anchor is drawn to.
+"""The positives of an anchor: the vectors that it is pulled towards.
 
 Shapes: V anchor views; B images on this rank; D width.
 """
@@ -11,7 +11,7 @@ from torch import nn
 from ssl_bench.objective.contrast import Embedded
 from ssl_bench.objective.negatives import Queue
 from ssl_bench.objective.schedule import Progress
-from ssl_bench.objective.tiles import nearest
+from ssl_bench.objective.tiles import nearest_keys
 
 
 class Positives(nn.Module, ABC):
@@ -19,7 +19,7 @@ class Positives(nn.Module, ABC):
 
     Attributes:
         gives: what a loss may list in its ``needs``.
-        takes: what the framework gives and these positives take away.
+        takes: properties of the framework that are lost with these positives.
         needs: what negatives and loss must give.
     """
 
@@ -29,7 +29,7 @@ class Positives(nn.Module, ABC):
 
     @abstractmethod
     def choose(self, e: Embedded) -> Embedded:
-        """The anchors with the positives of choice. The negatives are keys of ``e`` itself."""
+        """``e`` with the chosen positives. The negatives are still made from ``e`` itself."""
         raise NotImplementedError
 
     def update(self, e: Embedded, progress: Progress) -> None:
@@ -71,8 +71,8 @@ class NearestKey(Positives):
         self.queue = Queue(k, dim, seed)
 
     def choose(self, e: Embedded) -> Embedded:
-        found = nearest(e.p.flatten(0, 1), self.queue.keys)  # [V B]
-        return replace(e, p=self.queue.keys[found].view_as(e.p))
+        index = nearest_keys(e.p.flatten(0, 1), self.queue.keys)  # [V B]
+        return replace(e, p=self.queue.keys[index].view_as(e.p))
 
     def update(self, e: Embedded, progress: Progress) -> None:
         self.queue.update(e, progress)

@@ -37,7 +37,7 @@ class StepGenerator(nn.Module):
     def generator(self, device: torch.device, *key: int | str) -> torch.Generator:
         """Random numbers of this step; draws of one step with different keys are independent.
 
-        While a CUDA graph is captured the generator keeps its place: :meth:`reseed` sets it before each replay.
+        While a CUDA graph is captured the generator is not seeded: :meth:`reseed` does it before each replay.
         """
         if (device, key) not in self._generators:
             self._generators[device, key] = torch.Generator(device)
@@ -95,7 +95,7 @@ def without_replacement(rows: int, pool: int, k: int, generators: Generators, ke
 
     They are int64, on the device of the generators. For small ``k`` these are the first different values of a longer
     sequence drawn with replacement, at a cost that does not depend on the pool; the sequence is too short once in 10^20
-    rows, which ends in an index out of range. For large ``k`` they are the places of the largest of ``pool`` random
+    rows, which ends in an index out of range. For large ``k`` they are the indices of the largest of ``pool`` random
     numbers.
     """
     if 2 * k > pool:
@@ -107,18 +107,18 @@ def without_replacement(rows: int, pool: int, k: int, generators: Generators, ke
     mean, spread = sum(1 / p for p in new), math.sqrt(sum((1 - p) / p**2 for p in new))
     length = math.ceil(mean + 10 * spread) + 32
     high, low = pool.bit_length(), length.bit_length()
-    dtype = torch.int32 if high + low < 31 else torch.int64  # a value and its place in one number
+    dtype = torch.int32 if high + low < 31 else torch.int64  # a value and its index in one number
 
     def integers(n: int, source: torch.Generator) -> Tensor:
         return torch.randint(pool, (n, length), generator=source, device=source.device, dtype=dtype)
 
     parts = []
     for drawn in _by_block(integers, rows, length, kept, generators):
-        order = _sort(drawn << low | torch.arange(length, dtype=dtype, device=drawn.device))  # by value, then by place
+        order = _sort(drawn << low | torch.arange(length, dtype=dtype, device=drawn.device))  # by value, then by index
         repeated = (order[:, 1:] >> low) == (order[:, :-1] >> low)
         order = (order & ((1 << low) - 1)) << high | order >> low
         order[:, 1:].masked_fill_(repeated, torch.iinfo(dtype).max)
-        parts.append(_smallest(order, k) & ((1 << high) - 1))  # by place; repeated values come last
+        parts.append(_smallest(order, k) & ((1 << high) - 1))  # by index; repeated values come last
     return torch.cat(parts)
 
 
@@ -127,7 +127,7 @@ def draw_excluded(
     rows: int,
     width: int,
     k: Tensor | int,
-    own: Sequence[Tensor],
+    own_columns: Sequence[Tensor],
     generators: Generators,
     kept: slice,
     most: int | None = None,
@@ -140,14 +140,15 @@ def draw_excluded(
 
     Args:
         k: a number, or with ``most`` also a tensor [] on the device of the generators.
-        own: columns [kept] of each row that are never drawn.
+        own_columns: columns [kept], one of each row, that are never drawn.
         most: the largest ``k``, if it changes: those of a smaller one are then among those of a larger one.
 
     Returns:
         [views, kept, ceil(width / 8)] packed booleans (:mod:`ssl_bench.objective.bits`), true for the columns that were
-        not drawn, ``own`` among them.
+        not drawn, ``own_columns`` among them.
     """
-    never = torch.stack([columns.long() for columns in own], 1)[:, None].expand(-1, views, -1)  # [kept, views, n]
+    never = torch.stack([columns.long() for columns in own_columns], 1)  # [kept, n]
+    never = never[:, None].expand(-1, views, -1)  # [kept, views, n]
     generator, length, parts = generators(0), views * width, list[Any]()
     if most is not None or not bits.in_numpy(generator.device):
         uniform = lambda n, source: torch.rand(n, views, width, generator=source, device=source.device)  # noqa: E731
@@ -169,46 +170,46 @@ def draw_excluded(
         until = min(stop, (block + 1) * height)
         for first in range(max(start, block * height), until, max(1, PIECE // length)):
             last = min(until, first + max(1, PIECE // length))
-            place = (first - block * height) * length
-            numbers = _random_bytes(key, place, (last - first) * length).reshape(-1, width)
+            offset = (first - block * height) * length
+            numbers = _random_bytes(key, offset, (last - first) * length).reshape(-1, width)
             columns = never[first - start : last - start].flatten(0, 1).numpy()
-            parts.append(_others(numbers, k, columns, place, seed).reshape(last - first, views, -1))
+            parts.append(_mark_others(numbers, k, columns, offset, seed).reshape(last - first, views, -1))
     return torch.from_numpy(np.concatenate(parts)).transpose(0, 1)
 
 
 def _random_bytes(key: list[int], start: int, count: int) -> Any:
-    """``count`` random bytes of the sequence ``key``, from place ``start``."""
+    """``count`` random bytes of the sequence ``key``, from the one with the index ``start`` on."""
     skipped = start // 8  # of the generator's steps, which give eight bytes each
     drawn = np.random.PCG64(key).advance(skipped).random_raw(-(-(start + count) // 8) - skipped)
     return drawn.view(np.uint8)[start - 8 * skipped :][:count]
 
 
-def _others(numbers: Any, k: int, own: Any, place: int, seed: int) -> Any:
+def _mark_others(numbers: Any, k: int, own_columns: Any, offset: int, seed: int) -> Any:
     """Mark, packed [r, ceil(C / 8)], the columns of a part of a block that are not among the ``k`` smallest.
 
     Args:
         numbers: [r, C] random bytes, which are changed.
-        own: [r, n] columns that are never chosen.
-        place: of the first number in its block, which with ``seed`` decides between equal bytes.
+        own_columns: [r, n] columns that are never chosen.
+        offset: index of the first number in its block, which with ``seed`` decides between equal bytes.
     """
     rows, width = np.arange(len(numbers))[:, None], numbers.shape[1]
-    numbers[rows, own] = 255
+    numbers[rows, own_columns] = 255
     largest = np.sort(numbers, axis=1, kind="stable")[:, k - 1 : k]  # a radix sort: faster than any selection
     chosen, equal = numbers < largest, numbers == largest
-    equal[rows, own] = False
+    equal[rows, own_columns] = False
     missing = k - chosen.view(np.uint8).sum(1, dtype=np.uint32).astype(np.int64)  # of bytes: numpy adds them faster
-    places = np.flatnonzero(equal)
-    row = places // width
+    index = np.flatnonzero(equal)
+    row = index // width
     # The equal bytes of each row, which stand together, in a random order: the row and a random number in one integer.
-    order = np.argsort(row << 40 | (_hashed(places.astype(np.uint64) + np.uint64(place), seed) >> 24).astype(np.int64))
+    order = np.argsort(row << 40 | (_hashed(index.astype(np.uint64) + np.uint64(offset), seed) >> 24).astype(np.int64))
     rank = np.arange(len(row)) - np.searchsorted(row, rows[:, 0])[row]  # among those of the same row
-    chosen.reshape(-1)[places[order[rank < missing[row]]]] = True
+    chosen.reshape(-1)[index[order[rank < missing[row]]]] = True
     return np.packbits(~chosen, axis=1, bitorder="little")
 
 
-def _hashed(places: Any, seed: int) -> Any:
-    """Make a random number of 64 bits from each place, the n-th output of SplitMix64 (Steele, Lea and Flood 2014)."""
-    z = places * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+def _hashed(index: Any, seed: int) -> Any:
+    """A random number of 64 bits for each index n: the n-th output of SplitMix64 (Steele, Lea and Flood 2014)."""
+    z = index * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
     z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return z ^ z >> np.uint64(31)

@@ -37,7 +37,7 @@ class Count:
         most: the largest K.
 
     Raises:
-        InvalidValue: a number outside its range, or one that the schedule lacks or does not use.
+        InvalidValue: a number outside its range, or one that the schedule needs and does not get, or does not use.
     """
 
     def __init__(self, k: int, final: int | None, schedule: Name, milestones: Sequence[float]) -> None:
@@ -61,7 +61,7 @@ class Count:
         return k.round().long() if isinstance(k, Tensor) else round(k)
 
     def _share(self, progress: Progress) -> Progress:
-        """How much of the way from k to final is done."""
+        """The share of the way from ``k`` to ``final`` that is done."""
         if self.schedule == "step":
             reached = sum(progress >= milestone for milestone in self.milestones)
             return (reached.double() if isinstance(reached, Tensor) else reached) / len(self.milestones)

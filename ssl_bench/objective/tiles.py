@@ -41,7 +41,7 @@ Reduction = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Choice:
-    """Which of the candidates count for R anchors: all of them where everything is None.
+    """The candidates that count for R anchors: all of them if everything is None.
 
     Attributes:
         image_ids: ids of the images of the anchors [R] and of the candidates [C]; a candidate with the anchor's id does
@@ -90,7 +90,7 @@ def reduced(q: Tensor, keys: Tensor, choice: Choice, f: Reduction, *values: Tens
 
 
 @torch.no_grad()
-def nearest(q: Tensor, keys: Tensor) -> Tensor:
+def nearest_keys(q: Tensor, keys: Tensor) -> Tensor:
     """Number [R] of the key with the largest cosine to each anchor; ``q`` is [R, D], ``keys`` [C, D]."""
     return torch.cat([products(q[rows], keys).argmax(1) for rows in _panels(q, keys, Choice())])
 
@@ -120,8 +120,8 @@ class _LogSumExp(torch.autograd.Function):
         q, keys, *at = ctx.saved_tensors
         learned = ctx.needs_input_grad[3:]
         # Each temperature with a gradient: its number, itself, the logarithm at it, and the gradient by the logit.
-        known = zip((0, 1), at[::2], at[1::2], grads, strict=True)
-        levels = [(i, tau, lse, grad / tau) for i, tau, lse, grad in known if grad is not None]
+        both = zip((0, 1), at[::2], at[1::2], grads, strict=True)
+        levels = [(i, tau, lse, grad / tau) for i, tau, lse, grad in both if grad is not None]
         by_q = [torch.zeros_like(q) for _ in levels]
         by_keys = torch.zeros_like(keys) if ctx.needs_input_grad[1] else None
         for rows in _panels(q, keys, ctx.choice):
@@ -136,12 +136,12 @@ class _LogSumExp(torch.autograd.Function):
             if not any(learned):
                 shares = [functools.reduce(Tensor.add_, shares)]
             for share, part in zip(shares, by_q, strict=False):
-                _spread(share, q, keys, ctx.choice, rows, part, by_keys)
+                _add_gradients(share, q, keys, ctx.choice, rows, part, by_keys)
         by_tau: list[Tensor | None] = [None, None]
         for (level, tau, *_), part in zip(levels, by_q, strict=True):
             if learned[level]:
-                each = -(q * part).sum(1) / tau  # [R]
-                by_tau[level] = each if tau.ndim else each.sum()
+                by_anchor = -(q * part).sum(1) / tau  # [R]
+                by_tau[level] = by_anchor if tau.ndim else by_anchor.sum()
         return functools.reduce(Tensor.add_, by_q), by_keys, None, *by_tau
 
 
@@ -167,14 +167,14 @@ class _Reduced(torch.autograd.Function):
             trained or (value.ndim == 2 and by_keys is not None)  # the cosines of vectors have a gradient by the keys
             for trained, value in zip(ctx.needs_input_grad[4:], values, strict=True)
         ]
-        by_values = [torch.zeros_like(value) if each else None for value, each in zip(values, needed, strict=True)]
+        by_values = [torch.zeros_like(x) if trained else None for x, trained in zip(values, needed, strict=True)]
         for panel in _panels(q, keys, ctx.choice):
             cosines = _cosines(q, keys, ctx.choice, panel)  # and, part by part, the gradient by them
             for rows, part in _parts(panel, cosines):
                 leaf = part.detach().requires_grad_()
                 columns = [
-                    _of_rows(x, keys, ctx.choice, rows).detach().requires_grad_(each)
-                    for x, each in zip(values, needed, strict=True)
+                    _of_rows(x, keys, ctx.choice, rows).detach().requires_grad_(trained)
+                    for x, trained in zip(values, needed, strict=True)
                 ]
                 with torch.enable_grad():
                     out = ctx.f(leaf, _left_out(ctx.choice, len(keys), rows), *columns)
@@ -184,14 +184,14 @@ class _Reduced(torch.autograd.Function):
                 for value, by_value in zip(values, by_values, strict=True):
                     if by_value is None:
                         continue
-                    found = by_columns.pop(0)
+                    by_column = by_columns.pop(0)
                     if value.ndim == 2:
-                        _spread(found, value, keys, ctx.choice, rows, by_value, by_keys)
+                        _add_gradients(by_column, value, keys, ctx.choice, rows, by_value, by_keys)
                     elif value.ndim:
-                        by_value[rows] = found[:, 0]
+                        by_value[rows] = by_column[:, 0]
                     else:
-                        by_value += found
-            _spread(cosines, q, keys, ctx.choice, panel, by_q, by_keys)
+                        by_value += by_column
+            _add_gradients(cosines, q, keys, ctx.choice, panel, by_q, by_keys)
         return None, None, by_q, by_keys, *by_values
 
 
@@ -245,7 +245,7 @@ def _cosines(q: Tensor, keys: Tensor, choice: Choice, rows: slice) -> Tensor:
 
 
 def _left_out(choice: Choice, width: int, rows: slice) -> Tensor | None:
-    """Which of the cosines do not count, [r, C]; None: none of them."""
+    """Booleans [r, C], true for the cosines that do not count; None: all count."""
     if choice.image_ids is not None:
         return choice.image_ids[0][rows, None] == choice.image_ids[1]
     return None if choice.excluded is None else unpack(choice.excluded[rows], width)
@@ -270,10 +270,10 @@ def _logsumexp(logits: Tensor, choice: Choice, out: Tensor) -> None:
     torch.logsumexp(logits, 1, out=out)
 
 
-def _spread(
+def _add_gradients(
     by_cosines: Tensor, q: Tensor, keys: Tensor, choice: Choice, rows: slice, by_q: Tensor, by_keys: Tensor | None
 ) -> None:
-    """Write the gradient by the anchors of a panel, and add that by the keys."""
+    """From the gradient by the cosines of a panel, write that by its anchors, and add that by the keys."""
     if choice.index is not None:
         chosen = choice.index[rows].long()
         if _reads(keys, choice.index):

@@ -40,13 +40,16 @@ from ssl_bench.training.watch import Watch
 
 log = logging.getLogger("ssl_bench")
 
-TAIL, SHARE = 10, 100  # the state before the last steps is kept, to train them again: so many, or one in SHARE of all
+# A checkpoint is kept from before the last TAIL steps, or the last of SHARE parts of all if that is more: `ssl-bench
+# verify` trains them again.
+TAIL, SHARE = 10, 100
 
 
 def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.device, command: str | None) -> None:
-    """Carry out a run from its last checkpoint to what ``results.json`` lacks, on this rank.
+    """Carry out a run on this rank: train it from its last checkpoint on, and write its ``results.json``.
 
-    A run that is trained already is evaluated only. Until a run is known to go on, nothing in its directory changes.
+    A run that is trained already is evaluated only, as far as ``results.json`` is not complete. If the run cannot go
+    on, nothing in its directory changes.
 
     Args:
         command: the command that trains the run, to be written beside its configuration; None: train nothing.
@@ -60,7 +63,7 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
     with Interrupt(Votes(config["timeout"])) as interrupt:
         former = results.read(folder)
         former = former if former and former["run_id"] == run_id else None
-        known = evaluations.entries(former) if former is not None else []
+        recorded = evaluations.entries(former) if former is not None else []
         trained = run.resume(former, command is not None)
         if trained is None and command is not None and rank() == 0:
             folders.begin(folder, config, command)
@@ -71,13 +74,13 @@ def train(config: dict[str, Any], run_id: str, folder: Path, device: torch.devic
             if run.state.step < run.last_step:
                 with memory_advice(run.state.method, run.loader, device, run.images_at_once, world(), run.precision):
                     run.loop(interrupt, tracker)
-            elif trained is None and not run.last_step:  # nothing is to be trained: what is evaluated is kept
+            elif trained is None and not run.last_step:  # no step is to be trained: keep the network that is evaluated
                 run.save()
             interrupt.saved = True
             if run.state.step < run.schedule.last_step:
                 run.halt(tracker)
             stop_if_asked()
-            run.evaluation.finish(run_id, folder, known, trained, facts, tracker)
+            run.evaluation.finish(run_id, folder, recorded, trained, facts, tracker)
 
 
 class Training:
@@ -118,14 +121,14 @@ class Training:
 
         Args:
             former: the run's ``results.json``; None: it has none.
-            trains: what is left may be trained.
+            trains: whether the remaining steps may be trained.
 
         Returns:
             ``former`` if nothing is left to train, else None.
 
         Raises:
             RunError: there are results and no checkpoint, or the run is past ``epochs`` or ``halt_at`` already, or
-                something is left that may not be trained, or cannot be since the run was pruned.
+                steps remain that may not be trained, or cannot be since the run was pruned.
         """
         state, last = self.state, self.schedule.last_step
         resumed = state.resume(self.folder, self.run_id, trains)
@@ -243,7 +246,7 @@ class Training:
     # ---- announcements
 
     def announce_resume(self) -> None:
-        """Log at which step the run resumes, and what has changed that its bits depend on."""
+        """Log at which step the run resumes, and which conditions have changed on which its bits depend."""
         step, schedule, former = self.state.step, self.schedule, self.state.former_conditions
         log.info("resuming at step %d of %d (epoch %d)", step, schedule.last_step, step // schedule.steps_per_epoch)
         pairs = [(name, now, former.get(name, now)) for name, now in conditions(self.device).items()]

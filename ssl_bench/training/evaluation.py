@@ -1,9 +1,11 @@
 """Evaluate the network of a training on the way and at its end, and write ``results.json``. All ranks take part."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from ssl_bench import files
 from ssl_bench.distributed import broadcast, rank
@@ -45,10 +47,10 @@ class Evaluation:
 
     def on_the_way(self, tracker: Tracker | None) -> None:
         """Evaluate the network, without baselines, and write a row."""
-        step, trained = self.state.step, [e for e in evaluations.asked(self.config) if not e["network"]]
-        found, _ = self._evaluate(trained)
+        step, trained = self.state.step, [entry for entry in evaluations.asked(self.config) if not entry["network"]]
+        evaluated, _ = self._evaluate(trained)
         if tracker is not None:
-            metrics = {name: value for entry in found for name, value in entry["metrics"].items()}
+            metrics = {name: value for entry in evaluated for name, value in entry["metrics"].items()}
             tracker.row(step, {"epoch": self.schedule.epoch(step), **metrics})
         self.state.evaluated_step = step
 
@@ -56,21 +58,21 @@ class Evaluation:
         self,
         run_id: str,
         folder: Path,
-        known: Sequence[Entry],
+        recorded: Sequence[Entry],
         trained: Mapping[str, Any] | None,
         facts: Mapping[str, Any],
         tracker: Tracker | None,
     ) -> None:
-        """Evaluate what the run lacks, and write its results.
+        """Run the evaluations that are missing, and write the results of the run.
 
         Args:
-            known: the entries that it has already.
+            recorded: the evaluations that it has already.
             trained: its ``results.json``, if it was trained by an earlier process.
         """
-        found, artifacts = self._evaluate(evaluations.missing(known, self.config), known)
+        evaluated, artifacts = self._evaluate(evaluations.missing(recorded, self.config), recorded)
         if tracker is None:
             return
-        entries = [*known, *(hits.written(folder, entry) for entry in found)]
+        entries = [*recorded, *(hits.written(folder, entry) for entry in evaluated)]
         content = self._results(run_id, entries, facts)
         if trained is not None:
             kept = [key for key in trained if key in ("environment", "seconds") or key.partition("/")[0] == "classes"]
@@ -90,64 +92,69 @@ class Evaluation:
         tracker.finish(content["metrics"], 0)
 
     def _evaluate(
-        self, wanted: Sequence[Entry], known: Sequence[Entry] = ()
+        self, wanted: Sequence[Entry], recorded: Sequence[Entry] = ()
     ) -> tuple[list[Entry], dict[str, Artifact]]:
-        """Evaluate what the entries ask for; return them with their metrics, and the artifacts by name.
+        """Carry out evaluations; return their entries with metrics, and the artifacts by name.
+
+        The random state is restored.
 
         Args:
-            known: entries of the run that are there already, for the names of artifacts.
-
-        A baseline is taken from where an earlier run of the same results folder has left it. The random state is
-        restored.
+            wanted: entries without metrics.
+            recorded: other entries of the run, from which the names of artifacts must differ.
         """
-        kept, found, artifacts = rng_state(), list[Entry](), dict[str, Artifact]()
+        kept, evaluated, artifacts = rng_state(), list[Entry](), dict[str, Artifact]()
         initial = self.state.initial if any(entry["network"] == "_init" for entry in wanted) else None
         networks = self.parts.networks(
             self.state.method.encoder, None if initial is None else move(initial, self.state.device)
         )
-        formats = f"{self.precision.name} {self.state.device.type}"
         for suffix, network in networks.items():
-            asked = [entry for entry in wanted if entry["network"] == suffix]
-            starts = {entry["evaluator"]: f"{entry['evaluator']}{suffix}/" for entry in asked}
-            weights = baselines.digest(network) if asked and suffix and rank() == 0 else ""
-            left = []
-            for entry in asked:
-                path = baselines.place(self.config, f"{entry['id']} {entry['images']}", weights, formats)
-                shared = baselines.read(path, starts[entry["evaluator"]]) if suffix and rank() == 0 else None
-                if broadcast(shared is not None):  # rank 0 decides for all
-                    found.append({**entry, "metrics": shared})
-                else:
-                    left.append((entry, path))
-            for where, targets in (
-                self.parts.places({suffix: network}, self.state.device, self.precision) if left else ()
-            ):
-                here = [each for each in left if _place(each[0]) == where]
-                evaluators = {entry["evaluator"]: self.parts.evaluators[entry["evaluator"]] for entry, _ in here}
-                metrics, drawn = run_evaluators(evaluators, targets)
-                for entry, path in here:
-                    start = starts[entry["evaluator"]]
-                    own = {name: artifact for name, artifact in drawn.items() if name.startswith(start)}
-                    found.append(evaluations.filled(entry, metrics))
-                    artifacts |= {evaluations.named(name, entry, [*known, *wanted]): each for name, each in own.items()}
-                    if suffix and rank() == 0 and not own:
-                        numbers = {name: float(value) for name, value in found[-1]["metrics"].items()}
-                        baselines.write(path, start, numbers)
+            entries = [entry for entry in wanted if entry["network"] == suffix]
+            paths = self._baseline_paths(entries, network) if suffix else {}
+            shared = _read_baselines(entries, paths) if suffix else []
+            shared_ids = {entry["id"] for entry in shared}
+            evaluated += shared
+            for entry, drawn in self._run([entry for entry in entries if entry["id"] not in shared_ids], network):
+                evaluated.append(entry)
+                artifacts |= {evaluations.named(name, entry, [*recorded, *wanted]): a for name, a in drawn.items()}
+                if suffix and rank() == 0 and not drawn:
+                    numbers = {name: float(value) for name, value in entry["metrics"].items()}
+                    baselines.write(paths[entry["id"]], _start(entry), numbers)
         set_rng_state(kept)
-        return found, artifacts
+        return evaluated, artifacts
 
-    def _results(self, run_id: str, found: Sequence[Entry], facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Content of ``results.json`` with all evaluations of the run."""
+    def _baseline_paths(self, entries: Sequence[Entry], network: nn.Module | None) -> dict[str, Path]:
+        """The files in which the runs of a results folder share the metrics of a baseline, by the ids of entries."""
+        formats = f"{self.precision.name} {self.state.device.type}"
+        weights = baselines.digest(network) if entries and rank() == 0 else ""
+        names = {entry["id"]: f"{entry['id']} {entry['images']}" for entry in entries}
+        return {key: baselines.place(self.config, name, weights, formats) for key, name in names.items()}
+
+    def _run(self, entries: Sequence[Entry], network: nn.Module | None) -> Iterator[tuple[Entry, dict[str, Artifact]]]:
+        """Evaluate a network; yield each of its entries with metrics, and its artifacts by name."""
+        if not entries:
+            return
+        networks = {entries[0]["network"]: network}
+        for data, targets in self.parts.targets_by_data(networks, self.state.device, self.precision):
+            on_data = [entry for entry in entries if _data(entry) == data]
+            evaluators = {entry["evaluator"]: self.parts.evaluators[entry["evaluator"]] for entry in on_data}
+            metrics, artifacts = run_evaluators(evaluators, targets)
+            for entry in on_data:
+                drawn = {name: value for name, value in artifacts.items() if name.startswith(_start(entry))}
+                yield evaluations.filled(entry, metrics), drawn
+
+    def _results(self, run_id: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Content of ``results.json`` with all evaluations of the run, ``entries``."""
         memory, starts = peak_memory(self.state.device), self.state.starts
-        later = {"git_later": [each["git"] for each in starts[1:]]} if starts[1:] else {}
-        metrics = evaluations.flat(found, self.config["epochs"])
-        declared = {name: each.metrics for name, each in self.parts.evaluators.items()}
+        later = {"git_later": [start["git"] for start in starts[1:]]} if starts[1:] else {}
+        metrics = evaluations.flat(entries, self.config["epochs"])
+        declared = {name: evaluator.metrics for name, evaluator in self.parts.evaluators.items()}
         return {
             "run_id": run_id,
             "name": self.config["name"],
             "config": self.config,
             "metrics": metrics,
             "units": units.written(declared, metrics),
-            "evaluations": list(found),
+            "evaluations": list(entries),
             "environment": environment(self.state.device)
             | memory
             | {"git": starts[0]["git"], **later, "started": starts[0]["at"], "finished": now()}
@@ -161,11 +168,26 @@ class Evaluation:
         }
 
     def _classes(self) -> dict[str, list[str]]:
-        """The names of the classes that metrics have by number: ``classes``, of another dataset ``classes/<name>``."""
-        each = ((name, dataset.class_names()) for _, name, dataset in self.parts.evaluated)
-        return {"/".join(filter(None, ("classes", name))): names for name, names in each if names}
+        """Names of the classes, which metrics have by number, as ``classes``, of another dataset ``classes/<name>``."""
+        by_dataset = ((name, dataset.class_names()) for _, name, dataset in self.parts.evaluated)
+        return {"/".join(filter(None, ("classes", name))): names for name, names in by_dataset if names}
 
 
-def _place(entry: Entry) -> tuple[Any, Any]:
+def _read_baselines(entries: Sequence[Entry], paths: Mapping[str, Path]) -> list[Entry]:
+    """Those of the entries whose metrics an earlier run has written, with the metrics (None on ranks after 0)."""
+    shared = list[Entry]()
+    for entry in entries:
+        metrics = baselines.read(paths[entry["id"]], _start(entry)) if rank() == 0 else None
+        if broadcast(metrics is not None):  # rank 0 decides for all
+            shared.append({**entry, "metrics": metrics})
+    return shared
+
+
+def _start(entry: Entry) -> str:
+    """The start of the names of an entry's metrics and artifacts."""
+    return f"{entry['evaluator']}{entry['network']}/"
+
+
+def _data(entry: Entry) -> tuple[Any, Any]:
     """The dataset of ``evaluate.on`` and the labels of an entry."""
     return entry["settings"].get("on"), entry["settings"].get("labels", 1.0)

@@ -1,19 +1,19 @@
 """A whole step as one CUDA graph: the GPU gets one launch from the host instead of a thousand.
 
-Recorded is :meth:`ssl_bench.training.step.Stepper.compute`, once with diagnostics and once without. What changes from
-step to step reaches it through tensors: the ids of the images, the random numbers of their views, the learning rate,
-the progress of the training, and the seeds of the generators that the objective draws from. What follows the
-optimiser's step, the method's update, is eager, and so are the first steps.
+:meth:`ssl_bench.training.step.Stepper.compute` is recorded, once with diagnostics and once without. All that changes
+from step to step is given to it in tensors: the ids of the images, the random numbers of their views, the learning
+rate, the progress of the training, and the seeds of the generators that the objective draws from. The method's update,
+which follows the optimiser's step, is eager, and so are the first steps.
 
-Before a recording is used, replays are compared with eager steps, at other numbers than the recorded ones: what the
-recording has kept of the host, a learning rate or a random draw, shows as a difference.
+Before a recording is used, replays are compared with eager steps, with other numbers than the recorded ones. A number
+of the host that the recording would repeat, such as a learning rate or a random draw, shows as a difference.
 
 Several ranks record their collectives, too: those of the networks and the objective, and the mean of the gradients,
 which is one all-reduce after the backward pass. They replay a recording only if each of them can.
 
-What torch offers records less. ``torch.compile(mode="reduce-overhead")`` stops tracing at ``backward()`` and at draws
-from a generator, and each piece is a graph of its own. ``make_graphed_callables`` makes two graphs of a network, its
-forward and its backward pass: the views, the optimiser, the loss scaling and the queues stay outside.
+Two functions of torch record less. ``torch.compile(mode="reduce-overhead")`` stops tracing at ``backward()`` and at
+draws from a generator, and each piece is a graph of its own. ``make_graphed_callables`` makes two graphs of a
+network, its forward and its backward pass: the views, the optimiser, the loss scaling and the queues stay outside.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from ssl_bench.data.batch import Step
 from ssl_bench.data.loader import Loader
 from ssl_bench.data.source import Source
 from ssl_bench.distributed import Votes, parallel, world
-from ssl_bench.errors import RunError
+from ssl_bench.errors import RunError, in_one_line
 from ssl_bench.hardware import release_memory
 from ssl_bench.methods.base import StepResult
 from ssl_bench.objective.sampling import StepGenerator
@@ -99,9 +99,9 @@ class GraphedStepper:
         self._feed(self.stepper.state.step, lr, progress)
         recorded = self._recorded.get(diagnostics)
         self._eager_steps[diagnostics] += recorded is None
-        kept, found = recorded.replay() if recorded else self._eager(lr, progress, diagnostics)
+        kept, values = recorded.replay() if recorded else self._eager(lr, progress, diagnostics)
         self.stepper.finish(kept, progress)
-        return found
+        return values
 
     def _eager(self, lr: float, progress: float, diagnostics: bool) -> tuple[Any, dict[str, Tensor]]:
         """Carry out a step that was fed; return what it keeps of its batch, and its diagnostics."""
@@ -221,9 +221,9 @@ class GraphedStepper:
                 draws.step = now + trial
             self._feed(step, lr, progress)
             self.stepper.set_lr(lr)
-            kept, found = recorded.replay() if replayed else self._eager(lr, progress, diagnostics)
+            kept, values = recorded.replay() if replayed else self._eager(lr, progress, diagnostics)
             method.update(kept, progress)
-            results.append(self._values() | {"diagnostics": [*found.values()] if diagnostics else []})
+            results.append(self._values() | {"diagnostics": [*values.values()] if diagnostics else []})
             self._restore(before)
             set_rng_state(numbers)
         for draws, now in zip(self._draws, steps, strict=True):
@@ -258,7 +258,7 @@ class GraphedStepper:
 
 
 def obstacle(config: Mapping[str, Any], images: Source) -> str:
-    """Why the steps of a training cannot be recorded; empty if they can."""
+    """Say why the steps of a training cannot be recorded; empty if they can."""
     obstacles = {
         "the batch is processed in chunks": config["batch_size"]["chunk"] is not None,
         "the moments of the gradients are recorded": config["diagnostics"]["gradient_snr"] is not None,
@@ -269,11 +269,11 @@ def obstacle(config: Mapping[str, Any], images: Source) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """The first error of a chain, in a sentence: to end a recording after an error is another one."""
+    """The first error of a chain, in a sentence: the end of a recording after an error raises another one."""
     while error.__context__ is not None:
         error = error.__context__
     name = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
-    return f"{name}{' '.join(str(error).split())[:200]}"
+    return f"{name}{in_one_line(error)}"
 
 
 @torch.no_grad()

@@ -27,21 +27,21 @@ def initial_weights(init: Mapping[str, str]) -> dict[str, Tensor]:
         InitialWeights: they are gone, or are not those that ``init.weights`` says.
         ConfigError: the file holds no weights.
     """
-    path, known = Path(init["path"]), init["weights"]
+    path, expected = Path(init["path"]), init["weights"]
     try:
         if path.is_dir():
-            (weights, found), known = checkpoint.backbone(path), known.partition(SOURCE)[2]
+            (weights, digest), expected = checkpoint.backbone(path), expected.partition(SOURCE)[2]
         else:
             with files.open_regular(path) as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-            weights = read_weights(path) if found == known else {}
+                digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+            weights = read_weights(path) if digest == expected else {}
     except OSError as error:
         raise InitialWeights(
             f"init={path}: {error.strerror}: bring back the weights that this run began with"
         ) from error
     except RunError as error:
         raise InitialWeights(f"init={path}: {error}") from error
-    if known not in ("", found):  # a run of an earlier version has no hash of another run's weights
+    if expected not in ("", digest):  # a run of an earlier version has no hash of another run's weights
         raise InitialWeights(
             f"init={path}: its weights are not those that this run began with any more: bring them back"
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 from ssl_bench.distributed import gather, world
 from ssl_bench.errors import RunError
 
-ROWS = 1024  # steps between two readings that need no reading of their own
+ROWS = 1024  # steps that fit between two readings; after more, the rows are read into a summary
 
 # Sum of the losses, their number, first bad step (or -1), tau at that step, number of skipped steps.
 Summary = tuple[float, float, float, float, float]
@@ -30,7 +30,7 @@ class Meter:
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self._rows = torch.zeros(ROWS, 3, dtype=dtype, device=device)  # loss, temperature, skipped or not
-        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        self._next = torch.zeros(1, dtype=torch.int64, device=device)  # index of the row that is written next
         self._steps: list[int] = []  # of the rows
         self._before = EMPTY  # of the steps before the rows
 
@@ -41,17 +41,17 @@ class Meter:
         """
         zero = torch.zeros_like(loss)
         rest = [zero if value is None else value.to(loss.dtype) for value in (tau, skipped)]
-        self._rows.index_copy_(0, self._place, torch.stack([loss, *rest]).detach()[None])
-        self._place.add_(1)
+        self._rows.index_copy_(0, self._next, torch.stack([loss, *rest]).detach()[None])
+        self._next.add_(1)
 
     def advance(self, step: int) -> None:
-        """The last row is that of ``step``."""
+        """Note that the last row is that of ``step``."""
         self._steps.append(step)
         if len(self._steps) == ROWS:
             self.restore(self.summary())
 
     def summary(self) -> Summary:
-        """Of this rank, without starting again."""
+        """The summary of this rank since the last reading, which goes on."""
         return self._summary(self._before, self._rows[: len(self._steps)].tolist())
 
     def _summary(self, before: Iterable[float], rows: list[list[float]]) -> Summary:
@@ -66,11 +66,11 @@ class Meter:
     def restore(self, summary: Summary) -> None:
         """Start from a summary."""
         self._before, self._steps = summary, []
-        self._place.zero_()
+        self._next.zero_()
 
     def tensors(self) -> list[Tensor]:
         """The tensors that :meth:`add` changes."""
-        return [self._rows, self._place]
+        return [self._rows, self._next]
 
     def read(self, more: Sequence[Tensor] = ()) -> tuple[float, int, float, int, list[float]]:
         """Read everything and start again at 0.
@@ -89,12 +89,12 @@ class Meter:
             rows = gather(rows)
         values = torch.cat([rows.flatten(), *(tensor.double().flatten() for tensor in more)]).tolist()
         read = torch.tensor(values[: rows.numel()], dtype=rows.dtype).reshape(rows.shape).tolist()
-        each = [self._summary(*pair) for pair in zip(before, read, strict=True)]
+        by_rank = [self._summary(*pair) for pair in zip(before, read, strict=True)]
         self.restore(EMPTY)
-        count = int(each[0][1])
-        bad = min(((int(rank[2]), rank[3]) for rank in each if rank[2] >= 0), default=(-1, 0.0))
-        mean = sum(rank[0] for rank in each) / len(each) / count if count else float("nan")
-        return mean, *bad, int(each[0][4]), values[rows.numel() :]
+        count = int(by_rank[0][1])
+        bad = min(((int(summary[2]), summary[3]) for summary in by_rank if summary[2] >= 0), default=(-1, 0.0))
+        mean = sum(summary[0] for summary in by_rank) / len(by_rank) / count if count else float("nan")
+        return mean, *bad, int(by_rank[0][4]), values[rows.numel() :]
 
 
 def raise_bad_loss(step: int, lr: float, tau: float) -> None:

@@ -242,12 +242,12 @@ def layer_scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     require(
         bool(backbones), "layer_decay", decay, "1: only the networks of backbone=timm say the order of their layers"
     )
-    found: dict[nn.Parameter, float] = {}
+    scales: dict[nn.Parameter, float] = {}
     for backbone in backbones:
         layers = group_parameters(backbone, backbone.group_matcher(coarse=False), reverse=True)
         head = 1 + max(layers.values())
-        found |= {weight: decay ** (head - layers[name]) for name, weight in backbone.named_parameters()}
-    return found
+        scales |= {weight: decay ** (head - layers[name]) for name, weight in backbone.named_parameters()}
+    return scales
 
 
 def _eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:

@@ -46,7 +46,7 @@ class Parts:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config, self.choices = config, config["choices"]
-        self.taken = ""  # which weights of init the backbone has, in words, once it is built
+        self.taken = ""  # a sentence about the weights of init that the backbone has, once it is built
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -66,7 +66,7 @@ class Parts:
         other: Dataset = open_dataset(node, self.config["paths"]["data"], "evaluate.on")
         remedy = f"a dataset of images with {self.dataset.channels} channels, as the training has"
         require(other.channels == self.dataset.channels, "evaluate.on", on["dataset"], remedy)
-        # Images come to the size of the training, and photos are cut out at the same share of their short side.
+        # Images are resized to the size of the training; of photos the same share of the short side is cut out.
         size, short = self.dataset.size, other.eval_view.get("resize", other.size)
         if other.eval_view or size != other.size:
             other.eval_view |= {"resize": round(short * size / other.size), "size": size}
@@ -196,15 +196,15 @@ class Parts:
 
     def targets(self, networks: Networks, device: torch.device, precision: Precision) -> Iterator[tuple[str, Target]]:
         """Every network with every probe of the datasets, for :func:`ssl_bench.evaluate.run.run_evaluators`."""
-        for _, targets in self.places(networks, device, precision):
+        for _, targets in self.targets_by_data(networks, device, precision):
             yield from targets
 
-    def places(
+    def targets_by_data(
         self, networks: Networks, device: torch.device, precision: Precision
     ) -> Iterator[tuple[tuple[Any, Any], list[tuple[str, Target]]]]:
-        """The targets by what they are evaluated on: a node of ``evaluate.on`` and one of ``evaluate.labels``.
+        """The targets of each node of ``evaluate.on`` with each of ``evaluate.labels``.
 
-        Those of all labels have the features of one pass over the images.
+        The targets of one dataset share the features of one pass over its images.
         """
         for on, name, dataset in self.evaluated:
             whole = [
@@ -226,7 +226,7 @@ class Parts:
         precision: Precision,
         dataset: Dataset | None = None,
     ) -> Target:
-        """A network with a probe of a dataset, by default of that of the training."""
+        """A network with a probe of a dataset, by default of the training's dataset."""
         node, images = self.config["dataset"], dataset or self.dataset
         view = EvalView(mean=node["mean"], std=node["std"], **images.eval_view)
         plain: dict[str, Any] = {"mean": [0] * len(node["mean"]), "std": [1] * len(node["mean"])}
@@ -285,7 +285,7 @@ class Parts:
 
         Args:
             local_processes: how many of the ``devices`` processes run on this machine; None: another machine carries
-                out the run, so that GPUs, cores and prepared images may be there that this one lacks.
+                out the run, which may have GPUs, cores and prepared images that this one does not have.
 
         Raises:
             ConfigError: naming the key and what to set.
@@ -327,7 +327,7 @@ class Parts:
                 require(fits, "evaluate.baselines", self.config["evaluate"]["baselines"], remedy)
 
     def _check_machine(self, processes: int) -> None:
-        """Refuse what this machine lacks for a run of so many processes on it."""
+        """Refuse a run of ``processes`` on this machine if it does not have the GPUs or the cores for it."""
         check_devices(processes, self.config["device"])
         graph, cuda = self.config["graph"], self.config["device"] != "cpu" and torch.cuda.is_available()
         require(graph is not True or cuda, "graph", graph, "auto or false: there is no GPU")

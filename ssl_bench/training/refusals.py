@@ -1,7 +1,7 @@
-"""Find the runs of a grid that cannot be, before the first one starts.
+"""Find the runs of a grid that cannot be carried out, before the first one starts.
 
-Each run is checked as it will be at its start. What several of them have in common is built once: the network of a
-run takes up to ten seconds, and a grid has hundreds of runs. A seed changes no verdict.
+Each run is checked as it will be at its start. A part that several runs have in common is built once: a network takes
+up to ten seconds, and a grid has hundreds of runs. Runs that differ in the seed only count as equal.
 """
 
 import json
@@ -23,13 +23,13 @@ class _Checked(Parts):
 
     Args:
         config: resolved.
-        known: what was made for the runs before, by the part of a run and its nodes; of modules, which take memory,
-            the latest only.
+        made: results for earlier runs, by the name of a part of a run and its nodes; of modules, which take memory,
+            only the latest.
     """
 
-    def __init__(self, config: dict[str, Any], known: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, config: dict[str, Any], made: dict[str, dict[str, Any]]) -> None:
         super().__init__(config)
-        self.known = known
+        self.made = made
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -56,26 +56,26 @@ class _Checked(Parts):
         self._once("evaluate", (*NETWORKS, "evaluate", "augment"), super()._check_evaluators)
 
     def _once(self, part: str, keys: Sequence[str], make: Callable[[], Any], forget: bool = False) -> Any:
-        """Call ``make``, or return or raise again what it gave for equal nodes at these keys of a configuration.
+        """Call ``make``, or repeat the result or the error that it had for equal nodes at these keys.
 
         Args:
-            forget: what other nodes have given, before it is made.
+            forget: drop the results for other nodes first.
         """
-        known, nodes = self.known.setdefault(part, {}), identical(self.config, keys)
-        if nodes not in known:
+        results, nodes = self.made.setdefault(part, {}), text_without_seed(self.config, keys)
+        if nodes not in results:
             if forget:
-                known.clear()
+                results.clear()
             try:
-                known[nodes] = make()
+                results[nodes] = make()
             except ConfigError as error:
-                known[nodes] = error
-        if isinstance(known[nodes], ConfigError):
-            raise known[nodes].with_traceback(None)
-        return known[nodes]
+                results[nodes] = error
+        if isinstance(results[nodes], ConfigError):
+            raise results[nodes].with_traceback(None)
+        return results[nodes]
 
 
-def identical(config: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Nodes of a configuration as a text that is the same for every seed of the run."""
+def text_without_seed(config: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Nodes of a configuration as JSON, without the run's seed."""
 
     def seedless(node: Any) -> Any:
         if not isinstance(node, Mapping):
@@ -90,20 +90,20 @@ def refusals(
     here: bool,
     ranks: Callable[[dict[str, Any]], int] = lambda config: config["devices"],
 ) -> list[ConfigError | None]:
-    """Why each of some runs cannot be; None for one that can.
+    """The reasons why runs cannot be carried out; None for each run that can.
 
     Args:
-        here: this machine carries them out.
-        ranks: how many of a run's processes it has then.
+        here: whether this machine is to carry them out.
+        ranks: the number of a run's processes on this machine, if so.
     """
-    known: dict[str, dict[str, Any]] = {}
-    found: list[ConfigError | None] = [None] * len(configs)
-    texts = [identical(config, (*NETWORKS, "negatives", "positives")) for config in configs]
+    made: dict[str, dict[str, Any]] = {}
+    reasons: list[ConfigError | None] = [None] * len(configs)
+    texts = [text_without_seed(config, (*NETWORKS, "negatives", "positives")) for config in configs]
     for number in sorted(range(len(configs)), key=lambda number: texts[number]):
         config = configs[number]
         try:
             schema.check(config)
-            _Checked(config, known).validate(ranks(config) if here else None)
+            _Checked(config, made).validate(ranks(config) if here else None)
         except ConfigError as error:
-            found[number] = ConfigError(str(error))  # a new one: the error keeps the networks in its traceback
-    return found
+            reasons[number] = ConfigError(str(error))  # a new one: the error keeps the networks in its traceback
+    return reasons

@@ -64,5 +64,5 @@ class GradientSNR:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps.copy_(torch.as_tensor(state["steps"]))
-        for own, saved in zip([*self.first, *self.second], [*state["first"], *state["second"]], strict=True):
-            own.copy_(saved)
+        for moment, saved in zip([*self.first, *self.second], [*state["first"], *state["second"]], strict=True):
+            moment.copy_(saved)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ssl_bench.distributed import rank, world
-from ssl_bench.errors import RunError
+from ssl_bench.errors import RunError, in_one_line
 from ssl_bench.hardware import move
 from ssl_bench.networks.norm import group_statistics
 from ssl_bench.record import checkpoint
@@ -80,7 +80,7 @@ class TrainingState:
         if world() > 1:
             ranks = [None] * world()
             dist.all_gather_object(ranks, local)
-        for _, _, bad_step, tau, _ in (each["meter"] for each in ranks):
+        for _, _, bad_step, tau, _ in (of_rank["meter"] for of_rank in ranks):
             if bad_step >= 0:
                 raise_bad_loss(int(bad_step), lr_at(int(bad_step)), tau)
         if not torch.stack([weight.isfinite().all() for weight in self.method.parameters()]).all():
@@ -97,7 +97,7 @@ class TrainingState:
         """Restore the last checkpoint; False if there is none.
 
         Args:
-            trains: an earlier one will do if the last one cannot be read, since the training goes on from it.
+            trains: whether the training goes on: an earlier checkpoint is then taken if the last one cannot be read.
 
         Raises:
             RunError: it cannot be read, or does not fit this run.
@@ -110,7 +110,7 @@ class TrainingState:
         except torch.OutOfMemoryError:
             raise
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            name, reason = type(error).__name__, " ".join(str(error).split())[:200]
+            name, reason = type(error).__name__, in_one_line(error)
             remedy = f"remove {folder / 'checkpoints'} to start again"
             raise RunError(f"the checkpoint of {folder} does not fit this run ({name}: {reason}): {remedy}") from error
         return True
@@ -130,8 +130,8 @@ class TrainingState:
         if not (0 <= self.evaluated_step <= self.step and math.isfinite(self._earlier_seconds)):
             raise ValueError(f"step {self.step}, evaluated at {self.evaluated_step}, {self._earlier_seconds} s")
         ranks = state["ranks"]
-        former = [dict(each) for each in state.get("starts", [{"git": None, "at": None}])]
-        self.starts = former + [each for each in self.starts if each["git"] != former[-1]["git"]]
+        former = [dict(start) for start in state.get("starts", [{"git": None, "at": None}])]
+        self.starts = former + [start for start in self.starts if start["git"] != former[-1]["git"]]
         self.former_conditions = dict(ranks[0].get("conditions", {}))
         if len(ranks) == world():  # on another number of ranks the global generators start from the seed
             set_rng_state(ranks[rank()]["rng"])
@@ -141,7 +141,7 @@ class TrainingState:
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """Every tensor on the device that a step changes, by its kind."""
-        moments = [value for each in self.optimizer.state.values() for value in each.values()]
+        moments = [value for of_weight in self.optimizer.state.values() for value in of_weight.values()]
         scale = [value for value in vars(self.scaler).values() if isinstance(value, torch.Tensor)]
         return {
             "weights": [*self.method.parameters()],

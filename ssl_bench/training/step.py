@@ -60,25 +60,25 @@ class Stepper:
         state = self.state
         state.optimizer.zero_grad()
         result = self._backward(images, progress, diagnostics)
-        found = result.diagnostics
+        values = result.diagnostics
         if state.snr is not None or self.schedule.recipe.clip is not None:
             state.scaler.unscale_(state.optimizer)
         if state.snr is not None:
             state.snr.add()
-            found |= state.snr.read() if diagnostics else {}
+            values |= state.snr.read() if diagnostics else {}
         if self.schedule.recipe.clip is not None:
             norm = self.schedule.recipe.clipped(state.method)
-            found |= {"gradient_norm": norm} if diagnostics else {}
+            values |= {"gradient_norm": norm} if diagnostics else {}
         scale = state.scale()
         state.scaler.step(state.optimizer)
         state.scaler.update()
         # A step whose gradients overflow is skipped, and the scale is smaller after it.
         skipped = state.scale() < scale if state.scaler.is_enabled() else None
-        state.meter.add(result.loss, found.get("tau"), skipped)
-        return result._replace(diagnostics=found)
+        state.meter.add(result.loss, values.get("tau"), skipped)
+        return result._replace(diagnostics=values)
 
     def finish(self, kept: Any, progress: float) -> None:
-        """Do what follows a step, which has ``kept`` something of its batch."""
+        """Update what gradients do not train, and the counters; ``kept`` is that of the step's result."""
         self.state.method.update(kept, progress)
         self.state.meter.advance(self.state.step)
         self.state.step += 1

@@ -1,4 +1,4 @@
-"""A cheap look at the network of a training every few epochs, and the sentences about what goes wrong."""
+"""Look at the network of a training every few epochs, at little cost, and warn if something goes wrong."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -23,8 +23,8 @@ from ssl_bench.training.state import TrainingState
 log = logging.getLogger("ssl_bench")
 
 MOST_IMAGES = 2000  # images of a look
-# A look sees at most one image for so many that were trained on since the last one. It reads an image and passes it
-# forward once, a step does that at least once and backward as well: a look takes less than 1 / SHARE of the time.
+# Images that were trained on since the last look for each image of a look. A look reads an image and passes it forward
+# once, a step does so at least once and backward too: a look takes less than 1 / SHARE of the time.
 SHARE = 20
 NEIGHBOURS, TEMPERATURE = 20, 0.1
 LEAST_EPOCHS = 3  # before anything is said
@@ -73,8 +73,8 @@ class Watch:
     def _look(self) -> dict[str, float]:
         """The effective rank of the sample's projections and, of labelled images, kNN in the backbone's features.
 
-        The network is the trained one, which the evaluators alarm at the end: a momentum network is many epochs behind
-        it. The random state is restored.
+        The network is the trained one, as in the evaluation at the end; a momentum network is many epochs behind it.
+        The random state is restored.
         """
         kept, classes = rng_state(), self.parts.dataset.num_classes
         probe = Probe(self.images, self.images, classes)
@@ -86,7 +86,7 @@ class Watch:
             outputs = target.outputs(self.images, self.ids)
         projections, images = outputs["projection"], len(self.ids)
         total = F.normalize(projections.double(), dim=1).sum(0)
-        found = {
+        values = {
             "watch/effective_rank": effective_rank(projections),
             "watch/mean_cosine": (float(total @ total) - images) / (images * (images - 1)),  # of different images
         }
@@ -94,9 +94,9 @@ class Watch:
             labels = self.images.labels[self.ids].to(self.state.device)
             k = max(1, min(NEIGHBOURS, images // (2 * classes)))
             accuracy = leave_one_out(outputs["backbone"], labels, k=k, temperature=TEMPERATURE, num_classes=classes)
-            found["watch/knn_top1"] = accuracy
+            values["watch/knn_top1"] = accuracy
         set_rng_state(kept)
-        return found
+        return values
 
 
 class Alarm:
@@ -112,9 +112,9 @@ class Alarm:
         self._bounds = list[float]()  # on the information, since the last look
 
     def add(self, row: Mapping[str, Any]) -> str | None:
-        """The sentence about a row with a look, if something is wrong.
+        """A sentence about what is wrong in a row with a look; None if nothing is.
 
-        Without negatives it must have been so at the look before, too: NPID begins with nearly one projection.
+        Without negatives it must have been wrong at the look before, too: NPID begins with nearly one projection.
         """
         if "information" in row:
             self._bounds.append(row["information"])
@@ -149,12 +149,12 @@ def warnings_of(rows: Iterable[Mapping[str, Any]], results: Mapping[str, Any], w
         results: content of ``results.json``.
     """
     alarm = Alarm(warmup_epochs)
-    found = [sentence for row in rows if (sentence := alarm.add(row))][-1:]
-    metrics, told = results["metrics"], (results.get("units"), results["config"].get("evaluate"))
-    for name in units.main(metrics, *told):
-        metric, value = units.metric(name, *told), metrics[name]
+    sentences = [sentence for row in rows if (sentence := alarm.add(row))][-1:]
+    metrics, declared = results["metrics"], (results.get("units"), results["config"].get("evaluate"))
+    for name in units.main(metrics, *declared):
+        metric, value = units.metric(name, *declared), metrics[name]
         initial = metrics.get(name.replace("/", "_init/", 1), value)
         if metric.sign * (value - initial) < 0:
             than = f"{'below' if value < initial else 'above'} {metric.text(initial)} before the training"
-            found.append(f"{name} is {metric.text(value)}, {than}: the training has not helped")
-    return found
+            sentences.append(f"{name} is {metric.text(value)}, {than}: the training has not helped")
+    return sentences

@@ -194,4 +194,4 @@ def test_instances_name_photos_of_their_folder_only() -> None:
         photo_entry = INSTANCES["images"][0] | {"file_name": name}
         path.write_text(json.dumps(INSTANCES | {"images": [photo_entry]}))
         with pytest.raises(ConfigError, match="leads out of the folder of the photos"):
-            coco.read(path)
+            coco.read_instances(path)

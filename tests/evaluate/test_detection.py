@@ -14,7 +14,7 @@ from timm.models.resnet import ResNet
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 
-from ssl_bench.data.coco import Boxes, read
+from ssl_bench.data.coco import Boxes, read_instances
 from ssl_bench.data.source import Images
 from ssl_bench.errors import ConfigError, InvalidValue, RunError
 from ssl_bench.evaluate import detection
@@ -116,10 +116,10 @@ def test_boxes_are_mirrored_with_their_photo(tmp_path: Path) -> None:
 def test_a_file_in_another_format_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "instances.json"
     with pytest.raises(ConfigError, match="it should be COCO's"):
-        read(path)
+        read_instances(path)
     path.write_text(text)
     with pytest.raises(ConfigError, match="is no file of COCO instances"):
-        read(path)
+        read_instances(path)
 
 
 # ---- the detector

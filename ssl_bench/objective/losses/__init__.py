@@ -27,7 +27,7 @@ def _losses() -> Iterator[type[Loss]]:
 LOSSES = {loss.__name__: loss for loss in _losses()}
 globals().update(LOSSES)
 __all__ = list(LOSSES)
-_ROWS = "".join(f"| `{name}` | {each.equation} | {each.gradient} | {each.code} |\n" for name, each in LOSSES.items())
+_ROWS = "".join(f"| `{name}` | {loss.equation} | {loss.gradient} | {loss.code} |\n" for name, loss in LOSSES.items())
 __doc__ = f"{__doc__}\n| loss | value per anchor | gradient per anchor | public code |\n|---|---|---|---|\n{_ROWS}"
 
 if TYPE_CHECKING:  # type checkers do not see what the update adds

@@ -43,7 +43,7 @@ class AlignUniform(Loss):
         self.register_buffer("tau", torch.tensor(1 / (2 * t), dtype=torch.float64), persistent=False)
 
     def forward(self, contrast: Contrast, tau: Tensor) -> Tensor:
-        each = contrast.lse(self.tau) - contrast.count.log()  # [V, B]
-        all_anchors = gather(each, dim=1)  # [V, N]
+        log_kernel = contrast.lse(self.tau) - contrast.count.log()  # [V, B]
+        all_anchors = gather(log_kernel, dim=1)  # [V, N]
         uniformity = all_anchors.logsumexp(1, keepdim=True) - math.log(all_anchors.shape[1]) - 2 * self.t  # [V, 1]
         return 2 - 2 * contrast.pos + self.weight * uniformity  # [V, B]

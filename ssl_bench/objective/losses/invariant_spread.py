@@ -1,4 +1,4 @@
-"""Invariant and spreading instance features: InfoNCE, and every negative is not taken for the anchor's own image.
+"""Invariant and spreading instance features: InfoNCE, plus a term by which no negative is taken for the own image.
 
     L = -log P - sum_k log(1 - P_k),   P_k = exp(s_k / tau) / (exp(s / tau) + sum_j exp(s_j / tau))
 
@@ -11,6 +11,7 @@ via Invariant and Spreading Instance Feature (Ye et al. 2019, arXiv 1904.03436),
 import torch
 from torch import Tensor
 
+from ssl_bench.objective.candidates import masked_logits
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss, softplus
 
@@ -28,11 +29,9 @@ class InvariantSpread(Loss):
 
 def _loss(s: Tensor, left_out: Tensor | None, pos: Tensor, tau: Tensor) -> Tensor:
     """[...] for the similarities [..., C] of an anchor; ``pos`` is [..., 1], ``tau`` too or []."""
-    positive, negative = (pos / tau)[..., 0], s / tau
-    if left_out is not None:  # scaled first: inf / tau has a NaN gradient where tau is learned
-        negative = negative.masked_fill(left_out, float("-inf"))
-    nearest, place = negative.max(-1, keepdim=True)  # [..., 1]
-    rest = negative.scatter(-1, place, float("-inf"))
+    positive, negative = (pos / tau)[..., 0], masked_logits(s, left_out, tau)
+    nearest, index = negative.max(-1, keepdim=True)  # [..., 1]
+    rest = negative.scatter(-1, index, float("-inf"))
     others = negative.logsumexp(-1)
     total = torch.logaddexp(others, positive)[..., None]
     all_but_nearest = torch.logaddexp(rest.logsumexp(-1), positive)

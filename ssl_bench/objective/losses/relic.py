@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ssl_bench.errors import require
+from ssl_bench.objective.candidates import masked_logits
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss, softplus
 
@@ -56,7 +57,5 @@ class ReLIC(Loss):
 
 def _log_softmax(first: Tensor, others: Tensor, left_out: Tensor | None, tau: Tensor) -> Tensor:
     """[..., 1 + C] of the cosines ``first`` [..., 1] and ``others`` [..., C]; what is left out has probability 0."""
-    others = others / tau
-    if left_out is not None:  # scaled first: inf / tau has a NaN gradient where tau is learned
-        others = others.masked_fill(left_out, float("-inf"))
-    return torch.cat([first / tau, others], -1).log_softmax(-1)
+    logits = masked_logits(others, left_out, tau)
+    return torch.cat([first / tau, logits], -1).log_softmax(-1)

@@ -55,8 +55,8 @@ class SIGReg(Loss):
         y = products(h, self.directions(h))  # [2, B, A]
         t = torch.linspace(0, LIMIT, KNOTS, dtype=h.dtype, device=h.device)
         # The backward pass computes the waves again: all of them would be 17 times y.
-        each = [checkpoint(_mean_wave, y, knot, use_reentrant=False, preserve_rng_state=False) for knot in t]
-        real, imaginary = gather(torch.stack(each, -1)[None]).mean(0)  # [2, A, KNOTS] each
+        waves = [checkpoint(_mean_wave, y, knot, use_reentrant=False, preserve_rng_state=False) for knot in t]
+        real, imaginary = gather(torch.stack(waves, -1)[None]).mean(0)  # [2, A, KNOTS] each
         normal = (-t.square() / 2).exp()
         error = (real - normal).square() + imaginary.square()
         images = h.shape[1] * world()

@@ -28,5 +28,5 @@ def _loss(cosines: Tensor, left_out: Tensor | None, same: Tensor, pos: Tensor, t
     logits = cosines / tau
     other_class = same if left_out is None else same | left_out
     others = logits.masked_fill(other_class, float("-inf")).logsumexp(-1, keepdim=True)
-    each = softplus(others - logits) * same
-    return (softplus(others - pos / tau)[..., 0] + each.sum(-1)) / (1 + same.sum(-1))
+    terms = softplus(others - logits) * same
+    return (softplus(others - pos / tau)[..., 0] + terms.sum(-1)) / (1 + same.sum(-1))

@@ -8,6 +8,7 @@ candidates. Supervised contrastive learning (Khosla et al. 2020, arXiv 2004.1136
 
 from torch import Tensor
 
+from ssl_bench.objective.candidates import masked_logits
 from ssl_bench.objective.contrast import Contrast
 from ssl_bench.objective.loss import Loss, softplus
 
@@ -26,8 +27,6 @@ class SupCon(Loss):
 def _loss(cosines: Tensor, left_out: Tensor | None, same: Tensor, pos: Tensor, tau: Tensor) -> Tensor:
     """[...] for the cosines [..., C] of an anchor; ``pos`` and ``tau`` are [..., 1] or []."""
     mean = (pos[..., 0] + (cosines * same).sum(-1)) / (1 + same.sum(-1))
-    logits = cosines / tau
-    if left_out is not None:
-        logits = logits.masked_fill(left_out, float("-inf"))
+    logits = masked_logits(cosines, left_out, tau)
     rest = (pos - mean[..., None]) / tau
     return softplus(logits.logsumexp(-1) - (pos / tau)[..., 0]) + rest[..., 0]
