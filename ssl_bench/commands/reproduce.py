@@ -89,7 +89,7 @@ def _leave_out_impossible(request: Request, planned: Sequence[PlannedRuns], skip
     Raises:
         ConfigError: some cannot be, and they are not to be left out.
     """
-    todo = [runs for runs in planned if runs.missing and runs.command == "train"]
+    todo = [runs for runs in planned if runs.missing]
     if not todo or request.scale == "smoke" or (dry_run and not request.overrides):  # the cells themselves can be
         return
     from ssl_bench.training.refusals import refusals  # imports torch
@@ -124,7 +124,7 @@ def missing_data(todo: Sequence[PlannedRuns]) -> Iterator[str]:
     """Name the data that the runs need and that are not there, a sentence for each dataset."""
     from ssl_bench.training.parts import Parts  # imports torch
 
-    configs = [runs.config for runs in todo if runs.command == "train"]
+    configs = [runs.config for runs in todo]
     for config in {json.dumps(config["dataset"]): config for config in configs}.values():
         try:
             Parts(config).dataset.check()
@@ -141,10 +141,10 @@ def _price(request: Request, todo: Sequence[PlannedRuns]) -> str:
 def _train_in_turn(request: Request, todo: Sequence[PlannedRuns]) -> Iterator[int]:
     """Train one cell after another in this process; yield the exit codes, the last one of an interrupted cell."""
     for runs in todo:
-        if request.scale == "smoke" and runs.command == "train":
+        if request.scale == "smoke":
             smoke.write(runs.config, request.smoke_data)
         print(f"\n{'; '.join(runs.cells)}\n{runs.line()}", flush=True)
-        code: int = importlib.import_module(f"ssl_bench.commands.{runs.command}").main(runs.arguments())
+        code: int = importlib.import_module("ssl_bench.commands.train").main(runs.arguments())
         if request.scale == "smoke" and runs.composition:  # checkpoints of a thousand networks that are not used again
             for seed in runs.missing:
                 shutil.rmtree(folders.find(runs.composition.config(seed)) / "checkpoints", ignore_errors=True)
@@ -167,7 +167,7 @@ def _train_at_once(request: Request, todo: Sequence[PlannedRuns]) -> list[int]:
         if received:
             return 128 + received[0]
         print(f"{'; '.join(runs.cells)}\n{runs.line()}", flush=True)
-        with _Process([sys.executable, "-m", "ssl_bench", runs.command, *runs.arguments()]) as process:
+        with _Process([sys.executable, "-m", "ssl_bench", "train", *runs.arguments()]) as process:
             running.append(process)
             if received:  # while the process was being started
                 process.send(received[0])

@@ -26,8 +26,8 @@ from ssl_bench.launch import grid, impossible, local, slurm
 from ssl_bench.launch.live import Live
 from ssl_bench.launch.nodes import under_torchrun
 from ssl_bench.launch.outcome import Outcome, State
-from ssl_bench.launch.plan import Check, Plan, Refusals
-from ssl_bench.launch.run import Run, Work, ranks_here
+from ssl_bench.launch.plan import Plan, Refusals
+from ssl_bench.launch.run import Run, ranks_here
 from ssl_bench.record.metrics import show_found
 from ssl_bench.record.wandb import under_agent
 from ssl_bench.results import conclusion
@@ -36,27 +36,20 @@ SEARCHES = {"basic": search.every, "halving": halving, "optuna": optuna}
 
 
 @in_sentences
-def main(
-    arguments: Sequence[str], primary: str = "train", check: Check = schema.check, work: Work | None = None
-) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Carry out one run or a grid.
 
     Args:
         arguments: flags and overrides.
-        primary: the configuration to compose.
-        check: raises ConfigError for invalid values.
-        work: computes the metrics of a configuration in this process; None: pre-train and evaluate on ``devices``.
 
     Returns:
         0: done, or nothing was left to do. 1: a run failed. 2: the configuration or its data cannot be used. 128 + n:
         stopped by signal n, to be resumed by the same command.
     """
-    return run_command(read(arguments, primary), primary, check, work)[0]
+    return run_command(read(arguments))[0]
 
 
-def run_command(
-    words: Any, primary: str = "train", check: Check = schema.check, work: Work | None = None
-) -> tuple[int, list[Run], dict[int, Outcome]]:
+def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
     """Carry out what the words of a command ask for: a grid, or a run, which is a grid of one.
 
     Returns:
@@ -64,17 +57,17 @@ def run_command(
     """
     experiments.register(words.config_dir)
     with with_hydra.opened():
-        asked = Asked.of(words.overrides, primary, words.config_dir, words.multirun)
+        asked = Asked.of(words.overrides, words.config_dir, words.multirun)
         if words.help or words.cfg:
             print(reference.help_text(asked.cfg, words.config_dir) if words.help else _configuration(asked.cfg, words))
             return 0, [], {}
         _check_together(words, asked)
-        plan = Plan(asked, [primary, *words.folders], check, _refusals(asked, check, work), work, words.skip)
+        plan = Plan(asked, ["train", *words.folders], _refusals(asked), words.skip)
         if words.dry_run:
             dry_run.show(plan)
             return 0, [], {}
         if asked.many:
-            plan.begin(shlex.join(["ssl-bench", primary, *words.flags, *asked.given]))
+            plan.begin(shlex.join(["ssl-bench", "train", *words.flags, *asked.given]))
         steps = SEARCHES[asked.by](plan) if asked.many else _alone(plan)
         every, ends = dict[int, Outcome](), None
         with contextlib.closing(steps), Live(plan) if asked.many else contextlib.nullcontext() as live:
@@ -90,7 +83,7 @@ def run_command(
         name = signal.Signals(number).name
         print(f"interrupted by {name}; resume with the same command", file=sys.stderr, flush=True)
     stopped = any(outcome.state is State.INTERRUPTED for outcome in every.values())
-    shown = sum(show_found(run.config, run.folder) for run in runs if run.done and not (stopped or work))
+    shown = sum(show_found(run.config, run.folder) for run in runs if run.done and not stopped)
     print(f"{shown} of the runs that were done are in W&B's group of this grid, too\n" * bool(shown), end="")
     code = grid.summarise(plan.folder, conclusion.show)
     print(plan.closing, end="", flush=True)
@@ -109,9 +102,9 @@ def _next(steps: search.Strategy, ends: Mapping[int, Outcome] | None) -> Sequenc
 def _alone(plan: Plan) -> search.Strategy:
     """Train the only run of a command."""
     asked = plan.asked
-    with hydra_errors.in_sentences(asked.given, asked.primary):
+    with hydra_errors.in_sentences(asked.given):
         config = compose.resolved(asked.cfg, asked.folder)
-    if under_torchrun() and plan.work is None:
+    if under_torchrun():
         config["devices"] = int(os.environ["WORLD_SIZE"])
     run = plan.run(asked.overrides, config)
     if refused := plan.refused([run]):
@@ -161,12 +154,10 @@ def _check_together(words: Any, asked: Asked) -> None:
         slurm.check()
 
 
-def _refusals(asked: Asked, check: Check, work: Work | None) -> Refusals:
+def _refusals(asked: Asked) -> Refusals:
     """The function that says why configurations cannot be carried out, here or, under Slurm, on another machine."""
 
     def refusals(configs: Sequence[dict[str, Any]]) -> list[ConfigError | None]:
-        if work is not None:  # its values are checked already
-            return [None] * len(configs)
         from ssl_bench.training.refusals import refusals  # imports torch: only if there is something to train
 
         return refusals(configs, asked.where != "slurm", ranks_here)
@@ -176,18 +167,18 @@ def _refusals(asked: Asked, check: Check, work: Work | None) -> Refusals:
 
 def _configuration(cfg: Any, words: Any) -> str:
     """The text that ``--cfg`` prints."""
-    with hydra_errors.in_sentences(words.overrides, "train"):
+    with hydra_errors.in_sentences(words.overrides):
         return with_hydra.as_yaml(cfg, words.cfg, words.package, words.resolve)
 
 
-def read(arguments: Sequence[str], primary: str = "train") -> Any:
+def read(arguments: Sequence[str]) -> Any:
     """Read the words of a command: its flags, ``overrides``, ``skip``, and ``folders``, the flag of a configuration's
     folder as it was written.
 
     Raises:
         ConfigError: a word that is no override, or a flag without the one that it belongs to.
     """
-    parser = Parser(primary, "", add_help=False)
+    parser = Parser("train", "", add_help=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--version", action="version", version=f"ssl-bench {__version__}")
     modes = parser.add_mutually_exclusive_group()

@@ -39,11 +39,13 @@ class Evaluator(ABC):
 
     Attributes:
         needs_labels: whether it says nothing about images without classes.
+        reads_images: whether it says nothing without images.
         metrics: what its numbers mean, by name, in which ``*`` is any text; those that are not there are numbers of
             which neither a higher nor a lower one is better. It is recorded with the numbers.
     """
 
     needs_labels: ClassVar[bool] = False
+    reads_images: ClassVar[bool] = True
     metrics: ClassVar[Declared] = ACCURACIES
 
     @abstractmethod

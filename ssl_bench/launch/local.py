@@ -22,19 +22,18 @@ def at_once(runs: Sequence[Run], jobs: int, wait: bool) -> Iterator[tuple[Run, O
     Args:
         wait: as for :func:`ssl_bench.launch.run.carry_out`.
     """
-    left, running = deque(runs), dict[Worker, tuple[Run, Slot | None]]()
+    left, running = deque(runs), dict[Worker, tuple[Run, Slot]]()
     with signals_passed_on(running.keys()) as received:
         while running or (left and not received):
             while left and len(running) < jobs and not received:
-                run, slot = left[0], None
-                if run.work is None:
-                    devices, gpu_runs = run.config["devices"], run.config["runs_per_gpu"]
-                    run = replace(run, config=run.config | {"threads": threads(run.config, run.folder, devices, jobs)})
-                    cores = devices * (run.config["threads"] or 1)
-                    slot = reserve(devices, gpu_runs, cores, lambda: not running and not received, run.config["device"])
-                    if slot is None:
-                        break
-                place = (slot.environment, slot.cores) if slot else ({}, None)
+                run = left[0]
+                devices, gpu_runs = run.config["devices"], run.config["runs_per_gpu"]
+                run = replace(run, config=run.config | {"threads": threads(run.config, run.folder, devices, jobs)})
+                cores = devices * (run.config["threads"] or 1)
+                slot = reserve(devices, gpu_runs, cores, lambda: not running and not received, run.config["device"])
+                if slot is None:
+                    break
+                place = slot.environment, slot.cores
                 worker = Worker("the process of the run", carry_out, (run, wait, True), *place, saves=True)
                 running[worker] = left.popleft(), slot
                 for number in received:  # it came while the process started
@@ -42,8 +41,7 @@ def at_once(runs: Sequence[Run], jobs: int, wait: bool) -> Iterator[tuple[Run, O
             wait_for([channel for worker in running for channel in worker.channels()], PAUSE)
             for worker in [each for each in running if each.over()]:
                 run, slot = running.pop(worker)
-                if slot:
-                    slot.release()
+                slot.release()
                 if worker.outcome is None:  # it was killed
                     run.record(worker.verdict)
                 yield run, worker.verdict

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ssl_bench.config import values
+from ssl_bench.config import schema, values
 from ssl_bench.config.asked import Asked
 from ssl_bench.config.composer import Composer
 from ssl_bench.config.from_disk import find_prepared
@@ -19,7 +19,7 @@ from ssl_bench.errors import ConfigError, unwritable
 from ssl_bench.files import given_path
 from ssl_bench.launch import grid, impossible
 from ssl_bench.launch.lock import remove_locks
-from ssl_bench.launch.run import Run, Work
+from ssl_bench.launch.run import Run
 from ssl_bench.record import folders, results
 
 MANY = 300  # runs that take some seconds to check
@@ -33,9 +33,7 @@ class Plan:
     Args:
         asked: what the command asks for.
         command: its name and flags, for the commands of single runs.
-        check: of the values of a configuration.
         refusals: why each of some configurations cannot be carried out.
-        work: as for :class:`ssl_bench.launch.run.Run`.
         skip: leave out runs that cannot be.
 
     Attributes:
@@ -46,11 +44,9 @@ class Plan:
         closing: what is printed at the end.
     """
 
-    def __init__(
-        self, asked: Asked, command: Sequence[str], check: Check, refusals: Refusals, work: Work | None, skip: bool
-    ) -> None:
-        self.asked, self.command, self.work, self.skip = asked, command, work, skip
-        self._check, self._refusals, self._typed = check, refusals, ""
+    def __init__(self, asked: Asked, command: Sequence[str], refusals: Refusals, skip: bool) -> None:
+        self.asked, self.command, self.skip = asked, command, skip
+        self._refusals, self._typed = refusals, ""
         self._composer = Composer(asked.folder)
         self.runs, self.left_out = dict[tuple[str, ...], Run](), dict[tuple[str, ...], None]()
         self.folder: Path | None = None
@@ -69,19 +65,19 @@ class Plan:
             ConfigError: an override cannot be used.
         """
         try:
-            return self.run(overrides, self._composer.load(overrides, self.asked.primary))
+            return self.run(overrides, self._composer.load(overrides))
         except NoSuchKey as error:  # the options of this run lack a key that those of others may have
             return Run(overrides, {}, Path(), "", refusal=error)
 
     def run(self, overrides: tuple[str, ...], config: dict[str, Any]) -> Run:
         """The run of a resolved configuration."""
         try:
-            self._check(config)
+            schema.check(config)
         except ConfigError as error:
             return Run(overrides, config, Path(), "", refusal=error)
         config = find_prepared(config)
         folder, command = folders.find(config), shlex.join(["ssl-bench", *self.command, *overrides])
-        return Run(overrides, config, folder, command, self.work, results.is_complete(folder, config))
+        return Run(overrides, config, folder, command, results.is_complete(folder, config))
 
     def label(self, run: Run) -> str:
         """The overrides that distinguish a run from the others."""

@@ -5,16 +5,14 @@ import contextlib
 import os
 import sys
 import tempfile
-import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ssl_bench import files
 from ssl_bench.distributed import broadcast, join_group, join_local, leave, rank, world
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.hardware import available_cores, local_device, release_memory
@@ -23,7 +21,6 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.processes import die_with
 from ssl_bench.launch.workers import LOST, call_in_workers
 from ssl_bench.record import results
-from ssl_bench.record.environment import commit, environment, now
 from ssl_bench.record.log import logging_to
 from ssl_bench.record.streams import waiting
 from ssl_bench.signals import Halted, Interrupted
@@ -58,26 +55,6 @@ def launch(
     if config["devices"] == 1:
         return train_here(config, run_id, folder, command, quiet)
     return _start(config, run_id, folder, command, quiet)
-
-
-def compute(
-    work: Callable[[dict[str, Any]], dict[str, float]],
-    config: dict[str, Any],
-    run_id: str,
-    folder: Path,
-    quiet: bool = False,
-) -> Outcome:
-    """Carry out a computation that is no training, in this process, and write ``results.json``."""
-    device, started, times = torch.device("cpu"), time.monotonic(), {"started": now()}
-    commit()  # that of the start
-
-    with _outcome(folder, device, quiet) as end:
-        metrics = work(config)
-        content = {"run_id": run_id, "name": config["name"], "config": config, "metrics": metrics}
-        content |= {"environment": environment(device) | times | {"finished": now()}}
-        content |= {"seconds": round(time.monotonic() - started, 3)}
-        files.write_json(folder / results.NAME, content)
-    return end[0]
 
 
 def join(

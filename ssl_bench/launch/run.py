@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ from ssl_bench.record.metrics import show_agent
 from ssl_bench.record.results import Config, is_complete
 from ssl_bench.record.summary import print_run
 
-Work = Callable[[dict[str, Any]], dict[str, float]]  # metrics of a configuration
-
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -34,7 +32,6 @@ class Run:
         config: resolved; empty if it cannot be composed.
         folder: its directory, which need not exist.
         command: the command that carries out this run alone.
-        work: computes the metrics of a configuration in this process; None: pre-train and evaluate on ``devices``.
         done: it has its results.
         refusal: why it cannot be.
         grid: the folder of its grid; None: it is alone.
@@ -45,7 +42,6 @@ class Run:
     config: dict[str, Any]
     folder: Path
     command: str
-    work: Work | None = None
     done: bool = False
     refusal: ConfigError | None = None
     grid: Path | None = None
@@ -68,7 +64,7 @@ def carry_out(run: Run, wait: bool, quiet: bool = False) -> Outcome:
         wait: until another process that is training it has ended; otherwise it is ``HELD`` then.
         quiet: print nothing, because other runs share this terminal.
     """
-    torchrun = run.work is None and under_torchrun()
+    torchrun = under_torchrun()
     forget_result()
     with _ending(run, quiet, torchrun) as end:
         config = find_prepared(run.config)
@@ -80,7 +76,7 @@ def carry_out(run: Run, wait: bool, quiet: bool = False) -> Outcome:
         done = is_complete(folder, config)
         if done and not several_parents:
             end.outcome = Outcome(State.DONE_BEFORE)
-        elif run.work is None:
+        else:
             from ssl_bench.launch import ranks  # imports torch: only if there is something to train
             from ssl_bench.training.parts import Parts
 
@@ -98,12 +94,9 @@ def carry_out(run: Run, wait: bool, quiet: bool = False) -> Outcome:
                     folders.begin(folder, config, run.command)
                 if first and not done and not quiet:
                     print(f"run {folder.name} in {folder}", flush=True)
-                if run.work is None:
-                    end.outcome = ranks.launch(config, folder.name, folder, run.command, torchrun, quiet=quiet)
-                else:
-                    end.outcome = _compute(run.work, config, folder, quiet)
+                end.outcome = ranks.launch(config, folder.name, folder, run.command, torchrun, quiet=quiet)
             if first and end.outcome is not None:
-                _conclude(end.outcome, config, folder, run.work is None, quiet)
+                _conclude(end.outcome, config, folder, quiet)
     return end.outcome
 
 
@@ -158,19 +151,12 @@ def _ending(run: Run, quiet: bool, torchrun: bool) -> Iterator[_End]:
     run.record(end.outcome)
 
 
-def _compute(work: Work, config: dict[str, Any], folder: Path, quiet: bool) -> Outcome:
-    from ssl_bench.launch import ranks
-
-    return ranks.compute(work, config, folder.name, folder, quiet)
-
-
-def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, trains: bool, quiet: bool) -> None:
+def _conclude(outcome: Outcome, config: dict[str, Any], folder: Path, quiet: bool) -> None:
     """Show the results of a finished run; keep the reason of a failed one, unless it stands as it did before."""
     if outcome.state is State.DONE_BEFORE:  # perhaps in a process that was killed after it wrote the results
         remove_locks(folder)
         files.remove_temporary(folder)
-        if trains:
-            show_agent(config, folder.name, folder)
+        show_agent(config, folder.name, folder)
     if outcome.finished and not quiet:
         print("" if outcome.state is State.DONE else f"already done: {folder}\n", end="")
         print_run(folder, config)

@@ -60,7 +60,7 @@ def of_table(table: Table) -> dict[str, dict[str, Any]]:
         return {}  # points that are no grid
     by_seeds: dict[tuple[int, ...], list[Cell]] = {}
     for cell in table.cells:
-        if cell.available and cell.command == "train":
+        if cell.available:
             by_seeds.setdefault(cell.seeds, []).append(cell)
     found = [(block, seeds) for seeds, cells in by_seeds.items() for block in blocks(cells)]
     if len(found) > MOST_GRIDS:

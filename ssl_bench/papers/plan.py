@@ -78,7 +78,7 @@ class PlannedRuns:
     """The runs of one configuration, one per seed. They may fill several numbers.
 
     Attributes:
-        overrides: arguments of the command, without the seed.
+        overrides: arguments of `ssl-bench train`, without the seed.
         cells: names of the cells that the runs fill.
         composition: the composed configuration; None if there can be no run.
         unavailable: why there can be no run; empty if there can.
@@ -87,7 +87,6 @@ class PlannedRuns:
     """
 
     overrides: list[str]
-    command: str
     seeds: list[int]
     cells: list[str] = field(default_factory=list)
     composition: Composition | None = None
@@ -112,8 +111,7 @@ class PlannedRuns:
 
     def hours(self, on: cost.Rates) -> float:
         """Hours of the missing runs at the rates of a machine."""
-        trains = self.missing and "epochs" in self.config
-        return (cost.hours(self.config, on) or 0.0) * len(self.missing) if trains else 0.0
+        return (cost.hours(self.config, on) or 0.0) * len(self.missing) if self.missing else 0.0
 
     def arguments(self) -> list[str]:
         """Arguments that train the missing runs."""
@@ -121,7 +119,7 @@ class PlannedRuns:
 
     def line(self) -> str:
         """Command line that trains the missing runs."""
-        return shlex.join(["ssl-bench", self.command, *self.arguments()])
+        return shlex.join(["ssl-bench", "train", *self.arguments()])
 
 
 def plan(request: Request, progress: Progress = lambda each, count: each) -> list[PlannedRuns]:
@@ -133,12 +131,12 @@ def plan(request: Request, progress: Progress = lambda each, count: each) -> lis
     Raises:
         ConfigError: the selection or an override does not fit.
     """
-    planned: dict[tuple[str, frozenset[str]], PlannedRuns] = {}
+    planned: dict[frozenset[str], PlannedRuns] = {}
     for table in request.selection.tables():
         for cell in request.selection.cells(table):
             name = f"{table.name} {cell.label if cell.over else cell.row} | {cell.column}"
             its_runs = _of_cell(request, cell)
-            key = cell.command, frozenset(its_runs.overrides if cell.available else [name])
+            key = frozenset(its_runs.overrides if cell.available else [name])
             known = planned.setdefault(key, its_runs)
             if name not in known.cells:
                 known.cells.append(name)
@@ -159,20 +157,20 @@ def plan(request: Request, progress: Progress = lambda each, count: each) -> lis
 
 def _of_cell(request: Request, cell: Cell) -> PlannedRuns:
     """The runs of a cell, not yet composed."""
-    scale = [f"scale={request.scale}"] if request.scale != "full" and cell.command == "train" else []
+    scale = [f"scale={request.scale}"] if request.scale != "full" else []
     seeds = list(request.seeds or cell.seeds)[: 1 if request.scale == "smoke" else None]
     overrides = merge(cell.overrides, request.overrides, scale)
-    return PlannedRuns(overrides, cell.command, seeds, unavailable=cell.unavailable, flags=request.selection.flags)
+    return PlannedRuns(overrides, seeds, unavailable=cell.unavailable, flags=request.selection.flags)
 
 
 def _compose(planned: Iterable[PlannedRuns], request: Request, progress: Progress) -> None:
     """Compose the runs. Those that cannot be composed are unavailable; with overrides of the request it is an error."""
     possible = [each for each in planned if not each.unavailable]
     for several in (possible[:1], possible):  # an error in all of them is found in the first
-        requests = [(each.command, tuple(each.overrides)) for each in several]
+        requests = [tuple(each.overrides) for each in several]
         composed = compositions(requests, progress, request.selection.folder)
         for each in several:
-            result = composed[each.command, tuple(each.overrides)]
+            result = composed[tuple(each.overrides)]
             if not isinstance(result, ConfigError):
                 each.composition = result
             elif request.overrides:

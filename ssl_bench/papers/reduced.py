@@ -125,7 +125,7 @@ def _members(table: Table, results: Results) -> Iterator[Member]:
     """The reduced runs of the cells, those with the same settings together."""
     axes = {cell: table.axes(cell) for cell in table.cells if cell.available}
     own = [cell for cell in axes if not cell.over and "scale" not in cell.settings]
-    own = [c for c in own if not any(axes[o] == axes[c] and o.request != c.request for o in axes)]
+    own = [c for c in own if not any(axes[o] == axes[c] and o.overrides != c.overrides for o in axes)]
     cells = {cell: runs for cell in own if (runs := results.agreeing({**axes[cell], "scale": "reduced"}))}
     for cell, config in results.composed(list(cells)).items():
         evaluator, members = cell.metric.partition("/")[0], dict[str, Member]()

@@ -14,7 +14,7 @@ from ssl_bench import files
 
 BATCH, CLASSES, SIDE = 8, 6, 32
 COUNTS = {"train": 36, "test": 18, "unlabeled": 18}
-WITHOUT_FILES = ("ScatteredDigits", "BitImages")
+WITHOUT_FILES = ("ScatteredDigits", "BitImages", "Gaussians")
 # Arguments of evaluators that are made small wherever they occur.
 EVALUATOR_ARGUMENTS = {
     "k": 5,
@@ -28,6 +28,8 @@ EVALUATOR_ARGUMENTS = {
     "queries": BATCH,
     "keys": 18,
     "draws": 2,
+    "steps": 2,
+    "evaluations": 2,
 }
 LOCAL_FEATURES = {"photos": 1, "size": 128, "clusters": "[2,4]", "grid": 8, "n_init": 1}
 DETECTION = {"epochs": 1, "batch_size": 2, "sizes": "[32,32]"}
@@ -35,8 +37,6 @@ DETECTION = {"epochs": 1, "batch_size": 2, "sizes": "[32,32]"}
 
 def overrides(config: Mapping[str, Any], data: Path) -> list[str]:
     """The overrides that make the run of a composed configuration small. Its images are in the folder ``data``."""
-    if "epochs" not in config:  # ssl-bench mi, ssl-bench weight
-        return ["name=smoke", *(["steps=2", "evaluations=2"] if "steps" in config else [])]
     small = ["name=smoke", "scale=smoke", f"paths.data={data}", "max_steps=2", "precision=fp32", "tracking=off"]
     small += [f"batch_size.size={BATCH}", "batch_size.chunk=null", "evaluate.every=0"]
     dataset, kind = config["dataset"], _class_name(config)
