@@ -7,7 +7,6 @@ to every cell; if they change what is computed, the runs are recorded with ``sca
 commands run at the same time. ``--recipe`` only says in words what the cells train.
 """
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ssl_bench import hardware
+from ssl_bench.commands import train as train_command
 from ssl_bench.commands.arguments import Parser, in_sentences, show_progress
 from ssl_bench.config import schema
 from ssl_bench.config.build import converted
@@ -144,7 +144,7 @@ def _train_in_turn(request: Request, todo: Sequence[PlannedRuns]) -> Iterator[in
         if request.scale == "smoke":
             smoke.write(runs.config, request.smoke_data)
         print(f"\n{'; '.join(runs.cells)}\n{runs.line()}", flush=True)
-        code: int = importlib.import_module("ssl_bench.commands.train").main(runs.arguments())
+        code = train_command.main(runs.arguments())
         if request.scale == "smoke" and runs.composition:  # checkpoints of a thousand networks that are not used again
             for seed in runs.missing:
                 shutil.rmtree(folders.find(runs.composition.config(seed)) / "checkpoints", ignore_errors=True)

@@ -15,7 +15,7 @@ from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.source import ImageBatch, Source
 from ssl_bench.errors import ConfigError, require
 
-COUNT = 1024  # pairs of a split, which has no end: a run has a share of them for each rank
+COUNT = 1024  # pairs of a split, which has no end: a run asks for a number, of which each rank has a share
 
 
 @dataclass(frozen=True, eq=False)

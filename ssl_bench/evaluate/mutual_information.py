@@ -54,7 +54,7 @@ class MutualInformation(OfLoss):
         for name, value in sizes.items():
             require(value >= 1, name, value, "1 or more")
         require(lr > 0, "lr", lr, "a positive number")
-        self.pairs, self.hidden, self.outputs = objective["batch_size"]["size"], hidden, outputs
+        self.pairs, self.hidden, self.outputs = objective.batch_size, hidden, outputs
         self.steps, self.evaluations, self.lr = steps, evaluations, lr
         super().__init__(objective)
 

@@ -129,8 +129,8 @@ def _members(table: Table, results: Results) -> Iterator[Member]:
     cells = {cell: runs for cell in own if (runs := results.agreeing({**axes[cell], "scale": "reduced"}))}
     for cell, config in results.composed(list(cells)).items():
         evaluator, members = cell.metric.partition("/")[0], dict[str, Member]()
-        recipe = _settings(config, evaluator, (config.get("evaluate") or {}).get(evaluator))
-        images = config.get("dataset", {}).get("train_images")
+        recipe = _settings(config, evaluator, config["evaluate"].get(evaluator))
+        images = config["dataset"].get("train_images")
         if images is not None:
             recipe["dataset.train_images"] = str(images - sum(config["dataset"].get("held_out") or ()))
         for run in cells[cell]:

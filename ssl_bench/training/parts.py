@@ -19,6 +19,7 @@ from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.few_labels import FewLabels
+from ssl_bench.evaluate.of_loss import Objective
 from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import check_devices
@@ -173,13 +174,14 @@ class Parts:
     @cached_property
     def evaluators(self) -> dict[str, Evaluator]:
         """The evaluators by the name that begins their metrics."""
-        objective = {"objective": {key: self.config[key] for key in READ_BY_LOSS}}
+        config = self.config
+        objective = Objective(config["loss"], config["temperature"], config["batch_size"]["size"])
         for name in self._of_loss:
             remedy = f"frozen: evaluate.{name} measures the loss, and no network"
-            require(untrained(self.config), "framework", self.choices.get("framework"), remedy)
+            require(untrained(config), "framework", self.choices.get("framework"), remedy)
         return {
-            name: build(node, f"evaluate.{name}", **(objective if name in self._of_loss else {}))
-            for name, node in evaluators(self.config["evaluate"]).items()
+            name: build(node, f"evaluate.{name}", **({"objective": objective} if name in self._of_loss else {}))
+            for name, node in evaluators(config["evaluate"]).items()
         }
 
     def check_values(self) -> None:
