@@ -11,6 +11,6 @@ from ssl_bench.config.composer import Composer
 _COMPOSER = Composer()
 
 
-def load(overrides: Sequence[str] = (), primary: str = "train") -> dict[str, Any]:
+def load(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """As :func:`ssl_bench.config.compose.load`."""
-    return _COMPOSER.load(overrides, primary)
+    return _COMPOSER.load(overrides)

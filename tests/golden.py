@@ -56,6 +56,7 @@ FP64, FP32, WHOLE = 1e-8, 2e-2, 2e-1  # tolerances on another machine
 SHORT = ["train", *SMALL, "optimizer.lr=0.01", "epochs=40", "max_steps=5"]
 EXACT, SINGLE = [*SHORT, "precision=fp64"], [*SHORT, "precision=fp32"]
 EVALUATED = ["evaluate=[knn,linear]", "evaluate.baselines=[init,raw]"]
+MEASURED = ["framework=frozen", "loss=eqco", "temperature=fixed", "backbone.width=4", "tracking=off"]
 WATCHED = ["diagnostics.npc_histogram=true", "diagnostics.gradient_snr=0.9"]
 
 # Together every loss, framework, kind of negatives, temperature and optimiser.
@@ -93,8 +94,14 @@ RUNS: dict[str, list[str]] = {
     "exemplar": [*EXACT, "framework=exemplar"],
     "vae": [*EXACT, "framework=vae", "framework.width=4"],
     "supervised": [*EXACT, "framework=supervised", "evaluate=knn"],
-    "mi": ["mi", "pairs=16", "hidden=16", "steps=20", "evaluations=5", "loss=eqco", "loss.alpha=15"],
-    "weight": ["weight", "k=16", "temperature.tau=0.3", "positive=0.5", "negative=0.1", "loss=eqco"],
+    "mutual_information": [
+        *("train", "dataset=gaussians", *MEASURED, "temperature.tau=1", "batch_size.size=16", "loss.alpha=15"),
+        *(f"evaluate.mutual_information.{setting}" for setting in ("hidden=16", "steps=20", "evaluations=5")),
+    ],
+    "gradient_weight": [
+        *("train", *MEASURED, "temperature.tau=0.3", "evaluate=gradient_weight"),
+        *(f"evaluate.gradient_weight.{setting}" for setting in ("k=16", "positive=0.5", "negative=0.1")),
+    ],
 }
 # Runs that `ssl-bench evaluate` evaluates again, and its arguments.
 AGAIN: dict[str, list[str]] = {"simclr-infonce": ["evaluate=geometry", "evaluate.baselines=[init]"]}
@@ -254,7 +261,7 @@ def _portable(run: Run, exact: bool) -> Run:
     """The part of the observations that another machine reproduces: all numbers, or only the loss; no accuracy."""
     kept = {key: value for key, value in run.items() if key not in ("sha256", "rows", "again")}
     kept["metrics"] = sorted(run["metrics"])
-    kept["table"] = [re.sub(r"[\d.]+%", "%", line).replace(" ", "") for line in run["table"]]
+    kept["table"] = [re.sub(r"(?<![\w.])[\d.]+%?", "%", line).replace(" ", "") for line in run["table"]]
     numbers = {n: values for n, values in run.get("rows", {}).items() if n not in kept["metrics"]}
     kept["rows"] = {n: v for n, v in numbers.items() if n == "loss" or (exact and not n.startswith("gradient_snr"))}
     return kept

@@ -101,7 +101,7 @@ def test_a_command_of_a_readme_works(
 def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
     """The arguments of a command, cut down to what takes a second."""
     text = " ".join(words)
-    if name in ("train", "mi", "weight"):
+    if name == "train":
         if "--help" in words or "--cfg" in words:
             return words
         if "dataset=folder" in text:
@@ -113,9 +113,9 @@ def _shortened(name: str, words: list[str], trained: Path) -> list[str]:
         if "dataset.root=" in text:  # photos of the reader
             return [*words, "--cfg", "job"]
         if "experiment=" in text or re.search(rf"={NEEDS_DATA}|slurm|devices=\d", text):
-            _composed(words, name)
+            _composed(words)
             return ["--cfg", "job"]
-        short = {"train": [*SMALL, "max_steps=1"], "mi": ["steps=2", "evaluations=1"], "weight": []}[name]
+        short = [*SMALL, "max_steps=1"]
         chosen = [w for w in first_values(words) if not w.startswith(("hydra", "epochs="))]
         keys = {word.split("=")[0] for word in chosen}
         return [*(word for word in short if word.split("=")[0] not in keys), *chosen]
@@ -144,12 +144,10 @@ def _code(name: str, words: list[str]) -> int:
     return code
 
 
-def _composed(words: list[str], primary: str = "train") -> None:
+def _composed(words: list[str]) -> None:
     """Compose the overrides of the first run, and check their values."""
     overrides = [w for w in first_values(words) if not w.startswith((*NOT_COMPOSED, "-"))]
-    config = compose.load(overrides, primary=primary)
-    if primary == "train":
-        schema.check(config)
+    schema.check(compose.load(overrides))
 
 
 def test_the_layout_names_every_room() -> None:

@@ -9,7 +9,7 @@ import argcomplete
 
 from ssl_bench.errors import ConfigError
 
-COMPOSED = dict.fromkeys(("train", "evaluate", "prepare", "reproduce"), "train") | {"mi": "mi", "weight": "weight"}
+COMPOSED = ("train", "evaluate", "prepare", "reproduce")
 
 
 def answer(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +34,10 @@ def _candidates(prefix: str, parser: argparse.ArgumentParser, parsed_args: Any =
             yield from (claim.name for claim in claims)
         yield from ("row=", "col=", "paths.outputs=")
     if command in COMPOSED:
-        yield from _overrides(prefix, COMPOSED[command])
+        yield from _overrides(prefix)
 
 
-def _overrides(prefix: str, primary: str) -> Iterator[str]:
+def _overrides(prefix: str) -> Iterator[str]:
     """Groups and keys, or the options of a group, also of a list of them: ``loss=dcl,infonce`` ``evaluate=[knn,``."""
     from ssl_bench.config import guard, hydra_errors, values, with_hydra
 
@@ -48,7 +48,7 @@ def _overrides(prefix: str, primary: str) -> Iterator[str]:
         return
     others = [word for word in os.environ["COMP_LINE"].split()[2:] if "=" in word and word != prefix]
     try:
-        cfg = with_hydra.composed([word for word in others if "," not in word], primary)
+        cfg = with_hydra.composed([word for word in others if "," not in word])
     except (ConfigError, hydra_errors.HydraException):  # a word that is not finished
         return
     yield from (f"{group}=" for group in with_hydra.groups())

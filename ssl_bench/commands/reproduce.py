@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
             print(*cells, text, "", sep="\n")
         return 0
     with with_hydra.opened():
-        asked = Asked.of(request.of_machine, "train", options.config_dir, True)
+        asked = Asked.of(request.of_machine, options.config_dir, True)
     if asked.by != "basic":
         raise ConfigError(f"hydra/sweeper={asked.by}: leave it out: the runs are those of the cells")
     check_place(asked, options.dry_run)

@@ -46,7 +46,7 @@ def run_command(words: Any) -> tuple[int, list[Run], dict[int, Outcome]]:
         The exit code, the runs, and how those ended that were started, by their numbers.
     """
     with with_hydra.opened():
-        asked = Asked.of(words.overrides, "train", words.config_dir, words.multirun)
+        asked = Asked.of(words.overrides, words.config_dir, words.multirun)
         if words.help or words.cfg:
             print(reference.help_text(asked.cfg, words.config_dir) if words.help else _configuration(asked.cfg, words))
             return 0, [], {}
@@ -71,7 +71,7 @@ def _alone(plan: Plan) -> Run:
         ConfigError: it cannot be carried out.
     """
     asked = plan.asked
-    with hydra_errors.in_sentences(asked.given, asked.primary):
+    with hydra_errors.in_sentences(asked.given):
         config = compose.resolved(asked.cfg, asked.folder)
     if under_torchrun():
         config["devices"] = int(os.environ["WORLD_SIZE"])
@@ -97,7 +97,7 @@ def _check_together(words: Any, asked: Asked) -> None:
 
 def _configuration(cfg: Any, words: Any) -> str:
     """The text that ``--cfg`` prints."""
-    with hydra_errors.in_sentences(words.overrides, "train"):
+    with hydra_errors.in_sentences(words.overrides):
         return with_hydra.as_yaml(cfg, words.cfg, words.package, words.resolve)
 
 

@@ -18,7 +18,6 @@ class Asked:
     """The task that the overrides of a command describe.
 
     Attributes:
-        primary: its configuration, such as ``train``.
         given: its overrides, as Hydra takes them.
         folder: with further options, of ``--config-dir``.
         cfg: composed with the overrides that have one value; Hydra's own part is its key ``hydra``.
@@ -28,7 +27,6 @@ class Asked:
         space: the overrides of the runs by their keys, with those of ``hydra.sweeper.params``.
     """
 
-    primary: str
     given: list[str]
     folder: Path | None
     cfg: DictConfig
@@ -40,24 +38,24 @@ class Asked:
     space: dict[str, Override]
 
     @classmethod
-    def of(cls, overrides: Sequence[str], primary: str, folder: Path | None, multirun: bool) -> "Asked":
+    def of(cls, overrides: Sequence[str], folder: Path | None, multirun: bool) -> "Asked":
         """Read the overrides of a command; an experiment can ask for a grid, too.
 
         Raises:
             ConfigError: an override cannot be used, or has several values and is not of a grid.
         """
         given = with_hydra.as_hydra_takes(overrides)
-        with hydra_errors.in_sentences(given, primary):
+        with hydra_errors.in_sentences(given):
             hydra_errors.check_overrides(given)
             parsed = values.parsed(given)
             fixed = [str(each.input_line) for each in parsed if not each.is_sweep_override()]
             for each in parsed:
                 if each.is_hydra_override() and each.is_sweep_override():
                     raise ConfigError(f"{each.input_line}: set one value: it is that of all runs")
-            cfg = with_hydra.composed(fixed, primary, folder)
+            cfg = with_hydra.composed(fixed, folder)
             many = multirun or cfg.hydra.mode is RunMode.MULTIRUN
             if not many and len(fixed) < len(parsed):
-                with_hydra.composed(given, primary, folder)  # is refused
+                with_hydra.composed(given, folder)  # is refused
             where, launcher = guard.settings(cfg.hydra, "launcher")
             by, sweeper = guard.settings(cfg.hydra, "sweeper")
             params = values.parsed(f"{key}={each}" for key, each in (sweeper.get("params") or {}).items())
@@ -67,7 +65,7 @@ class Asked:
         runs = [*params, *(each for each in parsed if not each.is_hydra_override())]
         space = {each.get_key_element(): each for each in runs}  # of a key, the last one counts
         width = sweeper.get("n_jobs") or launcher.get("n_jobs", launcher.get("array_parallelism", 1))
-        return cls(primary, given, folder, cfg, many, where, launcher, by, {**sweeper, "n_jobs": width}, space)
+        return cls(given, folder, cfg, many, where, launcher, by, {**sweeper, "n_jobs": width}, space)
 
     @property
     def overrides(self) -> tuple[str, ...]:

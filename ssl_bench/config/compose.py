@@ -52,8 +52,8 @@ def resolve(cfg: Any, choices: Mapping[str, Any], folder: Path | None = None) ->
     return config
 
 
-def load(overrides: Sequence[str] = (), primary: str = "train", folder: Path | None = None) -> dict[str, Any]:
-    """Compose ``<primary>.yaml`` with overrides and resolve it.
+def load(overrides: Sequence[str] = (), folder: Path | None = None) -> dict[str, Any]:
+    """Compose ``train.yaml`` with overrides and resolve it.
 
     Args:
         folder: with further options, of ``--config-dir``.
@@ -61,10 +61,10 @@ def load(overrides: Sequence[str] = (), primary: str = "train", folder: Path | N
     Raises:
         ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
     """
-    with in_sentences(overrides, primary):
+    with in_sentences(overrides):
         overrides = as_hydra_takes(overrides)
         check_overrides(overrides)
-        return resolved(composed(overrides, primary, folder), folder)
+        return resolved(composed(overrides, folder), folder)
 
 
 def resolved(cfg: DictConfig, folder: Path | None = None) -> dict[str, Any]:

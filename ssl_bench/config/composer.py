@@ -23,17 +23,17 @@ class Composer:
         self._folder = folder
         forget_changed(folder)
 
-    def load(self, overrides: Sequence[str], primary: str = "train") -> dict[str, Any]:
+    def load(self, overrides: Sequence[str]) -> dict[str, Any]:
         """Compose as :func:`load` does.
 
         Raises:
             ConfigError: an override names a key or an option that does not exist, or a value of the wrong type.
         """
         try:
-            cfg, choices = parted(with_values(as_hydra_takes(overrides), primary, self._folder))
+            cfg, choices = parted(with_values(as_hydra_takes(overrides), self._folder))
             return resolve(cfg, choices, self._folder)
         except (HydraException, OmegaConfBaseException, ValueError):
-            return load(overrides, primary, self._folder)  # for anything unusual, and for Hydra's own error
+            return load(overrides, self._folder)  # for anything unusual, and for Hydra's own error
 
 
 @cache

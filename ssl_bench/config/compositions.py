@@ -22,7 +22,7 @@ SEED = 907_340_511  # stands for the seed until one is chosen
 # What is found on the disk and may change at any time: plugins, the user's own images, weights to start from.
 FOUND = ('"plugins": {', '"content": "', '"init": {')
 
-Request = tuple[str, tuple[str, ...]]  # the command's configuration, such as "train", and overrides without the seed
+Request = tuple[str, ...]  # overrides without the seed
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
@@ -90,8 +90,7 @@ def _file() -> Path:
 def _compose(request: Request, folder: Path | None) -> Composition | ConfigError:
     from ssl_bench.config.composer import composer
 
-    primary, overrides = request
     try:
-        return Composition(json.dumps(composer(folder).load([*overrides, f"seed={SEED}"], primary)))
+        return Composition(json.dumps(composer(folder).load([*request, f"seed={SEED}"])))
     except ConfigError as error:
         return error

@@ -50,7 +50,7 @@ def find_prepared(config: dict[str, Any], training: bool = True) -> dict[str, An
     that is over, and of those of ``evaluate.on``.
     """
     evaluate, data = config.get("evaluate"), config["paths"].get("data")
-    found = {"dataset": _prepared(config["dataset"], data)} if training and "dataset" in config else {}
+    found = {"dataset": _prepared(config["dataset"], data)} if training else {}
     if isinstance(evaluate, dict) and isinstance(on := evaluate.get("on"), dict | list):
         each = [_named(node, data) for node in datasets_of(evaluate)]
         found["evaluate"] = {**evaluate, "on": each if isinstance(on, list) else each[0]}

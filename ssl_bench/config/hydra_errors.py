@@ -25,17 +25,17 @@ class NoSuchKey(ConfigError):
 
 
 @contextlib.contextmanager
-def in_sentences(overrides: Sequence[str], primary: str) -> Iterator[None]:
+def in_sentences(overrides: Sequence[str]) -> Iterator[None]:
     """Put what Hydra and OmegaConf raise in the block into a ConfigError.
 
     Args:
-        overrides, primary: what is composed.
+        overrides: what is composed.
     """
     try:
         yield
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         refusal = NoSuchKey if re.search(_NO_KEY, str(error)) else ConfigError
-        raise refusal(explain(error, overrides, primary)) from error
+        raise refusal(explain(error, overrides)) from error
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
@@ -60,7 +60,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
             raise ConfigError(f"{line}: set {group} to the name of an option{several}")
 
 
-def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = "train") -> str:
+def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
     """Put an error of Hydra or OmegaConf into one sentence that names the key and says what to set."""
     text, key = str(error), getattr(error, "full_key", None)
     cause: BaseException | None = error
@@ -73,9 +73,9 @@ def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = 
     if match := re.search(r"Multiple values for (\S+?)\. To override", text):
         return f"{match[1]} has a value already: leave the + before {match[1]} out"
     if match := re.search(_NO_KEY, text):
-        known = [key for key in _keys(overrides, primary) if key != match[1]]
+        known = [key for key in _keys(overrides) if key != match[1]]
         remedy = former(match[1]) or _meant(match[1], known)
-        return f"there is no key {match[1]}{remedy}; `ssl-bench {primary} --cfg job` prints them all"
+        return f"there is no key {match[1]}{remedy}; `ssl-bench train --cfg job` prints them all"
     if match := re.search(r"Could not (?:find|load) '(.+)/(.*?)'", text):
         group, option = match[1], match[2]
         if listed := re.search(r"Available options in '(.+?)'", text):  # experiment, of experiment/<paper>/<name>
@@ -118,11 +118,11 @@ def _meant(key: str, known: Collection[str]) -> str:
     return f" (did you mean {found}?)" if found else near(key, known)
 
 
-def _keys(overrides: Sequence[str], primary: str) -> set[str]:
+def _keys(overrides: Sequence[str]) -> set[str]:
     """The groups, and all keys of the configuration with the groups that ``overrides`` choose."""
     chosen = [override for override in overrides if override.split("=")[0] in groups() and "," not in override]
     try:
-        config = OmegaConf.to_container(parted(composed(chosen, primary))[0], resolve=False)
+        config = OmegaConf.to_container(parted(composed(chosen))[0], resolve=False)
     except HydraException:  # an option of a folder that only --config-dir names
         config = {}
     return {path for path, _ in guard.leaves(config)} | groups()

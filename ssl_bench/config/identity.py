@@ -29,6 +29,7 @@ LENGTH_INDEPENDENT = {"temperature": {"Fixed", "Learned", "MACLa", "MACLb"}}
 LENGTH_INDEPENDENT |= {"optimizer": {"SGD", "Adam", "AdamW", "LARS"}}
 # All that the numbers of a network which is not trained depend on, beside its evaluators.
 READ_ALONE = {"dataset", "augment", "backbone", "framework", "init", "seed", "precision", "tf32", "plugins"}
+READ_BY_LOSS = {"loss", "temperature", "batch_size"}  # and where evaluators measure a loss
 # Keys of evaluators that say where their data is.
 NOT_IN_EVALUATION_ID = {"detection": {"data", "images"}}
 # Keys that runs from before a version do not have, with the value that means what they did. Constructors have the value
@@ -126,7 +127,7 @@ def canonical(config: Mapping[str, Any]) -> str:
     """
     content = _without(config, NOT_IN_RUN_ID | ({"epochs"} if extensible(config) else set()))
     if untrained(config):
-        content = {key: value for key, value in content.items() if key in READ_ALONE}
+        content = {key: value for key, value in content.items() if key in read_alone(config)}
     for group, keys in NOT_IN_RUN_ID_OF.items():
         if group in content:
             content[group] = _of_dataset(content[group]) if group == "dataset" else _without(content[group], keys)
@@ -183,6 +184,11 @@ def evaluators(node: Mapping[str, Any]) -> dict[str, Any]:
 def untrained(config: Mapping[str, Any]) -> bool:
     """Whether a network is evaluated as it is: :class:`ssl_bench.methods.frozen.Frozen`."""
     return str((config.get("framework") or {}).get("_target_")).rpartition(".")[2] == "Frozen"
+
+
+def read_alone(config: Mapping[str, Any]) -> Set[str]:
+    """The keys on which the numbers of an :func:`untrained` network depend, beside its evaluators."""
+    return READ_ALONE | READ_BY_LOSS if config.get("loss") else READ_ALONE
 
 
 def extensible(config: Mapping[str, Any]) -> bool:

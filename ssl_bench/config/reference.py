@@ -36,14 +36,13 @@ def explained(root: DictConfig) -> str:
     Raises:
         OmegaConfBaseException: an interpolation has no value.
     """
-    primary, choices = root.hydra.job.config_name, dict(root.hydra.runtime.choices)
+    choices = dict(root.hydra.runtime.choices)
     own = OmegaConf.masked_copy(root, [str(key) for key in root if key != "hydra"])
     config: Any = OmegaConf.to_container(own, resolve=True)
     chosen = {g: [name] for g, name in choices.items() if "/" not in g and name and (directory() / g).is_dir()}
     chosen = {group: chosen[group] for group in sorted(chosen) if group not in ("evaluate", "local", "experiment")}
-    if "evaluate" in config:
-        chosen["evaluate"] = list(identity.evaluators(config["evaluate"]))
-    meanings, blocks = dict(_comments(directory() / f"{primary}.yaml")), {"": [""]}
+    chosen["evaluate"] = list(identity.evaluators(config["evaluate"]))
+    meanings, blocks = dict(_comments(directory() / "train.yaml")), {"": [""]}
     for group, names in chosen.items():
         meanings = _of_group(group, config[group]) | meanings
         blocks[group] = ["", *(f"{group}={name}{_summary(group, name)}" for name in names)]

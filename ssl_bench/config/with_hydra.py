@@ -45,7 +45,7 @@ register(  # ${per_node:${devices},${.nodes},8}: eight for each device of a node
 register("wandb_mode", wandb.mode, replace=True)  # ${wandb_mode:WANDB_MODE,WANDB_DISABLED}
 register("wandb_tags", wandb.tags, replace=True)
 _OPEN: ContextVar[bool] = ContextVar("_OPEN", default=False)  # Hydra has the folder of the YAML files
-_COMPOSED: dict[tuple[str, Path | None, tuple[str, ...]], bytes] = {}  # combinations of options, as pickles
+_COMPOSED: dict[tuple[Path | None, tuple[str, ...]], bytes] = {}  # combinations of options, as pickles
 _FILES: list[tuple[str, int]] = []  # what they were composed of, and when it had last changed
 
 
@@ -73,8 +73,8 @@ def opened() -> Iterator[None]:
             _OPEN.reset(token)
 
 
-def composed(overrides: Sequence[str], primary: str = "train", folder: Path | None = None) -> DictConfig:
-    """Compose ``<primary>.yaml`` with overrides; Hydra's own part is its key ``hydra``.
+def composed(overrides: Sequence[str], folder: Path | None = None) -> DictConfig:
+    """Compose ``train.yaml`` with overrides; Hydra's own part is its key ``hydra``.
 
     Args:
         folder: with further options, of ``--config-dir``.
@@ -85,20 +85,20 @@ def composed(overrides: Sequence[str], primary: str = "train", folder: Path | No
     """
     forget_changed(folder)
     try:
-        return with_values(overrides, primary, folder)
+        return with_values(overrides, folder)
     except (HydraException, OmegaConfBaseException, ValueError):
-        return by_hydra(overrides, primary, folder)  # anything unusual, and Hydra's own error
+        return by_hydra(overrides, folder)  # anything unusual, and Hydra's own error
 
 
 def forget_changed(folder: Path | None) -> None:
     """Forget the combinations of options whose files have changed; those of ``folder``, which may be large, always."""
     marks = sorted((str(path), path.stat().st_mtime_ns) for path in directory().rglob("*.yaml"))
-    for key in [key for key in _COMPOSED if marks != _FILES or (folder is not None and key[1] == folder)]:
+    for key in [key for key in _COMPOSED if marks != _FILES or (folder is not None and key[0] == folder)]:
         del _COMPOSED[key]
     _FILES[:] = marks
 
 
-def with_values(overrides: Sequence[str], primary: str, folder: Path | None) -> DictConfig:
+def with_values(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     """As :func:`composed`, of the files as :func:`forget_changed` found them last.
 
     Raises:
@@ -112,9 +112,9 @@ def with_values(overrides: Sequence[str], primary: str, folder: Path | None) -> 
             raise ValueError(override)
         part = chosen if key in known or "/" in key or key.startswith("hydra.") else values
         part.append(override)
-    base = primary, folder, tuple(chosen)
+    base = folder, tuple(chosen)
     if base not in _COMPOSED:
-        _COMPOSED[base] = pickle.dumps(by_hydra(chosen, primary, folder))
+        _COMPOSED[base] = pickle.dumps(by_hydra(chosen, folder))
     cfg: DictConfig = pickle.loads(_COMPOSED[base])  # ten times faster than a deep copy
     for value in map(_parse, values):
         OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
@@ -132,13 +132,13 @@ def _parse(override: str) -> Override:
     return parsed
 
 
-def by_hydra(overrides: Sequence[str], primary: str, folder: Path | None) -> DictConfig:
+def by_hydra(overrides: Sequence[str], folder: Path | None) -> DictConfig:
     """As :func:`composed`, all of it by Hydra."""
     place = [f"file://{folder.absolute()}"] if folder else []
     search = [f"hydra.searchpath=[{quoted(place[0])}]"] if place else []
     try:
         with opened():
-            cfg = compose(primary, [*search, *overrides], return_hydra_config=True)
+            cfg = compose("train", [*search, *overrides], return_hydra_config=True)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"a YAML file of the configuration cannot be read: {error}") from error
     if place and cfg.hydra.searchpath == place:

@@ -37,6 +37,7 @@ class Dataset(ABC):
     Attributes:
         one_label: whether a label is the number of one class, and not the count of each.
         has_pixels: whether all images have one size, even those of which evaluation takes the centre.
+        has_images: whether there is anything to train a network on, or to evaluate it on.
 
     Raises:
         InvalidValue: ``mean`` and ``std`` do not fit each other or the channels, or a number is too small.
@@ -44,6 +45,7 @@ class Dataset(ABC):
 
     one_label = True
     has_pixels = False
+    has_images = True
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class Share(Dataset):
     def __init__(self, whole: Dataset, share: float) -> None:
         vars(self).update({name: value for name, value in vars(whole).items() if name != "_content"})
         self.whole, self.share = whole, share
-        self.one_label, self.has_pixels = whole.one_label, whole.has_pixels
+        self.one_label, self.has_pixels, self.has_images = whole.one_label, whole.has_pixels, whole.has_images
 
     @cached_property
     def _images(self) -> Source:

@@ -39,11 +39,13 @@ class Evaluator(ABC):
 
     Attributes:
         needs_labels: whether it yields nothing for images without classes.
+        reads_images: whether it yields nothing without images.
         metrics: the meaning of its numbers, by name, in which ``*`` is any text; of a number without an entry neither
             a higher nor a lower value is better. It is recorded with the numbers.
     """
 
     needs_labels: ClassVar[bool] = False
+    reads_images: ClassVar[bool] = True
     metrics: ClassVar[Declared] = ACCURACIES
 
     @abstractmethod

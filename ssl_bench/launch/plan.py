@@ -68,7 +68,7 @@ class Plan:
             ConfigError: an override cannot be used.
         """
         try:
-            return self.run(overrides, self._composer.load(overrides, self.asked.primary))
+            return self.run(overrides, self._composer.load(overrides))
         except NoSuchKey as error:  # the options of this run lack a key that those of others may have
             return Run(overrides, {}, Path(), "", refusal=error)
 

@@ -77,7 +77,7 @@ def trained(runs: Mapping[str, list[Run]], config: Mapping[str, Any]) -> list[Ru
     the images that it trains on, a composed configuration also those that it sets apart (``held_out``).
     """
     found = runs.get(recipe_id(config), [])
-    if config.get("scale") == "smoke" or "dataset" not in config:
+    if config.get("scale") == "smoke":
         return found
     images, apart = config["dataset"].get("train_images"), sum(config["dataset"].get("held_out") or ())
     trains_on = None if images is None else images - apart
@@ -105,7 +105,7 @@ class Results:
         self._diverged = by_recipe(run for run in ended if not run.done)
         self._agreeing: dict[tuple[str, str], set[str]] = {}
         possible = [cell for cell in cells if cell.available and self.agreeing(_lasting(cell))]
-        self._compositions = self._composed([cell.request for cell in possible])
+        self._compositions = self._composed([cell.overrides for cell in possible])
         self._runs = [run for run in ended if run.done]
         self._seeds = sorted({run.seed for run in self._runs if run.seed is not None})
         self._trained = by_recipe(self._runs)
@@ -115,7 +115,7 @@ class Results:
 
         Their metrics are those of the evaluators with the cell's settings.
         """
-        composed = self._compositions.get(cell.request)
+        composed = self._compositions.get(cell.overrides)
         found: list[Run] = []
         if not isinstance(composed, Composition):
             return found
@@ -133,7 +133,7 @@ class Results:
 
     def right(self, cell: Cell) -> np.ndarray | None:
         """Share of the cell's seeds that have each test image right [M]; None: not each of its runs has recorded it."""
-        composed, found = self._compositions.get(cell.request), list[np.ndarray | None]()
+        composed, found = self._compositions.get(cell.overrides), list[np.ndarray | None]()
         for run in self.of_cell(cell):
             if isinstance(composed, Composition) and run.seed in cell.seeds and value(run, cell.metric) is not None:
                 known = evaluations.found(entries(run), composed.config(run.seed))
@@ -145,7 +145,7 @@ class Results:
 
     def diverged(self, cell: Cell) -> list[int]:
         """The cell's seeds whose run ended because it was not finite."""
-        composed = self._compositions.get(cell.request) if self._diverged else None
+        composed = self._compositions.get(cell.overrides) if self._diverged else None
         if not isinstance(composed, Composition):
             return []
         return [seed for seed in cell.seeds if trained(self._diverged, composed.config(seed))]
@@ -153,14 +153,14 @@ class Results:
     def training(self, cell: Cell, seed: int) -> str | None:
         """The recipe that a cell asks for; None: it cannot be composed."""
         self.composed([cell])
-        composed = self._compositions[cell.request]
+        composed = self._compositions[cell.overrides]
         return recipe_id(composed.config(seed)) if isinstance(composed, Composition) else None
 
     def composed(self, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
         """The configurations of those of the cells that can be composed, with seed 0."""
-        new = [cell.request for cell in cells if cell.request not in self._compositions]
+        new = [cell.overrides for cell in cells if cell.overrides not in self._compositions]
         self._compositions |= self._composed(new)
-        found = {cell: self._compositions[cell.request] for cell in cells}
+        found = {cell: self._compositions[cell.overrides] for cell in cells}
         return {cell: each.config(0) for cell, each in found.items() if isinstance(each, Composition)}
 
     def agreeing(self, settings: Mapping[str, str]) -> list[Run]:
@@ -174,9 +174,7 @@ class Results:
 
 
 def _metrics(run: Run, config: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a run that a configuration asks for; all of a run that evaluates nothing."""
-    if "evaluate" not in config:
-        return run.metrics
+    """The metrics of a run that a configuration asks for."""
     return evaluations.of(entries(run), config)
 
 

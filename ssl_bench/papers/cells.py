@@ -62,7 +62,7 @@ class Cell:
         measure: the number's name in the paper if a row has several numbers per column, else ""; with the settings of
             the point in a design.
         metric: the metric that fills the cell, in a form that :class:`Metric` reads.
-        overrides: arguments of the command that trains it, without the seed.
+        overrides: arguments of `ssl-bench train`, without the seed.
         paper: the reported number, accuracies in percent; None if it is not known.
         provenance: where that number comes from, one of :data:`ssl_bench.papers.read_table.PROVENANCE`.
         missing: what this package lacks for the cell; empty if nothing.
@@ -81,7 +81,6 @@ class Cell:
     paper: float | None
     provenance: str
     seeds: tuple[int, ...]
-    command: str
     note: str
     missing: str
     x: float | None
@@ -111,17 +110,12 @@ class Cell:
     @property
     def unavailable(self) -> str:
         """Why no run of this package can fill the cell; empty if one can."""
-        return f"needs {self.missing}" if self.missing else "nothing to run" if self.command == "none" else ""
+        return f"needs {self.missing}" if self.missing else ""
 
     @property
     def available(self) -> bool:
         """Whether a run of this package can fill the cell."""
         return not self.unavailable
-
-    @property
-    def request(self) -> tuple[str, tuple[str, ...]]:
-        """The command and its overrides, as :func:`ssl_bench.config.compositions.compositions` takes them."""
-        return self.command, self.overrides
 
     @property
     def settings(self) -> dict[str, str]:

@@ -55,7 +55,7 @@ def panels(table: Table, filled: Sequence[Filled], results: Results) -> Iterator
     title = f"{table.name}: {verdicts.judge(table, results).words}\n{_wrapped(table.says)}"
     for measure in dict.fromkeys(each.cell.measure for each in filled):
         of_measure = [each for each in filled if each.cell.measure == measure]
-        if len({(each.cell.metric, each.cell.request) for each in of_measure}) > 1:
+        if len({(each.cell.metric, each.cell.overrides) for each in of_measure}) > 1:
             look = _rows if len({each.cell.column for each in of_measure}) == 1 else _curves
             yield Panel(partial(look, table=table, filled=of_measure, title=title))
     if table.beside:

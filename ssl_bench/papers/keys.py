@@ -11,7 +11,7 @@ from ssl_bench.errors import ConfigError, InvalidValue, require
 
 PAPER_KEYS = {"paper", "title", "cite", "recipes", "tables", "claims"}
 TABLE_KEYS = {
-    *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing", "command"),
+    *("title", "set", "metric", "metrics", "seeds", "provenance", "note", "missing"),
     *("rows", "columns", "each", "x", "y", "best", "compare", "points", "over"),
 }
 CLAIM_NEEDS = ("claim", "where", "kind", "seeds", "seeds_because", "criteria", "minutes")
@@ -25,7 +25,7 @@ VALUE_KEYS = {"is", "provenance", "note", "set", "missing"}
 TEXT, NUMBER = (str, "a text, in quotes if it is a number"), (str | float, "a number")  # YAML reads 1e-9 as a text
 MAPPING, OVERRIDES = (dict, "a mapping"), (list, "a list of overrides, such as [loss=dcl]")
 SHAPES: dict[str, tuple[Any, str]] = {  # what the value of a key is, and in words what to set it to
-    **dict.fromkeys(("paper", "title", "cite", "note", "missing", "metric", "y", "label", "command", "best"), TEXT),
+    **dict.fromkeys(("paper", "title", "cite", "note", "missing", "metric", "y", "label", "best"), TEXT),
     **dict.fromkeys(("claim", "where", "kind", "seeds_because", "by", "beside", "contradicted", "says"), TEXT),
     **dict.fromkeys(("provenance", "spread", "statistic"), TEXT),
     **dict.fromkeys(("gap", "error", "minutes", "is", *sorted(LIMITS)), NUMBER),

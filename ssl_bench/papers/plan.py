@@ -80,7 +80,7 @@ class PlannedRuns:
     """The runs of one configuration, one per seed. They may fill several numbers.
 
     Attributes:
-        overrides: arguments of the command, without the seed.
+        overrides: arguments of `ssl-bench train`, without the seed.
         cells: names of the cells that the runs fill.
         composition: the composed configuration; None if there can be no run.
         unavailable: why there can be no run; empty if there can.
@@ -90,7 +90,6 @@ class PlannedRuns:
     """
 
     overrides: list[str]
-    command: str
     seeds: list[int]
     cells: list[str] = field(default_factory=list)
     composition: Composition | None = None
@@ -116,8 +115,7 @@ class PlannedRuns:
 
     def hours(self, on: cost.Rates) -> float:
         """Hours of the missing runs at the rates of a machine."""
-        trains = self.missing and "epochs" in self.config
-        return (cost.hours(self.config, on) or 0.0) * len(self.missing) if trains else 0.0
+        return (cost.hours(self.config, on) or 0.0) * len(self.missing) if self.missing else 0.0
 
     def arguments(self) -> list[str]:
         """Arguments that train the missing runs."""
@@ -132,7 +130,7 @@ class PlannedRuns:
 
     def line(self) -> str:
         """Command line that trains the missing runs."""
-        return shlex.join(["ssl-bench", self.command, *self.arguments()])
+        return shlex.join(["ssl-bench", "train", *self.arguments()])
 
 
 def plan(request: Request, progress: Progress = lambda each, count: each) -> list[PlannedRuns]:
@@ -147,12 +145,12 @@ def plan(request: Request, progress: Progress = lambda each, count: each) -> lis
     Raises:
         ConfigError: the selection or an override does not fit.
     """
-    planned: dict[tuple[str, frozenset[str]], PlannedRuns] = {}
+    planned: dict[frozenset[str], PlannedRuns] = {}
     for table in request.selection.tables():
         for cell in request.selection.cells(table):
             name = f"{table.name} {cell.label if cell.over else cell.row} | {cell.column}"
             its_runs = _of_cell(request, cell)
-            key = cell.command, frozenset(its_runs.overrides if cell.available else [name])
+            key = frozenset(its_runs.overrides if cell.available else [name])
             of_key = planned.setdefault(key, its_runs)
             of_key.recorded |= "@" in cell.metric
             if name not in of_key.cells:
@@ -174,12 +172,12 @@ def plan(request: Request, progress: Progress = lambda each, count: each) -> lis
 
 def _of_cell(request: Request, cell: Cell) -> PlannedRuns:
     """The runs of a cell, not yet composed."""
-    scale = [f"scale={request.scale}"] if request.scale != "full" and cell.command == "train" else []
+    scale = [f"scale={request.scale}"] if request.scale != "full" else []
     seeds = list(request.seeds or cell.seeds)[: 1 if request.scale == "smoke" else None]
     of_hydra = [o for o in request.overrides if _group(o) == "hydra"]
     overrides = merge(cell.overrides, [o for o in request.overrides if o not in of_hydra], scale)
     flags = [*request.selection.flags, *of_hydra]
-    return PlannedRuns(overrides, cell.command, seeds, unavailable=cell.unavailable, flags=flags)
+    return PlannedRuns(overrides, seeds, unavailable=cell.unavailable, flags=flags)
 
 
 def _group(override: str) -> str:
@@ -191,10 +189,10 @@ def _compose(planned: Iterable[PlannedRuns], request: Request, progress: Progres
     """Compose the runs. Those that cannot be composed are unavailable; with overrides of the request it is an error."""
     possible = [its_runs for its_runs in planned if not its_runs.unavailable]
     for several in (possible[:1], possible):  # an error in all of them is found in the first
-        requests = [(its_runs.command, tuple(its_runs.overrides)) for its_runs in several]
+        requests = [tuple(its_runs.overrides) for its_runs in several]
         composed = compositions(requests, progress, request.selection.folder)
         for its_runs in several:
-            result = composed[its_runs.command, tuple(its_runs.overrides)]
+            result = composed[tuple(its_runs.overrides)]
             if not isinstance(result, ConfigError):
                 its_runs.composition = result
             elif request.overrides:

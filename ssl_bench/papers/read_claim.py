@@ -24,9 +24,8 @@ def read_claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[st
     one_of(f"{name}.kind", node["kind"], KINDS)
     one_of(f"{name}.by", node.get("by", "paper"), ("paper", "ours"))
     ours = node.get("by") == "ours"
-    reduced = ["scale=reduced"] if node.get("command", "train") == "train" else []
     as_table = {key: value for key, value in node.items() if key in TABLE_KEYS}
-    table = read_table(name, path, paper, as_table | {"set": [flat(node.get("set")), reduced]})
+    table = read_table(name, path, paper, as_table | {"set": [flat(node.get("set")), ["scale=reduced"]]})
     if any(cell.paper is not None for cell in table.cells):
         raise ConfigError(f"{name}: a claim has no values of the paper: name their table in beside")
     theory = {

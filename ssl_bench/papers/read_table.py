@@ -16,7 +16,6 @@ from ssl_bench.papers.cells import BASELINES, Cell, Metric, Over, Table, flat, m
 from ssl_bench.papers.keys import COLUMN_KEYS, OVERRIDES, ROW_KEYS, TABLE_KEYS, VALUE_KEYS, as_number, check_keys
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
-COMMANDS = ("train", "mi", "weight", "none")
 GAP, ERROR = 10.0, 0.05  # of a comparison that names none
 # The first points of Sobol's sequence in the square (Sobol 1967), in sixteenths. Each of 16 parts of either axis has
 # one of them, and so has each of 4 x 4 parts of the square; of the first 8, each of 4 x 2; of 4, each of 2 x 2.
@@ -129,8 +128,6 @@ def _row(
     """The cells of a row, measure by measure."""
     where = f"{name} row {label}"
     check_keys(row, ROW_KEYS, where)
-    command = table.get("command", "train")
-    one_of(f"{name}.command", command, COMMANDS)
     metrics = row.get("metrics") or ({"": row["metric"]} if "metric" in row else table.get("metrics"))
     metrics = metrics or {"": table.get("metric") or ""}
     over, compared = _over(where, row, table), table.get("compare") or {}
@@ -160,7 +157,7 @@ def _row(
             for each in (o for part in overrides for o in part):
                 require(bool(re.match(r"~\w|[^=\s]+=", each)), f"{where}: set", each, OVERRIDES[1])
             measured = str(column.get("metric", metric)).replace("{column}", heading)
-            if measured or (command != "none" and not any(missing)):
+            if measured or not any(missing):
                 Metric.read(measured)
             seeds = tuple(row.get("seeds") or table.get("seeds") or (0,))
             require(min(seeds) >= 0, f"{where}: seeds", list(seeds), "integers of 0 or more")
@@ -173,7 +170,6 @@ def _row(
                 paper=number,
                 provenance=provenance,
                 seeds=seeds,
-                command=command,
                 note="; ".join(map(line, filter(None, notes))),
                 missing=next(filter(None, missing), ""),
                 x=as_number(column.get("x", heading), f"{name} column {heading}: x") if figure else None,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ssl_bench.config.build import KINDS, build, find_target
-from ssl_bench.config.identity import ADDED, NOT_IN_RUN_ID, OWN, evaluators
+from ssl_bench.config.identity import ADDED, NOT_IN_RUN_ID, OWN, evaluators, read_alone, untrained
 from ssl_bench.papers.plan import PlannedRuns
 
 # Keys of a group that are seeds, follow from other keys, or say what is recorded beside the results.
@@ -41,14 +41,16 @@ def recipes(planned: Sequence[PlannedRuns]) -> dict[str, list[str]]:
 
 
 def describe(config: Mapping[str, Any]) -> list[str]:
-    """Say what a resolved configuration of ``train``, ``mi`` or ``weight`` does: its settings, then a line for a part.
+    """Say what a resolved configuration does: its settings, then a line for a part.
 
     Raises:
         ConfigError: it names a class that cannot be used.
     """
-    normal = {key: config.get("dataset", {}).get(key) for key in ("mean", "std")}
-    folder = f"{config['paths']['data']}/" if "data" in config["paths"] else ""
-    lines = [f"  {'training' if 'epochs' in config else 'settings':<12}{', '.join(_top(config))}"]
+    normal, folder = {key: config["dataset"].get(key) for key in ("mean", "std")}, f"{config['paths']['data']}/"
+    if untrained(config):
+        kept = read_alone(config) | {"epochs", "evaluate"}
+        config = {key: value for key, value in config.items() if key in kept}
+    lines = [f"  {'training':<12}{', '.join(_top(config))}"]
     for group, name, node in _parts(config):
         as_dataset = {k for k, v in normal.items() if group != "dataset" and node.get(k) == v}
         left_out = {"_target_", *LEFT_OUT.get(group, ()), *as_dataset}
@@ -66,13 +68,13 @@ def describe(config: Mapping[str, Any]) -> list[str]:
 def _top(config: Mapping[str, Any]) -> list[str]:
     """The settings of no part, and those of all evaluators."""
     rest = {k: v for k, v in config.items() if k not in {*NOT_IN_RUN_ID, *KINDS, "seed", "scale"}}
-    batch, evaluate = dict(rest.pop("batch_size", {})), config.get("evaluate", {})
+    batch = dict(rest.pop("batch_size", {}))
     rest["diagnostics"] = {
         k: v for k, v in rest.get("diagnostics", {}).items() if k != "npc_histogram" and v is not None
     }
     rest |= {"init": config["init"]["weights"]} if config.get("init") else {}  # where they are is private
     head = [f"{text(rest.pop('epochs'))} epochs, {text(batch.pop('size'))} images per step"] if batch else []
-    return [*head, *_told(rest | batch), *_told({"evaluate every": evaluate.get("every")})]
+    return [*head, *_told(rest | batch), *_told({"evaluate every": config["evaluate"].get("every")})]
 
 
 def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

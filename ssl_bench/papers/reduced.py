@@ -125,12 +125,12 @@ def _members(table: Table, results: Results) -> Iterator[Member]:
     """The reduced runs of the cells, those with the same settings together."""
     axes = {cell: table.axes(cell) for cell in table.cells if cell.available}
     own = [cell for cell in axes if not cell.over and "scale" not in cell.settings]
-    own = [c for c in own if not any(axes[o] == axes[c] and o.request != c.request for o in axes)]
+    own = [c for c in own if not any(axes[o] == axes[c] and o.overrides != c.overrides for o in axes)]
     cells = {cell: runs for cell in own if (runs := results.agreeing({**axes[cell], "scale": "reduced"}))}
     for cell, config in results.composed(list(cells)).items():
         evaluator, members = cell.metric.partition("/")[0], dict[str, Member]()
-        recipe = _settings(config, evaluator, (config.get("evaluate") or {}).get(evaluator))
-        images = config.get("dataset", {}).get("train_images")
+        recipe = _settings(config, evaluator, config["evaluate"].get(evaluator))
+        images = config["dataset"].get("train_images")
         if images is not None:
             recipe["dataset.train_images"] = str(images - sum(config["dataset"].get("held_out") or ()))
         for run in cells[cell]:

@@ -69,7 +69,7 @@ def whole(table: Table, filled: Sequence[Filled], results: Results, call: str) -
     Args:
         call: the table in the words of a command.
     """
-    empty = {(each.cell.command, *each.cell.overrides) for each in filled if each.cell.available and not each.values}
+    empty = {each.cell.overrides for each in filled if each.cell.available and not each.values}
     todo = f"{len(empty)} configuration{'s' * (len(empty) != 1)} without a run"
     fill_by = f"To fill the empty cells, `ssl-bench reproduce {call}`: {todo}." if empty else ""
     of = verdicts.judge(table, results).lines() if isinstance(table, PaperClaim) else comparison.lines(table, results)

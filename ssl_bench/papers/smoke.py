@@ -16,7 +16,7 @@ from ssl_bench import files
 
 BATCH, CLASSES, SIDE = 8, 6, 32
 COUNTS = {"train": 36, "test": 18, "unlabeled": 18}
-WITHOUT_FILES = ("ScatteredDigits", "BitImages")
+WITHOUT_FILES = ("ScatteredDigits", "BitImages", "Gaussians")
 # Arguments of evaluators that are made small wherever they occur.
 EVALUATOR_ARGUMENTS = {
     "k": 5,
@@ -30,6 +30,8 @@ EVALUATOR_ARGUMENTS = {
     "queries": BATCH,
     "keys": 18,
     "draws": 2,
+    "steps": 2,
+    "evaluations": 2,
 }
 LOCAL_FEATURES = {"photos": 1, "size": 128, "clusters": "[2,4]", "grid": 8, "n_init": 1}
 DETECTION = {"epochs": 1, "batch_size": 2, "sizes": "[32,32]"}
@@ -42,8 +44,6 @@ def overrides(config: Mapping[str, Any], folder: Path) -> list[str]:
         folder: for generated images, in which those of each data set have one of their own.
     """
     data = folder / hashlib.sha256(json.dumps(config["dataset"], sort_keys=True).encode()).hexdigest()[:10]
-    if "epochs" not in config:  # ssl-bench mi, ssl-bench weight
-        return ["name=smoke", *(["steps=2", "evaluations=2"] if "steps" in config else [])]
     small = ["name=smoke", "scale=smoke", f"paths.data={data}", "max_steps=2", "precision=fp32", "tracking=off"]
     small += [f"batch_size.size={BATCH}", "batch_size.chunk=null", "evaluate.every=0"]
     dataset, kind = config["dataset"], _class_name(config)

@@ -48,7 +48,9 @@ class SharedConfig:
 
     def _counts(self, name: str) -> bool:
         """Whether a group or a key of the first level is one of the settings."""
-        return not identity.untrained(self.content) or name in identity.READ_ALONE | identity.NOT_IN_RUN_ID
+        if not identity.untrained(self.content):
+            return True
+        return name in identity.read_alone(self.content) | identity.NOT_IN_RUN_ID
 
     @cached_property
     def settings(self) -> dict[str, str]:

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from ssl_bench.config.build import build, find_target, has_argument, open_dataset
-from ssl_bench.config.identity import datasets_of, evaluators, name_of_labels, untrained
+from ssl_bench.config.identity import READ_BY_LOSS, datasets_of, evaluators, name_of_labels, untrained
 from ssl_bench.data.dataset import Dataset, MissingData, Probe
 from ssl_bench.data.evalview import EvalView
 from ssl_bench.data.views import Views
 from ssl_bench.errors import ConfigError, InvalidValue, require
 from ssl_bench.evaluate.few_labels import FewLabels
+from ssl_bench.evaluate.of_loss import Objective
 from ssl_bench.evaluate.run import check_evaluators
 from ssl_bench.evaluate.target import Evaluator, Target
 from ssl_bench.hardware import check_devices
@@ -120,7 +121,7 @@ class Parts:
         framework = self.framework
         if isinstance(framework, Method):  # it has an objective of its own
             for group in OBJECTIVE:
-                if config[group] is not None:
+                if config[group] is not None and not (self._of_loss and group in READ_BY_LOSS):
                     chosen = f"{group}={self.choices.get(group)}"
                     raise ConfigError(f"{chosen}: framework={framework_name} has no {group}: leave {group} out")
             if (chosen := config["similarity"]) != "cosine":
@@ -146,6 +147,12 @@ class Parts:
             raise ConfigError(f"{need.group}={self.choices.get(need.group)} {need}") from need
 
     @cached_property
+    def _of_loss(self) -> list[str]:
+        """The names of the evaluators that measure the run's loss."""
+        nodes = evaluators(self.config["evaluate"])
+        return [name for name, node in nodes.items() if has_argument(node, f"evaluate.{name}", "objective")]
+
+    @cached_property
     def backbone(self) -> nn.Module:
         """The backbone with the weights of ``init``, frozen if it is to be."""
         node, init = self.config["backbone"], self.config.get("init")
@@ -167,7 +174,15 @@ class Parts:
     @cached_property
     def evaluators(self) -> dict[str, Evaluator]:
         """The evaluators by the name that begins their metrics."""
-        return {name: build(node, f"evaluate.{name}") for name, node in evaluators(self.config["evaluate"]).items()}
+        config = self.config
+        objective = Objective(config["loss"], config["temperature"], config["batch_size"]["size"])
+        for name in self._of_loss:
+            remedy = f"frozen: evaluate.{name} measures the loss, and no network"
+            require(untrained(config), "framework", self.choices.get("framework"), remedy)
+        return {
+            name: build(node, f"evaluate.{name}", **({"objective": objective} if name in self._of_loss else {}))
+            for name, node in evaluators(config["evaluate"]).items()
+        }
 
     def check_values(self) -> None:
         """Refuse values that a constructor refuses, of all parts that need neither networks nor files.
@@ -294,6 +309,7 @@ class Parts:
         if local_processes is not None:
             self._check_machine(local_processes)
         self.check_values()
+        self._check_images()
         self._check_shapes()
         with torch.random.fork_rng(devices=[]):
             self._check_backbone()
@@ -315,6 +331,15 @@ class Parts:
         remedy = f"{images} or less, the images of {self.choices.get('dataset', 'dataset')}"
         require(size <= images or untrained(self.config), "batch_size.size", size, remedy)
         self._check_evaluators()
+
+    def _check_images(self) -> None:
+        """Refuse to train or to evaluate on the images of a data set that has none."""
+        if self.dataset.has_images:
+            return
+        name, framework = f"dataset={self.choices.get('dataset')}", self.choices.get("framework")
+        require(untrained(self.config), "framework", framework, f"frozen: {name} has no images to train on")
+        readers = [name for name, evaluator in self.evaluators.items() if evaluator.reads_images]
+        require(not readers, "evaluate", readers, f"mutual_information: {name} has no images")
 
     def _check_pixels(self) -> None:
         """Refuse raw pixels of the centres of photos that take more than half of this machine's memory."""

@@ -43,7 +43,8 @@ def test_every_option_of_a_group_composes_and_builds(chosen: tuple[str | None, .
 
 def test_every_evaluator_composes_and_builds(tmp_path: Path) -> None:
     images = [f"evaluate.local_features.images={tmp_path}", "evaluate.local_features.annotations=null"]
-    config = load([f"evaluate=[{','.join(options('evaluate'))}]", *images])
+    objective = ["framework=frozen", "loss=infonce", "temperature=fixed"]  # which some of them measure
+    config = load([f"evaluate=[{','.join(options('evaluate'))}]", *images, *objective])
     check(config)
     nodes = [name for name, node in config["evaluate"].items() if isinstance(node, dict)]
     assert list(Parts(config).evaluators) == nodes

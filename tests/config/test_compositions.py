@@ -15,7 +15,7 @@ from ssl_bench.config.schema import directory
 from ssl_bench.errors import ConfigError
 from ssl_bench.papers import tables
 
-CELLS = list({cell.request: cell for t in tables.every() for cell in t.cells if cell.available})
+CELLS = list({cell.overrides: cell for t in tables.every() for cell in t.cells if cell.available})
 # Overrides of every kind: values of each type, groups, lists of options, and those that only Hydra itself can apply.
 OVERRIDES = [
     ["epochs=3", "optimizer.lr=1", "temperature.tau=1e-1"],
@@ -30,8 +30,8 @@ OVERRIDES = [
 ]
 
 
-def by_hydra(overrides: list[str], primary: str = "train") -> dict[str, Any]:
-    return compose.resolved(with_hydra.by_hydra(with_hydra.as_hydra_takes(overrides), primary, None))
+def by_hydra(overrides: list[str]) -> dict[str, Any]:
+    return compose.resolved(with_hydra.by_hydra(with_hydra.as_hydra_takes(overrides), None))
 
 
 @pytest.mark.parametrize("overrides", OVERRIDES, ids=" ".join)
@@ -41,7 +41,7 @@ def test_configurations_are_hydras_own(overrides: list[str]) -> None:
     for seed in (0, 3):
         words = [*overrides, f"seed={seed}"]
         given = with_hydra.as_hydra_takes(words)
-        raw = (with_hydra.composed(given), with_hydra.by_hydra(given, "train", None))  # Hydra's own part as well
+        raw = (with_hydra.composed(given), with_hydra.by_hydra(given, None))  # Hydra's own part as well
         for each in raw:
             each.hydra.job.override_dirname = ""  # of Hydra's folders, which no run has
         first, second = (OmegaConf.to_container(each, resolve=False) for each in raw)
@@ -89,9 +89,9 @@ def test_errors_are_hydras_own(overrides: list[str]) -> None:
 
 def compare_with_hydra(requests: list[compositions.Request], seed: int) -> None:
     composed = compositions.compositions(requests)
-    for command, overrides in requests:
-        expected = by_hydra([*overrides, f"seed={seed}"], command)
-        each = composed[command, overrides]
+    for overrides in requests:
+        expected = by_hydra([*overrides, f"seed={seed}"])
+        each = composed[overrides]
         assert each.config(seed) == expected
         assert each.run_ids([5, seed]) == {seed: run_id(expected), 5: run_id(expected | each.config(5))}
 
@@ -105,14 +105,14 @@ def test_every_cell_of_every_paper_equals_hydras_own_configuration() -> None:
 
 @pytest.mark.slow
 def test_cells_of_every_paper_equal_hydras_own_configuration() -> None:
-    first = {(command, overrides[0]): (command, overrides) for command, overrides in reversed(CELLS)}
-    assert len(first) == 8  # five papers and losses; eqco and macl have cells of `mi` or `weight` too
+    first = {overrides[0]: overrides for overrides in reversed(CELLS)}
+    assert len(first) == 6  # five papers and losses
     compare_with_hydra(list(first.values()), 0)
 
 
 def test_a_seed_is_put_in_wherever_it_occurs() -> None:
     overrides = ("framework=npid", "dataset=randbit_mnist")
-    (composed,) = compositions.compositions([("train", overrides)]).values()
+    (composed,) = compositions.compositions([overrides]).values()
     for seed in (0, 7):
         config = composed.config(seed)
         assert config == compose.load([*overrides, f"seed={seed}"]) and config["framework"]["seed"] == seed
@@ -130,7 +130,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def composed(*overrides: str) -> Any:
-    return compositions.compositions([("train", overrides)])["train", overrides]
+    return compositions.compositions([overrides])[overrides]
 
 
 def test_a_configuration_is_kept_and_a_damaged_cache_is_made_again(cache: Path) -> None:

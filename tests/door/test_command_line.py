@@ -14,6 +14,7 @@ from tests.door.door import enter, refuses
 
 Capture = pytest.CaptureFixture[str]
 FLAGS = "flags of ssl-bench"
+GAUSSIANS = "train dataset=gaussians framework=frozen loss=infonce temperature=fixed"
 
 REFUSED = {
     # the command
@@ -53,7 +54,6 @@ REFUSED = {
     "train +tracking.foo=3": "no key tracking.foo",
     "train +loss.alpha=2": "loss.alpha: InfoNCE has no such argument",
     "train ~seed": "seed is missing: set seed",
-    "mi epochs=3": "no key epochs ssl-bench mi --cfg job",
     "train temperature.tua=1": "no key temperature.tua (did you mean temperature.tau?)",
     "train framework=npid framework.tau=0.1": "no key framework.tau any more: set temperature.tau",
     "train framework=npid framework.noise=32": "no key framework.noise any more: set loss=nce, and negatives.k",
@@ -111,6 +111,21 @@ REFUSED = {
     "train evaluate.knn.k=2000": "evaluate.knn.k=2000: set evaluate.knn.k to a number from 1 to 1347, the number of",
     "train evaluate=npc evaluate.npc.batch_sizes=[32,2048]": "batch_sizes to sizes up to 1347, the number of",
     "train evaluate=linear_opensel": "evaluate.linear_opensel.layers to modules stem, stages: it has no layer1",
+    "train dataset=gaussians evaluate=[]": "framework=simclr: set framework to frozen: no images to train on",
+    "train dataset=gaussians framework=frozen": "loss has no _target_: set loss to one of its options",
+    "train dataset=gaussians framework=frozen loss=dcl": "temperature has no _target_: set temperature to one of",
+    f"{GAUSSIANS} evaluate=geometry": "evaluate=[geometry]: set evaluate to mutual_information: no images",
+    f"{GAUSSIANS} loss=swd": "MutualInformation has no two_views for SWD: set loss to one that needs negatives alone",
+    f"{GAUSSIANS} loss=sogclr": "MutualInformation has no instances for SogCLR: set loss to one that needs",
+    f"{GAUSSIANS} evaluate.mutual_information.steps=2.5": "evaluate.mutual_information.steps=2.5: an integer",
+    f"{GAUSSIANS} evaluate=gradient_weight evaluate.gradient_weight.positive=2": "positive=2.0: a cosine, -1 to 1",
+    "train framework=frozen loss=dcl temperature=fixed evaluate=mutual_information": (
+        "evaluate.mutual_information: set dataset to gaussians"
+    ),
+    "train framework=frozen loss=dcl": "loss=dcl: framework=frozen has no loss: leave loss out",
+    "train evaluate=gradient_weight": (
+        "framework=simclr: set framework to frozen: evaluate.gradient_weight measures the loss, and no network"
+    ),
     "train dataset=bits evaluate=knn": "evaluate.knn: the images have no classes: set evaluate to evaluators that",
     "train paths.outputs=/proc/nowhere": "set paths.outputs to a folder that can be written",
     # grids, which are checked whole before the first run starts
@@ -118,7 +133,7 @@ REFUSED = {
     "train -m max_steps=1,null,0": "max_steps=0: set max_steps to 1 or more",
     "train -m temperature.tau=0.1,-1": "temperature.tau=-1.0: a positive number",
     "train -m batch_size.size=64,63 devices=2": "batch_size.size=63: a multiple of devices=2, such as 64",
-    "mi -m information=2,0": "information=0.0: set information to a positive number",
+    "train -m dataset=gaussians framework=frozen dataset.information=2,0": "information=0.0: a positive number",
     "train -m batch_size=b32,b128 negatives=random_k negatives.k=16,64": (
         "1 of 4 runs cannot be: batch_size=b32 negatives.k=64: set negatives.k to 62 or less, the candidates "
         "skip=impossible leaves them out"
@@ -178,9 +193,6 @@ REFUSED = {
     "evaluate nowhere": "nowhere is no run directory",
     "status nowhere": "no folder nowhere paths.outputs",
     "status --json --csv": "argument --csv: not allowed with argument --json",
-    "mi steps=2.5": "steps=2.5: set steps to an integer",
-    "mi pairs=1": "pairs=1: set pairs to 2 or more",
-    "weight positive=2": "positive=2: set positive to a cosine, -1 to 1",
     "completion fish": "invalid choice: 'fish'",
 }
 # A command with --help, and words of its first lines.
@@ -188,7 +200,6 @@ HELP = {
     "": "usage: ssl-bench <command>",
     "help status": "usage: ssl-bench status",
     "train --help": "ssl-bench train [group=option]",
-    "mi --help": "ssl-bench mi",
     "train experiment=dcl/fig3a --package loss --cfg job": "_target_: ssl_bench.objective.losses.InfoNCE",
     "--version": f"ssl-bench {__version__}\n",
     "train --version": f"ssl-bench {__version__}\n",
@@ -268,7 +279,7 @@ CANDIDATES = {
     "ssl-bench train  optimizer.sch": ["optimizer.schedule="],
     "ssl-bench train framework=moco_v2 negatives": ["negatives.", "negatives="],
     "ssl-bench train optimizer=adam optimizer.bet": ["optimizer.betas="],
-    "ssl-bench mi evalu": ["evaluate=", "evaluations="],
+    "ssl-bench train dataset=gaussians evaluate.m": ["evaluate.mutual_information."],
     "ssl-bench train experiment=dcl/fig3": ["experiment=dcl/fig3a", "experiment=dcl/fig3b"],
     "ssl-bench train --config-d": ["--config-dir"],
     "ssl-bench train zzz": [],

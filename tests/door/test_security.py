@@ -28,7 +28,7 @@ ATTACKS = {
     "train loss._target_=[os.system]": "loss._target_ Loss",
     "train ~loss._target_": "loss no _target_",
     "train evaluate=[] '+evaluate.x={_target_: os.system}'": "evaluate.x._target_=os.system Evaluator",
-    "weight temperature._target_=os.system": "temperature._target_=os.system Temperature",
+    "train temperature._target_=os.system": "temperature._target_=os.system Temperature",
     # what Hydra would make, or what nothing reads
     f"train '+hydra.callbacks.x._target_={RUN}' '+hydra.callbacks.x.command=touch X'": "hydra.callbacks leave it out",
     f"train hydra.launcher._target_={RUN}": f"hydra.launcher._target_={RUN}: leave it out",
@@ -39,7 +39,6 @@ ATTACKS = {
     # a plugin that nobody allowed
     "train plugins=[antigravity]": "plugins=[antigravity] SSL_BENCH_PLUGINS=antigravity",
     "train plugins=antigravity": "plugins=antigravity a list",
-    "mi plugins=[this]": "plugins=[this] SSL_BENCH_PLUGINS=this",
 }
 
 

@@ -13,16 +13,16 @@ from ssl_bench.papers.cells import Cell
 from tests.conftest import SMALL
 
 
-def composed(overrides: Sequence[str], command: str = "train", seed: int = 0) -> dict[str, Any]:
-    """The configuration of a command with overrides and a seed."""
-    result = compositions([(command, tuple(overrides))])[command, tuple(overrides)]
+def composed(overrides: Sequence[str], seed: int = 0) -> dict[str, Any]:
+    """The configuration of overrides and a seed."""
+    result = compositions([tuple(overrides)])[tuple(overrides)]
     assert isinstance(result, Composition), result
     return result.config(seed)
 
 
 def cell_run_id(cell: Cell, seed: int) -> str:
     """The run_id of a cell's run with a seed."""
-    return run_id(composed(cell.overrides, cell.command, seed))
+    return run_id(composed(cell.overrides, seed))
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from ssl_bench.report import filled as report
 from ssl_bench.results.printing import FORMS, text_of
 from ssl_bench.results.statistics import half_width
 from tests.conftest import SMALL
-from tests.papers.conftest import cell_run_id, composed
+from tests.papers.conftest import composed
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import commit_numbers
@@ -80,8 +80,7 @@ def test_every_paper_has_claims_with_criteria() -> None:
     assert len(CLAIMS) >= 14 and {claim.paper for claim in CLAIMS} == set(tables.papers()) - {"losses"}
     for claim in CLAIMS:
         assert claim.criteria and claim.where and claim.minutes > 0, claim.name
-        trained = [cell for cell in claim.cells if cell.command == "train"]
-        assert all(cell.settings["scale"] == "reduced" for cell in trained), claim.name
+        assert all(cell.settings["scale"] == "reduced" for cell in claim.cells), claim.name
         assert all(len(cell.seeds) >= 3 for cell in claim.cells), claim.name
         if claim.beside:
             selection = Selection.of(claim.beside)
@@ -303,7 +302,7 @@ def _finished(
     folder: Path, cell: Cell, seed: int, top1: float = 0.0, environment: Any = None, **metrics: float
 ) -> None:
     """Write the results of a run of a cell, as a training does; ``metrics`` in place of ``top1``."""
-    config = composed(cell.overrides, cell.command, seed)
+    config = composed(cell.overrides, seed)
     path = folder / "mine" / run_id(config)
     path.mkdir(parents=True, exist_ok=True)
     known = {"git": "0123456789", "device": "a CPU", "threads": 1, "torch": "2.15.0", "ssl_bench": "0.2.0"}
@@ -416,13 +415,6 @@ def test_a_claim_of_one_column_has_its_rows_beside_each_other(write: Any, tmp_pa
     assert all(any(each == pytest.approx(seed) for each in lines) for seed in ([50, 60], [52, 62], [54, 64]))
 
 
-def test_a_claim_may_be_about_another_command(write: Any) -> None:
-    bound = {"set": ["information=4"], "columns": [64, 128], "each": ["pairs={column}"], "metric": "information"}
-    claim = write(command="mi", rows={"SimCLR": ["loss=infonce"], "DCL": ["loss=dcl"]}, **bound)
-    assert not any("scale" in cell.settings for cell in claim.cells)
-    assert len({cell_run_id(cell, 0) for cell in claim.cells}) == 4
-
-
 def test_a_table_says_which_metric_its_runs_lack(
     write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -489,11 +481,11 @@ def test_a_control_is_about_the_baselines_of_the_same_runs(
 
 
 def test_baselines_that_a_criterion_asks_for_are_evaluated_by_its_runs() -> None:
-    asked = {(cell.request, cell.metric) for claim in CLAIMS for cell in claim.asked if cell.command == "train"}
-    wanted = [(request, kind) for request, metric in asked for kind in ("init", "raw") if f"_{kind}/" in metric]
+    asked = {(cell.overrides, cell.metric) for claim in CLAIMS for cell in claim.asked}
+    wanted = [(overrides, kind) for overrides, metric in asked for kind in ("init", "raw") if f"_{kind}/" in metric]
     assert len(wanted) > 8 and sum("knn_raw" in metric for _, metric in asked) >= 4
-    for (command, overrides), kind in wanted:
-        assert kind in composed(overrides, command)["evaluate"]["baselines"], overrides
+    for overrides, kind in wanted:
+        assert kind in composed(overrides)["evaluate"]["baselines"], overrides
 
 
 def test_criteria_are_those_of_the_commit_at_which_the_runs_began(
@@ -540,7 +532,7 @@ def test_committed_numbers_are_those_of_the_cells_as_they_are_now(share: int) ->
     tables_of_numbers = [*commit_numbers.measured()]
     draw = random.Random(0)
     cells = {each.name: draw.sample(each.cells, -(-len(each.cells) // share)) for each in tables_of_numbers}
-    made = compositions(cell.request for some in cells.values() for cell in some)
+    made = compositions(cell.overrides for some in cells.values() for cell in some)
     for each in tables_of_numbers:
         if isinstance(each, PaperClaim) and commit_numbers.counted(each):
             assert measurements.read(each)["criteria"] == each.rules, (
@@ -550,7 +542,7 @@ def test_committed_numbers_are_those_of_the_cells_as_they_are_now(share: int) ->
         for cell in cells[each.name]:
             places = {seed: (cell.label, cell.column, seed) for seed in cell.seeds}
             found = {seed: identity for seed, place in places.items() if (identity := committed.get(place))}
-            assert made[cell.request].run_ids(found) == found, (each.name, cell.label, cell.column)
+            assert made[cell.overrides].run_ids(found) == found, (each.name, cell.label, cell.column)
 
 
 def test_a_sentence_of_ours_is_marked_wherever_it_is_printed(write: Any) -> None:

@@ -43,7 +43,7 @@ def write_result(
     **written: Any,
 ) -> Path:
     """Write the results.json of a run with the overrides of a cell, and what else is ``written``."""
-    config = composed([*of.overrides, *extra], of.command, seed)
+    config = composed([*of.overrides, *extra], seed)
     folder = outputs / config["name"] / run_id(config)
     folder.mkdir(parents=True, exist_ok=True)
     record = {"run_id": folder.name, "name": config["name"], "config": config, "metrics": metrics, "seconds": 1.0}

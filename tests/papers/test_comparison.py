@@ -127,7 +127,7 @@ def test_baselines_are_rows_that_the_runs_of_the_reference_fill(paper: Callable[
     table = paper()
     cells = {(cell.row, cell.column): cell for cell in table.cells}
     assert cells["raw pixels", "32"].metric == "knn_raw/top1" and cells["random initialisation", "32"].measure == ""
-    assert cells["random initialisation", "128"].request == cells["NT-Xent", "128"].request
+    assert cells["random initialisation", "128"].overrides == cells["NT-Xent", "128"].overrides
     values = numbers(table) | {cell: {} for cell in table.cells if cell.row == "raw pixels"}
     found = comparison.compare(table, lambda cell: values[cell])
     assert [*found.reasons][-1] == "128: no numbers of raw pixels"
@@ -171,7 +171,7 @@ def write_runs(table: tables.Table, outputs: Path) -> dict[str, list[np.ndarray]
         for seed in cell.seeds if cell.row not in BASELINES else ():
             right = torch.from_numpy(image + own + random.normal(0, 0.1, 400) > 0)
             bits.setdefault(cell.row, []).append(right.numpy())
-            config = composed(cell.overrides, cell.command, seed)
+            config = composed(cell.overrides, seed)
             folder = outputs / "mine" / run_id(config)
             folder.mkdir(parents=True)
             found = []

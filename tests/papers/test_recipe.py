@@ -31,7 +31,7 @@ Output = pytest.CaptureFixture[str]
 def config(paper: str, name: str) -> dict[str, Any]:
     """The composed configuration of a cell with a name such as ``table1 CIFAR-10 DCL | 256``."""
     found = {f"{t.stem} {c.row} | {c.column}": c for t in tables.find(paper) for c in t.cells}
-    return composed(found[name].overrides, found[name].command)
+    return composed(found[name].overrides)
 
 
 def configs(paper: str) -> list[dict[str, Any]]:
@@ -89,8 +89,9 @@ def test_a_recipe_names_each_class_with_its_settings() -> None:
     batch = {"batch_size": {"size": 2048, "chunk": None}}
     assert describe(cell | batch)[-2].endswith("which makes a rate of 2.4 here")
     toy = describe(config("eqco", "table9 MI 10 EqCo | 64"))
-    assert toy[0].startswith("  settings    information 10, dimensions 20, pairs 64, ") and "lr 0.0005" in toy[0]
-    assert len(toy) == 3
+    assert toy[0] == "  training    0 epochs, 64 images per step, precision auto, tf32 yes, evaluate every 0"
+    assert "information 10, dimensions 20" in toy[1] and "steps 5,000, evaluations 1,000, lr 0.0005" in toy[-1]
+    assert [line.split()[0] for line in toy[-4:]] == ["framework", "loss", "temperature", "evaluate"]
 
 
 # ---- nothing is left out: a change of any key that is in run_id changes the words
