@@ -40,8 +40,8 @@ class Recorded:
         self.config = _here(claimed, written.get("environment", {}), changes)
         self.entries: list[Entry] = written["evaluations"]
         rows = [row for row in files.read_json_lines(folder / "metrics.jsonl") if isinstance(row, dict)]
-        losses = {row.get("step"): row.get("loss") for row in rows}
-        self.losses = {step: loss for step, loss in losses.items() if type(step) is int and isinstance(loss, float)}
+        pairs = ((row.get("step"), row.get("loss")) for row in rows)
+        self.losses = {step: loss for step, loss in pairs if type(step) is int and isinstance(loss, float)}
         self.states, self.unread = dict[str, State](), dict[str, str]()
         for name in ("last.pt", "previous.pt"):
             try:
