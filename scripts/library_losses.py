@@ -187,13 +187,13 @@ def main() -> None:
     print(environment(libraries[1:]), end="\n\n")
     print(f"| {' | '.join(['library', 'formula', *COLUMNS, 'why'])} |\n|{'---|' * (3 + len(COLUMNS))}")
     subjects = [Subject(f"{__file__}:{adapter}", formula, given) for _, adapter, formula, given, _ in ROWS]
-    for row, subject, found in zip(ROWS, subjects, conformance.measured(subjects), strict=True):
+    for row, subject, columns in zip(ROWS, subjects, conformance.measure_on_ranks(subjects), strict=True):
         library, adapter, formula, _, why = row
-        first = found["1 rank"]
+        first = columns["1 rank"]
         if isinstance(first, str) and "ModuleNotFoundError" in first:
             print(f"| {library} | {formula} | not installed{' |' * (1 + len(COLUMNS))}")
             continue
-        cells = conformance.compare(subject, found).cells
+        cells = conformance.compare_with_formula(subject, columns).cells
         name = f"{formula}, defaults" if adapter.endswith("_defaults") else formula
         print("|", " | ".join([library, name, *(cells[column] for column in COLUMNS), why]), "|")
 

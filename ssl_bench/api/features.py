@@ -111,8 +111,8 @@ def linear_probe(
     kind = torch.promote_types(x.dtype, test_x.dtype)
     x, test_x = (full_precision(features.to(kind)) for features in (x, test_x))
     node = {"_target_": f"{LinearProbe.__module__}.{LinearProbe.__name__}"}
-    known = sorted({*conf.arguments(node, "evaluate")} - {"features", "per_class"})
-    conf.check_known(options, known, "linear_probe")
+    settings = sorted({*conf.arguments(node, "evaluate")} - {"features", "per_class"})
+    conf.check_known(options, settings, "linear_probe")
     probe: LinearProbe = conf.make(node, "evaluate", options)
     target = _Features(x, y, test_x, count, conf.checked(linear_probe, seed=seed)["seed"])
     with torch.autocast(x.device.type, enabled=False):
@@ -121,8 +121,8 @@ def linear_probe(
 
 
 def _classified(ranking: Tensor, chosen: dict[str, float], classes: int, labels: list[Tensor]) -> Classified:
-    found = dict(top_accuracies(ranking, labels[0], classes)) if labels else {}
-    return Classified(ranking, chosen, *(float(found[n]) if n in found else None for n in ("top1", "top5")))
+    accuracies = dict(top_accuracies(ranking, labels[0], classes)) if labels else {}
+    return Classified(ranking, chosen, *(float(accuracies[n]) if n in accuracies else None for n in ("top1", "top5")))
 
 
 def alignment_uniformity(z1: Any, z2: Any, gamma: float = 2.0, t: float = 2.0) -> tuple[float, float]:
@@ -152,8 +152,8 @@ def alignment_uniformity(z1: Any, z2: Any, gamma: float = 2.0, t: float = 2.0) -
     f, g = (normalize(z.double(), dim=1, eps=1e-100) for z in views.values())
     alignment = float((f - g).norm(dim=1).pow(number["gamma"]).mean())
     no_labels = torch.empty(0, dtype=torch.int64, device=f.device)
-    each = [dict(pair_statistics(z, no_labels, 0, number["t"]))["uniformity"] for z in (f, g)]
-    return alignment, sum(value for value in each if isinstance(value, float)) / 2
+    uniformities = [dict(pair_statistics(z, no_labels, 0, number["t"]))["uniformity"] for z in (f, g)]
+    return alignment, sum(value for value in uniformities if isinstance(value, float)) / 2
 
 
 def _read(num_classes: int | None, query_labels: Any, given: dict[str, Any]) -> list[Any]:
@@ -189,13 +189,13 @@ class _Features(Target):
 
     def __init__(self, features: Tensor, labels: Tensor, queries: Tensor, count: int, seed: int):
         self.num_classes, self.seed, self.device = count, seed, features.device
-        self._known, self._labels = {"train": features, "test": queries}, labels
+        self._of_split, self._labels = {"train": features, "test": queries}, labels
 
     def shards(self, name: SplitName) -> dict[str, Sharded]:
-        return {"backbone": Sharded.whole(self._known[name])}
+        return {"backbone": Sharded.whole(self._of_split[name])}
 
     def features(self, name: SplitName) -> dict[str, Tensor]:
-        return {"backbone": self._known[name]}
+        return {"backbone": self._of_split[name]}
 
     def labels(self, name: SplitName) -> Tensor:
         return self._labels

@@ -42,12 +42,12 @@ def arguments(part: Node, group: str) -> list[str]:
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
 
-def check_known(given: Mapping[str, Any], known: list[str], where: str) -> None:
-    """Raise ConfigError for the first given option that is not known; ``where`` says what has been chosen."""
+def check_known(given: Mapping[str, Any], options: list[str], where: str) -> None:
+    """Raise ConfigError for the first given option that is none of ``options``; ``where`` says what has been chosen."""
     for name in given:
-        if name not in known:
-            existing = f"there are {', '.join(known)}" if known else "there are none"
-            raise ConfigError(f"{name}: {where} has no such option{near(name, known)}; {existing}")
+        if name not in options:
+            existing = f"there are {', '.join(options)}" if options else "there are none"
+            raise ConfigError(f"{name}: {where} has no such option{near(name, options)}; {existing}")
 
 
 def make(part: Node, group: str, given: Mapping[str, Any] = {}) -> Any:

@@ -22,7 +22,7 @@ from ssl_bench.api.arguments import integers
 from ssl_bench.config.build import find_target, one_of
 from ssl_bench.distributed import active, alone, rank, world
 from ssl_bench.errors import ConfigError, InvalidValue, require
-from ssl_bench.methods.contrastive import NEEDS, given, needs_of_loss
+from ssl_bench.methods.contrastive import MissingNeed, apply_loss, check_needs
 from ssl_bench.networks.encoder import full_precision, unit
 from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
@@ -35,19 +35,8 @@ from ssl_bench.objective.similarity import SIMILARITIES, Name
 from ssl_bench.objective.temperature import Fixed, Learned, MACLa, MACLb, Temperature
 
 WITHOUT_PROGRESS = (Fixed, MACLa, MACLb, Learned)  # exactly these; any other temperature may depend on the progress
-REMEDIES = {
-    "negatives": "set negatives to an option other than none",
-    "aligned": "set negatives=cross_view, or leave negatives out",
-    "own_view": "set negatives=own_view, or leave negatives out",
-    "both_views": "set negatives=cross_view",
-    "two_views": "set symmetric=true and positives=view",
-    "no_more_views": "give two views",
-    "labels": "set positives=label",
-    "labelled": "set negatives=in_batch or cross_view",
-    "several": "set loss=supcon or sincere, or positives=view",
-    "tau": "set temperature to a number",
-    "cosine": "leave similarity out",
-}
+# Where a run is told to set its framework or its views.
+REMEDIES = {"both_views": "set negatives=cross_view", "two_views": "set symmetric=true and positives=view"}
 
 
 class PairLoss(nn.Module):
@@ -137,7 +126,12 @@ class PairLoss(nn.Module):
         parts = {"negatives": negatives, "positives": positives} | made
         assert isinstance(parts["negatives"], Negatives) and isinstance(parts["positives"], Positives)
         self.symmetric = not isinstance(parts["negatives"], Queue) if symmetric is None else symmetric
-        self._check_needs(**parts)
+        of_views = frozenset({"both_views", "two_views"} if self.symmetric else {"both_views"})
+        every: dict[str, Any] = parts | {"loss": self.loss, "temperature": self.temperature}
+        try:
+            check_needs(of_views, **every, similarity=similarity, remedies=REMEDIES)
+        except MissingNeed as missing:
+            raise ConfigError(f"{type(every[missing.group]).__name__} {missing}") from missing
         for group, part in parts.items():
             self.register_module(group, None if group in sized else part)
         self._labelled = "labels" in parts["positives"].gives
@@ -191,19 +185,17 @@ class PairLoss(nn.Module):
             negatives, positives = self._sized(e.q)
             self._check_count(negatives.count(images * world()), images)
             self._check_ids(negatives, ids)
-            tiled = {"auto": False if torch.compiler.is_compiling() else None, "dense": False, "tiled": True}
-            bank = _kept(negatives, negatives.bank(e))
-            contrast = Contrast.of(positives.choose(e), bank, tiled[self.cosines], self.similarity)
             progress = self._checked(progress, negatives)
-            contrast = negatives.select(contrast, progress)
-            tau = self.loss.temperature(contrast, self.temperature(progress, contrast))
-            values = self.loss(contrast, tau)  # [V, B]
+            tiled = {"auto": False if torch.compiler.is_compiling() else None, "dense": False, "tiled": True}
+            form, bank = (tiled[self.cosines], self.similarity), _kept(negatives, negatives.bank(e))
+            parts = self.loss, self.temperature, e, bank, (negatives, positives)
+            values, contrast, tau = apply_loss(*parts, progress, *form)  # [V, B]
             stats = diagnose(contrast, tau, self.loss) if return_stats else {}
             if self.training and torch.is_grad_enabled():
                 for part in (negatives, positives):
                     part.update(e.detach(), progress)
                 self._advance(e, contrast, tau)
-        value = {"mean": values.mean, "sum": values.sum, "none": lambda: values}[self.reduction]()
+        value = values if self.reduction == "none" else values.mean() if self.reduction == "mean" else values.sum()
         return (value, stats) if return_stats else value
 
     def extra_repr(self) -> str:
@@ -211,16 +203,6 @@ class PairLoss(nn.Module):
         return f"symmetric={self.symmetric}, reduction={self.reduction}, gather={self.gather}, cosines={self.cosines}"
 
     # ---- checks
-
-    def _check_needs(self, negatives: Negatives, positives: Positives) -> None:
-        """Refuse parts of which one needs something that the others do not give."""
-        of_views = frozenset({"both_views", "two_views"} if self.symmetric else {"both_views"})
-        gives = given(of_views, negatives, self.loss, positives)
-        gives |= {"cosine"} if self.similarity == "cosine" else set()
-        needs_of = {part: part.needs for part in (negatives, self.temperature, positives)}
-        for part, needs in ({self.loss: needs_of_loss(self.loss)} | needs_of).items():
-            for need in sorted(needs - gives, key=list(NEEDS).index):
-                raise ConfigError(f"{type(part).__name__} needs {NEEDS[need][0]}: {REMEDIES[need]}")
 
     def _check_views(self, views: list[Any]) -> None:
         shapes = [list(view.shape) if isinstance(view, Tensor) else [type(view).__name__] for view in views]
@@ -230,9 +212,7 @@ class PairLoss(nn.Module):
         fits = all(view.is_floating_point() and view.device == views[0].device for view in views)
         require(fits, "views", kinds, "floating-point tensors on one device")
         if len(views) > 2 and "two_views" in self.loss.needs:
-            raise ConfigError(
-                f"{type(self.loss).__name__} needs {NEEDS['no_more_views'][0]}: {REMEDIES['no_more_views']}"
-            )
+            raise ConfigError(f"{type(self.loss).__name__} {MissingNeed('loss', 'no_more_views', 'give two views')}")
 
     def _read_ids(self, ids: Any, images: int, device: torch.device) -> Tensor:
         """The numbers of the images on their device; those of images of which something is kept must be in range."""
@@ -298,8 +278,8 @@ class PairLoss(nn.Module):
         pairs = [(a, p) for a in range(anchors) for p in range(len(z)) if p != a]
         q, p, raw = (torch.stack([x[pair[i]] for pair in pairs]) for x, i in ((units, 0), (units, 1), (z, 0)))
         # The keys of two symmetric views are the positives, and those of one direction's queue are its positives too.
-        own = len(z) > 2 if self.symmetric else self.negatives is not None and "both_views" in self.negatives.needs
-        return Embedded(q, p, raw, ids, q if own else None)
+        with_keys = len(z) > 2 if self.symmetric else self.negatives and "both_views" in self.negatives.needs
+        return Embedded(q, p, raw, ids, q if with_keys else None)
 
     def _sized(self, vectors: Tensor) -> tuple[Negatives, Positives]:
         """Negatives and positives, made for the width of the first vectors [..., D] if they were not yet.
@@ -344,10 +324,10 @@ def _divided(
     given: Mapping[str, Any], loss: conf.Node, negatives: conf.Node, where: str, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of the loss and those of the negatives, each with the seed where there is one."""
-    known = [conf.arguments(node, group) if node else [] for node, group in ((loss, "loss"), (negatives, "negatives"))]
-    conf.check_known(given, sorted({*known[0], *known[1]} - {"seed"}), where)
-    of_loss, of_negatives = ({k: v for k, v in {**given, "seed": seed}.items() if k in names} for names in known)
-    return of_loss, of_negatives
+    of_loss, of_negatives = (conf.arguments(n, g) if n else [] for n, g in ((loss, "loss"), (negatives, "negatives")))
+    conf.check_known(given, sorted({*of_loss, *of_negatives} - {"seed"}), where)
+    values = {**given, "seed": seed}
+    return {k: v for k, v in values.items() if k in of_loss}, {k: v for k, v in values.items() if k in of_negatives}
 
 
 def _temperature(chosen: float | str | Mapping[str, Any] | Temperature) -> Temperature:

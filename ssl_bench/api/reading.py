@@ -47,9 +47,9 @@ def runs(outputs: str | os.PathLike[str] = "outputs", where: Mapping[str, Any] |
 
 def table_of(folders: Sequence[Path], outputs: Iterable[Path]) -> Any:
     """The rows of :func:`runs` for the runs with some directories below some results folders, in their order."""
-    entries = [entry for each in outputs for entry in Scan(each).update(time.time())[0]]
-    found = {entry.run.folder: entry for entry in entries if entry.run}
-    return _frame(rows_of([found[folder] for folder in dict.fromkeys(folders) if folder in found]))
+    entries = [entry for results_folder in outputs for entry in Scan(results_folder).update(time.time())[0]]
+    by_folder = {entry.run.folder: entry for entry in entries if entry.run}
+    return _frame(rows_of([by_folder[folder] for folder in dict.fromkeys(folders) if folder in by_folder]))
 
 
 def compare(
@@ -115,7 +115,7 @@ def table(
     from ssl_bench.results.printing import records
 
     pivots = arrange(runs_where(files.given_path(outputs), _conditions(where)), rows, columns, metric)
-    return _frame([each for pivot in pivots for each in records(pivot.sheet())])
+    return _frame([record for pivot in pivots for record in records(pivot.sheet())])
 
 
 def figure(

@@ -33,10 +33,10 @@ def views(augment: str, size: int, *, count: int = 2, **options: Any) -> "BatchV
     node = conf.node("augment", augment)
     nodes = [node | {"count": count}] if "_target_" in node else list(node.values())
     makers: list[Views] = []
-    for each in nodes:
-        times = each.pop("count")
-        conf.check_known(options, conf.arguments(each, "augment"), f"augment={augment}")
-        makers += [conf.make({"size": size} | each, "augment", options)] * times
+    for views_node in nodes:
+        times = views_node.pop("count")
+        conf.check_known(options, conf.arguments(views_node, "augment"), f"augment={augment}")
+        makers += [conf.make({"size": size} | views_node, "augment", options)] * times
     return BatchViews(makers)
 
 

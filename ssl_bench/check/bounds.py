@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ssl_bench.check.finding import Finding, Verdict
+from ssl_bench.check.answer import REPORT, Answer, Verdict
 from ssl_bench.training.precision import Precision, bf16_is_slow, set_matmul_options
 
-WRONG_RESULT = "the device, its driver or this build of torch computes wrongly: install other versions of them, try \
-another device, and report this finding with check.md"
+WRONG_RESULT = "the device, its driver or this build of torch computes wrongly: install other versions of them, try "
+WRONG_RESULT += f"another device, and {REPORT}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def formats(device: torch.device) -> list[NumberFormat]:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Deviation:
     """How far a result is from the reference.
 
     Attributes:
@@ -80,32 +80,32 @@ class Difference:
         return self.error / self.bound if self.bound else math.inf if self.error else 0.0
 
 
-def distance(name: str, found: Tensor, exact: Tensor, bound: float, least: float = 1e-12) -> Difference:
+def distance(name: str, result: Tensor, exact: Tensor, bound: float, least: float = 1e-12) -> Deviation:
     """Compare a result of any device with float64 on the CPU by the norm of the error, relative to that of the result.
 
     Args:
         least: norm that the error is relative to if the result's is smaller.
     """
-    if found.shape != exact.shape:
-        return Difference(f"{name} of the shape {list(found.shape)} in place of {list(exact.shape)}", math.inf, bound)
-    found, exact = found.detach().cpu().double(), exact.detach().cpu().double()
-    return Difference(name, float((found - exact).norm()) / max(float(exact.norm()), least), bound)
+    if result.shape != exact.shape:
+        return Deviation(f"{name} of the shape {list(result.shape)} in place of {list(exact.shape)}", math.inf, bound)
+    result, exact = result.detach().cpu().double(), exact.detach().cpu().double()
+    return Deviation(name, float((result - exact).norm()) / max(float(exact.norm()), least), bound)
 
 
-def finding_of(name: str, differences: Sequence[Difference], what: str, advice: str = WRONG_RESULT) -> Finding:
-    """The finding about some results of one kind: wrong if one of them is beyond its bound, which is then named.
+def answer_of(name: str, deviations: Sequence[Deviation], what: str, advice: str = WRONG_RESULT) -> Answer:
+    """The answer about some results of one kind: wrong if one of them is beyond its bound, which is then named.
 
     Args:
-        what: is compared, in the plural: ``matrix products``.
+        what: is compared, in the plural: ``gradients``.
     """
-    worst = max(differences, key=lambda each: each.share)
-    values = {"worst": worst.name, "error": worst.error, "bound": worst.bound, "compared": len(differences)}
+    worst = max(deviations, key=lambda deviation: deviation.share)
+    values = {"worst": worst.name, "error": worst.error, "bound": worst.bound, "compared": len(deviations)}
     if worst.share > 1:
-        others = sum(each.share > 1 for each in differences) - 1
-        more = f" ({others} more of {len(differences)} {what})" if others else ""
+        others = sum(deviation.share > 1 for deviation in deviations) - 1
+        more = f" ({others} more of {len(deviations)} {what})" if others else ""
         reason = f"{worst.name}: the error {worst.error:.2g} is above the bound {worst.bound:.2g}{more}"
-        return Finding(name, f"error {worst.error:.1e}", Verdict.WRONG, reason, advice, values)
+        return Answer(name, f"error {worst.error:.1e}", Verdict.WRONG, reason, advice, values)
     if worst.bound == 0:
-        return Finding(name, f"{len(differences)} {what} equal", Verdict.GOOD, values=values)
-    figure = f"{len(differences)} {what}, error at most {worst.share:.0%} of the bound ({worst.name})"
-    return Finding(name, figure, Verdict.GOOD, values=values)
+        return Answer(name, f"{len(deviations)} {what} equal", Verdict.GOOD, values=values)
+    figure = f"{len(deviations)} {what}, error at most {worst.share:.0%} of the bound ({worst.name})"
+    return Answer(name, figure, Verdict.GOOD, values=values)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_bench.check import formulas
-from ssl_bench.check.formulas import LABELLED, MOMENTUM, Batch, Formula
+from ssl_bench.check.formulas import LABELLED, MOMENTUM, Formula, VectorBatch
 from ssl_bench.check.ranks import on_ranks
 from ssl_bench.distributed import join_local, rank, world
 from ssl_bench.errors import ConfigError, RunError, reason
@@ -36,7 +36,7 @@ SINGLE = 1e-3  # in float32, at logits of up to 100
 SECONDS = 60  # that a rank waits for the others
 COLUMNS = ("1 rank", "2 ranks", "4 ranks", "bf16", "tau", "resume")
 
-Found = tuple[Tensor, Tensor]  # value [] and gradient [2, N, D] of the mean over the global batch
+Measured = tuple[Tensor, Tensor]  # value [] and gradient [2, N, D] of the mean over the global batch
 Build = Callable[[float], Any]  # a loss at a temperature; it is called with z1 and z2, and ids and labels by name
 
 
@@ -48,7 +48,7 @@ class Subject(NamedTuple):
     options: Mapping[str, Any] = {}
 
 
-class Verdict(NamedTuple):
+class ConformanceRow(NamedTuple):
     """The cells of :data:`COLUMNS`, and by column why a bound is broken."""
 
     cells: dict[str, str]
@@ -58,7 +58,7 @@ class Verdict(NamedTuple):
 # ---- the loss
 
 
-def resolve(subject: Subject) -> Build:
+def import_loss(subject: Subject) -> Build:
     """Import a loss and say how it is made at a temperature.
 
     Raises:
@@ -108,40 +108,40 @@ def uses_tau(subject: Subject) -> bool:
     return not torch.equal(formula(batches, 0.1), formula(batches, 0.3))
 
 
-def make_batches(dtype: torch.dtype = torch.float64) -> list[Batch]:
+def make_batches(dtype: torch.dtype = torch.float64) -> list[VectorBatch]:
     """The batches of all ranks, the same everywhere."""
     generator = torch.Generator().manual_seed(0)
     centres, *noise = torch.randn(STEPS + 1, 2, IMAGES, WIDTH, generator=generator, dtype=torch.float64)
     orders = [torch.randperm(IMAGES, generator=generator) for _ in noise]
     views = [(centres[0, order] + 0.7 * x).to(dtype) for order, x in zip(orders, noise, strict=True)]
-    return [Batch(z, ids, ids % CLASSES) for z, ids in zip(views, orders, strict=True)]
+    return [VectorBatch(z, ids, ids % CLASSES) for z, ids in zip(views, orders, strict=True)]
 
 
-def measure(subject: Subject, dtype: torch.dtype, tau: float, resume: bool) -> Found:
+def measure_here(subject: Subject, dtype: torch.dtype, tau: float, resume: bool) -> Measured:
     """The loss of this rank's part of the last batch, and its gradient by it divided by the number of ranks."""
-    build, half = resolve(subject), dtype == torch.bfloat16
+    build, half = import_loss(subject), dtype == torch.bfloat16
 
-    def made() -> Any:
+    def new_loss() -> Any:
         loss = build(tau)
         return loss.to(torch.float32 if half else dtype) if isinstance(loss, nn.Module) else loss
 
-    loss, batches = made(), make_batches(dtype)
+    loss, batches = new_loss(), make_batches(dtype)
     for number, batch in enumerate(batches):
         if resume and number and not isinstance(loss, partial):
             saved = loss.state_dict() if hasattr(loss, "state_dict") else None
-            loss = made()
+            loss = new_loss()
             if saved is not None:
                 for parameter in loss.parameters() if isinstance(loss, nn.Module) else ():
                     parameter.data.zero_()
                 loss.load_state_dict(saved)
         share = IMAGES // world()
-        own = slice(rank() * share, (rank() + 1) * share)
-        z = batch.z[:, own].clone().requires_grad_()
-        extra = {"ids": batch.ids[own]} | ({"labels": batch.labels[own]} if subject.formula in LABELLED else {})
+        here = slice(rank() * share, (rank() + 1) * share)
+        z = batch.z[:, here].clone().requires_grad_()
+        extra = {"ids": batch.ids[here]} | ({"labels": batch.labels[here]} if subject.formula in LABELLED else {})
         taken = _arguments(loss)
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             views = (z[0], z[1].detach()) if subject.formula in MOMENTUM else (z[0], z[1])
-            value = loss(*views, **{name: each for name, each in extra.items() if name in taken})
+            value = loss(*views, **{name: numbers for name, numbers in extra.items() if name in taken})
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
             shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise TypeError(f"the loss is {shape}: return its mean over the anchors of this rank, with its gradient")
@@ -149,72 +149,72 @@ def measure(subject: Subject, dtype: torch.dtype, tau: float, resume: bool) -> F
     return value.detach().double().reshape(()), gradient.double() / world()
 
 
-def plan(subject: Subject) -> dict[str, tuple[torch.dtype, float, bool]]:
+def measurements(subject: Subject) -> dict[str, tuple[torch.dtype, float, bool]]:
     """The measurements on one rank: number format, temperature, and whether the last batch follows a resume."""
-    own = inspect.signature(formulas.FORMULAS[subject.formula]).parameters
-    least, most = own["tau_min"].default if "tau_min" in own else 0, own["tau_max"].default if "tau_max" in own else 11
+    options = inspect.signature(formulas.FORMULAS[subject.formula]).parameters
+    least = options["tau_min"].default if "tau_min" in options else 0
+    most = options["tau_max"].default if "tau_max" in options else 11
     taus = [tau for tau in TAUS if least <= tau < most]
     one = {"1 rank": (torch.float64, TAU, False), "bf16": (torch.bfloat16, TAU, False)}
     return one | {f"tau {t:g}": (torch.float32, t, False) for t in taus} | {"resume": (torch.float64, TAU, True)}
 
 
-def _work(subjects: Sequence[Subject], ranks: int, folder: Path, number: int) -> list[dict[str, Found] | str]:
+def _work(subjects: Sequence[Subject], ranks: int, folder: Path, number: int) -> list[dict[str, Measured] | str]:
     """Measure each loss on a rank; a sentence in place of the numbers of a loss that failed."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     join_local(folder / "meeting", number, ranks, torch.device("cpu"), SECONDS)
-    found: list[dict[str, Found] | str] = []
+    results: list[dict[str, Measured] | str] = []
     for subject in subjects:
-        asked = plan(subject) if ranks == 1 else {f"{ranks} ranks": (torch.float64, TAU, False)}
+        asked = measurements(subject) if ranks == 1 else {f"{ranks} ranks": (torch.float64, TAU, False)}
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                found.append({name: measure(subject, *each) for name, each in asked.items()})
+                results.append({name: measure_here(subject, *how) for name, how in asked.items()})
         except Exception as error:  # whatever the loss raises
-            found.append(f"{type(error).__name__}: {reason(error)}")
-    return found
+            results.append(f"{type(error).__name__}: {reason(error)}")
+    return results
 
 
-def measured(subjects: Sequence[Subject]) -> list[dict[str, Found | str]]:
-    """Measure each loss on 1, 2 and 4 ranks: by column what was found, or how the loss failed there."""
-    everything: list[dict[str, Found | str]] = [{} for _ in subjects]
+def measure_on_ranks(subjects: Sequence[Subject]) -> list[dict[str, Measured | str]]:
+    """Measure each loss on 1, 2 and 4 ranks: by column its value and gradient, or how the loss failed there."""
+    columns: list[dict[str, Measured | str]] = [{} for _ in subjects]
     for ranks in RANKS:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 parts = on_ranks(partial(_work, subjects, ranks, Path(folder)), ranks, Path(folder))
             except RunError as error:  # a rank has died
                 parts = [[str(error)] * len(subjects)]
-        for found, each in zip(everything, zip(*parts, strict=True), strict=True):
-            failed = [part for part in each if isinstance(part, str)]
+        for by_column, of_ranks in zip(columns, zip(*parts, strict=True), strict=True):
+            failed = [part for part in of_ranks if isinstance(part, str)]
             if failed:
-                found[COLUMNS[RANKS.index(ranks)]] = failed[0]
+                by_column[COLUMNS[RANKS.index(ranks)]] = failed[0]
                 continue
-            for name in each[0]:
-                values, gradients = zip(*(part[name] for part in each if not isinstance(part, str)), strict=True)
-                found[name] = torch.stack(values).mean(), torch.cat(gradients, 1)
-    return everything
+            for name in of_ranks[0]:
+                values, gradients = zip(*(part[name] for part in of_ranks if not isinstance(part, str)), strict=True)
+                by_column[name] = torch.stack(values).mean(), torch.cat(gradients, 1)
+    return columns
 
 
 # ---- what it should be
 
 
-def expected(formula: Formula, batches: Sequence[Batch], tau: float) -> Found:
+def apply_formula(formula: Formula, batches: Sequence[VectorBatch], tau: float) -> Measured:
     """Value and gradient of the formula in double precision."""
     *before, last = (b._replace(z=b.z.double()) for b in batches)
     value = formula([*before, last._replace(z=last.z.requires_grad_())], tau).mean()
     return value.detach(), torch.autograd.grad(value, last.z)[0]
 
 
-def mistakes(formula: Formula, ranks: int) -> Iterator[tuple[str, Found]]:
+def mistakes(formula: Formula, ranks: int) -> Iterator[tuple[str, Measured]]:
     """Known mistakes on several ranks, with the value and the gradient that each would have."""
     batches, share = make_batches(), IMAGES // ranks
-    own = [slice(first, first + share) for first in range(0, IMAGES, share)]
-    alone = [
-        expected(formula, [Batch(b.z[:, rows], b.ids[rows], b.labels[rows]) for b in batches], TAU) for rows in own
-    ]
+    parts = [slice(first, first + share) for first in range(0, IMAGES, share)]
+    by_rank = [[VectorBatch(b.z[:, rows], b.ids[rows], b.labels[rows]) for b in batches] for rows in parts]
+    alone = [apply_formula(formula, own_images, TAU) for own_images in by_rank]
     value, gradient = (torch.stack([a for a, _ in alone]).mean(), torch.cat([b for _, b in alone], 1) / ranks)
     yield "a rank has only its own images", (value, gradient)
     values, gradients = [], []
-    for rows in own:
+    for rows in parts:
         z = batches[-1].z.clone()
         part = z[:, rows].clone().requires_grad_()
         z[:, rows] = part
@@ -224,59 +224,57 @@ def mistakes(formula: Formula, ranks: int) -> Iterator[tuple[str, Found]]:
     yield "gathered vectors have no gradient", (torch.stack(values).mean(), torch.cat(gradients, 1))
 
 
-def error(found: Tensor, right: Tensor) -> float:
-    """Relative distance; NaN or infinite where ``found`` is."""
-    return float((found - right).norm() / right.norm())
+def error(measured: Tensor, right: Tensor) -> float:
+    """Relative distance; NaN or infinite where ``measured`` is."""
+    return float((measured - right).norm() / right.norm())
 
 
 def percent(share: float) -> str:
     return f"{share:.1%}" if math.isfinite(share) else "not finite"
 
 
-def cell(found: Found, right: Found, ranks: int = 1) -> str:
+def cell(measured: Measured, right: Measured, ranks: int = 1) -> str:
     """The larger error if value and gradient are exact, or what differs: by the number of ranks, or otherwise."""
     words = []
-    for name, f, r in zip(("value", "gradient"), found, right, strict=True):
-        factor = next((by for by in (1, ranks, 1 / ranks) if error(f / by, r) < EXACT), None)
+    for name, m, r in zip(("value", "gradient"), measured, right, strict=True):
+        factor = next((by for by in (1, ranks, 1 / ranks) if error(m / by, r) < EXACT), None)
         if factor != 1:
-            words.append(f"{name} x{factor:g}" if factor else f"{name} {percent(error(f, r))} off")
-    return ", ".join(words) or f"{max(map(error, found, right)):.0e}"
+            words.append(f"{name} x{factor:g}" if factor else f"{name} {percent(error(m, r))} off")
+    return ", ".join(words) or f"{max(map(error, measured, right)):.0e}"
 
 
-def exact(found: Found, right: Found) -> bool:
-    return all(error(f, r) < EXACT for f, r in zip(found, right, strict=True))
+def exact(measured: Measured, right: Measured) -> bool:
+    return all(error(m, r) < EXACT for m, r in zip(measured, right, strict=True))
 
 
-def compare(subject: Subject, found: Mapping[str, Found | str]) -> Verdict:
-    """Compare what was measured with the formula.
+def compare_with_formula(subject: Subject, columns: Mapping[str, Measured | str]) -> ConformanceRow:
+    """Compare what was measured, by column, with the formula.
 
     bf16, tau and resume leave out the value or the gradient that differs on one rank in double precision already.
     """
     formula, cells, wrong = formulas.make(subject.formula, subject.options), dict[str, str](), dict[str, str]()
-    right = expected(formula, make_batches(), TAU)
-    others = ((f"it is that of {n}", expected(each, make_batches(), TAU)) for n, each in formulas.FORMULAS.items())
+    right = apply_formula(formula, make_batches(), TAU)
+    others = ((f"it is that of {n}", apply_formula(f, make_batches(), TAU)) for n, f in formulas.FORMULAS.items())
     for ranks, column in zip(RANKS, COLUMNS, strict=False):
-        each = found[column]
-        if isinstance(each, str):
-            cells[column] = wrong[column] = each
+        measured = columns[column]
+        if isinstance(measured, str):
+            cells[column] = wrong[column] = measured
             continue
-        cells[column] = cell(each, right, ranks)
-        if not exact(each, right):
-            wrong[column] = (
-                "as on 1 rank"
-                if "1 rank" in wrong
-                else _looks_like(subject, each, mistakes(formula, ranks) if ranks > 1 else others)
-            )
-    first = found["1 rank"]
+        cells[column] = cell(measured, right, ranks)
+        if not exact(measured, right) and "1 rank" in wrong:
+            wrong[column] = "as on 1 rank"
+        elif not exact(measured, right):
+            wrong[column] = _looks_like(subject, measured, mistakes(formula, ranks) if ranks > 1 else others)
+    first = columns["1 rank"]
     if isinstance(first, str):
-        return Verdict(cells | dict.fromkeys(COLUMNS[3:], ""), wrong)
-    counts = [error(f, r) < EXACT for f, r in zip(first, right, strict=True)]
+        return ConformanceRow(cells | dict.fromkeys(COLUMNS[3:], ""), wrong)
+    counts = [error(m, r) < EXACT for m, r in zip(first, right, strict=True)]
     off: dict[str, float] = {}
-    for name, (dtype, tau, _) in plan(subject).items():
-        pairs = zip(found[name], expected(formula, make_batches(dtype), tau), counts, strict=True)
-        off[name] = max((error(f, r) for f, r, count in pairs if count), default=math.nan)  # type: ignore[arg-type]
+    for name, (dtype, tau, _) in measurements(subject).items():
+        pairs = zip(columns[name], apply_formula(formula, make_batches(dtype), tau), counts, strict=True)
+        off[name] = max((error(m, r) for m, r, count in pairs if count), default=math.nan)  # type: ignore[arg-type]
     if not any(counts):
-        return Verdict(cells | dict.fromkeys(COLUMNS[3:], ""), wrong)
+        return ConformanceRow(cells | dict.fromkeys(COLUMNS[3:], ""), wrong)
     taus = {name.removeprefix("tau "): share for name, share in off.items() if name.startswith("tau ")}
     above = ", ".join(f"{tau}: {percent(share)}" for tau, share in taus.items() if not share < SINGLE)
     cells["bf16"], cells["tau"] = percent(off["bf16"]), above or f"{max(taus.values()):.0e}"
@@ -284,13 +282,13 @@ def compare(subject: Subject, found: Mapping[str, Found | str]) -> Verdict:
     broken = {"bf16": not off["bf16"] < BF16, "tau": bool(above), "resume": not off["resume"] < EXACT}
     limits = {"bf16": f"more than {BF16:.0%} off", "tau": f"more than {SINGLE:.1%} off in float32"}
     limits["resume"] = "the state_dict lacks something that a step changes"
-    return Verdict(cells, wrong | {column: limits[column] for column, is_broken in broken.items() if is_broken})
+    return ConformanceRow(cells, wrong | {column: limits[column] for column, is_broken in broken.items() if is_broken})
 
 
-def _looks_like(subject: Subject, found: Found, known: Iterator[tuple[str, Found]]) -> str:
-    """The known mistake that gives what was found, up to a factor."""
-    for words, (_, gradient) in known:
-        factor = float((found[1] * gradient).sum() / gradient.square().sum())
-        if error(found[1], factor * gradient) < EXACT and factor > EXACT:
+def _looks_like(subject: Subject, measured: Measured, candidates: Iterator[tuple[str, Measured]]) -> str:
+    """The mistake among the candidates that has the measured gradient, up to a factor."""
+    for words, (_, gradient) in candidates:
+        factor = float((measured[1] * gradient).sum() / gradient.square().sum())
+        if error(measured[1], factor * gradient) < EXACT and factor > EXACT:
             return words
     return f"value or gradient is not that of {subject.formula}"

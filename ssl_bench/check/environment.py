@@ -4,17 +4,17 @@ from collections.abc import Iterator
 
 import torch
 
-from ssl_bench.check.finding import Finding, Setting, Verdict
+from ssl_bench.check.answer import Answer, Setting, Verdict
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import available_cores, check_devices
 from ssl_bench.record.environment import environment
 
 
-def section(setting: Setting) -> Iterator[Finding]:
+def section(setting: Setting) -> Iterator[Answer]:
     """The versions of all that a run depends on, and the devices."""
     facts = environment(setting.device) | {"cores": available_cores()}
     shown = ("python", "torch", "torchvision", "timm")
-    yield Finding("versions", ", ".join(f"{name} {facts[name]}" for name in shown), values=facts)
+    yield Answer("versions", ", ".join(f"{name} {facts[name]}" for name in shown), values=facts)
     built = f"torch built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch built without CUDA"
     cuda = setting.device.type == "cuda"
     if cuda:
@@ -25,6 +25,6 @@ def section(setting: Setting) -> Iterator[Finding]:
         check_devices(setting.devices)
     except ConfigError as error:
         reason, _, advice = str(error).rpartition(": ")
-        yield Finding("devices", figure, Verdict.WRONG, reason, advice)
+        yield Answer("devices", figure, Verdict.WRONG, reason, advice)
     else:
-        yield Finding("devices", figure, Verdict.GOOD if cuda else Verdict.KNOWN)
+        yield Answer("devices", figure, Verdict.GOOD if cuda else Verdict.KNOWN)

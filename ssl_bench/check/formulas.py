@@ -18,7 +18,7 @@ from ssl_bench.config.build import converted, near
 from ssl_bench.errors import ConfigError
 
 
-class Batch(NamedTuple):
+class VectorBatch(NamedTuple):
     """Vectors [2, N, D] of two views, of any length; image and class [N]."""
 
     z: Tensor
@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
-Batches = Sequence[Batch]
+Batches = Sequence[VectorBatch]
 Formula = Callable[[Batches, float], Tensor]  # the loss of each anchor of the last batch, [1 or 2, N]
 Views = Literal["both", "cross", "own"]
 
@@ -58,7 +58,7 @@ def log_odds(a: Anchor, tau: float) -> Tensor:
     return (a.k / tau).logsumexp(0) - a.s / tau
 
 
-def each(batches: Batches, views: Views, of: Callable[[Anchor], Tensor]) -> Tensor:
+def per_anchor(batches: Batches, views: Views, of: Callable[[Anchor], Tensor]) -> Tensor:
     """A function of each anchor of the last batch, [2, N]."""
     return torch.stack([of(a) for a in anchors(batches[-1].z, views)]).view(2, -1)
 
@@ -67,7 +67,7 @@ def each(batches: Batches, views: Views, of: Callable[[Anchor], Tensor]) -> Tens
 
 
 def nt_xent(batches: Batches, tau: float, *, views: Views = "both") -> Tensor:
-    return each(batches, views, lambda a: softplus(log_odds(a, tau)))
+    return per_anchor(batches, views, lambda a: softplus(log_odds(a, tau)))
 
 
 def clip(batches: Batches, tau: float, *, views: Views = "cross") -> Tensor:
@@ -75,23 +75,23 @@ def clip(batches: Batches, tau: float, *, views: Views = "cross") -> Tensor:
 
 
 def eqco(batches: Batches, tau: float, *, views: Views = "both", alpha: float = 256.0) -> Tensor:
-    return each(batches, views, lambda a: softplus(log_odds(a, tau) + math.log(alpha / len(a.k))))
+    return per_anchor(batches, views, lambda a: softplus(log_odds(a, tau) + math.log(alpha / len(a.k))))
 
 
 def dcl(batches: Batches, tau: float, *, views: Views = "both") -> Tensor:
-    return each(batches, views, lambda a: log_odds(a, tau))
+    return per_anchor(batches, views, lambda a: log_odds(a, tau))
 
 
 def flatnce(batches: Batches, tau: float, *, views: Views = "both") -> Tensor:
-    return each(batches, views, lambda a: (log_odds(a, tau) - log_odds(a, tau).detach()).exp())
+    return per_anchor(batches, views, lambda a: (log_odds(a, tau) - log_odds(a, tau).detach()).exp())
 
 
 def macl(batches: Batches, tau: float, *, views: Views = "both") -> Tensor:
-    return each(batches, views, lambda a: softplus(log_odds(a, tau)) / log_odds(a, tau).detach().sigmoid())
+    return per_anchor(batches, views, lambda a: softplus(log_odds(a, tau)) / log_odds(a, tau).detach().sigmoid())
 
 
 def dhel(batches: Batches, tau: float, *, views: Views = "own") -> Tensor:
-    return each(batches, views, lambda a: (a.k / tau).logsumexp(0) - a.s / tau / 2)
+    return per_anchor(batches, views, lambda a: (a.k / tau).logsumexp(0) - a.s / tau / 2)
 
 
 def dual_temperature(batches: Batches, tau: float, *, views: Views = "both", ratio: float = 10.0) -> Tensor:
@@ -99,7 +99,7 @@ def dual_temperature(batches: Batches, tau: float, *, views: Views = "both", rat
         near_weight, far_weight = (log_odds(a, t).sigmoid().detach() for t in (tau, ratio * tau))
         return far_weight / near_weight * softplus(log_odds(a, tau))
 
-    return each(batches, views, of)
+    return per_anchor(batches, views, of)
 
 
 def hcl(batches: Batches, tau: float, *, views: Views = "both", beta: float = 1.0, tau_plus: float = 0.1) -> Tensor:
@@ -108,7 +108,7 @@ def hcl(batches: Batches, tau: float, *, views: Views = "both", beta: float = 1.
         least = (-(1 + a.s) / tau).exp()
         return torch.log1p(len(a.k) * torch.maximum((mean - tau_plus) / (1 - tau_plus), least))
 
-    return each(batches, views, of)
+    return per_anchor(batches, views, of)
 
 
 def debiased(batches: Batches, tau: float, *, views: Views = "both", tau_plus: float = 0.1) -> Tensor:
@@ -121,40 +121,40 @@ def relic(batches: Batches, tau: float, *, views: Views = "cross", weight: float
         p, q = ((torch.cat([x[None], y]) / tau).log_softmax(0) for x, y in pairs)
         return -p[0] + weight * (p.exp() * (p - q)).sum()
 
-    return each(batches, views, of)
+    return per_anchor(batches, views, of)
 
 
 def siglip(batches: Batches, tau: float, *, views: Views = "cross", bias: float = -10.0) -> Tensor:
-    return each(batches, views, lambda a: softplus(-a.s / tau - bias) + softplus(a.k / tau + bias).sum())
+    return per_anchor(batches, views, lambda a: softplus(-a.s / tau - bias) + softplus(a.k / tau + bias).sum())
 
 
 def spectral(batches: Batches, tau: float, *, views: Views = "cross", mu: float = 1.0) -> Tensor:
-    return each(batches, views, lambda a: -2 * mu * a.s + (mu * a.k).square().mean())
+    return per_anchor(batches, views, lambda a: -2 * mu * a.s + (mu * a.k).square().mean())
 
 
 def kcl(batches: Batches, tau: float, *, views: Views = "both", t: float = 2.0, weight: float = 16.0) -> Tensor:
-    return each(batches, views, lambda a: weight * (2 * t * (a.k - 1)).exp().mean() - (2 * t * (a.s - 1)).exp())
+    return per_anchor(batches, views, lambda a: weight * (2 * t * (a.k - 1)).exp().mean() - (2 * t * (a.s - 1)).exp())
 
 
 def decoupled_nt_xent(batches: Batches, tau: float, *, views: Views = "both", weight: float = 0.1) -> Tensor:
-    return each(batches, views, lambda a: weight * (torch.cat([a.s[None], a.k]) / tau).logsumexp(0) - a.s)
+    return per_anchor(batches, views, lambda a: weight * (torch.cat([a.s[None], a.k]) / tau).logsumexp(0) - a.s)
 
 
 def byol(batches: Batches, tau: float) -> Tensor:
-    return each(batches, "both", lambda a: 2 - 2 * a.s)
+    return per_anchor(batches, "both", lambda a: 2 - 2 * a.s)
 
 
 # ---- of all anchors
 
 
 def dclw(batches: Batches, tau: float, *, sigma: float = 0.5) -> Tensor:
-    close = each(batches, "both", lambda a: a.s.detach() / sigma)
+    close = per_anchor(batches, "both", lambda a: a.s.detach() / sigma)
     weights = iter((2 - close.numel() * close.flatten().softmax(0)).unbind())
-    return each(batches, "both", lambda a: (a.k / tau).logsumexp(0) - next(weights) * a.s / tau)
+    return per_anchor(batches, "both", lambda a: (a.k / tau).logsumexp(0) - next(weights) * a.s / tau)
 
 
 def align_uniform(batches: Batches, tau: float, *, weight: float = 1.0, t: float = 2.0) -> Tensor:
-    kernels = each(batches, "own", lambda a: (2 * t * (a.k - 1)).exp().mean())
+    kernels = per_anchor(batches, "own", lambda a: (2 * t * (a.k - 1)).exp().mean())
     return byol(batches, tau) + weight * kernels.mean(1, keepdim=True).log()
 
 
@@ -167,14 +167,14 @@ def sincere(batches: Batches, tau: float) -> Tensor:
     return _by_class(batches[-1], tau, lambda same, other, every: softplus(other.logsumexp(0) - same))
 
 
-def _by_class(batch: Batch, tau: float, each: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """The mean of ``each`` over the positives, of the logits of the anchor's class, of other classes and of all."""
+def _by_class(batch: VectorBatch, tau: float, of: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+    """The mean of a function over the positives, of the logits of the anchor's class, of other classes and of all."""
     u, labels = normalize(batch.z.flatten(0, 1), dim=-1), batch.labels.repeat(2)
     losses = []
     for i in range(len(u)):
         rest = [j for j in range(len(u)) if j != i]
         logits, same = u[rest] @ u[i] / tau, labels[rest] == labels[i]
-        losses.append(each(logits[same], logits[~same], logits).mean())
+        losses.append(of(logits[same], logits[~same], logits).mean())
     return torch.stack(losses).view(2, -1)
 
 
@@ -265,10 +265,10 @@ def isogclr(
 
 # ---- by name
 
-KNOWN: list[Callable[..., Tensor]] = [nt_xent, clip, eqco, dcl, flatnce, macl, dhel, dual_temperature, debiased, hcl]
-KNOWN += [relic, siglip, spectral, kcl, decoupled_nt_xent, byol, dclw, align_uniform, supcon, sincere, vicreg]
-KNOWN += [barlow_twins, moco, sogclr, isogclr]
-FORMULAS: dict[str, Callable[..., Tensor]] = {known.__name__: known for known in KNOWN}
+LISTED: list[Callable[..., Tensor]] = [nt_xent, clip, eqco, dcl, flatnce, macl, dhel, dual_temperature, debiased, hcl]
+LISTED += [relic, siglip, spectral, kcl, decoupled_nt_xent, byol, dclw, align_uniform, supcon, sincere, vicreg]
+LISTED += [barlow_twins, moco, sogclr, isogclr]
+FORMULAS: dict[str, Callable[..., Tensor]] = {formula.__name__: formula for formula in LISTED}
 LABELLED = {"supcon", "sincere"}
 MOMENTUM = {"moco"}  # the second view is of a momentum network: it comes without gradient
 
@@ -282,10 +282,10 @@ def make(name: str, options: Mapping[str, Any]) -> Formula:
     if name not in FORMULAS:
         raise ConfigError(f"--as {name}: no such formula{near(name, FORMULAS)}; they are {', '.join(FORMULAS)}")
     parameters = inspect.signature(FORMULAS[name]).parameters.values()
-    known = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
+    annotations = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
     for key, value in options.items():
-        if key not in known:
-            has = f"its options are {', '.join(known)}" if known else "it has no options"
+        if key not in annotations:
+            has = f"its options are {', '.join(annotations)}" if annotations else "it has no options"
             raise ConfigError(f"{key}={value}: --as {name} has no such option: {has}")
-        converted(value, known[key], key)
+        converted(value, annotations[key], key)
     return functools.partial(FORMULAS[name], **options)

@@ -9,7 +9,7 @@ its own is smaller: the gradient of a bias before batch normalisation is zero.
 import contextlib
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ssl_bench.check.bounds import Difference, NumberFormat, distance, finding_of, formats
-from ssl_bench.check.finding import Finding, Setting
+from ssl_bench.api import options as conf
+from ssl_bench.check.answer import Answer, Setting
+from ssl_bench.check.bounds import Deviation, NumberFormat, answer_of, distance, formats
 from ssl_bench.config.build import find_target
 from ssl_bench.config.compose import load
-from ssl_bench.config.schema import directory
 from ssl_bench.data.batch import Batch
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import move
@@ -43,20 +43,20 @@ SMALL = {"k": 64, "clusters": 4, "predictor": 16, "hidden": 16, "width": 8}  # a
 ORDERED = {"densecl", "moco_cld", "npid_cld", "swd"}
 
 
-def section(setting: Setting) -> Iterator[Finding]:
-    """A finding for each framework and format, of all losses that the framework can be trained with."""
-    for framework in QUICK if setting.quick else options("framework"):
-        references = steps(framework)
+def section(setting: Setting) -> Iterator[Answer]:
+    """An answer for each framework and format, of all losses that the framework can be trained with."""
+    for framework in QUICK if setting.quick else frameworks():
+        references = reference_steps(framework, conf.names("loss"))
         for form in formats(setting.device):
-            compared = [each for each in references if not form.half or not ORDERED & {framework, each.name}]
-            differences = [each for step in compared for each in step.compare(form, setting.device)]
-            if differences:
-                yield finding_of(f"{framework} {form.name}", differences, "losses and gradients")
+            steps = [step for step in references if not form.half or not ORDERED & {framework, step.name}]
+            deviations = [deviation for step in steps for deviation in step.deviations(form, setting.device)]
+            if deviations:
+                yield answer_of(f"{framework} {form.name}", deviations, "losses and gradients")
 
 
-def options(group: str) -> list[str]:
-    """Names of the options of a group of the configuration, but for the framework that trains nothing."""
-    return sorted(path.stem for path in (directory() / group).glob("*.yaml") if path.stem != "frozen")
+def frameworks() -> list[str]:
+    """Names of the frameworks that train something."""
+    return [name for name in conf.names("framework") if name != "frozen"]
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Step64:
     loss: Tensor
     gradients: dict[str, Tensor]
 
-    def compare(self, form: NumberFormat, device: torch.device) -> Iterator[Difference]:
-        """Differences of the loss and of each gradient in a format on a device."""
+    def deviations(self, form: NumberFormat, device: torch.device) -> Iterator[Deviation]:
+        """Deviations of the loss and of each gradient in a format on a device."""
         form.select()
         for scale in SCALES.get(form.name, (1.0,)):
             method: Any = move(copy.deepcopy(self.method).to(form.precision.weights), device)
@@ -87,8 +87,8 @@ class Step64:
         yield distance(f"{self.name}, the loss", loss, self.loss, of_loss, 1.0)
         least = 1e-2 * math.hypot(*(float(exact.norm()) for exact in self.gradients.values()))
         for name, exact in self.gradients.items():
-            found = gradients.get(name, torch.full_like(exact, math.nan))
-            yield distance(f"{self.name}, the gradient of {name}", found, exact, of_gradients, least)
+            gradient = gradients.get(name, torch.full_like(exact, math.nan))
+            yield distance(f"{self.name}, the gradient of {name}", gradient, exact, of_gradients, least)
 
 
 def stepped(
@@ -133,8 +133,8 @@ class DrawsOfCPU(TorchFunctionMode):
 # ---- the combinations
 
 
-def steps(framework: str) -> list[Step64]:
-    """The reference steps of a framework, one for each loss that it can be trained with."""
+def reference_steps(framework: str, losses: Sequence[str]) -> list[Step64]:
+    """The reference steps of a framework, one for each of some losses that it can be trained with."""
     config = load([f"framework={framework}", "head.out=16", "backbone=conv_n"])
     if getattr(find_target(config["framework"], "framework"), "needs", None):  # conv_n has no feature map
         config = load([f"framework={framework}", "head.out=16", "backbone=resnet_digits", "backbone.width=8"])
@@ -145,16 +145,16 @@ def steps(framework: str) -> list[Step64]:
     if all(config[group] is None for group in OBJECTIVE):
         candidates = {"its own loss": [config]}
     else:
-        pools = [config["negatives"], *(node("negatives", name) for name in ("in_batch", "cross_view", "own_view"))]
-        parts = [{"negatives": pool, "positives": node("positives", p)} for p in ("view", "label") for pool in pools]
-        losses = {name: node("loss", name) for name in options("loss")}
-        candidates = {n: [config | part | {"loss": loss} for part in parts] for n, loss in losses.items()}
+        pools = [config["negatives"], *(composed("negatives", n) for n in ("in_batch", "cross_view", "own_view"))]
+        positives = [composed("positives", name) for name in ("view", "label")]
+        parts = [{"negatives": pool, "positives": part} for part in positives for pool in pools]
+        candidates = {n: [config | part | {"loss": composed("loss", n)} for part in parts] for n in losses}
     return [step for name, configs in candidates.items() if (step := reference(name, configs)) is not None]
 
 
 @cache
-def node(group: str, name: str) -> Any:
-    """The node of an option, as a run has it."""
+def composed(group: str, name: str) -> Any:
+    """The node of an option, as the configuration of a run has it."""
     return load([f"{group}={name}"])[group]
 
 
@@ -164,7 +164,7 @@ def reference(name: str, configs: list[dict[str, Any]]) -> Step64 | None:
         seed_everything(0)
         with contextlib.suppress(ConfigError):
             method = smooth(Parts(config).method)
-            batch = images(config["dataset"], method.views)
+            batch = noise_batch(config["dataset"], method.views)
             return Step64(name, method, batch, *stepped(copy.deepcopy(method).double(), batch, torch.float64))
     return None
 
@@ -180,9 +180,10 @@ def smooth(method: Method) -> Method:
     return method
 
 
-def images(dataset: dict[str, Any], views: int) -> Batch:
+def noise_batch(dataset: dict[str, Any], views: int) -> Batch:
     """Some similar views of images of noise, float64."""
     generator = torch.Generator().manual_seed(0)
     shape = IMAGES, dataset["channels"], dataset["size"], dataset["size"]
-    common, *own = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(1 + views))
-    return Batch([common + each for each in own], torch.arange(IMAGES), torch.arange(IMAGES) % dataset["num_classes"])
+    common, *others = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(1 + views))
+    ids = torch.arange(IMAGES)
+    return Batch([common + noise for noise in others], ids, ids % dataset["num_classes"])

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
-from ssl_bench.check.bounds import WRONG_RESULT, Difference, distance, finding_of
-from ssl_bench.check.finding import Finding, Setting, Verdict
-from ssl_bench.check.runs import replay, replayed, tiny, train, weights
+from ssl_bench.check.answer import REPORT, Answer, Setting, Verdict
+from ssl_bench.check.bounds import WRONG_RESULT, Deviation, answer_of, distance
+from ssl_bench.check.runs import replay, replay_answer, take_steps, tiny, weights
 from ssl_bench.distributed import all_sum, gather, join_local, leave
 from ssl_bench.errors import RunError
 from ssl_bench.hardware import available_cores, local_device
@@ -23,27 +23,26 @@ from ssl_bench.launch.processes import die_with
 COUNT = 70001  # that a rank sends to each other one
 SECONDS = 60  # that a rank waits for the others
 STEPS = 2
-LINKS = "set NCCL_P2P_DISABLE=1 to see whether the links between the GPUs are the cause, and report this with check.md"
+LINKS = f"set NCCL_P2P_DISABLE=1 to see whether the links between the GPUs are the cause, and {REPORT}"
 METHOD = "fork" if sys.platform == "linux" else "spawn"  # elsewhere a process with torch cannot be forked safely
 T = TypeVar("T")
-# Of a rank: about the collectives, about the training, and about replayed steps, or why there are none.
-Answer = tuple[list[Difference], list[Difference], list[Difference] | str]
+# Of a rank: of the collectives, of the training, and of replayed steps, or why there are none.
+RankDeviations = tuple[list[Deviation], list[Deviation], list[Deviation] | str]
 
 
-def section(setting: Setting) -> Iterator[Finding]:
+def section(setting: Setting) -> Iterator[Answer]:
     """Collectives of all ranks, and a training on them. This process leaves CUDA alone, so that it can be forked."""
     if setting.devices < 2:
         reason = "one device: set devices to the number of GPUs, or of processes on a CPU"
-        yield from (Finding(name, "", Verdict.SKIPPED, reason) for name in ("collectives", "training"))
+        yield from (Answer(name, "", Verdict.SKIPPED, reason) for name in ("collectives", "training"))
         return
     check = partial(work, setting)
-    answers = on_ranks(check, setting.devices, setting.folder)
-    yield finding_of("collectives", [each for collectives, _, _ in answers for each in collectives], "results", LINKS)
-    yield finding_of(
-        "training", answers[0][1], "weights and buffers", f"{WRONG_RESULT}; until then train with devices=1"
-    )
+    ranks = on_ranks(check, setting.devices, setting.folder)
+    yield answer_of("collectives", [deviation for first, _, _ in ranks for deviation in first], "results", LINKS)
+    _, training, replays = ranks[0]
+    yield answer_of("training", training, "weights and buffers", f"{WRONG_RESULT}; until then train with devices=1")
     if setting.device.type == "cuda":
-        yield replayed(answers[0][2])
+        yield replay_answer(replays)
 
 
 def on_ranks(function: Callable[[int], T], ranks: int, folder: Path) -> list[T]:
@@ -70,7 +69,7 @@ def _enter(rank: int, function: Callable[[int], T], ranks: int, folder: Path, pa
     leave()
 
 
-def work(setting: Setting, rank: int) -> Answer:
+def work(setting: Setting, rank: int) -> RankDeviations:
     """Carry out all checks on a rank; rank 0 trains alone first, before there are others.
 
     The second one trains in float64. A step rounds the weights to u and the gradients to about sqrt(n) u for the
@@ -83,16 +82,16 @@ def work(setting: Setting, rank: int) -> Answer:
     """
     world, folder = setting.devices, setting.folder
     device = local_device(rank) if setting.device.type == "cuda" else setting.device
-    expected = weights(train(tiny(folder, device, "precision=fp64"), STEPS)) if rank == 0 else {}
+    alone = weights(take_steps(tiny(folder, device, "precision=fp64"), STEPS)) if rank == 0 else {}
     join_local(folder / "meeting", rank, world, device, SECONDS)
     collectives = exchange(rank, world, device)
-    found = weights(train(tiny(folder, device, "precision=fp64", f"devices={world}"), STEPS))
+    together = weights(take_steps(tiny(folder, device, "precision=fp64", f"devices={world}"), STEPS))
     bound = 8 * 25600**0.5 * 2.0**-53 * 10.0 ** (STEPS - 1)
-    training = [distance(f"{name} on {world} ranks", found[name], value, bound) for name, value in expected.items()]
+    training = [distance(f"{name} on {world} ranks", together[name], value, bound) for name, value in alone.items()]
     return collectives, training, replay(folder, device, f"devices={world}") if device.type == "cuda" else []
 
 
-def exchange(rank: int, world: int, device: torch.device) -> list[Difference]:
+def exchange(rank: int, world: int, device: torch.device) -> list[Deviation]:
     """Carry out every collective of the package, and compare what this rank gets.
 
     Every rank sends small integers of its own, whose sums are exact in any order.
@@ -113,4 +112,4 @@ def exchange(rank: int, world: int, device: torch.device) -> list[Difference]:
         "all_reduce": (all_sum(here.clone()), numbers),
         "all_to_all": (arrived.view(world, COUNT), numbers[rank] + 1000 * senders),
     }
-    return [distance(f"{name} on rank {rank}", found, right, 0.0) for name, (found, right) in results.items()]
+    return [distance(f"{name} on rank {rank}", result, right, 0.0) for name, (result, right) in results.items()]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from ssl_bench.check import environment, kernels, methods, networks, ranks, runs, speed
-from ssl_bench.check.finding import REPORT, Finding, Section, Setting, Verdict
+from ssl_bench.check import environment, methods, ranks, runs, speed
+from ssl_bench.check.answer import REPORT, Answer, Section, Setting, Verdict
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.launch.workers import RESUMES, call_in_workers
 from ssl_bench.signals import Interrupted
@@ -29,8 +29,6 @@ SECTIONS: dict[str, Section] = {
     "fp16": runs.fp16,
     "ranks": ranks.section,
     "resume": runs.resume,
-    "networks": networks.section,
-    "kernels": kernels.section,
     "methods": methods.section,
     "speed": speed.section,
 }
@@ -59,17 +57,17 @@ class CheckRequest:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """A finding with its section, and the seconds that it took."""
+    """An answer with its section, and the seconds that it took."""
 
     section: str
-    finding: Finding
+    answer: Answer
     seconds: float
 
 
 def run(
     request: CheckRequest, sections: Mapping[str, Section] = SECTIONS, limit: float = LIMIT
 ) -> Iterator[CheckResult]:
-    """Run the requested sections; yield the findings of each when it ends.
+    """Run the requested sections; yield the answers of each when it ends.
 
     Raises:
         Interrupted: a signal has stopped this process; the section's has ended.
@@ -89,12 +87,12 @@ def run(
             if not outcome.finished:
                 said = [] if outcome.detail else _last_words(folder / "log")  # an exception says all itself
                 reason = ": ".join([outcome.reason.removesuffix(RESUMES), *said])[:LONGEST]
-                finding = Finding("process", "", Verdict.WRONG, reason, REPORT)
-                yield CheckResult(name, finding, time.monotonic() - started)
+                answer = Answer("process", "", Verdict.WRONG, reason, REPORT)
+                yield CheckResult(name, answer, time.monotonic() - started)
 
 
 def _results(name: str, path: Path) -> Iterator[CheckResult]:
-    """The findings that a section has written, one after another."""
+    """The answers that a section has written, one after another."""
     with open(path, "rb") as file, contextlib.suppress(EOFError):
         while True:
             yield CheckResult(name, *pickle.load(file))
@@ -116,8 +114,8 @@ def _work(section: Section, setting: Setting, folder: Path, limit: float) -> Out
     faulthandler.dump_traceback_later(limit, exit=True)  # also in a call that does not return
     with open(folder / "findings", "ab", buffering=0) as file:
         last = time.monotonic()
-        for finding in section(setting):
+        for answer in section(setting):
             now = time.monotonic()
-            file.write(pickle.dumps((finding, now - last)))
+            file.write(pickle.dumps((answer, now - last)))
             last = now
     return Outcome(State.DONE)

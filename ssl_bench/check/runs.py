@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_bench.check.bounds import WRONG_RESULT, Difference, distance, finding_of
-from ssl_bench.check.finding import REPORT, Finding, Setting, Verdict
+from ssl_bench.check.answer import REPORT, Answer, Setting, Verdict
+from ssl_bench.check.bounds import WRONG_RESULT, Deviation, answer_of, distance
 from ssl_bench.config.compose import load
 from ssl_bench.errors import RunError
 from ssl_bench.training.engine import Training
@@ -33,7 +33,7 @@ def tiny(folder: Path, device: torch.device, *overrides: str) -> Training:
     return run
 
 
-def train(run: Training, steps: int) -> Training:
+def take_steps(run: Training, steps: int) -> Training:
     """Carry out some steps, as ``ssl-bench train`` does."""
     step = run.stepper()
     for _ in range(steps):
@@ -50,58 +50,58 @@ def weights(run: Training) -> dict[str, Tensor]:
 # ---- graph
 
 
-def graph(setting: Setting) -> Iterator[Finding]:
+def graph(setting: Setting) -> Iterator[Answer]:
     """Weights and buffers after some replayed steps on one device against eager ones."""
     if setting.device.type != "cuda":
-        yield Finding("replayed steps", "", Verdict.SKIPPED, "only GPUs replay steps as a CUDA graph")
+        yield Answer("replayed steps", "", Verdict.SKIPPED, "only GPUs replay steps as a CUDA graph")
         return
-    yield replayed(replay(setting.folder, setting.device))
+    yield replay_answer(replay(setting.folder, setting.device))
 
 
-def replay(folder: Path, device: torch.device, *overrides: str) -> list[Difference] | str:
+def replay(folder: Path, device: torch.device, *overrides: str) -> list[Deviation] | str:
     """How far replayed steps are from eager ones, as a share of their change; or why they cannot be replayed.
 
     Replays and eager steps may round sums in another order. The bound is the one by which a run accepts a recording.
     """
     overrides = (SMALL_LR, *overrides)
     start = weights(tiny(folder, device, *overrides))
-    eager = weights(train(tiny(folder, device, "precision=fp32", "graph=false", *overrides), REPLAYED))
+    eager = weights(take_steps(tiny(folder, device, "precision=fp32", "graph=false", *overrides), REPLAYED))
     try:
-        again = weights(train(tiny(folder, device, "precision=fp32", "graph=true", *overrides), REPLAYED))
+        again = weights(take_steps(tiny(folder, device, "precision=fp32", "graph=true", *overrides), REPLAYED))
     except RunError as error:
         return str(error).split(": set graph")[0]
-    found, exact = ({key: each[key] - value for key, value in start.items()} for each in (again, eager))
+    changes, exact = ({key: end[key] - value for key, value in start.items()} for end in (again, eager))
     least = 1e-3 * math.hypot(*(float(change.norm()) for key, change in exact.items() if not key.endswith("tracked")))
-    return [distance(key, found[key], change, TOLERANCE, least) for key, change in exact.items()]
+    return [distance(key, changes[key], change, TOLERANCE, least) for key, change in exact.items()]
 
 
-def replayed(differences: list[Difference] | str) -> Finding:
-    """The finding about replayed steps, of :func:`replay`."""
+def replay_answer(deviations: list[Deviation] | str) -> Answer:
+    """The answer about replayed steps, of :func:`replay`."""
     name = "replayed steps"
-    if isinstance(differences, str):
-        advice = "runs with graph=auto stay eager, which is slower for small batches; report this with check.md"
-        return Finding(name, "not replayed", Verdict.SLOW, differences, advice)
-    return finding_of(name, differences, "weights and buffers", f"{WRONG_RESULT}; until then set graph=false")
+    if isinstance(deviations, str):
+        advice = f"runs with graph=auto stay eager, which is slower for small batches; {REPORT}"
+        return Answer(name, "not replayed", Verdict.SLOW, deviations, advice)
+    return answer_of(name, deviations, "weights and buffers", f"{WRONG_RESULT}; until then set graph=false")
 
 
 # ---- fp16
 
 
-def fp16(setting: Setting) -> Iterator[Finding]:
+def fp16(setting: Setting) -> Iterator[Answer]:
     """Train for a while in fp16 and watch the scale of the loss."""
     if setting.device.type != "cuda":
-        yield Finding("scale of the loss", "", Verdict.SKIPPED, "fp16 needs a GPU")
+        yield Answer("scale of the loss", "", Verdict.SKIPPED, "fp16 needs a GPU")
         return
     run = tiny(setting.folder, setting.device, "precision=fp16", "graph=false")
     step, scales = run.stepper(), [run.state.scaler.get_scale()]
     for _ in range(SCALED):
         step(False)
         scales.append(run.state.scaler.get_scale())
-    yield scaled(scales, [name for name, value in weights(run).items() if not value.isfinite().all()])
+    yield scale_answer(scales, [name for name, value in weights(run).items() if not value.isfinite().all()])
 
 
-def scaled(scales: Sequence[float], broken: Sequence[str]) -> Finding:
-    """The finding about a training in fp16.
+def scale_answer(scales: Sequence[float], broken: Sequence[str]) -> Answer:
+    """The answer about a training in fp16.
 
     Args:
         scales: of the loss before the first step and after each one; it is halved after a step that is skipped.
@@ -118,13 +118,13 @@ def scaled(scales: Sequence[float], broken: Sequence[str]) -> Finding:
         reason = f"the scale has not settled: step {skipped[-1]} of {steps} was skipped"
     advice = f"train with precision=fp32 (or bf16) on this device, and {REPORT}" if reason else ""
     values = {"steps": steps, "skipped": len(skipped), "scale": scales[-1]}
-    return Finding("scale of the loss", figure, Verdict.WRONG if reason else Verdict.GOOD, reason, advice, values)
+    return Answer("scale of the loss", figure, Verdict.WRONG if reason else Verdict.GOOD, reason, advice, values)
 
 
 # ---- resume
 
 
-def resume(setting: Setting) -> Iterator[Finding]:
+def resume(setting: Setting) -> Iterator[Answer]:
     """Stop a run in its middle and resume it: the state at once, and the end beside that of an undisturbed run.
 
     Both must have the same bits. Where two undisturbed runs differ, because their sums on a GPU have no fixed order,
@@ -133,37 +133,38 @@ def resume(setting: Setting) -> Iterator[Finding]:
     torch.backends.cudnn.deterministic = True
     device, folder, half = setting.device, setting.folder, RESUMED // 2
     overrides = ["precision=fp32", "framework=moco_v2", "negatives.k=192", "head.hidden=16", "graph=false"]
-    whole = [everything(train(tiny(folder, device, *overrides), RESUMED)) for _ in range(1 + (device.type == "cuda"))]
-    stopped = train(tiny(folder, device, *overrides), half)
+    runs = 2 if device.type == "cuda" else 1
+    whole = [everything(take_steps(tiny(folder, device, *overrides), RESUMED)) for _ in range(runs)]
+    stopped = take_steps(tiny(folder, device, *overrides), half)
     stopped.state.save(folder, RUN_ID, stopped.schedule.lr_at)
     again = tiny(folder, device, *overrides)
     where = f"after a stop at step {half} of {RESUMED}"
-    differences = list(_equal(everything(stopped), everything(again), {}, f"restored {where}"))
-    if all(each.share <= 1 for each in differences):
+    deviations = list(_equal(everything(stopped), everything(again), {}, f"restored {where}"))
+    if all(deviation.share <= 1 for deviation in deviations):
         noise = {name: float((whole[-1][name] - value).norm()) for name, value in whole[0].items()}
-        end = everything(train(again, RESUMED - half))
-        differences += _equal(whole[0], end, noise, f"at the end of a run resumed {where}")
+        end = everything(take_steps(again, RESUMED - half))
+        deviations += _equal(whole[0], end, noise, f"at the end of a run resumed {where}")
     advice = "a stopped run does not go on as it would have: start it again from the beginning, and " + REPORT
-    yield finding_of("stopped and resumed", differences, "tensors", advice)
+    yield answer_of("stopped and resumed", deviations, "tensors", advice)
 
 
 def everything(run: Training) -> dict[str, Tensor]:
     """Weights, buffers and moments of a run."""
-    found = weights(run)
+    state = weights(run)
     for name, parameter in run.state.method.named_parameters():
         for kind, value in run.state.optimizer.state.get(parameter, {}).items():
-            found[f"{kind} of {name}"] = torch.as_tensor(value).cpu().double()
-    return found
+            state[f"{kind} of {name}"] = torch.as_tensor(value).cpu().double()
+    return state
 
 
 def _equal(
-    expected: Mapping[str, Tensor], found: Mapping[str, Tensor], noise: Mapping[str, float], where: str
-) -> Iterator[Difference]:
+    expected: Mapping[str, Tensor], state: Mapping[str, Tensor], noise: Mapping[str, float], where: str
+) -> Iterator[Deviation]:
     """Compare all tensors, each with eight times its ``noise`` as the bound, 0 where there is none."""
     for name, value in expected.items():
-        if name not in found:
-            yield Difference(f"{name} is not there {where}", math.inf, 0.0)
+        if name not in state:
+            yield Deviation(f"{name} is not there {where}", math.inf, 0.0)
         elif noise.get(name):
-            yield Difference(f"{name} {where}", float((found[name] - value).norm()), 8 * noise[name])
+            yield Deviation(f"{name} {where}", float((state[name] - value).norm()), 8 * noise[name])
         else:
-            yield distance(f"{name} {where}", found[name], value, 0.0)
+            yield distance(f"{name} {where}", state[name], value, 0.0)

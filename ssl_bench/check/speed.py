@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from ssl_bench.check.finding import Finding, Setting, Verdict
+from ssl_bench.check.answer import Answer, Setting, Verdict
 from ssl_bench.config.compose import load
 from ssl_bench.data.dataset import Dataset
 from ssl_bench.data.packed import encode
@@ -62,23 +62,23 @@ SECONDS = 0.5  # that a call is repeated
 PHOTOS, HEIGHT, WIDTH = 32, 375, 500
 
 
-def section(setting: Setting) -> Iterator[Finding]:
+def section(setting: Setting) -> Iterator[Answer]:
     """Rates of copies and of matrix products, steps of three networks with their default settings, and photos."""
     device = local_device(0)
     cuda = device.type == "cuda"
     precision = Precision.of("auto", cuda)
     gigabytes = copy_gigabytes(device)
-    yield Finding("copy", f"{gigabytes:,.3g} GB/s", values={"bytes_s": gigabytes * 1e9})
+    yield Answer("copy", f"{gigabytes:,.3g} GB/s", values={"bytes_s": gigabytes * 1e9})
     tflops = {name: product_tflops(device, name) for name in dict.fromkeys(["fp32", precision.name])}
     for name, rate in tflops.items():
-        yield Finding(f"matrix product {name}", f"{rate:,.3g} TFLOP/s", values={"tflops": rate})
+        yield Answer(f"matrix product {name}", f"{rate:,.3g} TFLOP/s", values={"tflops": rate})
     images_s = 0.0
     for name, network in NETWORKS.items():
         size = 4 if precision.autocast is None else 2  # bytes of a number
         floor = 2 * (network.gflop / 1e3 / tflops[precision.name] + size / 2 * network.megabytes / 1e3 / gigabytes)
-        finding = step_finding(name, network.batches[0 if cuda else 2 - setting.quick], 1 / floor, setting)
-        images_s = finding.values.get("images_s", 0.0)  # of the last network, whose images are photos
-        yield finding
+        answer = step_answer(name, network.batches[0 if cuda else 2 - setting.quick], 1 / floor, setting)
+        images_s = answer.values.get("images_s", 0.0)  # of the last network, whose images are photos
+        yield answer
     yield photos(images_s if cuda else 0.0, setting.devices)
 
 
@@ -144,7 +144,7 @@ def training(name: str, batch: int, folder: Path, device: torch.device, *overrid
     return run
 
 
-def step_finding(name: str, batch: int, floor: float, setting: Setting) -> Finding:
+def step_answer(name: str, batch: int, floor: float, setting: Setting) -> Answer:
     """Measure whole steps of a network, as ``ssl-bench train`` carries them out without being told otherwise.
 
     Args:
@@ -162,7 +162,7 @@ def step_finding(name: str, batch: int, floor: float, setting: Setting) -> Findi
         if not out_of_memory(error):
             raise
         reason = f"the memory of the device is too small for a step of {batch} images"
-        return Finding(name, "does not fit", Verdict.KNOWN, reason, f"set batch_size.chunk to {batch // 2} or less")
+        return Answer(name, "does not fit", Verdict.KNOWN, reason, f"set batch_size.chunk to {batch // 2} or less")
     finally:
         release_memory(device)
     share = images_s / floor
@@ -171,15 +171,15 @@ def step_finding(name: str, batch: int, floor: float, setting: Setting) -> Findi
     figure = f"{images_s:,.{0 if images_s >= 10 else 2}f} images/s, {share:.0%} of the floor"
     figure += f" (batch {batch}, {run.precision.name})"
     if share >= LEAST_SHARE[device.type]:
-        return Finding(name, figure, Verdict.GOOD, values=values)
+        return Answer(name, figure, Verdict.GOOD, values=values)
     reason = f"{share:.1%} of the floor is less than {LEAST_SHARE[device.type]:.0%}"
-    return Finding(name, figure, Verdict.SLOW, reason, "see what else uses the device (nvidia-smi, top)", values)
+    return Answer(name, figure, Verdict.SLOW, reason, "see what else uses the device (nvidia-smi, top)", values)
 
 
 # ---- photos
 
 
-def photos(images_s: float = 0.0, gpus: int = 1) -> Finding:
+def photos(images_s: float = 0.0, gpus: int = 1) -> Answer:
     """Photos that all cores decode per second, as the loader does: JPEGs in memory, about as large as photos.
 
     Args:
@@ -191,7 +191,7 @@ def photos(images_s: float = 0.0, gpus: int = 1) -> Finding:
         rate = PHOTOS / median(seconds_of_calls(lambda: [*pool.map(decode, data)]))
     needed, what = cores_needed(rate / cores, images_s, gpus)
     figure = f"{rate:,.0f} photos/s decoded on {cores} cores, {WIDTH} x {HEIGHT} pixels; {what}"
-    return Finding("photos", figure, values={"images_s": rate, "cores": cores, "cores_needed": needed})
+    return Answer("photos", figure, values={"images_s": rate, "cores": cores, "cores_needed": needed})
 
 
 def cores_needed(rate: float, images_s: float, gpus: int) -> tuple[int, str]:

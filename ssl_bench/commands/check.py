@@ -1,8 +1,8 @@
 """``ssl-bench check``: a small self-test of this machine, for right results and for speed.
 
-``--quick`` takes half a minute on two cores. ``--only kernels,speed`` runs these sections only. Every finding is a
+``--quick`` takes half a minute on two cores. ``--only methods,speed`` runs these sections only. Every answer is a
 line: section, name, figure and verdict, with a reason and advice below it if it is not good. All of it is kept in
-``<paths.outputs>/checks/<host>-<time>/``: ``check.json``, and ``check.md`` for an issue report.
+``<paths.outputs>/checks/<host>-<time>/check.json``.
 """
 
 import datetime
@@ -102,7 +102,7 @@ def _devices(asked: str | None) -> tuple[int, int]:
 def _check(request: "CheckRequest", command: str, as_json: bool) -> int:
     """Run the sections, print what they find and write the report."""
     from ssl_bench.check import report
-    from ssl_bench.check.finding import Verdict
+    from ssl_bench.check.answer import Verdict
     from ssl_bench.check.run import CheckResult, run
 
     output = sys.stderr if as_json else sys.stdout
@@ -117,8 +117,8 @@ def _check(request: "CheckRequest", command: str, as_json: bool) -> int:
         return stop.exit_code
     seconds = time.monotonic() - start
     content = report.record(request, command, started, seconds, results)
-    folder = report.save(request.outputs, content, started, results)
-    print(f"{report.summary(results, seconds)}; {folder / 'check.md'}", file=output)
+    path = report.save(request.outputs, content, started)
+    print(f"{report.summary(results, seconds)}; {path}", file=output)
     if as_json:
-        print((folder / "check.json").read_text(), end="")
-    return int(any(each.finding.verdict is Verdict.WRONG for each in results))
+        print(path.read_text(), end="")
+    return int(any(result.answer.verdict is Verdict.WRONG for result in results))

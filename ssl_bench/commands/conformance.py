@@ -21,8 +21,8 @@ def main(arguments: Sequence[str]) -> int:
     given = dict(override.split("=", 1) for override in options.overrides)
     subject = conformance.Subject(options.loss, options.formula, {k: yaml.safe_load(v) for k, v in given.items()})
     formulas.make(subject.formula, subject.options)
-    conformance.resolve(subject)
-    cells, wrong = conformance.compare(subject, conformance.measured([subject])[0])
+    conformance.import_loss(subject)
+    cells, wrong = conformance.compare_with_formula(subject, conformance.measure_on_ranks([subject])[0])
     print(f"| {subject.formula} | {' | '.join(conformance.COLUMNS)} |\n|{'---|' * (1 + len(conformance.COLUMNS))}")
     print(f"| {subject.target} | {' | '.join(cells[column] for column in conformance.COLUMNS)} |")
     if wrong:

@@ -1,7 +1,7 @@
 """``ssl-bench verify RUN``: is a finished run what it says it is? A part of its training is carried out again.
 
-Its files are compared with each other, the first and the last steps are trained again and its network is evaluated
-again, in a temporary folder: nothing is written into that of the run.
+Its first and last steps are trained again and its network is evaluated again, in a temporary folder: nothing is written
+into that of the run. The four questions are those of :mod:`ssl_bench.check.verify`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     """Verify a run.
 
     Returns:
-        0: verified. 1: something contradicts the run, or cannot be shown. 2: there is no finished run, its images or
+        0: verified. 1: a question has a wrong answer or none. 2: there is no finished run, its images or
         plugins are not here, or the arguments are wrong.
     """
     parser = Parser("verify", "Is a finished run what it says it is? Steps of it are trained again and compared.")
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.read(arguments)
     outputs = taken_outputs(options.overrides)
-    from ssl_bench.check.replayed import checks
+    from ssl_bench.check.verify import answers
     from ssl_bench.record.folders import named
 
     folder = named(options.run, outputs)
@@ -39,10 +39,9 @@ def main(arguments: Sequence[str]) -> int:
         if key not in KEYS:
             raise ConfigError(f"{key}={value}: leave it out: {', '.join(KEYS)} are what can be set here")
         changes[key] = yaml.safe_load(value)
-    failed = []
-    for found in checks(folder, changes):
-        bad = found.verdict.value == "wrong"
-        print(f"{found.verdict.value:<7} {found.name:<10} {found.figure}", flush=True)
-        failed += [found.name] * bad
-    print(f"not verified: {', '.join(failed)}" if failed else "verified", flush=True)
-    return int(bool(failed))
+    open_questions = []
+    for answer in answers(folder, changes):
+        print(f"{answer.verdict.value:<7} {answer.name:<8} {answer.figure}", flush=True)
+        open_questions += [answer.name] * (answer.verdict.value != "good")
+    print(f"not verified: {', '.join(open_questions)}" if open_questions else "verified", flush=True)
+    return int(bool(open_questions))

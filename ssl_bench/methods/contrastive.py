@@ -6,6 +6,7 @@ Shapes: V anchor views; B images on this rank.
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -15,7 +16,7 @@ from ssl_bench.data.batch import Batch
 from ssl_bench.distributed import gather
 from ssl_bench.errors import InvalidValue
 from ssl_bench.methods.base import Framework, Method, Outputs, StepResult, Term
-from ssl_bench.objective.contrast import Contrast, Embedded
+from ssl_bench.objective.contrast import Bank, Contrast, Embedded
 from ssl_bench.objective.diagnostics import diagnose
 from ssl_bench.objective.loss import Loss
 from ssl_bench.objective.negatives import Negatives
@@ -81,14 +82,7 @@ class Contrastive(Method):
             raise MissingNeed("augment", "two_views")
         if views > max(2, framework.views) and "two_views" in loss.needs:
             raise MissingNeed("loss", "no_more_views")
-        gives = given(framework.gives, negatives, loss, positives)
-        gives |= {"cosine"} if similarity == "cosine" else set()
-        parts: dict[str, Any] = {"negatives": negatives, "temperature": temperature, "positives": positives}
-        for group, part in ({"loss": loss} | parts).items():
-            needs = needs_of_loss(loss) if group == "loss" else part.needs
-            for need in sorted(needs, key=list(NEEDS).index):
-                if need not in gives or (group == "loss" and need in framework.lacks):
-                    raise MissingNeed(group, need, framework.lacks.get(need) if need in gives else None)
+        check_needs(framework.gives, negatives, temperature, loss, positives, similarity, lacks=framework.lacks)
         self.framework, self.negatives, self.temperature, self.loss = framework, negatives, temperature, loss
         self.norm, self.groups, self.reduction, self.tiled = framework.norm, framework.groups, reduction, tiled
         self.similarity: Name = similarity
@@ -129,16 +123,14 @@ class Contrastive(Method):
         self, term: Term, batch: Batch, progress: Progress, diagnostics: bool, kept: Kept
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a term [] and its diagnostics; add to ``kept`` what :meth:`update` needs of it."""
-        part, e, bank = self._part(term.name), term.e, term.bank
+        part, e = self._part(term.name), term.e
         if "labels" in self.positives.gives:
             e = replace(e, labels=batch.labels)
-        if bank is None:
-            contrast = Contrast.of(part.positives.choose(e), part.negatives.bank(e), self.tiled, self.similarity)
-            contrast = part.negatives.select(contrast, progress)
-        else:
-            contrast = Contrast.of(e, bank, self.tiled, self.similarity)
-        tau = part.loss.temperature(contrast, (term.temperature or self.temperature)(progress, contrast))
-        by_view = part.loss(contrast, tau).mean(1)  # [V]
+        selection = (part.negatives, part.positives) if term.bank is None else None
+        bank = part.negatives.bank(e) if term.bank is None else term.bank
+        temperature, form = term.temperature or self.temperature, (self.tiled, self.similarity)
+        of_anchors, contrast, tau = apply_loss(part.loss, temperature, e, bank, selection, progress, *form)
+        by_view = of_anchors.mean(1)  # [V]
         loss = by_view.mean() if self.reduction == "mean" else by_view.sum() / term.cells
         with torch.no_grad():
             kept.e[term.name], kept.fresh[term.name] = e.detach(), part.loss.fresh(contrast, tau)
@@ -173,11 +165,62 @@ class Contrastive(Method):
             raise refusal.within("negatives") from refusal
 
 
-def given(of_framework: frozenset[str], negatives: Negatives, loss: Loss, positives: Positives) -> frozenset[str]:
-    """The requirements that the parts of a contrastive method meet for each other."""
-    of_loss = {"tau"} if loss.uses_tau else set()
-    of_loss |= {"several"} if "labels" in loss.needs else set()
-    return (of_framework - positives.takes) | negatives.gives | positives.gives | of_loss
+def apply_loss(
+    loss: Loss,
+    temperature: Temperature,
+    e: Embedded,
+    bank: Bank | None,
+    selection: tuple[Negatives, Positives] | None,
+    progress: Progress,
+    tiled: bool | None,
+    similarity: Name,
+) -> tuple[Tensor, Contrast, Tensor]:
+    """The loss of each anchor [V, B], with its contrast and temperature.
+
+    Args:
+        bank: the candidates.
+        selection: chooses the positives, and the negatives among the candidates; None: those of ``e``, and all.
+    """
+    if selection is None:
+        contrast = Contrast.of(e, bank, tiled, similarity)
+    else:
+        negatives, positives = selection
+        contrast = negatives.select(Contrast.of(positives.choose(e), bank, tiled, similarity), progress)
+    tau = loss.temperature(contrast, temperature(progress, contrast))
+    return loss(contrast, tau), contrast, tau
+
+
+def check_needs(
+    views: frozenset[str],
+    negatives: Negatives,
+    temperature: Temperature,
+    loss: Loss,
+    positives: Positives,
+    similarity: Name,
+    *,
+    lacks: Mapping[str, str] = MappingProxyType({}),
+    remedies: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Refuse parts of which one needs something that the others do not give.
+
+    Args:
+        views: the requirements that the views meet, as :attr:`Framework.gives`.
+        lacks: those that are not met whatever the negatives, with what to set, as :attr:`Framework.lacks`.
+        remedies: what to set for other needs, in place of what ``NEEDS`` says.
+
+    Raises:
+        MissingNeed: naming the part.
+    """
+    gives = (views - positives.takes) | negatives.gives | positives.gives
+    gives |= {"tau"} if loss.uses_tau else set()
+    gives |= {"several"} if "labels" in loss.needs else set()
+    gives |= {"cosine"} if similarity == "cosine" else set()
+    of_loss = loss.needs if loss.uses_tau else loss.needs | {"cosine"}  # no other similarity is defined without s / tau
+    needs = {"loss": of_loss, "negatives": negatives.needs}
+    needs |= {"temperature": temperature.needs, "positives": positives.needs}
+    for group, of_part in needs.items():
+        for need in sorted(of_part - (gives - lacks.keys()), key=list(NEEDS).index):
+            raise MissingNeed(group, need, (lacks if need in gives else remedies).get(need))
 
 
 NEEDS: Mapping[str, tuple[str, str]] = {
@@ -197,11 +240,6 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "tau": ("a loss that depends on the temperature", "set temperature=fixed"),
     "cosine": ("the cosine as similarity", "set similarity=cosine"),
 }
-
-
-def needs_of_loss(loss: Loss) -> frozenset[str]:
-    """The needs of a loss; one without s / tau needs the cosine, because no other similarity is defined for it."""
-    return loss.needs if loss.uses_tau else loss.needs | {"cosine"}
 
 
 class MissingNeed(ValueError):

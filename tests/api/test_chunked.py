@@ -1,4 +1,4 @@
-"""A batch in chunks against the whole batch; two ranks are in test_ranks.py."""
+"""``ssl_bench.chunked``: a batch in chunks against the whole batch; two ranks are in test_ranks.py."""
 
 import copy
 from collections.abc import Callable

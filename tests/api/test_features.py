@@ -1,4 +1,4 @@
-"""kNN, linear probe, alignment and uniformity on tensors."""
+"""``ssl_bench.knn``, ``linear_probe`` and ``alignment_uniformity``: their numbers on tensors, and what they refuse."""
 
 import math
 from collections.abc import Callable

@@ -334,18 +334,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"loss": "byol", "temperature": "learned"},
-        "Learned needs a loss that depends on the temperature: set temperature to a number",
+        "Learned needs a loss that depends on the temperature: set temperature=fixed",
     ),
     (
         {"loss": "relic", "negatives": "in_batch"},
-        "ReLIC needs candidates aligned across views: set negatives=cross_view, or leave negatives out",
+        "ReLIC needs candidates aligned across views: set negatives=cross_view",
     ),
     (
         {"loss": "swd", "symmetric": False},
         "SWD needs two views of one network that are each other's positives: set symmetric=true",
     ),
-    ({"loss": "byol", "similarity": "student"}, "BYOL needs the cosine as similarity: leave similarity out"),
-    ({"loss": "relic", "similarity": "arctanh"}, "ReLIC needs the cosine as similarity: leave similarity out"),
+    ({"loss": "byol", "similarity": "student"}, "BYOL needs the cosine as similarity: set similarity=cosine"),
+    ({"loss": "relic", "similarity": "arctanh"}, "ReLIC needs the cosine as similarity: set similarity=cosine"),
     (
         {"loss": "swd", "positives": "nearest"},
         "SWD needs two views of one network that are each other's positives: set",

@@ -1,4 +1,4 @@
-"""Two ranks against one process: weights after training with DistributedDataParallel."""
+"""``PairLoss`` and ``chunked`` on two ranks, trained by DistributedDataParallel, against one process."""
 
 from typing import Any
 

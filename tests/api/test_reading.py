@@ -1,4 +1,4 @@
-"""The runs of a results folder in Python."""
+"""``ssl_bench.runs``, ``curves`` and ``load``: the runs of a results folder."""
 
 import sys
 from collections.abc import Callable

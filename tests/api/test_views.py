@@ -1,4 +1,4 @@
-"""Views by name against the parts of a run, which Hydra composes."""
+"""``ssl_bench.views`` by name against the views of a run, which Hydra composes."""
 
 from typing import Any
 

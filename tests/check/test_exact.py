@@ -1,4 +1,4 @@
-"""Is this machine right: checks pass on the CPU, and planted faults are found and named."""
+"""``ssl-bench check`` asks what the package computes: its sections pass on this CPU, and name planted faults."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -9,12 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_bench import distributed
-from ssl_bench.check import kernels, methods, networks, ranks, runs
-from ssl_bench.check.bounds import Difference, NumberFormat, distance, finding_of, formats
-from ssl_bench.check.finding import Finding, Setting, Verdict
+from ssl_bench.check import methods, ranks, runs
+from ssl_bench.check.answer import Answer, Setting, Verdict
+from ssl_bench.check.bounds import Deviation, NumberFormat, answer_of, distance, formats
 from ssl_bench.objective.losses import DCL
 from ssl_bench.training.precision import Precision, bf16_is_slow
 from ssl_bench.training.state import TrainingState
@@ -27,37 +26,21 @@ def setting(tmp_path: Path) -> Setting:
     return Setting(CPU, 2, True, tmp_path)
 
 
-class Faulty(TorchDispatchMode):
-    """A machine on which one kernel computes wrongly in single precision: one row of its result is off."""
-
-    def __init__(self, kernel: str, output: int = 0) -> None:
-        super().__init__()
-        self.kernel, self.output = kernel, output
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func._schema.name == f"aten::{self.kernel}":
-            result = (out if isinstance(out, tuple | list) else [out])[self.output]
-            if isinstance(result, Tensor) and result.dtype == torch.float32 and result.numel() > 40:
-                result[len(result) // 2] *= 1 + 1e-3
-        return out
-
-
 # ---- bounds
 
 
 def test_the_worst_difference_is_named() -> None:
-    exact, found = torch.ones(3, 4), torch.ones(3, 4)
-    found[2, 3] = 1.5
-    worst = distance("x", found, exact, 0.01)
-    assert worst.error == pytest.approx(0.5 / 12**0.5) and distance("x", found, exact, 0.01, 10).error == 0.05
-    finding = finding_of("check", [worst, Difference("y", 1.0, 2.0)], "things", "buy another")
-    assert finding.verdict is Verdict.WRONG and finding.advice == "buy another"
-    assert finding.reason == "x: the error 0.14 is above the bound 0.01"
-    assert finding_of("check", [Difference("y", 1.0, 2.0)], "things").verdict is Verdict.GOOD
-    assert finding_of("check", [distance("x", exact, exact, 0.0)], "things").figure == "1 things equal"
-    found[1, 0] = torch.nan
-    assert distance("x", found, exact, 1.0).share == distance("x", exact, exact[:2], 1.0).share == float("inf")
+    exact, result = torch.ones(3, 4), torch.ones(3, 4)
+    result[2, 3] = 1.5
+    worst = distance("x", result, exact, 0.01)
+    assert worst.error == pytest.approx(0.5 / 12**0.5) and distance("x", result, exact, 0.01, 10).error == 0.05
+    answer = answer_of("check", [worst, Deviation("y", 1.0, 2.0)], "things", "buy another")
+    assert answer.verdict is Verdict.WRONG and answer.advice == "buy another"
+    assert answer.reason == "x: the error 0.14 is above the bound 0.01"
+    assert answer_of("check", [Deviation("y", 1.0, 2.0)], "things").verdict is Verdict.GOOD
+    assert answer_of("check", [distance("x", exact, exact, 0.0)], "things").figure == "1 things equal"
+    result[1, 0] = torch.nan
+    assert distance("x", result, exact, 1.0).share == distance("x", exact, exact[:2], 1.0).share == float("inf")
 
 
 def test_formats_hold_their_numbers_exactly() -> None:
@@ -70,51 +53,11 @@ def test_formats_hold_their_numbers_exactly() -> None:
     assert torch.equal(rounded[:500, None] * rounded[None, 500:], exact)  # 22 bits
 
 
-# ---- kernels, networks
-
-
-def test_every_kernel_of_this_machine_is_right(setting: Setting) -> None:
-    found = list(kernels.section(setting))
-    assert [each.name for each in found] == ["matrix product", "convolution"]
-    assert [each for each in found if each.verdict is not Verdict.GOOD] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "fault", "named"),
-    [
-        ("matrix product", Faulty("mm"), "fp32 product ["),
-        ("convolution", Faulty("convolution_backward", 1), "result 2"),
-    ],
-)
-def test_a_wrong_kernel_is_named(name: str, fault: Faulty, named: str, setting: Setting) -> None:
-    with fault:
-        (finding,) = [each for each in kernels.section(setting) if each.name == name]
-    assert finding.verdict is Verdict.WRONG and finding.advice and named in finding.reason, finding.reason
-
-
-def test_a_wrong_gradient_of_a_network_is_named(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/networks/test_narrow.py shows that those of this machine are right."""
-    gradients = networks.gradients
-
-    def wrong(network: Any, images: Tensor) -> dict[str, Tensor]:
-        found = gradients(network, images)
-        if images.dtype == torch.float32:
-            found["backbone.stages.1.shortcut.0.weight"][0] *= 0.25
-        return found
-
-    name = "resnet_digits width 8"
-    monkeypatch.setattr(networks, "NETWORKS", {name: networks.NETWORKS[name]})
-    monkeypatch.setattr(networks, "gradients", wrong)
-    (finding,) = networks.section(setting)
-    assert finding.verdict is Verdict.WRONG
-    assert finding.reason.startswith(f"{name}, ") and "gradient of backbone.stages.1.shortcut.0.w" in finding.reason
-
-
 # ---- methods
 
 
-def simclr(loss: str) -> methods.Step64:
-    (step,) = [step for step in methods.steps("simclr") if step.name == loss]
+def simclr_step() -> methods.Step64:
+    (step,) = methods.reference_steps("simclr", ["dcl"])
     return step
 
 
@@ -127,29 +70,31 @@ def test_a_wrong_backward_of_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) ->
             loss.register_hook(lambda gradient: gradient * 1.001)
         return loss
 
-    monkeypatch.setattr(methods, "options", lambda group: ["dcl"])
-    right = simclr("dcl")
-    assert finding_of("right", [*right.compare(fp32, CPU)], "gradients").verdict is Verdict.GOOD
+    right = simclr_step()
+    assert answer_of("right", [*right.deviations(fp32, CPU)], "gradients").verdict is Verdict.GOOD
     monkeypatch.setattr(DCL, "forward", wrong)
-    finding = finding_of("wrong", [*right.compare(fp32, CPU)], "gradients")
-    assert finding.verdict is Verdict.WRONG and "dcl, the gradient of framework.encoder." in finding.reason
-    assert finding.values["error"] == pytest.approx(1e-3, rel=0.1)
+    answer = answer_of("wrong", [*right.deviations(fp32, CPU)], "gradients")
+    assert answer.verdict is Verdict.WRONG and "dcl, the gradient of framework.encoder." in answer.reason
+    assert answer.values["error"] == pytest.approx(1e-3, rel=0.1)
 
 
 def test_gradients_that_overflow_in_fp16_are_computed_with_a_smaller_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "options", lambda group: ["dcl"])
-    step, stepped, scales = simclr("dcl"), methods.stepped, list[float]()
+    step, stepped, scales = simclr_step(), methods.stepped, list[float]()
 
     def overflowing(method: Any, batch: Any, dtype: torch.dtype, autocast: Any, scale: float) -> Any:
         scales.append(scale)
         loss, gradients = stepped(method, batch, dtype)
-        return loss, {name: each * torch.inf for name, each in gradients.items()} if scale > limit else gradients
+        return loss, {name: g * torch.inf for name, g in gradients.items()} if scale > limit else gradients
 
     monkeypatch.setattr(methods, "stepped", overflowing)
     fp16, limit = NumberFormat("fp16", Precision.of("fp16", True)), 2.0**5
-    assert max(each.share for each in step.compare(fp16, CPU)) < 0.1 and scales == [2.0**10, 2.0**5]
+    assert max(deviation.share for deviation in step.deviations(fp16, CPU)) < 0.1 and scales == [2.0**10, 2.0**5]
     limit = 0.0  # finite with no scale
-    assert max(each.share for each in step.compare(fp16, CPU)) == torch.inf and scales[2:] == [2.0**10, 2.0**5, 1.0]
+    assert max(deviation.share for deviation in step.deviations(fp16, CPU)) == torch.inf and scales[2:] == [
+        2.0**10,
+        2.0**5,
+        1.0,
+    ]
 
 
 def test_draws_are_equal_on_every_device_and_in_every_format() -> None:
@@ -168,12 +113,12 @@ def test_draws_are_equal_on_every_device_and_in_every_format() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_every_framework_and_loss_is_within_its_bound(setting: Setting) -> None:
-    found = {each.name: each for each in methods.section(dataclasses.replace(setting, quick=False))}
-    assert [each for each in found.values() if each.verdict is not Verdict.GOOD] == []
+    answers = {answer.name: answer for answer in methods.section(dataclasses.replace(setting, quick=False))}
+    assert [answer for answer in answers.values() if answer.verdict is not Verdict.GOOD] == []
     names = ["fp32"] if bf16_is_slow() else ["fp32", "bf16"]
-    assert {f"simclr {name}" for name in names} <= found.keys()
-    assert "npid_cld fp32" in found and "npid_cld bf16" not in found  # which clusters
-    assert {framework for framework, _ in map(str.split, found)} == {*methods.options("framework")}
+    assert {f"simclr {name}" for name in names} <= answers.keys()
+    assert "npid_cld fp32" in answers and "npid_cld bf16" not in answers  # which clusters
+    assert {framework for framework, _ in map(str.split, answers)} == {*methods.frameworks()}
 
 
 # ---- small runs
@@ -194,30 +139,30 @@ def test_what_rounding_makes_of_twelve_steps_is_within_the_bound_of_replayed_one
         return run
 
     monkeypatch.setattr(runs, "tiny", rounded)
-    finding = runs.replayed(runs.replay(setting.folder, CPU))
-    assert finding.verdict is Verdict.GOOD and 1e-5 < finding.values["error"] < 0.3 * finding.values["bound"]
+    answer = runs.replay_answer(runs.replay(setting.folder, CPU))
+    assert answer.verdict is Verdict.GOOD and 1e-5 < answer.values["error"] < 0.3 * answer.values["bound"]
     monkeypatch.setattr(runs, "SMALL_LR", "optimizer.lr=0.05")
-    assert runs.replayed(runs.replay(setting.folder, CPU)).values["error"] > 0.3
+    assert runs.replay_answer(runs.replay(setting.folder, CPU)).values["error"] > 0.3
 
 
 def test_the_verdict_on_the_scale_of_fp16() -> None:
     settled = [65536.0, 32768.0, *[16384.0] * 59]
-    assert runs.scaled(settled, []).figure == "16,384 after 60 steps, 2 skipped"
-    assert runs.scaled(settled, []).verdict is Verdict.GOOD
+    assert runs.scale_answer(settled, []).figure == "16,384 after 60 steps, 2 skipped"
+    assert runs.scale_answer(settled, []).verdict is Verdict.GOOD
     sentences = {
         "stem.0.weight is not finite after 60 steps in fp16": (settled, ["stem.0.weight"]),
         "the scale has not settled: step 59 of 60 was skipped": ([*settled[:-1], 8192.0], []),
         "the scale of the loss fell to 0.5, below 1: gradients overflow all the time": ([65536.0, 0.5], []),
     }
     for sentence, (scales, broken) in sentences.items():
-        finding = runs.scaled(scales, broken)
-        assert (finding.verdict, finding.reason) == (Verdict.WRONG, sentence)
+        answer = runs.scale_answer(scales, broken)
+        assert (answer.verdict, answer.reason) == (Verdict.WRONG, sentence)
 
 
 def test_a_resumed_run_has_the_same_bits(setting: Setting) -> None:
-    (finding,) = runs.resume(setting)
-    assert finding.verdict is Verdict.GOOD and finding.figure.endswith(" tensors equal")
-    assert finding.values["compared"] > 100
+    (answer,) = runs.resume(setting)
+    assert answer.verdict is Verdict.GOOD and answer.figure.endswith(" tensors equal")
+    assert answer.values["compared"] > 100
 
 
 def test_a_buffer_that_a_resume_forgets_is_named(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,9 +174,9 @@ def test_a_buffer_that_a_resume_forgets_is_named(setting: Setting, monkeypatch: 
         self.method.negatives.keys.copy_(keys)  # type: ignore[union-attr, operator]
 
     monkeypatch.setattr(TrainingState, "_restore", forgetful)
-    (finding,) = runs.resume(setting)
-    assert finding.verdict is Verdict.WRONG
-    assert finding.reason.startswith("negatives.keys restored after a stop at step 2 of 4: the error"), finding.reason
+    (answer,) = runs.resume(setting)
+    assert answer.verdict is Verdict.WRONG
+    assert answer.reason.startswith("negatives.keys restored after a stop at step 2 of 4: the error"), answer.reason
 
 
 # ---- ranks
@@ -270,7 +215,7 @@ def test_ranks_with_another_mean_are_found(setting: Setting, another_mean: None)
 
 
 def test_a_rank_that_fails_is_named(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(rank: int, world: int, device: torch.device) -> list[Difference]:
+    def failing(rank: int, world: int, device: torch.device) -> list[Deviation]:
         raise ValueError("no link")
 
     monkeypatch.setattr(ranks, "exchange", failing)
@@ -279,6 +224,6 @@ def test_a_rank_that_fails_is_named(setting: Setting, monkeypatch: pytest.Monkey
 
 
 def test_one_device_has_no_ranks(setting: Setting) -> None:
-    found: list[Finding] = [*ranks.section(dataclasses.replace(setting, devices=1))]
-    assert {each.verdict for each in found} == {Verdict.SKIPPED}
-    assert found[0].reason == "one device: set devices to the number of GPUs, or of processes on a CPU"
+    answers: list[Answer] = [*ranks.section(dataclasses.replace(setting, devices=1))]
+    assert {answer.verdict for answer in answers} == {Verdict.SKIPPED}
+    assert answers[0].reason == "one device: set devices to the number of GPUs, or of processes on a CPU"

@@ -1,4 +1,4 @@
-"""Lines, ``check.json`` and ``check.md``; the rates of the newest check of a host."""
+"""The report of a check: its lines and ``check.json``, whose rates a dry run uses."""
 
 import datetime
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from ssl_bench import files
 from ssl_bench.check import report
-from ssl_bench.check.finding import Finding, Verdict
+from ssl_bench.check.answer import Answer, Verdict
 from ssl_bench.check.run import CheckRequest, CheckResult
 from ssl_bench.commands import reproduce
 from ssl_bench.papers import cost
@@ -20,9 +20,9 @@ NOW = datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=datetime.UTC)
 FACTS = {"torch": "2.15.0", "device": "NVIDIA H100", "git": None, "cores": 16}
 RATE = {"images_s": 1000.0, "gflop_per_image": 6.66, "batch": 512, "precision": "bf16"}
 RESULTS = [
-    CheckResult("environment", Finding("versions", "torch 2.15.0", values=FACTS), 0.1),
-    CheckResult("methods", Finding("a | b", "1.2e-3", Verdict.WRONG, "1.2e-3, above 1e-6", "do not use it"), 2.0),
-    CheckResult("speed", Finding("resnet18 32px", "1,000 images/s", Verdict.SLOW, "9% of the floor", values=RATE), 3.0),
+    CheckResult("environment", Answer("versions", "torch 2.15.0", values=FACTS), 0.1),
+    CheckResult("methods", Answer("a | b", "1.2e-3", Verdict.WRONG, "1.2e-3, above 1e-6", "do not use it"), 2.0),
+    CheckResult("speed", Answer("resnet18 32px", "1,000 images/s", Verdict.SLOW, "9% of the floor", values=RATE), 3.0),
 ]
 
 
@@ -33,13 +33,13 @@ def content(results: list[CheckResult] = RESULTS, gpus: int = 2) -> dict[str, An
 
 def keep(name: str, values: Mapping[str, Any], **changes: Any) -> None:
     """Write a check.json of this host."""
-    result = CheckResult("speed", Finding("resnet18 32px", "", values=values), 1.0)
+    result = CheckResult("speed", Answer("resnet18 32px", "", values=values), 1.0)
     folder = Path("outputs/checks") / f"{socket.gethostname()}-{name}"
     folder.mkdir(parents=True)
     files.write_json(folder / "check.json", content([RESULTS[0], result]) | changes)
 
 
-def test_a_finding_is_a_line_with_its_reason_below() -> None:
+def test_an_answer_is_a_line_with_its_reason_below() -> None:
     assert report.lines(RESULTS[0])[0].split() == ["environment", "versions", "torch", "2.15.0", "known"]
     first, second = report.lines(RESULTS[1])
     assert first.endswith("wrong") and first.index("1.2e-3") == report.lines(RESULTS[0])[0].index("torch")
@@ -47,16 +47,14 @@ def test_a_finding_is_a_line_with_its_reason_below() -> None:
     assert report.summary(RESULTS, 12.3) == "3 checks in 12 s: 1 slow, 1 wrong, 1 known"
 
 
-def test_the_record_has_everything_and_markdown_is_made_from_it() -> None:
+def test_the_record_has_everything() -> None:
     made = content()
     assert json.loads(json.dumps(made)) == made
     assert made["machine"] == "2 x NVIDIA H100" and content(gpus=0)["machine"] == "16 cores of NVIDIA H100"
     assert (made["started"], made["level"]) == ("2026-03-04T05:06:07+00:00", "quick")
-    text = report.markdown(made, RESULTS)
-    head = "# Check of 2 x NVIDIA H100\n\n* 3 checks in 12 s: 1 slow, 1 wrong, 1 known\n* `ssl-bench check --quick` on "
-    assert text.startswith(head)
-    assert "torch 2.15.0, device NVIDIA H100, cores 16" in text and "git" not in text
-    assert report.lines(RESULTS[1])[0] in text and "1.2e-3, above 1e-6 -> do not use it" in text
+    assert made["environment"] == FACTS and made["command"] == "ssl-bench check --quick"
+    _, wrong, slow = made["findings"]
+    assert wrong["section"] == "methods" and wrong["advice"] == "do not use it" and slow["values"] == RATE
 
 
 def test_the_newest_check_of_this_host_with_speeds_gives_the_rates() -> None:

@@ -1,4 +1,4 @@
-"""Sections run in processes of their own: what a crash, a hang or an error leaves, and how the command ends."""
+"""The command ``ssl-bench check``: what a crash, a hang or an error of a section leaves, and how the command ends."""
 
 import json
 import multiprocessing
@@ -13,62 +13,62 @@ import psutil
 import pytest
 
 from ssl_bench.check import run
-from ssl_bench.check.finding import Finding, Section, Setting, Verdict
+from ssl_bench.check.answer import Answer, Section, Setting, Verdict
 from ssl_bench.check.run import CheckRequest, CheckResult
 from ssl_bench.commands import check
 from tests.ranks import wait_for
 
 
-def good(setting: Setting) -> Iterator[Finding]:
-    yield Finding("first", "1", Verdict.GOOD, values={"images_s": 1.5, "worst": float("nan")})
+def good(setting: Setting) -> Iterator[Answer]:
+    yield Answer("first", "1", Verdict.GOOD, values={"images_s": 1.5, "worst": float("nan")})
 
 
-def crashes(setting: Setting) -> Iterator[Finding]:
+def crashes(setting: Setting) -> Iterator[Answer]:
     yield from good(setting)
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def exits(setting: Setting) -> Iterator[Finding]:
+def exits(setting: Setting) -> Iterator[Answer]:
     yield from good(setting)
     print("no such kernel", file=sys.stderr, flush=True)
     os._exit(7)
 
 
-def hangs(setting: Setting) -> Iterator[Finding]:
+def hangs(setting: Setting) -> Iterator[Answer]:
     yield from good(setting)
     Path("pid").write_text(str(os.getpid()))
     time.sleep(1000)
 
 
-def fails(setting: Setting) -> Iterator[Finding]:
+def fails(setting: Setting) -> Iterator[Answer]:
     yield from good(setting)
     raise RuntimeError("no kernel")
 
 
-def ends(setting: Setting) -> Iterator[Finding]:
+def ends(setting: Setting) -> Iterator[Answer]:
     (setting.folder / "left").write_text("x")
-    yield Finding("folder", str(setting.folder))
+    yield Answer("folder", str(setting.folder))
 
 
 FAULTS: dict[str, Section] = {"crashes": crashes, "exits": exits, "hangs": hangs, "fails": fails, "ends": ends}
 
 
 @pytest.mark.slow
-def test_a_section_that_dies_hangs_or_fails_is_one_wrong_finding_and_the_others_go_on() -> None:
+def test_a_section_that_dies_hangs_or_fails_is_one_wrong_answer_and_the_others_go_on() -> None:
     request = CheckRequest(tuple(FAULTS), True, 1, 0, Path("outputs"))
     results = list(run.run(request, FAULTS, limit=2.0))
-    found: dict[str, list[CheckResult]] = {name: [r for r in results if r.section == name] for name in FAULTS}
-    *planted, (last,) = found.values()
-    assert all([r.finding.name for r in each] == ["first", "process"] for each in planted)
-    assert all(each[-1].finding.verdict is Verdict.WRONG for each in planted)
-    reasons = {name: each[-1].finding.reason for name, each in found.items()}
+    by_section: dict[str, list[CheckResult]] = {name: [r for r in results if r.section == name] for name in FAULTS}
+    *planted, (last,) = by_section.values()
+    assert all([r.answer.name for r in section] == ["first", "process"] for section in planted)
+    assert all(section[-1].answer.verdict is Verdict.WRONG for section in planted)
+    reasons = {name: section[-1].answer.reason for name, section in by_section.items()}
     crash = "the section's process was killed by SIGSEGV: Fatal Python error: Segmentation fault: File "
     assert reasons["crashes"].startswith(crash) and reasons["crashes"].endswith("in crashes")
     assert reasons["exits"] == "the section's process exited with code 7: no such kernel"
     assert reasons["hangs"].startswith("the section's process exited with code 1: Timeout (0:00:02)!: File ")
     assert reasons["hangs"].endswith("in hangs")  # where it was
     assert reasons["fails"] == "the section's process failed: RuntimeError: no kernel"
-    assert not Path(last.finding.figure).exists()
+    assert not Path(last.answer.figure).exists()
     assert_its_process_has_ended()
 
 
@@ -96,7 +96,7 @@ def test_a_signal_ends_the_processes_and_leaves_no_report(capfd: pytest.CaptureF
     assert_its_process_has_ended()
 
 
-def test_the_command_writes_both_files_and_its_code_says_if_something_is_wrong(
+def test_the_command_writes_check_json_and_its_code_says_if_something_is_wrong(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(run.SECTIONS, "environment", good)
@@ -112,13 +112,13 @@ def test_the_command_writes_both_files_and_its_code_says_if_something_is_wrong(
     assert (content["level"], content["sections"], content["devices"]) == ("quick", ["environment", "speed"], 1)
     first, _, died = content["findings"]
     assert first["values"] == {"images_s": 1.5, "worst": "nan"} and first["verdict"] == "good"
-    assert died["verdict"] == "wrong" and died["reason"] in (folder / "check.md").read_text()
+    assert died["verdict"] == "wrong" and died["reason"] in captured.err
     lines = captured.err.splitlines()
     assert [lines[n].split() for n in (0, 2)] == [["environment", "first", "1", "good"], ["speed", "process", "wrong"]]
-    assert lines[-1].startswith("3 checks in ") and lines[-1].endswith(f"outputs/checks/{folder.name}/check.md")
+    assert lines[-1].startswith("3 checks in ") and lines[-1].endswith(f"outputs/checks/{folder.name}/check.json")
 
 
-SECTIONS = "environment, graph, fp16, ranks, resume, networks, kernels, methods, speed"  # the decisive ones first
+SECTIONS = "environment, graph, fp16, ranks, resume, methods, speed"  # the decisive ones first
 WRONG = {
     "--only nothing": f"--only=nothing: set --only to one of {SECTIONS}",
     "--only speed,sped": f"--only=sped: set --only to one of {SECTIONS}",

@@ -1,4 +1,4 @@
-"""Speeds and devices: figures, verdicts and planted faults, with a small network."""
+"""The sections ``speed`` and ``environment`` of a check: figures, verdicts and planted faults, with a small network."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ssl_bench.check import environment, speed
-from ssl_bench.check.finding import Setting, Verdict
+from ssl_bench.check.answer import Setting, Verdict
 from ssl_bench.training.step import Stepper
 
 NETWORK = speed.Network(["dataset=scattered_digits", "backbone.width=4", "head.out=16"], 20, 0.04, 1.0, (64, 16, 64))
@@ -24,13 +24,13 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
 
 
 def test_ten_lines_of_speed(setting: Setting) -> None:
-    found = {each.name: each for each in speed.section(setting)}
-    assert list(found) == ["copy", "matrix product fp32", "resnet18 32px", "photos"]
-    assert found["copy"].values["bytes_s"] > 1e8 and found["matrix product fp32"].values["tflops"] > 1e-3
-    step = found["resnet18 32px"]
+    answers = {answer.name: answer for answer in speed.section(setting)}
+    assert list(answers) == ["copy", "matrix product fp32", "resnet18 32px", "photos"]
+    assert answers["copy"].values["bytes_s"] > 1e8 and answers["matrix product fp32"].values["tflops"] > 1e-3
+    step = answers["resnet18 32px"]
     assert step.values["images_s"] > 1 and step.values["gflop_per_image"] == 2 * NETWORK.gflop
     assert step.figure.endswith("% of the floor (batch 16, fp32)")
-    photos = found["photos"]
+    photos = answers["photos"]
     needed = math.ceil(1000 / (photos.values["images_s"] / photos.values["cores"]))
     assert photos.figure.endswith(f" cores, 500 x 375 pixels; a GPU that takes 1,000/s needs {needed} cores")
     assert list(setting.folder.iterdir()) == []
@@ -55,11 +55,11 @@ def test_a_slow_step_is_named_with_its_share_of_the_floor(setting: Setting, monk
         time.sleep(wait)
         return compute(*arguments)
 
-    assert speed.step_finding("resnet18 32px", 16, 1.0, setting).verdict is Verdict.GOOD
+    assert speed.step_answer("resnet18 32px", 16, 1.0, setting).verdict is Verdict.GOOD
     monkeypatch.setattr(Stepper, "compute", slow)
-    finding = speed.step_finding("resnet18 32px", 16, 16 / wait / 0.08, setting)
-    assert finding.verdict is Verdict.SLOW and finding.reason.endswith("% of the floor is less than 10%")
-    assert finding.values["share_of_floor"] < 0.08
+    answer = speed.step_answer("resnet18 32px", 16, 16 / wait / 0.08, setting)
+    assert answer.verdict is Verdict.SLOW and answer.reason.endswith("% of the floor is less than 10%")
+    assert answer.values["share_of_floor"] < 0.08
 
 
 def test_a_batch_that_does_not_fit_says_what_to_set(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +67,9 @@ def test_a_batch_that_does_not_fit_says_what_to_set(setting: Setting, monkeypatc
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Stepper, "compute", full)
-    finding = speed.step_finding("resnet18 32px", 16, 1.0, setting)
-    assert (finding.figure, finding.verdict) == ("does not fit", Verdict.KNOWN)
-    assert finding.advice == "set batch_size.chunk to 8 or less"
+    answer = speed.step_answer("resnet18 32px", 16, 1.0, setting)
+    assert (answer.figure, answer.verdict) == ("does not fit", Verdict.KNOWN)
+    assert answer.advice == "set batch_size.chunk to 8 or less"
 
 
 def test_the_versions_here(setting: Setting) -> None:
@@ -84,6 +84,6 @@ def test_a_gpu_that_torch_was_not_built_for(setting: Setting, monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla V100")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90"])
-    _, finding = environment.section(dataclasses.replace(setting, device=torch.device("cuda", 0), devices=1))
-    assert finding.verdict is Verdict.WRONG and "Tesla V100 has compute capability 7.0" in finding.reason
-    assert finding.advice.startswith("install one that was built for it, which for a V100 is `pip install ")
+    _, answer = environment.section(dataclasses.replace(setting, device=torch.device("cuda", 0), devices=1))
+    assert answer.verdict is Verdict.WRONG and "Tesla V100 has compute capability 7.0" in answer.reason
+    assert answer.advice.startswith("install one that was built for it, which for a V100 is `pip install ")

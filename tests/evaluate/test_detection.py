@@ -311,7 +311,7 @@ def test_two_ranks_train_together_and_agree(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_pycocotools
 def test_detection_is_an_evaluator_of_a_run() -> None:
-    smoke.write(compose(["dataset=cifar10"]), Path("data"))
+    smoke.write(compose(["dataset=cifar10", "paths.data=data"]))
     data(Path("data/coco"))
     small = ["dataset=cifar10", "backbone=resnet18", "batch_size.size=8", "max_steps=2", "tracking=off"]
     settings = ["evaluate=[detection]", "evaluate.baselines=[init]", "evaluate.detection.epochs=1"]

@@ -1,6 +1,6 @@
-"""The setting and the findings of a section of ``ssl-bench check``.
+"""The setting and the answers of a section of ``ssl-bench check``; ``ssl-bench verify`` gives answers about a run.
 
-A section is a function that is given a :class:`Setting` and yields a :class:`Finding` as soon as it has one.
+A section is a function that is given a :class:`Setting` and yields an :class:`Answer` as soon as it has one.
 """
 
 import enum
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-REPORT = "report this finding with check.md"
+REPORT = "report it with check.json"
 
 
 class Verdict(enum.Enum):
@@ -25,7 +25,7 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Answer:
     """Result of one check.
 
     Attributes:
@@ -62,4 +62,4 @@ class Setting:
     folder: Path
 
 
-Section = Callable[[Setting], Iterator[Finding]]
+Section = Callable[[Setting], Iterator[Answer]]
