@@ -111,8 +111,8 @@ def table(
     Raises:
         ConfigError: there is no such setting or metric, no run is finished, or too much else varies.
     """
+    from ssl_bench.record.printing import records
     from ssl_bench.results.arrange import arrange  # with numpy
-    from ssl_bench.results.printing import records
 
     pivots = arrange(runs_where(files.given_path(outputs), _conditions(where)), rows, columns, metric)
     return _frame([each for pivot in pivots for each in records(pivot.sheet())])

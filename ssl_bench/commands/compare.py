@@ -14,9 +14,9 @@ from pathlib import Path
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.identity import NOT_IN_RUN_ID
 from ssl_bench.errors import ConfigError, require
+from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.results.compared import Comparison
 from ssl_bench.results.comparison import compare
-from ssl_bench.results.printing import FORMS, text_of
 from ssl_bench.results.runs import Run
 from ssl_bench.results.select import finished
 

@@ -9,8 +9,8 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.papers.sheets import whole
+from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.results.arrange import arrange
-from ssl_bench.results.printing import FORMS, text_of
 from ssl_bench.results.select import runs_where
 
 ABOUT_NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference,

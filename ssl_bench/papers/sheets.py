@@ -1,4 +1,4 @@
-"""Filled tables as sheets, which ``results/printing.py`` prints in every form.
+"""Filled tables as sheets, which ``record/printing.py`` prints in every form.
 
 A sheet has the rows and columns of the paper. A cell has up to five numbers there, a line each: the paper's, ours, the
 difference, the project's, and ours of ``scale=reduced``. Numbers that no cell of a row has are left out. Notes of cells
@@ -18,7 +18,7 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.claims import PaperClaim
 from ssl_bench.papers.fill import Filled
-from ssl_bench.results.printing import Sheet, SheetEntry, plain
+from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results.statistics import deviation, mean
 
 NUMBERS = ("paper", "ours", *design.LINES, "project", "reduced")

@@ -12,7 +12,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.papers import measurements, tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim, Tested, failed, verdict
-from ssl_bench.results.printing import Sheet, SheetEntry
+from ssl_bench.record.printing import Sheet, SheetEntry
 
 HEADINGS = ("claim", "verdict", "effect [interval], asked", "control", "n", "hours")
 

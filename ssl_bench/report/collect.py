@@ -23,7 +23,7 @@ from ssl_bench.results.differing import FACTS, differing, labels
 from ssl_bench.results.grids import GridFolder
 from ssl_bench.results.runs import Run
 from ssl_bench.results.scan import Entry, Scan
-from ssl_bench.status.view import axes
+from ssl_bench.results.status import axes
 
 LOG = "train.log"
 POINTS, LEAST_POINTS, MOST_POINTS = 40_000, 16, 400  # points of a curve times runs; limits of the points of a curve

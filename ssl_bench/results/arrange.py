@@ -16,10 +16,10 @@ from ssl_bench.config.build import near
 from ssl_bench.config.identity import NOT_IN_RUN_ID
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric
+from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.results import mixed
 from ssl_bench.results import metrics, statistics
 from ssl_bench.results.differing import Value, differing
-from ssl_bench.results.printing import Sheet, SheetEntry
 from ssl_bench.results.runs import Run
 from ssl_bench.results.scan import Entry
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ssl_bench.evaluate.metric import Metric
+from ssl_bench.record.printing import Sheet, SheetEntry, plain
 from ssl_bench.results import statistics
-from ssl_bench.results.printing import Sheet, SheetEntry, plain
 
 
 @dataclass

@@ -9,10 +9,10 @@ from statistics import fmean
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.cache import Cache
+from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.record.summary import Groups, print_grid
 from ssl_bench.results.arrange import Pivot, arrange, text_of_value
 from ssl_bench.results.metrics import metric_of, usual
-from ssl_bench.results.printing import Sheet, text_of
 from ssl_bench.results.runs import Runs
 from ssl_bench.results.scan import Entry, Status
 

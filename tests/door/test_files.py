@@ -16,7 +16,7 @@ from ssl_bench.record import checkpoint, results
 from ssl_bench.record.metrics import Tracker
 from tests.conftest import SMALL, only_run
 from tests.door.door import enter
-from tests.status.folders import finish, make, rows
+from tests.results.folders import finish, make, rows
 
 Train = Callable[..., tuple[int, str]]
 Variant = tuple[str, bytes]  # description, content

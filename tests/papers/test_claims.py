@@ -29,8 +29,8 @@ from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim, verdict
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import Selection
+from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.report import filled as report
-from ssl_bench.results.printing import FORMS, text_of
 from ssl_bench.results.statistics import half_width
 from tests.conftest import SMALL
 from tests.papers.conftest import cell_run_id, composed

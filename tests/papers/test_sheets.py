@@ -17,7 +17,7 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.fill import Filled
 from ssl_bench.papers.sheets import arrange, whole
-from ssl_bench.results.printing import FORMS, text_of
+from ssl_bench.record.printing import FORMS, text_of
 
 PAPER = """
 paper: mine
@@ -84,9 +84,9 @@ def test_the_numbers_of_a_cell_stand_below_each_other(monkeypatch: pytest.Monkey
         "mine/table1: two losses",
         "                                   32          64",
         "SimCLR   paper                   80.5       81.0¹",
-        "         ours        81.00 ± 1.41 (2)   81.25 (1)",
-        "         difference             +0.50       +0.25",
-        "DCL²     paper                   84.0        83.0",
+        "         ours        81.00 ± 1.41 (2)  81.25 (1)",
+        "         difference             +0.50      +0.25",
+        "DCL²     paper                   84.0       83.0",
         "BYOL³    ours",
         "",
         "1 another run",

@@ -6,21 +6,19 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ssl_bench.record.summary import SUPERSCRIPT
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+from ssl_bench.record import aligned
+from ssl_bench.record.aligned import BOLD, PLAIN, Column
 
 FORMS = ("rich", "md", "tex", "csv", "json")
-GAP = 2  # blank characters between two columns of numbers on a terminal; columns of text have one
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 WIDEST = 120  # characters of a line of text on a terminal
 TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
 TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
@@ -49,6 +47,9 @@ class Sheet:
 
     Attributes:
         columns: headings of all columns; the first ``left`` ones name a row.
+        words: headings of further columns of words, which stand at the left, numbers at the right.
+        spared: headings of columns that a narrow terminal leaves out, one after another until the others fit. A sheet
+            without such columns is divided into blocks.
         title: the line above it, and a comment in LaTeX.
         notes: the footnotes.
         below: paragraphs after them, which may have lines.
@@ -60,6 +61,8 @@ class Sheet:
     rows: list[list[SheetEntry]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left: int = 1
+    words: Collection[str] = ()
+    spared: Sequence[str] = ()
     title: str = ""
     below: list[str] = field(default_factory=list)
     records: Sequence[Mapping[str, Any]] | None = None
@@ -86,51 +89,35 @@ def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str
 
 
 def _rich(sheet: Sheet, width: int | None = None) -> str:
+    """The text on a terminal; a file needs no line breaks, so that its tables are not divided."""
     from rich.console import Console
-    from rich.text import Text
 
-    terminal, file = Console(), io.StringIO()
-    width = width or terminal.width
-    console = Console(file=file, highlight=False, width=width, force_terminal=terminal.is_terminal)
-    if sheet.title:
-        console.print(Text(sheet.title, "bold"))
-    for block in _blocks(sheet, list(range(sheet.left, len(sheet.columns))), console):
-        console.print(block, "")
-    text = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
-    wrap = textwrap.TextWrapper(min(width, WIDEST), break_long_words=False, break_on_hyphens=False)
+    terminal = Console()
+    width = width or (terminal.width if terminal.is_terminal or "COLUMNS" in os.environ else None)
+    bold = terminal.color_system is not None and not terminal.no_color
+    wrap = textwrap.TextWrapper(min(width or WIDEST, WIDEST), break_long_words=False, break_on_hyphens=False)
+    title = wrap.fill(sheet.title)
+    table = [*([f"{BOLD}{title}{PLAIN}" if bold else title] if title else []), *lines(sheet, width, bold)]
     footnotes = "\n".join(wrap.fill(f"{number} {note}") for number, note in enumerate(sheet.notes, 1))
     below = ("\n".join(map(wrap.fill, paragraph.splitlines())) for paragraph in sheet.below)
-    return "\n\n".join([text.rstrip("\n"), *filter(None, [footnotes, *below])]) + "\n"
+    return "\n\n".join(["\n".join(table), *filter(None, [footnotes, *below])]) + "\n"
 
 
-def _blocks(sheet: Sheet, chosen: list[int], console: Console) -> Iterator[Table]:
-    """Tables of some columns, halved until each fits on the terminal."""
-    table = _table(sheet, chosen)
-    whole = console.measure(table, options=console.options.update(width=10_000)).maximum
-    if whole <= console.width or len(chosen) <= 1:
-        yield table
-        return
-    half = (len(chosen) + 1) // 2
-    yield from _blocks(sheet, chosen[:half], console)
-    yield from _blocks(sheet, chosen[half:], console)
+def lines(sheet: Sheet, width: int | None = None, bold: bool = False) -> list[str]:
+    """The headings and rows of a sheet as lines of a terminal.
 
-
-def _table(sheet: Sheet, chosen: Sequence[int]) -> Table:
-    """Columns of a sheet for a terminal; footnotes do not move the digits of a column out of line."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, GAP if chosen else 1, 0, 0))
-    places = [*range(sheet.left), *chosen]
-    for place in places:
-        table.add_column(
-            Text(sheet.columns[place]), justify="left" if place < sheet.left else "right", vertical="bottom"
-        )
-    marks = {place: max((len(_raised(row[place])) for row in sheet.rows), default=0) for place in places}
-    for row in sheet.rows:
-        texts = ((row[place], _raised(row[place]).ljust(marks[place])) for place in places)
-        table.add_row(*(Text(entry.text + mark, "bold" if entry.best else "") for entry, mark in texts))
-    return table
+    Args:
+        width: the most characters of a line; None: as many as it needs.
+        bold: print the best numbers bold, by the codes of a terminal.
+    """
+    columns = list[Column]()
+    for place, heading in enumerate(sheet.columns):
+        entries = [row[place] for row in sheet.rows]
+        mark = max((len(_raised(entry)) for entry in entries), default=0)  # digits of a column stay in line
+        texts = [heading, *(entry.text + _raised(entry).ljust(mark) for entry in entries)]
+        best = {row for row, entry in enumerate(entries, 1) if bold and entry.best}
+        columns.append(Column(texts, place < sheet.left or heading in sheet.words, best))
+    return aligned.lines(columns[: sheet.left], columns[sheet.left :], sheet.spared, width)
 
 
 def _raised(entry: SheetEntry) -> str:
