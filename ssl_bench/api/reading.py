@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
-from ssl_bench.record.folders import named
+from ssl_bench.record.folders import find_named
 from ssl_bench.record.index import METRICS, as_text
 from ssl_bench.record.metrics import Row
 from ssl_bench.results.rows import rows as rows_of
 from ssl_bench.results.scan import Scan
-from ssl_bench.results.select import finished, runs_where
+from ssl_bench.results.select import finished_where, runs_where
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +79,7 @@ def compare(
     Raises:
         ConfigError: there is nothing to compare.
     """
-    runs = finished(files.given_path(outputs), _conditions(where))
+    runs = finished_where(files.given_path(outputs), _conditions(where))
     from ssl_bench.results import comparison  # with numpy
 
     return _frame([cell.record() for cell in comparison.compare(runs, by, to, metric, margin).cells])
@@ -207,7 +207,7 @@ def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
 def _folder(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
     """The directory of a run; that of a run_id is below ``outputs``."""
     if isinstance(run, str):
-        return named(str(files.given_path(run)), Path("outputs"))
+        return find_named(str(files.given_path(run)), Path("outputs"))
     return files.given_path(run if isinstance(run, os.PathLike) else run["path"])
 
 

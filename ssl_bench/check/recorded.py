@@ -45,7 +45,7 @@ class Recorded:
         self.folder, self.name = folder, folder.resolve().name
         self.claimed, self.stored = read_config(folder), files.read_yaml(folder / "config.yaml", dict, named=False)
         # As it is: what contradicts itself is no result for other commands, and is to be found here.
-        found: Any = files.read_json(folder / results.NAME, results.Results)
+        found: Any = files.read_json(folder / results.NAME, results.RunResults)
         if found is None or not {"facts", "evaluations"} <= found.keys():
             raise ConfigError(f"{folder} is not trained to its end: only a finished training can be verified")
         self.results, ran = found, found.get("environment", {})

@@ -17,8 +17,8 @@ from ssl_bench.errors import ConfigError, require
 from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.results.compared import Comparison
 from ssl_bench.results.comparison import compare
-from ssl_bench.results.runs import Run
-from ssl_bench.results.select import finished
+from ssl_bench.results.runs import RunFolder
+from ssl_bench.results.select import finished_where
 
 FORMATS = ("text", *FORMS[1:])
 
@@ -51,13 +51,13 @@ def _compare(options: Namespace) -> Comparison:
     counts = Counter(word.partition("=")[0] for word in conditions)
     twice = [key for key, count in counts.items() if count > 1]
     by: list[str] = options.by
-    to: str | Run | None = options.to
+    to: str | RunFolder | None = options.to
     if by and not twice and not folders:
-        runs = finished(options.outputs, conditions)
+        runs = finished_where(options.outputs, conditions)
     elif len(twice) == 1 and not by and not folders:
         by, values = twice, [word.partition("=")[2] for word in conditions if word.partition("=")[0] in twice]
         where = [word for word in conditions if word.partition("=")[0] not in twice]
-        runs, to = finished(options.outputs, [*where, f"{by[0]}={','.join(values)}"]), to or values[-1]
+        runs, to = finished_where(options.outputs, [*where, f"{by[0]}={','.join(values)}"]), to or values[-1]
     elif len(folders) == 2 and not by and not twice:
         runs, by, to = _folders(options.outputs, folders, conditions)
     else:
@@ -67,12 +67,14 @@ def _compare(options: Namespace) -> Comparison:
     return compare(runs, by, to, options.metric, options.margin)
 
 
-def _folders(outputs: Path, folders: Sequence[str], where: Sequence[str]) -> tuple[list[Run], list[str], Run]:
+def _folders(
+    outputs: Path, folders: Sequence[str], where: Sequence[str]
+) -> tuple[list[RunFolder], list[str], RunFolder]:
     """The runs of two folders, the settings of which no value is in both, and what the second has of the first one."""
     sides = []
     for folder in folders:
         name = folder.removeprefix(f"{outputs}/").strip("/")
-        sides.append([run for run in finished(outputs, where) if f"/{run.path}/".find(f"/{name}/") >= 0])
+        sides.append([run for run in finished_where(outputs, where) if f"/{run.path}/".find(f"/{name}/") >= 0])
         if not sides[-1]:
             raise ConfigError(
                 f"{folder}: no finished run is there: name a folder below {outputs}, such as that of name="
@@ -85,5 +87,5 @@ def _folders(outputs: Path, folders: Sequence[str], where: Sequence[str]) -> tup
     return [*sides[0], *sides[1]], by, sides[1][0]
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _names(runs: Sequence[RunFolder]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.shared.settings))

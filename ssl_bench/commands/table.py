@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     selection.check_reading()
     if options.claims:
-        claims = verdicts.named(selection.names, selection.papers)
+        claims = verdicts.claims_of(selection.names, selection.papers)
         cells = [cell for claim in claims for cell in claim.cells]
         results = Results(selection.outputs, cells, show_progress, selection.folder)
         judged = [verdicts.judge(claim, results) for claim in claims]

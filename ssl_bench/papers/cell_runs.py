@@ -15,23 +15,23 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import recipe_id
-from ssl_bench.papers.cells import Cell, Metric
+from ssl_bench.papers.cells import Cell, CellMetric
 from ssl_bench.record import evaluations, hits, results
 from ssl_bench.record.follow import Mark, find_mark, finite
 from ssl_bench.results import metrics
-from ssl_bench.results.runs import Run, finished
+from ssl_bench.results.runs import RunFolder, finished
 
 DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 
 
-def value(run: Run, metric: str) -> float | None:
+def value(run: RunFolder, metric: str) -> float | None:
     """Value of a metric as papers print it, accuracies in percent; None if the run lacks it.
 
-    The forms of a metric are those of :class:`ssl_bench.papers.cells.Metric`. A metric that is only recorded during
+    The forms of a metric are those of :class:`ssl_bench.papers.cells.CellMetric`. A metric that is only recorded during
     training has its last value.
     """
-    wanted = Metric.read(metric)
+    wanted = CellMetric.read(metric)
     number = run.metrics.get(wanted.name) if wanted.last else None
     if number is None:
         path = str(run.folder / "metrics.jsonl")
@@ -49,7 +49,7 @@ def _recorded(path: str, mark: Mark | None, name: str) -> Recorded:
     return [(math.nan if (epoch := finite(row, "epoch")) is None else epoch, float(row[name])) for row in rows]
 
 
-def _chosen(wanted: Metric, recorded: Recorded) -> float | None:
+def _chosen(wanted: CellMetric, recorded: Recorded) -> float | None:
     """The value that a metric's form asks for; None if nothing was recorded there."""
     if wanted.choice == "best":
         return max((number for _, number in recorded if not math.isnan(number)), default=None)
@@ -62,15 +62,15 @@ def _chosen(wanted: Metric, recorded: Recorded) -> float | None:
     return chosen[-1] if chosen else None
 
 
-def by_recipe(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     """Runs by the recipe of their training."""
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[RunFolder]] = {}
     for run in runs:
         found.setdefault(run.training, []).append(run)
     return found
 
 
-def trained(runs: Mapping[str, list[Run]], config: Mapping[str, Any]) -> list[Run]:
+def trained(runs: Mapping[str, list[RunFolder]], config: Mapping[str, Any]) -> list[RunFolder]:
     """Those of the runs, by recipe, that have the recipe of a configuration and as many images as it says.
 
     A part of a data set under its name is none of a paper's runs; in a smoke test it is all that there is. A run counts
@@ -110,13 +110,13 @@ class Results:
         self._seeds = sorted({run.seed for run in self._runs if run.seed is not None})
         self._trained = by_recipe(self._runs)
 
-    def of_cell(self, cell: Cell) -> list[Run]:
+    def of_cell(self, cell: Cell) -> list[RunFolder]:
         """The runs that fill a cell, by seed: those with its training, of which the scale is a part.
 
         Their metrics are those of the evaluators with the cell's settings.
         """
         composed = self._compositions.get(cell.request)
-        found: list[Run] = []
+        found: list[RunFolder] = []
         if not isinstance(composed, Composition):
             return found
         for seed in self._seeds:
@@ -163,7 +163,7 @@ class Results:
         found = {cell: self._compositions[cell.request] for cell in cells}
         return {cell: each.config(0) for cell, each in found.items() if isinstance(each, Composition)}
 
-    def agreeing(self, settings: Mapping[str, str]) -> list[Run]:
+    def agreeing(self, settings: Mapping[str, str]) -> list[RunFolder]:
         """The finished runs that have all of some settings, by seed."""
         for key, wanted in settings.items():
             if (key, wanted) not in self._agreeing:
@@ -173,14 +173,14 @@ class Results:
         return sorted((run for run in self._runs if run.run_id in ids), key=lambda run: (run.seed or 0, run.run_id))
 
 
-def _metrics(run: Run, config: Mapping[str, Any]) -> dict[str, float]:
+def _metrics(run: RunFolder, config: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a run that a configuration asks for; all of a run that evaluates nothing."""
     if "evaluate" not in config:
         return run.metrics
     return evaluations.of(entries(run), config)
 
 
-def entries(run: Run) -> list[evaluations.Entry]:
+def entries(run: RunFolder) -> list[evaluations.Entry]:
     """The evaluations of a run."""
     path = run.folder / results.NAME
     return _entries(path, find_mark(str(path)))

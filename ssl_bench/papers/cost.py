@@ -44,7 +44,7 @@ class Speed(TypedDict):
     gflop_per_image: float
 
 
-class Finding(TypedDict):
+class CheckFinding(TypedDict):
     """A finding of ``ssl-bench check``."""
 
     section: str
@@ -57,7 +57,7 @@ class Check(TypedDict):
 
     machine: str
     gpus: int
-    findings: list[Finding]
+    findings: list[CheckFinding]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.record.follow import Mark, find_mark
 
 
-class Number(TypedDict):
+class CommittedNumber(TypedDict):
     """A committed number, an accuracy in percent; None: the run diverged."""
 
     row: str
@@ -41,7 +41,7 @@ class Measured(TypedDict, total=False):
     """Content of a table's file; ``errata`` say what is wrong with its numbers."""
 
     errata: str
-    cells: list[Number]
+    cells: list[CommittedNumber]
     images: list[Counted]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers.cells import Cell, Metric, Table, flat
+from ssl_bench.papers.cells import Cell, CellMetric, Table, flat
 from ssl_bench.papers.claims import KINDS, STATISTICS, Criterion, PaperClaim
 from ssl_bench.papers.keys import CLAIM_KEYS, CLAIM_NEEDS, CRITERION_KEYS, LIMITS, TABLE_KEYS, as_number, check_keys
 from ssl_bench.papers.read_table import line, read_table
@@ -87,7 +87,7 @@ def _selected(node: Any, table: Table, where: str) -> tuple[Cell, ...]:
     if not cells:
         raise ConfigError(f"{where}: no cell has row {row} and column {column}")
     if metric := node.get("metric"):
-        Metric.read(metric)
+        CellMetric.read(metric)
         return tuple(replace(cell, metric=metric) for cell in cells)
     return cells
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.papers.cells import BASELINES, Cell, Metric, Over, Table, flat, merge
+from ssl_bench.papers.cells import BASELINES, Cell, CellMetric, Over, Table, flat, merge
 from ssl_bench.papers.keys import COLUMN_KEYS, OVERRIDES, ROW_KEYS, TABLE_KEYS, VALUE_KEYS, as_number, check_keys
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
@@ -161,7 +161,7 @@ def _row(
                 require(bool(re.match(r"~\w|[^=\s]+=", each)), f"{where}: set", each, OVERRIDES[1])
             measured = str(column.get("metric", metric)).replace("{column}", heading)
             if measured or (command != "none" and not any(missing)):
-                Metric.read(measured)
+                CellMetric.read(measured)
             seeds = tuple(row.get("seeds") or table.get("seeds") or (0,))
             require(min(seeds) >= 0, f"{where}: seeds", list(seeds), "integers of 0 or more")
             yield Cell(

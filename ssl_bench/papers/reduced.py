@@ -17,12 +17,11 @@ from ssl_bench.config.identity import ADDED, NOT_IN_RUN_ID, OWN, text, upgraded
 from ssl_bench.papers.cell_runs import Results, entries
 from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.papers.recipe import LEFT_OUT
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 
 OBJECTIVE = ("loss", "framework", "negatives", "positives", "similarity", "temperature")
 FIRST = ("backbone", "head", "dataset", "augment", "epochs", "max_steps", "batch_size", *OBJECTIVE)  # of a footnote
 NAMED = 6  # settings that a footnote names; more are counted
-Config = Mapping[str, Any]
 Options = tuple[Mapping[str, str], Mapping[str, str]]  # of groups: those of runs, those of a recipe
 Settings = dict[str, str]  # values as text by name; the class of a part has the name of its group
 
@@ -37,7 +36,7 @@ class Member:
     """
 
     cell: Cell
-    runs: list[Run]
+    runs: list[RunFolder]
     own: Settings
     recipe: Settings
     options: Options
@@ -60,13 +59,13 @@ class Member:
         return found
 
 
-def find(table: Table, results: Results) -> dict[Cell, tuple[list[Run], str]]:
+def find(table: Table, results: Results) -> dict[Cell, tuple[list[RunFolder], str]]:
     """The reduced runs of each cell that has some, and in which settings their family is not the paper's recipe.
 
     A cell has none if another one has the same settings but for the optimiser's and the evaluation's, nor has a point
     of a design.
     """
-    found: dict[Cell, tuple[list[Run], str]] = {}
+    found: dict[Cell, tuple[list[RunFolder], str]] = {}
     for members in _compared(list(_members(table, results))):
         names = {name for member in members for name in member.own}
         names = {name for name in names if len({m.own[name] for m in members if name in m.own}) > 1}
@@ -150,7 +149,7 @@ def _of_cell(names: set[str], options: Options, own: Settings, recipe: Settings)
     return all(same) and all(own.get(name) == recipe.get(name) for name in OBJECTIVE)
 
 
-def _settings(config: Config, evaluator: str, settings: Config | None) -> Settings:
+def _settings(config: Mapping[str, Any], evaluator: str, settings: Mapping[str, Any] | None) -> Settings:
     """All settings that a result depends on, without seeds: those of the training, and of the evaluator."""
     found: dict[str, Any] = {}
     nodes = {k: v for k, v in upgraded(config).items() if k not in NOT_IN_RUN_ID | {"scale", "plugins", "diagnostics"}}

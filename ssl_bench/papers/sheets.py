@@ -25,7 +25,7 @@ NUMBERS = ("paper", "ours", *design.LINES, "project", "reduced")
 Best = set[tuple[str, str, str]]  # names of a number, its row and its column
 
 
-def arrange(table: Table, filled: Sequence[Filled], below: Sequence[str] = ()) -> Sheet:
+def sheet_of(table: Table, filled: Sequence[Filled], below: Sequence[str] = ()) -> Sheet:
     """A filled table in the shape that the paper prints, and with further paragraphs ``below`` its notes."""
     shown = design.printed(table, filled) if table.design else filled
     by_row: dict[str, dict[str, Filled]] = {}  # which need not have a cell in every column
@@ -73,7 +73,7 @@ def whole(table: Table, filled: Sequence[Filled], results: Results, call: str) -
     todo = f"{len(empty)} configuration{'s' * (len(empty) != 1)} without a run"
     fill_by = f"To fill the empty cells, `ssl-bench reproduce {call}`: {todo}." if empty else ""
     of = verdicts.judge(table, results).lines() if isinstance(table, PaperClaim) else comparison.lines(table, results)
-    return arrange(table, filled, [f"Source: {table.cite}", fill_by, "\n".join(of)])
+    return sheet_of(table, filled, [f"Source: {table.cite}", fill_by, "\n".join(of)])
 
 
 def _best(table: Table, filled: Sequence[Filled]) -> Best:

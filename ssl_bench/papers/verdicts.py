@@ -103,7 +103,7 @@ def judge(claim: PaperClaim, results: Results) -> Judged:
     return Judged(claim, findings, source, verdict(findings))
 
 
-def named(names: Sequence[str], own: Path | None = None) -> list[PaperClaim]:
+def claims_of(names: Sequence[str], own: Path | None = None) -> list[PaperClaim]:
     """The claims of the named papers and files, or of all papers, with those in a folder of one's ``own``.
 
     Raises:

@@ -14,7 +14,7 @@ from ssl_bench.config.identity import agree, on_disk, recipe_id, run_dir
 from ssl_bench.errors import unwritable
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.index import Index
-from ssl_bench.record.results import finished, set_damaged_aside
+from ssl_bench.record.results import is_finished, set_damaged_aside
 
 
 def find(config: Mapping[str, Any]) -> Path:
@@ -37,7 +37,7 @@ def find(config: Mapping[str, Any]) -> Path:
     return folder
 
 
-def named(word: str, outputs: Path) -> Path:
+def find_named(word: str, outputs: Path) -> Path:
     """The directory of that name, or of the run below ``outputs`` with that run_id; it need not exist."""
     folder = Path(word)
     if "/" in word or folder.exists():
@@ -48,7 +48,7 @@ def named(word: str, outputs: Path) -> Path:
 
 def fresh(folder: Path) -> bool:
     """Whether there is nothing in a run's directory yet that a refused command could spoil."""
-    return not finished(folder) and not any(folder.glob("checkpoints/*.pt"))
+    return not is_finished(folder) and not any(folder.glob("checkpoints/*.pt"))
 
 
 def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:

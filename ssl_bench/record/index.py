@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from ssl_bench import files
 from ssl_bench.config import identity
+from ssl_bench.record import results
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.follow import find_mark, finite, read_rows
-from ssl_bench.record.results import CONDITIONS, Config, Failure, read
+from ssl_bench.record.results import CONDITIONS, Config, Failure
 
 CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
@@ -29,7 +30,7 @@ class Indexed(NamedTuple):
         path: relative to the results folder.
         marks: of its files.
         began: when it was started last, in seconds of the epoch.
-        content: what they say, as attributes of a ``Run`` (``results/runs.py``), and ``on_disk`` of its identity. Under
+        content: what they say, as attributes of a ``RunFolder`` (``results/runs.py``), and ``on_disk`` of its identity. Under
             ``shared`` and ``units`` are names, one for all runs that have the same.
         config: the configuration with null in place of the seed.
         units: of ``results.json``.
@@ -107,9 +108,9 @@ class Index:
 
         JSON is read in a twentieth of the time of YAML, so that is left out if the run was not started ``again``.
         """
-        results: Any = read(Path(start))
-        done = results is not None
-        config: Any = results["config"] if done else None
+        content: Any = results.read(Path(start))
+        done = content is not None
+        config: Any = content["config"] if done else None
         asked = files.read_yaml(start + CONFIG, Config) if again or not done else None
         longer = done and (finite(asked, "epochs") or 0) > (finite(config, "epochs") or 0)
         config = asked if longer or not done else config
@@ -119,21 +120,20 @@ class Index:
             return {}  # any other YAML
         failure: Failure | None = None if done and not longer else files.read_json(start + FAILURE, Failure)
         seed = config.get("seed")
-        meant = results.get("units", {}) if done else {}
-        environment = results.get("environment", {}) if done else {}
+        environment = content.get("environment", {}) if done else {}
         return {
             "shared": self._keep(without_seed(config, seed)),
-            "units": self._keep(meant),
+            "units": self._keep(content.get("units", {}) if done else {}),
             "seed": seed if type(seed) is int else None,
             "command": _read_command(start + COMMAND),
             "failure": one_line(failure["reason"]) if failure else None,
             "training": identity.recipe_id(identity.upgraded(config)),
             "on_disk": identity.on_disk(config),
-            "run_id": results["run_id"] if done else "",
-            "metrics": results["metrics"] if done else {},
-            "seconds": finite(results, "seconds") if done and not longer else None,
+            "run_id": content["run_id"] if done else "",
+            "metrics": content["metrics"] if done else {},
+            "seconds": finite(content, "seconds") if done and not longer else None,
             "environment": {name: environment[name] for name in KEPT if name in environment},
-            "warnings": results.get("warnings", []) if done else [],
+            "warnings": content.get("warnings", []) if done else [],
             "longer": longer,
             **read_rows(start + METRICS, not done or longer, bool(finite(config.get("evaluate"), "every"))),
         }

@@ -21,7 +21,7 @@ from ssl_bench.report import curves, filled, pictures, verdicts
 from ssl_bench.results import metrics
 from ssl_bench.results.differing import FACTS, differing, labels
 from ssl_bench.results.grids import GridFolder
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry, Scan
 from ssl_bench.results.status import axes
 
@@ -31,7 +31,7 @@ LINES, WIDTH, TAIL = 12, 240, 2**13  # lines of a log's tail, characters of a li
 
 
 @dataclass(frozen=True)
-class Files:
+class RunFiles:
     """Settings, curves and log of a run, from its files.
 
     Attributes:
@@ -50,7 +50,7 @@ class Files:
     pictures: list[str]
 
 
-NO_FILES = Files({}, {}, {}, None, "", [])
+NO_FILES = RunFiles({}, {}, {}, None, "", [])
 
 
 class Collector:
@@ -65,7 +65,7 @@ class Collector:
     def __init__(self, outputs: Path, names: Sequence[str] = ()) -> None:
         self.outputs, self._names = outputs, names
         self._scan = Scan(outputs)
-        self._files: dict[str, tuple[object, Files]] = {}  # by path, with the marks of the files
+        self._files: dict[str, tuple[object, RunFiles]] = {}  # by path, with the marks of the files
         self._verdicts: dict[str, tuple[Any, Any]] = {}  # by experiment, with the finished runs they were made of
         self._papers: tuple[object, dict[str, Any]] | None = None  # with the finished runs they were made of
 
@@ -144,7 +144,7 @@ class Collector:
             found |= its
         return [entries[n] for n in sorted(found)]
 
-    def _read(self, run: Run, most: int) -> Files:
+    def _read(self, run: RunFolder, most: int) -> RunFiles:
         """The files of a run, from an earlier call if they have not changed."""
         marks = most, [find_mark(str(run.folder / name)) for name in (RESULTS, METRICS, LOG, pictures.FOLDER)]
         known = self._files.get(run.path)
@@ -153,10 +153,10 @@ class Collector:
             found, steps = curves.read(run.folder / METRICS, most)
             facts, environment = content.get("facts", {}), content.get("environment", {})
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
-            known = self._files[run.path] = marks, Files(facts, environment, found, steps, log, names)
+            known = self._files[run.path] = marks, RunFiles(facts, environment, found, steps, log, names)
         return known[1]
 
-    def _compare(self, group: str, runs: Sequence[Run], settings: Sequence[str]) -> Any:
+    def _compare(self, group: str, runs: Sequence[RunFolder], settings: Sequence[str]) -> Any:
         """The comparisons of an experiment; made again when a run has finished."""
         state = [(run.path, run.marks) for run in runs], settings
         if self._verdicts.get(group, (None,))[0] != state:
@@ -173,7 +173,7 @@ class Collector:
         return self._papers[1]
 
 
-def _run(entry: Entry, read: Files) -> dict[str, Any]:
+def _run(entry: Entry, read: RunFiles) -> dict[str, Any]:
     """One run as plain data."""
     run, owner = entry.run, entry.run.owner if entry.run else None
     environment = read.environment
@@ -210,14 +210,14 @@ def _path(entry: Entry) -> str:
     return f"{entry.grid.path}/{entry.index}"
 
 
-def _ranked(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
+def _ranked(runs: Sequence[RunFolder], names: Iterable[str]) -> list[str]:
     """Metrics in the order of a list: first those that runs are told by, last the baselines."""
     usual = metrics.usual(runs)
     place = {name: n for n, name in enumerate(usual)}
     return sorted(names, key=lambda name: (place.get(name, len(place)), units.baseline(name)))
 
 
-def _meanings(runs: Sequence[Run], names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def _meanings(runs: Sequence[RunFolder], names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Units of the numbers of metrics and of curves, and what is better, as the page asks for them."""
     usual = metrics.usual(runs)
     known = {name for run in runs for name in run.metrics}

@@ -15,7 +15,7 @@ def of_papers(outputs: Path) -> dict[str, Any]:
 
     A judged claim is a table, too.
     """
-    every, claims = tables.every(), verdicts.named(())
+    every, claims = tables.every(), verdicts.claims_of(())
     results = Results(outputs, [cell for table in (*every, *claims) for cell in table.cells])
     filled = [_table(table, results) for table in every]
     judged = [verdicts.judge(claim, results) for claim in claims]

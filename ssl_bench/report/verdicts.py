@@ -6,19 +6,19 @@ from typing import Any
 from ssl_bench.errors import ConfigError, printable
 from ssl_bench.results.comparison import compare
 from ssl_bench.results.metrics import usual
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 
 MOST_METRICS = 6  # metrics that have comparisons, those that most runs have first
 
 
-def of_runs(runs: Sequence[Run], settings: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+def of_runs(runs: Sequence[RunFolder], settings: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
     """The comparisons by metric: texts of a table for each setting that has several values."""
     done, names = [run for run in runs if run.done], list(settings)
     found = {metric: [_sheet(done, by, metric) for by in names] for metric in usual(done)[:MOST_METRICS]}
     return {metric: [sheet for sheet in sheets if sheet] for metric, sheets in found.items()}
 
 
-def _sheet(runs: Sequence[Run], by: str, metric: str) -> dict[str, Any] | None:
+def _sheet(runs: Sequence[RunFolder], by: str, metric: str) -> dict[str, Any] | None:
     """A comparison as texts; None if there is nothing to compare."""
     try:
         sheet = compare(runs, by, metric=metric).sheet()

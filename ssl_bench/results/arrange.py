@@ -20,13 +20,13 @@ from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.results import mixed
 from ssl_bench.results import metrics, statistics
 from ssl_bench.results.differing import Value, differing
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry
 
 MOST_TABLES = 12  # tables that one command prints
 
 
-def notes(runs: Sequence[Run]) -> list[str]:
+def notes(runs: Sequence[RunFolder]) -> list[str]:
     """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
     warned = [f"seed {run.seed}: {sentence}" for run in runs for sentence in run.warnings]
     return [*filter(None, [mixed(run.environment for run in runs)]), *warned]
@@ -40,7 +40,7 @@ class Place:
         values: of the metric, a share in percent.
     """
 
-    runs: list[Run]
+    runs: list[RunFolder]
     values: list[float]
 
 

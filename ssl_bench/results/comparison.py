@@ -27,15 +27,15 @@ from ssl_bench.results import statistics
 from ssl_bench.results.compared import Cell, Comparison
 from ssl_bench.results.differing import SIZE, described, value_of
 from ssl_bench.results.metrics import metric_of, usual
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 
 UNNAMED = results.CONDITIONS | {"git": "versions of the code"}  # of a run's environment
 
 
 def compare(
-    runs: Sequence[Run],
+    runs: Sequence[RunFolder],
     by: str | Sequence[str],
-    to: str | Run | None = None,
+    to: str | RunFolder | None = None,
     metric: str | None = None,
     margin: float | None = None,
 ) -> Comparison:
@@ -66,8 +66,8 @@ def compare(
     variants = _variants(having, by)
     if len(variants) < 2:
         raise ConfigError(f"--by {' '.join(by)}: all of these runs have one value of it: name a setting that differs")
-    reference = _value(to, by) if isinstance(to, Run) else _reference(variants, by, to)
-    cells: dict[str, dict[str, dict[int | None, Run]]] = {}
+    reference = _value(to, by) if isinstance(to, RunFolder) else _reference(variants, by, to)
+    cells: dict[str, dict[str, dict[int | None, RunFolder]]] = {}
     for run in having:
         node = _recipe(run, chosen)
         own = json.dumps([_pop(node, name) for name in by], sort_keys=True, default=str)
@@ -90,7 +90,7 @@ def compare(
     return Comparison(by, chosen, meaning, margin, [cell for cell, _ in found], alone)
 
 
-def _recipe(run: Run, metric: str) -> dict[str, Any]:
+def _recipe(run: RunFolder, metric: str) -> dict[str, Any]:
     """The configuration without its seed and what has no influence on the metric."""
     config = upgraded(run.config)
     node = {name: value for name, value in config.items() if name not in NOT_IN_RUN_ID and name != "seed"}
@@ -114,15 +114,15 @@ def _pop(node: dict[str, Any], name: str) -> Any:
     return _pop(node[group], rest)
 
 
-def _value(run: Run, by: Sequence[str]) -> str:
+def _value(run: RunFolder, by: Sequence[str]) -> str:
     """The named settings of a run, as JSON."""
     node = _recipe(run, "")
     return json.dumps([_pop(node, name) for name in by], sort_keys=True, default=str)
 
 
-def _variants(runs: Sequence[Run], by: Sequence[str]) -> dict[str, tuple[str, int]]:
+def _variants(runs: Sequence[RunFolder], by: Sequence[str]) -> dict[str, tuple[str, int]]:
     """The values of the named settings: by their configuration a name, and how many runs have it."""
-    found, counts = dict[str, Run](), dict[str, int]()
+    found, counts = dict[str, RunFolder](), dict[str, int]()
     for run in runs:
         key = _value(run, by)
         found.setdefault(key, run)
@@ -154,7 +154,7 @@ def _reference(variants: Mapping[str, tuple[str, int]], by: Sequence[str], to: s
     return exact[0]
 
 
-def _settings(run: Run, by: Sequence[str]) -> dict[str, str]:
+def _settings(run: RunFolder, by: Sequence[str]) -> dict[str, str]:
     """The settings that may distinguish a cell."""
     items = run.shared.settings.items()
     return {n: _plain(n, text) for n, text in items if n != "seed" and not any(_below(n, each) for each in by)}
@@ -165,7 +165,7 @@ def _plain(name: str, text: str) -> str:
     return str(value_of(text)) if name == "batch_size" else text
 
 
-Runs = Mapping[int | None, Run]
+Runs = Mapping[int | None, RunFolder]
 
 
 def _cell(
@@ -222,7 +222,7 @@ def _decide(found: Sequence[tuple[Cell, statistics.Estimate | None]], metric: Me
             cell.more = statistics.seeds_to_decide(estimate, cell.n, margin, statistics.ERROR / len(asked))
 
 
-def _unnamed(of: Sequence[Run], its: Sequence[Run]) -> list[str]:
+def _unnamed(of: Sequence[RunFolder], its: Sequence[RunFolder]) -> list[str]:
     """The differences between the environments of runs, in words."""
     found = []
     for name, words in UNNAMED.items():

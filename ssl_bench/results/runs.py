@@ -60,7 +60,7 @@ class SharedConfig:
 
 
 @dataclass(eq=False)
-class Run:
+class RunFolder:
     """A run's directory, as its files were when they were read.
 
     Attributes:
@@ -173,30 +173,30 @@ class Runs(Index):
         super().__init__(outputs, cache)
         self._configs: dict[str, SharedConfig] = {}  # by their key
 
-    def find(self) -> list[Run]:
+    def find(self) -> list[RunFolder]:
         """The runs, sorted by parent directory, then by start."""
         return sorted(map(self._run, self.entries()), key=lambda run: (run.parent.split("/"), run.began, run.path))
 
-    def at(self, paths: Iterable[str]) -> list[Run]:
+    def at(self, paths: Iterable[str]) -> list[RunFolder]:
         """The runs in some folders, by their paths relative to the results folder."""
         return [self._run(entry) for path in paths if (entry := self._entry(path)) is not None]
 
-    def _run(self, entry: Indexed) -> Run:
+    def _run(self, entry: Indexed) -> RunFolder:
         key, said = entry.content["shared"], {n: v for n, v in entry.content.items() if n != "on_disk"}
         if key not in self._configs:
             self._configs[key] = SharedConfig(entry.config, key)
         said |= {"shared": self._configs[key], "units": entry.units}
-        run = Run(self._outputs, entry.path, entry.marks, entry.began, **said)
+        run = RunFolder(self._outputs, entry.path, entry.marks, entry.began, **said)
         run.owner = lock.owner(run.folder)
         return run
 
 
-def finished(outputs: Path, failed: str | None = None) -> list[Run]:
+def finished(outputs: Path, failed: str | None = None) -> list[RunFolder]:
     """Every run with a ``results.json`` below a folder, each run_id once, sorted by directory.
 
     With ``failed`` those too that failed for a reason which has these words; they are not :attr:`Run.done`.
     """
-    cache, first = Cache(outputs), dict[str, Run]()
+    cache, first = Cache(outputs), dict[str, RunFolder]()
     for run in sorted(Runs(outputs, cache).find(), key=lambda run: run.path.split("/")):
         if run.done or (failed and failed in (run.failure or "")):
             first.setdefault(run.run_id or run.path, run)

@@ -14,7 +14,7 @@ from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
 from ssl_bench.results.differing import labels
 from ssl_bench.results.metrics import metric_of
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import URGENT, Entry, Scan
 
 ENDED = "state=done,evaluated"  # the condition of runs that have results and are not at work
@@ -99,7 +99,7 @@ def runs_where(outputs: Path, where: Sequence[str]) -> list[Entry]:
     return [entry for entry, _ in select(list(zip(entries, labels(entries), strict=True)), conditions, None)]
 
 
-def finished(outputs: Path, where: Sequence[str]) -> list[Run]:
+def finished_where(outputs: Path, where: Sequence[str]) -> list[RunFolder]:
     """The finished runs of a results folder for which all conditions hold."""
     return [entry.run for entry in runs_where(outputs, where) if entry.run and entry.run.done]
 
