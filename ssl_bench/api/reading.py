@@ -82,7 +82,7 @@ def compare(
     runs = finished_where(files.given_path(outputs), _conditions(where))
     from ssl_bench.results import comparison  # with numpy
 
-    return _frame([cell.record() for cell in comparison.compare(runs, by, to, metric, margin).cells])
+    return _frame([row.record() for row in comparison.compare(runs, by, to, metric, margin).rows])
 
 
 def table(

@@ -15,7 +15,7 @@ from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.identity import NOT_IN_RUN_ID
 from ssl_bench.errors import ConfigError, require
 from ssl_bench.record.printing import FORMS, text_of
-from ssl_bench.results.compared import Comparison
+from ssl_bench.results.compared import Comparisons
 from ssl_bench.results.comparison import compare
 from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.select import finished_where
@@ -39,12 +39,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(list(arguments))
     positive = options.margin is None or 0 < options.margin < math.inf
     require(positive, "--margin", options.margin, "a positive number")
-    found = _compare(options)
-    print(text_of([found.sheet()], "rich" if options.format == "text" else options.format), end="")
+    comparisons = _compare(options)
+    print(text_of([comparisons.sheet()], "rich" if options.format == "text" else options.format), end="")
     return 0
 
 
-def _compare(options: Namespace) -> Comparison:
+def _compare(options: Namespace) -> Comparisons:
     """Compare the runs that the words name."""
     conditions = [word for word in options.words if "=" in word]
     folders = [word for word in options.words if "=" not in word]

@@ -30,8 +30,8 @@ class Indexed(NamedTuple):
         path: relative to the results folder.
         marks: of its files.
         began: when it was started last, in seconds of the epoch.
-        content: what they say, as attributes of a ``RunFolder`` (``results/runs.py``), and ``on_disk`` of its identity. Under
-            ``shared`` and ``units`` are names, one for all runs that have the same.
+        content: what they say, as attributes of a ``RunFolder`` (``results/runs.py``), and ``on_disk`` of its identity.
+            Under ``shared`` and ``units`` are names, one for all runs that have the same.
         config: the configuration with null in place of the seed.
         units: of ``results.json``.
     """

@@ -62,11 +62,11 @@ def _of_networks(metrics: Mapping[str, float], recorded: Any, config: Mapping[st
 
 
 def print_grid(groups: Groups) -> None:
-    """Print a table with a line for each group of runs that differ in their seed only, the one with the best first accuracy first.
+    """Print a table with a line for each group of runs that differ in their seed only.
 
-    A line has the mean and, for several runs, the sample standard deviation. Beside each accuracy stands that of the
-    network at initialisation (``_init``), if it was evaluated. The best of each accuracy is bold. Footnotes say what a
-    mean mixes and what its runs warn of.
+    The group with the best first accuracy comes first. A line has the mean and, for several runs, the sample standard
+    deviation. Beside each accuracy stands that of the network at initialisation (``_init``), if it was evaluated. The
+    best of each accuracy is bold. Footnotes say what a mean mixes and what its runs warn of.
 
     Args:
         groups: the runs by what else distinguishes them.
