@@ -80,7 +80,7 @@ class GridFolder:
 
     def _recorded(self, cache: Cache) -> dict[int, Record]:
         """The records in the grid's folder."""
-        found, jobs = dict[int, Record](), self.folder / "jobs"
+        records, jobs = dict[int, Record](), self.folder / "jobs"
         with contextlib.suppress(OSError):
             for name in os.listdir(jobs):
                 mark = find_mark(f"{jobs}/{name}") if name.endswith(".json") and name[:-5].isdecimal() else None
@@ -88,8 +88,8 @@ class GridFolder:
                     continue
                 content = cache.get(f"{self.path}/jobs/{name}", str(mark), partial(files.read_json, jobs / name, Job))
                 if outcome := Outcome.read(content):
-                    found[int(name[:-5])] = Record(mark[0] / 1e9, outcome)
-        return found
+                    records[int(name[:-5])] = Record(mark[0] / 1e9, outcome)
+        return records
 
     def state(self, index: int) -> State | None:
         """Last recorded state of a run; None if the run was never started."""
@@ -106,7 +106,9 @@ class GridFolder:
         A grid of this machine will if its process is alive or, under Slurm, if one of its runs is running (``busy``). A
         grid of another machine will if one of its runs is running or its last record is recent.
         """
-        if len(self.records) == len(self.runs) and all(one.outcome.state in ENDED for one in self.records.values()):
+        if len(self.records) == len(self.runs) and all(
+            record.outcome.state in ENDED for record in self.records.values()
+        ):
             return False
         if self.host == socket.gethostname():
             return lock.start_time(self._pid) == self._born or (busy and self.slurm)

@@ -21,5 +21,5 @@ def metric_of(name: str, runs: Iterable[RunFolder]) -> Metric:
 
 
 def usual(runs: Iterable[RunFolder]) -> list[str]:
-    """The metrics that runs are told by, the one that most runs have first."""
+    """The main metrics of runs, the one that most runs have first."""
     return [name for name, _ in Counter(name for run in runs for name in run.best).most_common()]

@@ -37,14 +37,14 @@ class SharedConfig:
         self.groups = {group: option for group, option in choices.items() if self._counts(group)}
         self._main: dict[tuple[str, ...], tuple[Any, list[str]]] = {}
 
-    def main(self, names: Iterable[str], meant: Mapping[str, Any]) -> list[str]:
-        """Those of some metrics that a run is told by; ``meant``: their units, of several runs one object."""
+    def main(self, names: Iterable[str], recorded: Mapping[str, Any]) -> list[str]:
+        """The main ones of some metrics; ``recorded``: their units, of several runs one object."""
         key = tuple(names)
-        of, found = self._main.get(key, (None, []))
-        if of is not meant:
-            found = units.main(key, meant, self.content["evaluate"]) if "evaluate" in self.content else list(key)
-            self._main[key] = meant, found
-        return found
+        of, main = self._main.get(key, (None, []))
+        if of is not recorded:
+            main = units.main(key, recorded, self.content["evaluate"]) if "evaluate" in self.content else list(key)
+            self._main[key] = recorded, main
+        return main
 
     def _counts(self, name: str) -> bool:
         """Whether a group or a key of the first level is one of the settings."""
@@ -141,7 +141,7 @@ class RunFolder:
 
     @cached_property
     def best(self) -> dict[str, float]:
-        """The metrics that a finished run is told by, or all if it trained no network; else the best so far."""
+        """The main metrics of a finished run, or all if it trained no network; else the best so far."""
         if not self.done:
             return self.evaluated
         names = self.shared.main(self.metrics, self.units)

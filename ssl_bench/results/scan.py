@@ -161,8 +161,12 @@ def _entries(runs: Sequence[RunFolder], grids: Sequence[GridFolder], now: float)
             key = run.path if run else grid.command_of(n)
             made[key] = run, grid, n
             names.setdefault(key, set()).update(word[5:] for word in grid.runs[n] if word.startswith("name="))
-    found = ((*place, _status(*place), frozenset(names.get(key, ()))) for key, place in made.items())
-    return [Entry(run, grid, n, state, None, own) for run, grid, n, state, own in found if state is not None]
+    entries = list[Entry]()
+    for key, (run, grid, n) in made.items():
+        state = _status(run, grid, n)
+        if state is not None:
+            entries.append(Entry(run, grid, n, state, None, frozenset(names.get(key, ()))))
+    return entries
 
 
 def _name(path: str) -> str:
@@ -212,8 +216,8 @@ def _estimate(entries: Sequence[Entry], now: float) -> float | None:
             entry.left = max(0.0, run.whole - run.trained - silent)
         elif usual and not run.trained:
             entry.left = max(0.0, usual - max(0.0, now - run.owner.since))
-    known = [entry.left for entry in running if entry.left is not None]
-    if len(known) < len(running) or (waiting and usual is None):
+    lefts = [entry.left for entry in running if entry.left is not None]
+    if len(lefts) < len(running) or (waiting and usual is None):
         return None
     rest = sum((usual or 0.0) * (1 - share) for share in waiting)
-    return max([*known, (sum(known) + rest) / max(1, len(running))])
+    return max([*lefts, (sum(lefts) + rest) / max(1, len(running))])

@@ -15,7 +15,7 @@ from ssl_bench.evaluate.metric import heading
 from ssl_bench.record import printing
 from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.progress import clock
-from ssl_bench.results.differing import labels, own_overrides
+from ssl_bench.results.differing import distinct, labels
 from ssl_bench.results.grids import GridFolder
 from ssl_bench.results.metrics import metric, metric_of, usual
 from ssl_bench.results.scan import URGENT, Entry, Status
@@ -111,7 +111,7 @@ def grouped(entries: Sequence[Entry]) -> dict[GridFolder | str, list[Entry]]:
 def overview(entries: Sequence[Entry]) -> Columns:
     """A row for each grid, and for the single runs of each directory, sorted by start.
 
-    The best run is by the metric that most runs are told by, of those that the group has.
+    The best run is by the main metric that most runs have, of those that the group has.
     """
     groups, rows = grouped(entries), list[tuple[float, dict[str, str]]]()
     names = usual(entry.run for entry in entries if entry.run)
@@ -120,11 +120,11 @@ def overview(entries: Sequence[Entry]) -> Columns:
     for group, members in groups.items():
         chosen = next((name for name in names if any(name in e.best for e in members)), "")
         sign = metric_of(chosen, (e.run for e in members if e.run)).sign
-        found = [e for e in members if chosen in e.best] if sign else []
-        best = max(found, key=lambda e: sign * e.best[chosen], default=None)
+        ranked = [e for e in members if chosen in e.best] if sign else []
+        best = max(ranked, key=lambda e: sign * e.best[chosen], default=None)
         if isinstance(group, GridFolder):
             name, started, left = _name(group, shared), group.started, group.left
-            label = own_overrides(best.overrides or [], group.common) if best else ""
+            label = distinct(best.overrides or [], group.common) if best else ""
         else:
             name, started = f"{group}/" if group else "./", min(e.run.began for e in members if e.run)
             left = max((e.left for e in members if e.left is not None), default=None)
@@ -153,8 +153,9 @@ def axes(grid: GridFolder) -> list[str]:
 
 def _name(grid: GridFolder, shared: frozenset[str] | None) -> str:
     """A grid's settings that differ from those of the other grids, then its axes."""
-    own = [o for o in grid.runs[0] if o in grid.common and o not in shared] if shared is not None and grid.runs else []
-    return ", ".join([*own, *axes(grid)]) or " ".join(grid.runs[0] if grid.runs else [])
+    first = grid.runs[0] if shared is not None and grid.runs else []
+    fixed = [override for override in first if override in grid.common and override not in (shared or ())]
+    return ", ".join([*fixed, *axes(grid)]) or " ".join(grid.runs[0] if grid.runs else [])
 
 
 def _sheet(columns: Columns) -> Sheet:
