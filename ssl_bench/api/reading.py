@@ -69,7 +69,7 @@ def compare(
         outputs, where: as of :func:`runs`.
         by: the setting, or several.
         to: the value that the others are compared with; None: the one that most runs have.
-        metric: such as ``linear/top1``; None: the one that most runs are told by.
+        metric: such as ``linear/top1``; None: the main metric of most runs.
         margin: a difference that does not matter, of accuracies in percent as all numbers of the table.
 
     Returns:

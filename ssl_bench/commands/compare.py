@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--to", metavar="VALUE", help="what the others are compared with (default: what most runs have)"
     )
-    parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: what most runs are told by)")
+    parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: the main metric of most runs)")
     parser.add_argument("--margin", type=float, help="a difference that does not matter, of accuracies in percent")
     parser.add_argument("--outputs", default="outputs", type=Path, help="results folder (default: outputs)")
     parser.add_argument("--format", choices=FORMATS, default="text")

@@ -64,10 +64,10 @@ def _chosen(wanted: CellMetric, recorded: Recorded) -> float | None:
 
 def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     """Runs by the recipe of their training."""
-    found: dict[str, list[RunFolder]] = {}
+    recipes: dict[str, list[RunFolder]] = {}
     for run in runs:
-        found.setdefault(run.training, []).append(run)
-    return found
+        recipes.setdefault(run.training, []).append(run)
+    return recipes
 
 
 def trained(runs: Mapping[str, list[RunFolder]], config: Mapping[str, Any]) -> list[RunFolder]:
@@ -76,12 +76,12 @@ def trained(runs: Mapping[str, list[RunFolder]], config: Mapping[str, Any]) -> l
     A part of a data set under its name is none of a paper's runs; in a smoke test it is all that there is. A run counts
     the images that it trains on, a composed configuration also those that it sets apart (``held_out``).
     """
-    found = runs.get(recipe_id(config), [])
+    same = runs.get(recipe_id(config), [])
     if config.get("scale") == "smoke" or "dataset" not in config:
-        return found
+        return same
     images, apart = config["dataset"].get("train_images"), sum(config["dataset"].get("held_out") or ())
     trains_on = None if images is None else images - apart
-    return [run for run in found if run.config["dataset"].get("train_images") == trains_on]
+    return [run for run in same if run.config["dataset"].get("train_images") == trains_on]
 
 
 class Results:
@@ -97,7 +97,7 @@ class Results:
         self,
         outputs: Path,
         cells: Iterable[Cell],
-        progress: Progress = lambda each, count: each,
+        progress: Progress = lambda configs, count: configs,
         folder: Path | None = None,
     ) -> None:
         ended = [run for run in finished(outputs, DIVERGED) if run.config.get("scale") != "smoke"]
@@ -115,16 +115,14 @@ class Results:
 
         Their metrics are those of the evaluators with the cell's settings.
         """
-        composed = self._compositions.get(cell.request)
-        found: list[RunFolder] = []
+        composed, chosen = self._compositions.get(cell.request), list[RunFolder]()
         if not isinstance(composed, Composition):
-            return found
+            return chosen
         for seed in self._seeds:
             config = composed.config(seed)
-            same = trained(self._trained, config)
-            runs = [replace(run, metrics=_metrics(run, config)) for run in same]
-            found += [run for run in runs if value(run, cell.metric) is not None][:1] or runs[:1]
-        return found
+            runs = [replace(run, metrics=_metrics(run, config)) for run in trained(self._trained, config)]
+            chosen += [run for run in runs if value(run, cell.metric) is not None][:1] or runs[:1]
+        return chosen
 
     def values(self, cell: Cell) -> dict[int, float]:
         """The value of each of the cell's runs, by seed."""
@@ -133,15 +131,19 @@ class Results:
 
     def right(self, cell: Cell) -> np.ndarray | None:
         """Share of the cell's seeds that have each test image right [M]; None: not each of its runs has recorded it."""
-        composed, found = self._compositions.get(cell.request), list[np.ndarray | None]()
+        composed, of_runs = self._compositions.get(cell.request), list[np.ndarray]()
+        if not isinstance(composed, Composition):
+            return None
         for run in self.of_cell(cell):
-            if isinstance(composed, Composition) and run.seed in cell.seeds and value(run, cell.metric) is not None:
-                known = evaluations.found(entries(run), composed.config(run.seed))
-                bits = (hits.read(run.folder, entry, cell.metric) for entry in known)
-                found.append(next((each for each in bits if each is not None), None))
-        whole = [each for each in found if each is not None]
-        same = len(whole) == len(found) and len({len(each) for each in whole}) == 1
-        return np.mean(whole, axis=0) if same else None
+            if run.seed not in cell.seeds or value(run, cell.metric) is None:
+                continue
+            asked = evaluations.found(entries(run), composed.config(run.seed))
+            bits = (hits.read(run.folder, entry, cell.metric) for entry in asked)
+            right = next((of_entry for of_entry in bits if of_entry is not None), None)
+            if right is None:
+                return None
+            of_runs.append(right)
+        return np.mean(of_runs, axis=0) if len({len(right) for right in of_runs}) == 1 else None
 
     def diverged(self, cell: Cell) -> list[int]:
         """The cell's seeds whose run ended because it was not finite."""
@@ -160,8 +162,8 @@ class Results:
         """The configurations of those of the cells that can be composed, with seed 0."""
         new = [cell.request for cell in cells if cell.request not in self._compositions]
         self._compositions |= self._composed(new)
-        found = {cell: self._compositions[cell.request] for cell in cells}
-        return {cell: each.config(0) for cell, each in found.items() if isinstance(each, Composition)}
+        composed = {cell: self._compositions[cell.request] for cell in cells}
+        return {cell: made.config(0) for cell, made in composed.items() if isinstance(made, Composition)}
 
     def agreeing(self, settings: Mapping[str, str]) -> list[RunFolder]:
         """The finished runs that have all of some settings, by seed."""

@@ -38,9 +38,9 @@ def read_claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[st
     for curve, numbers in theory.items():
         if len(numbers) != len(table.columns()) and (numbers or curve not in {cell.label for cell in table.cells}):
             raise ConfigError(f"{name}: theory {curve}: set a number for each column, or row if it is one of the rows")
-    criteria = [_criterion(each, table, name, True) for each in node.get("controls") or []]
-    criteria += [_criterion(each, table, name, False) for each in node["criteria"]]
-    if node["kind"] == "equivalence" and not all(each.control or "within" in each.limit for each in criteria):
+    criteria = [_criterion(control, table, name, True) for control in node.get("controls") or []]
+    criteria += [_criterion(criterion, table, name, False) for criterion in node["criteria"]]
+    if node["kind"] == "equivalence" and not all(one.control or "within" in one.limit for one in criteria):
         raise ConfigError(f"{name}: kind=equivalence: set within in each of its criteria")
     beside, paper_name = str(node.get("beside") or ""), paper["paper"]
     if beside.startswith(f"{paper_name}/"):  # a table of this file

@@ -20,7 +20,7 @@ CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
 KEPT = (*CONDITIONS, "cuda", "git")  # of a run's environment
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Indexed(NamedTuple):
@@ -61,13 +61,16 @@ class Index:
         """The runs, in no order."""
         return self.walk(self._entry)
 
-    def walk(self, look: Callable[[str], Found | None]) -> Iterator[Found]:
-        """Call ``look`` with the path of each folder and yield its finds; folders inside one of these are left out."""
+    def walk(self, look: Callable[[str], Result | None]) -> Iterator[Result]:
+        """Call ``look`` with the path of each folder and yield its results that are not None.
+
+        Folders inside one that has a result are left out.
+        """
         folders, self.sweeps, self.unreadable = [""], [], []
         while folders:
             path = folders.pop()
-            if (found := look(path)) is not None:
-                yield found
+            if (result := look(path)) is not None:
+                yield result
                 continue
             start = f"{path}/" if path else ""
             try:
@@ -95,13 +98,13 @@ class Index:
         again = marks[1] is None or (marks[0] is not None and marks[0][0] > marks[1][0])
         others = [] if not again else [find_mark(start + name) for name in (COMMAND, FAILURE, METRICS)]
         text = str([readable, *marks, *others])
-        known = self.cache.get(path, text, lambda: self._read(start, again))
-        if not known:
+        content = self.cache.get(path, text, lambda: self._read(start, again))
+        if not content:
             return None
-        if marks[1] and readable and not known["run_id"]:
+        if marks[1] and readable and not content["run_id"]:
             files.say_damaged(start + RESULTS)  # it was said when it was read, perhaps by another process
-        config, meant = (self.cache.get(f"config {known[name]}", "", dict) for name in ("shared", "units"))
-        return Indexed(path, text, began[0] / 1e9, known, config, meant)
+        config, units = (self.cache.get(f"config {content[name]}", "", dict) for name in ("shared", "units"))
+        return Indexed(path, text, began[0] / 1e9, content, config, units)
 
     def _read(self, start: str, again: bool) -> dict[str, Any] | None:
         """The entry of a run in the cache, empty for the YAML of another program; None if its files are damaged.

@@ -83,8 +83,8 @@ def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str
     if form == "csv":
         return _csv(sheets)
     if form == "json":
-        found = [_object(sheet) for sheet in sheets]
-        return json.dumps(found if len(found) != 1 else found[0], indent=2) + "\n"
+        objects = [_object(sheet) for sheet in sheets]
+        return json.dumps(objects if len(objects) != 1 else objects[0], indent=2) + "\n"
     return "\n".join(map({"md": _md, "tex": _tex}.get(form, partial(_rich, width=width)), sheets))
 
 
@@ -142,7 +142,7 @@ def markdown(sheet: Sheet) -> str:
     lines = [headings, sides, *([text(entry) for entry in row] for row in sheet.rows)]
     notes = [f"<sup>{number}</sup> {note}" for number, note in enumerate(sheet.notes, 1)]
     body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return body + "".join(f"\n{each}\n" for each in (*notes, *sheet.below) if each)
+    return body + "".join(f"\n{paragraph}\n" for paragraph in (*notes, *sheet.below) if paragraph)
 
 
 def _tex(sheet: Sheet) -> str:
@@ -156,7 +156,7 @@ def _tex(sheet: Sheet) -> str:
     body = "".join(" & ".join(map(text, row)) + " \\\\\n" for row in sheet.rows)
     notes = [f"$^{{{number}}}$ {tex(note)}" for number, note in enumerate(sheet.notes, 1)]
     notes += [tex(line) for paragraph in sheet.below for line in paragraph.splitlines() if line]
-    lines = "".join(f"\n{{\\footnotesize {each}}}\n" for each in notes)
+    lines = "".join(f"\n{{\\footnotesize {note}}}\n" for note in notes)
     return (
         (f"% {sheet.title}\n" if sheet.title else "")
         + f"\\begin{{tabular}}{{{'l' * sheet.left}{'r' * (len(sheet.columns) - sheet.left)}}}\n\\hline\n"
@@ -172,15 +172,14 @@ def tex(text: str) -> str:
 def records(sheet: Sheet) -> list[dict[str, Any]]:
     """The rows as plain data, by the headings, with the texts of their footnotes as ``notes``."""
     if sheet.records is not None:
-        return [dict(each) for each in sheet.records]
-    found = []
+        return [dict(record) for record in sheet.records]
+    rows = list[dict[str, Any]]()
     for row in sheet.rows:
         values = [plain(entry.text if entry.value is None else entry.value) for entry in row]
         notes = dict.fromkeys(sheet.notes[number - 1] for entry in row for number in entry.notes)
-        found.append(
-            dict(zip(sheet.columns, values, strict=True)) | ({"notes": "; ".join(notes)} if sheet.notes else {})
-        )
-    return found
+        footnotes = {"notes": "; ".join(notes)} if sheet.notes else {}
+        rows.append(dict(zip(sheet.columns, values, strict=True)) | footnotes)
+    return rows
 
 
 def plain(value: Any) -> Any:
@@ -193,7 +192,10 @@ def _csv(sheets: Sequence[Sheet]) -> str:
     rows = list[dict[str, Any]]()
     for sheet in sheets:
         about = " ".join(" ".join([sheet.title, *sheet.below]).split())
-        rows += [{**each, **({"about": about} if about and not n else {})} for n, each in enumerate(records(sheet))]
+        of_sheet = records(sheet)
+        if about and of_sheet:
+            of_sheet[0]["about"] = about
+        rows += of_sheet
     headings = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys(sheets[0].columns if sheets else ())
     order = sorted(headings, key=lambda name: name == "about")
     file = io.StringIO()
@@ -204,5 +206,6 @@ def _csv(sheets: Sequence[Sheet]) -> str:
 
 
 def _object(sheet: Sheet) -> Any:
-    own = {"title": sheet.title, "rows": records(sheet), "notes": sheet.notes, "below": sheet.below}
-    return own if sheet.data is None else sheet.data
+    if sheet.data is not None:
+        return sheet.data
+    return {"title": sheet.title, "rows": records(sheet), "notes": sheet.notes, "below": sheet.below}

@@ -80,10 +80,10 @@ OF_CPUS = ("instructions", "threads")
 
 def mixed(environments: Iterable[Mapping[str, Any]]) -> str:
     """Name the conditions in which runs of one mean differ, as a footnote; empty if there are none."""
-    known, different = list(environments), list[str]()
+    every, different = list(environments), list[str]()
     for name, words in CONDITIONS.items():
-        counted = (each for each in known if not (each.get("cuda") and name in OF_CPUS))
-        values = {str(each[name]) for each in counted if each.get(name) is not None}
+        counted = (environment for environment in every if not (environment.get("cuda") and name in OF_CPUS))
+        values = {str(environment[name]) for environment in counted if environment.get(name) is not None}
         different += [f"{words} ({', '.join(sorted(values))})"] if len(values) > 1 else []
     return f"mean over runs with different {', '.join(different)}" if different else ""
 
@@ -112,15 +112,15 @@ def _consistent(content: Mapping[str, Any], folder: Path) -> bool:
     """
     if not content["config"]:
         return False
-    numbers, own = content["metrics"], content["run_id"]
+    numbers, claimed = content["metrics"], content["run_id"]
     if "evaluations" in content:
         numbers = evaluations.flat(content["evaluations"], content["config"].get("epochs"))
     if json.dumps(numbers, sort_keys=True) != json.dumps(content["metrics"], sort_keys=True):  # as texts, NaN is NaN
         return False
-    if run_id(upgraded(content["config"])) == own:
+    if run_id(upgraded(content["config"])) == claimed:
         return True
     stored = files.read_yaml(folder / "config.yaml", Config, named=False)
-    return stored is None or run_id(upgraded(stored)) != own
+    return stored is None or run_id(upgraded(stored)) != claimed
 
 
 def is_finished(folder: Path) -> bool:

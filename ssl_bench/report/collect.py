@@ -211,7 +211,7 @@ def _path(entry: Entry) -> str:
 
 
 def _ranked(runs: Sequence[RunFolder], names: Iterable[str]) -> list[str]:
-    """Metrics in the order of a list: first those that runs are told by, last the baselines."""
+    """Metrics in the order of a list: first the main ones of the runs, last the baselines."""
     usual = metrics.usual(runs)
     place = {name: n for n, name in enumerate(usual)}
     return sorted(names, key=lambda name: (place.get(name, len(place)), units.baseline(name)))

@@ -47,7 +47,7 @@ def compare(
         runs: those that are not finished are left out.
         by: the setting, such as ``loss``, or several; all keys of a group go with it.
         to: the value that the others are compared with, or a run that has it; None: the one that most runs have.
-        metric: None: the one that most runs are told by.
+        metric: None: the main metric of most runs.
         margin: a smaller difference does not matter; None: do not ask.
 
     Raises:

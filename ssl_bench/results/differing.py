@@ -57,10 +57,8 @@ def differing(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]] = ())
     partly = of_rows(rows, requested(entries), {name for config in configs for name in config.groups})
     whole = {name: value_of(text) for name, text in configs[0].settings.items()} if configs else {}
     names, common = partly.names, whole | partly.common
-    settings = [
-        [value_of(_setting(entry, row, name)) for name in names] for entry, row in zip(entries, rows, strict=True)
-    ]
-    return Differing(names, partly.shown, settings, {n: value for n, value in common.items() if n not in names})
+    table = [[value_of(_setting(entry, row, n)) for n in names] for entry, row in zip(entries, rows, strict=True)]
+    return Differing(names, partly.shown, table, {n: value for n, value in common.items() if n not in names})
 
 
 def _rows(entries: Sequence[Entry]) -> tuple[list[SharedConfig], list[dict[str, str]]]:

@@ -106,9 +106,8 @@ class GridFolder:
         A grid of this machine will if its process is alive or, under Slurm, if one of its runs is running (``busy``). A
         grid of another machine will if one of its runs is running or its last record is recent.
         """
-        if len(self.records) == len(self.runs) and all(
-            record.outcome.state in ENDED for record in self.records.values()
-        ):
+        states = [record.outcome.state for record in self.records.values()]
+        if len(states) == len(self.runs) and all(state in ENDED for state in states):
             return False
         if self.host == socket.gethostname():
             return lock.start_time(self._pid) == self._born or (busy and self.slurm)

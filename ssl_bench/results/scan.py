@@ -162,10 +162,10 @@ def _entries(runs: Sequence[RunFolder], grids: Sequence[GridFolder], now: float)
             made[key] = run, grid, n
             names.setdefault(key, set()).update(word[5:] for word in grid.runs[n] if word.startswith("name="))
     entries = list[Entry]()
-    for key, (run, grid, n) in made.items():
-        state = _status(run, grid, n)
+    for key, (run, its_grid, n) in made.items():
+        state = _status(run, its_grid, n)
         if state is not None:
-            entries.append(Entry(run, grid, n, state, None, frozenset(names.get(key, ()))))
+            entries.append(Entry(run, its_grid, n, state, None, frozenset(names.get(key, ()))))
     return entries
 
 

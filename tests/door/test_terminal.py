@@ -40,9 +40,8 @@ def finished_grid(runs: list[list[str]], values: list[float], metric: str = "knn
 def table_of(printed: str) -> list[list[str]]:
     """The cells of each row of a grid's table, which follows its headings."""
     lines = printed.splitlines()
-    return [
-        re.split(r"  +", line) for line in lines[[line.split()[:1] for line in lines].index(["runs"]) + 1 :] if line
-    ]
+    start = next(number for number, line in enumerate(lines) if line.split()[:1] == ["runs"])
+    return [re.split(r"  +", line) for line in lines[start + 1 :] if re.search(r"\S  +\S", line)]
 
 
 def test_the_lines_of_a_grid_have_the_settings_that_differ(capfd: Capture) -> None:
