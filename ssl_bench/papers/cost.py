@@ -88,7 +88,7 @@ def rates(outputs: Path) -> Rates:
         record: Check | None = files.read_json(path, Check)
         if record is None:
             continue
-        measured = {found["name"]: found["values"] for found in record["findings"] if found["section"] == "speed"}
+        measured = {speed["name"]: speed["values"] for speed in record["findings"] if speed["section"] == "speed"}
         speeds = {name: measured[name] for name in MEASURED if files.fits(measured.get(name), Speed)}
         of_one = {name: speed["images_s"] * speed["gflop_per_image"] for name, speed in speeds.items()}
         gpus = max(1, record["gpus"])  # which train a run each

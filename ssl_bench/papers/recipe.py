@@ -55,13 +55,13 @@ def describe(config: Mapping[str, Any]) -> list[str]:
         target = find_target(node, group)
         sentence = " ".join((inspect.getdoc(target) or "").split("\n\n")[0].replace("``", "").split()).rstrip(".")
         words = f"{name}{target.__name__}{f' ({sentence})' * bool(sentence)}"
-        settings = _in_words({k: v for k, v in node.items() if k not in left_out and (k, v) != ("freeze", False)})
+        said = {k: v for k, v in node.items() if k not in left_out and (k, v) != ("freeze", False)}
+        settings = _in_words(said)
         if group == "optimizer":
             rate = build(node, group).scaled_lr(config["batch_size"]["size"])
             settings.append(f"which makes a rate of {rate:.4g} here")
-        lines.append(
-            f"  {group:<12}{': '.join([words, ', '.join(settings)][: 1 + bool(settings)]).replace(folder, '')}"
-        )
+        line = f"{words}: {', '.join(settings)}" if settings else words
+        lines.append(f"  {group:<12}{line.replace(folder, '')}")
     return lines
 
 

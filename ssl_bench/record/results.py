@@ -112,15 +112,15 @@ def _consistent(content: Mapping[str, Any], folder: Path) -> bool:
     """
     if not content["config"]:
         return False
-    numbers, claimed = content["metrics"], content["run_id"]
+    numbers, own = content["metrics"], content["run_id"]
     if "evaluations" in content:
         numbers = evaluations.flat(content["evaluations"], content["config"].get("epochs"))
     if json.dumps(numbers, sort_keys=True) != json.dumps(content["metrics"], sort_keys=True):  # as texts, NaN is NaN
         return False
-    if run_id(upgraded(content["config"])) == claimed:
+    if run_id(upgraded(content["config"])) == own:
         return True
     stored = files.read_yaml(folder / "config.yaml", Config, named=False)
-    return stored is None or run_id(upgraded(stored)) != claimed
+    return stored is None or run_id(upgraded(stored)) != own
 
 
 def is_finished(folder: Path) -> bool:

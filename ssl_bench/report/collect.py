@@ -88,16 +88,16 @@ class Collector:
         entries = self._select(entries) if self._names else entries
         most = max(LEAST_POINTS, min(MOST_POINTS, POINTS // max(1, len(entries))))
         read = [self._read(entry.run, most) if entry.run else NO_FILES for entry in entries]
-        settings = differing(entries, [each.facts for each in read])
-        pictured = zip(map(_path, entries), (each.pictures for each in read), strict=True)
+        settings = differing(entries, [of_run.facts for of_run in read])
+        pictured = zip(map(_path, entries), (of_run.pictures for of_run in read), strict=True)
         shown = pictures.listed(self.outputs, pictured, start)
         columns = zip(labels(entries), settings.values, shown, strict=True)
         runs = [
-            _run(entry, each) | {"label": label, "values": values, "pictures": found}
-            for entry, each, (label, values, found) in zip(entries, read, columns, strict=True)
+            _run(entry, of_run) | {"label": label, "values": values, "pictures": its_pictures}
+            for entry, of_run, (label, values, its_pictures) in zip(entries, read, columns, strict=True)
         ]
         its_runs = [entry.run for entry in entries if entry.run]
-        names = dict.fromkeys(name for each in read for name in each.curves)
+        names = dict.fromkeys(name for of_run in read for name in of_run.curves)
         groups = _groups(entries, self._names)
         for group in groups:
             members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
@@ -120,7 +120,7 @@ class Collector:
             "groups": groups,
             "whole": bool(self._names),
             "runs": runs,
-            "curves": [each.curves for each in read],
+            "curves": [of_run.curves for of_run in read],
             **self._results(entries),
         }
 
@@ -131,30 +131,31 @@ class Collector:
             ConfigError: no run has one of the names.
         """
         paths = [entry.run.path if entry.run else "" for entry in entries]
-        found = set[int]()
+        chosen = set[int]()
         for name in self._names:
-            its = {n for n, path in enumerate(paths) if path.startswith(f"{name}/") or f"/{path}".endswith(f"/{name}")}
-            its |= {n for n, entry in enumerate(entries) if name in entry.names}
-            if not its:
-                known = sorted({path.rpartition("/")[0] for path in paths}.union(*(e.names for e in entries)) - {""})
+            of_name = {n for n, path in enumerate(paths) if path.startswith(f"{name}/")}
+            of_name |= {n for n, path in enumerate(paths) if f"/{path}".endswith(f"/{name}")}
+            of_name |= {n for n, entry in enumerate(entries) if name in entry.names}
+            if not of_name:
+                names = sorted({path.rpartition("/")[0] for path in paths}.union(*(e.names for e in entries)) - {""})
                 raise ConfigError(
-                    f"{name}: there is no run of this name under {self.outputs}{near(name, known)}: set it to a run_id "
-                    f"or to one of {', '.join(known) or 'no folder: nothing was run'}"
+                    f"{name}: there is no run of this name under {self.outputs}{near(name, names)}: set it to a run_id "
+                    f"or to one of {', '.join(names) or 'no folder: nothing was run'}"
                 )
-            found |= its
-        return [entries[n] for n in sorted(found)]
+            chosen |= of_name
+        return [entries[n] for n in sorted(chosen)]
 
     def _read(self, run: RunFolder, most: int) -> RunFiles:
         """The files of a run, from an earlier call if they have not changed."""
         marks = most, [find_mark(str(run.folder / name)) for name in (RESULTS, METRICS, LOG, pictures.FOLDER)]
-        known = self._files.get(run.path)
-        if known is None or known[0] != marks:
+        kept = self._files.get(run.path)
+        if kept is None or kept[0] != marks:
             content = (results.read(run.folder) if run.done else None) or {}
-            found, steps = curves.read(run.folder / METRICS, most)
+            its_curves, steps = curves.read(run.folder / METRICS, most)
             facts, environment = content.get("facts", {}), content.get("environment", {})
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
-            known = self._files[run.path] = marks, RunFiles(facts, environment, found, steps, log, names)
-        return known[1]
+            kept = self._files[run.path] = marks, RunFiles(facts, environment, its_curves, steps, log, names)
+        return kept[1]
 
     def _compare(self, group: str, runs: Sequence[RunFolder], settings: Sequence[str]) -> Any:
         """The comparisons of an experiment; made again when a run has finished."""
@@ -194,7 +195,7 @@ def _run(entry: Entry, read: RunFiles) -> dict[str, Any]:
         "began": run.began if run else None,
         "command": None if entry.command is None else printable(entry.command),
         "reason": entry.reason,
-        "warnings": [printable(each) for each in entry.warnings],
+        "warnings": [printable(sentence) for sentence in entry.warnings],
         "host": printable(owner.host) if owner else None,
         "hardware": f"{ranks} x {environment['device']}" if ranks and "device" in environment else None,
         "versions": {name: str(value) for name, value in environment.items() if name not in ("device", "ranks")},
@@ -220,17 +221,17 @@ def _ranked(runs: Sequence[RunFolder], names: Iterable[str]) -> list[str]:
 def _meanings(runs: Sequence[RunFolder], names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Units of the numbers of metrics and of curves, and what is better, as the page asks for them."""
     usual = metrics.usual(runs)
-    known = {name for run in runs for name in run.metrics}
+    measured = {name for run in runs for name in run.metrics}
 
     def meaning(name: str) -> Metric:
-        if name in known or not runs:
+        if name in measured or not runs:
             return metrics.metric_of(name, runs)
         return metrics.metric(name, runs[0])  # of a curve, whose name says what it means in any run
 
-    found = {name: meaning(name) for name in names}
+    meanings = {name: meaning(name) for name in names}
     return {
-        name: {"share": each.unit == "share", "better": each.sign, "usual": name in usual}
-        for name, each in found.items()
+        name: {"share": metric.unit == "share", "better": metric.sign, "usual": name in usual}
+        for name, metric in meanings.items()
     }
 
 
