@@ -49,11 +49,13 @@ class CellComparison(Comparison):
 
     Attributes:
         margin: below which a difference does not matter; NaN: a part of a gap that is not known.
+        obstacle: why there is no verdict in the column; empty: there is one.
     """
 
     cell: Cell
     to_n: int
     margin: float = math.nan
+    obstacle: str = ""
 
     @property
     def name(self) -> str:
@@ -98,49 +100,36 @@ def compare_rows(table: Table, values: Values, right: Right = lambda cell: None)
     cells = {(cell.row, cell.column, cell.measure): cell for cell in table.cells}
     numbers = {cell: [value for seed, value in values(cell).items() if seed in cell.seeds] for cell in table.cells}
     others = {cell: cells[cell.against, cell.column, cell.measure] for cell in table.cells if cell.against}
-    rows = [
-        CellComparison(cell.column, cell.label, cell.against, len(numbers[cell]), cell=cell, to_n=len(numbers[other]))
-        for cell, other in others.items()
-    ]
-    for row in rows:
-        row.verdict = "not run"
-    ran = TableComparison(rows).ran
-    if not ran:
-        return TableComparison(rows)
-    variances, deviations = _pooled([cell for row in ran for cell in (row.cell, others[row.cell])], numbers)
-    estimates, too_near = list[Estimate](), list[str]()
-    for row in ran:
+    n = {cell: len(of_cell) for cell, of_cell in numbers.items()}
+    planned = TableComparison(
+        [
+            CellComparison(cell.column, cell.label, cell.against, n[cell], cell=cell, to_n=n[other], verdict="not run")
+            for cell, other in others.items()
+        ]
+    )
+    if not planned.ran:
+        return planned
+    variances, deviations = _pooled([cell for row in planned.ran for cell in (row.cell, others[row.cell])], numbers)
+    asked = list[tuple[CellComparison, Estimate]]()
+    for row in planned.ran:
         estimate, images = _estimate(row.cell, others[row.cell], numbers, variances, right)
-        estimates.append(estimate)
         row.difference = float(estimate.mean)
         row.bound(estimate, images)
-        row.margin, reason = _margin(table, row.cell, cells, numbers)
-        too_near.append(reason)
-    reasons = _judge(table, ran, estimates, too_near, TableComparison(rows).planned)
-    return TableComparison(rows, reasons, deviations)
-
-
-def _judge(
-    table: Table, ran: Sequence[CellComparison], estimates: Sequence[Estimate], too_near: Sequence[str], planned: int
-) -> list[str]:
-    """Set the verdicts; return why there is none on some.
-
-    Args:
-        too_near: of each comparison, why there is none in its column; empty: there is one.
-    """
-    asked = [(row, estimate) for row, estimate in zip(ran, estimates, strict=True) if not row.cell.placebo]
-    margins = np.array([row.margin for row, _ in asked])
-    together = statistics.stacked([estimate for _, estimate in asked])
-    for (row, _), verdict in zip(asked, statistics.decided(together, margins, planned, table.error), strict=True):
-        row.verdict = verdict or "undecided"
-    for row in ran:
+        row.margin, row.obstacle = _margin(table, row.cell, cells, numbers)
         if row.cell.placebo:
             row.verdict = "holds" if max(-row.low, row.high) < row.margin / 2 else "does not hold"
-    unequal = [f"placebo {row.name}: {row.verdict}" for row in ran if row.verdict == "does not hold"]
-    for row, reason in zip(ran, too_near, strict=True):
-        if not row.cell.placebo and (unequal or reason):
-            row.verdict = "no verdict"
-    return [*unequal, *dict.fromkeys(reason for reason in too_near if reason)]
+        else:
+            asked.append((row, estimate))
+    margins, together = (
+        np.array([row.margin for row, _ in asked]),
+        statistics.stacked([estimate for _, estimate in asked]),
+    )
+    unequal = [f"placebo {row.name}: {row.verdict}" for row in planned.rows if row.verdict == "does not hold"]
+    verdicts = statistics.decided(together, margins, planned.planned, table.error)
+    for (row, _), verdict in zip(asked, verdicts, strict=True):
+        row.verdict = "no verdict" if unequal or row.obstacle else verdict or "undecided"
+    reasons = [*unequal, *dict.fromkeys(row.obstacle for row in planned.ran if row.obstacle)]
+    return TableComparison(planned.rows, reasons, deviations)
 
 
 def _pooled(cells: Sequence[Cell], numbers: Numbers) -> tuple[Variances, list[str]]:

@@ -9,16 +9,16 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ssl_bench.record import aligned
-from ssl_bench.record.aligned import BOLD, PLAIN, Column
-
 FORMS = ("rich", "md", "tex", "csv", "json")
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+GAP = 2  # blank characters between two columns of a terminal; one if all columns name a row
+NARROWEST, LONGEST = 20, 10**6  # characters of a column of words that is cut off, and of a line in a file
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 WIDEST = 120  # characters of a line of text on a terminal
 TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
 TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
@@ -48,8 +48,8 @@ class Sheet:
     Attributes:
         columns: headings of all columns; the first ``left`` ones name a row.
         words: headings of further columns of words, which stand at the left, numbers at the right.
-        spared: headings of columns that a narrow terminal leaves out, one after another until the others fit. A sheet
-            without such columns is divided into blocks.
+        spared: headings of columns that a narrow terminal leaves out, one after another until the others fit; then it
+            cuts off the widest column of words. A sheet without such columns is divided into blocks.
         title: the line above it, and a comment in LaTeX.
         notes: the footnotes.
         below: paragraphs after them, which may have lines.
@@ -110,14 +110,53 @@ def lines(sheet: Sheet, width: int | None = None, bold: bool = False) -> list[st
         width: the most characters of a line; None: as many as it needs.
         bold: print the best numbers bold, by the codes of a terminal.
     """
-    columns = list[Column]()
-    for place, heading in enumerate(sheet.columns):
-        entries = [row[place] for row in sheet.rows]
-        mark = max((len(_raised(entry)) for entry in entries), default=0)  # digits of a column stay in line
-        texts = [heading, *(entry.text + _raised(entry).ljust(mark) for entry in entries)]
-        best = {row for row, entry in enumerate(entries, 1) if bold and entry.best}
-        columns.append(Column(texts, place < sheet.left or heading in sheet.words, best))
-    return aligned.lines(columns[: sheet.left], columns[sheet.left :], sheet.spared, width)
+    from rich.cells import cell_len
+
+    texts = [_texts(sheet, place) for place in range(len(sheet.columns))]
+    widths = [max(map(cell_len, column)) for column in texts]
+    names, others = list(range(sheet.left)), list(range(sheet.left, len(widths)))
+    gap = GAP if others else 1
+
+    def excess(places: Sequence[int]) -> int:
+        return sum(widths[place] for place in places) + gap * (len(places) - 1) - (width or LONGEST)
+
+    for heading in sheet.spared:
+        if excess([*names, *others]) > 0:
+            names, others = ([place for place in part if sheet.columns[place] != heading] for part in (names, others))
+    words = [place for place in names + others if place < sheet.left or sheet.columns[place] in sheet.words]
+    if sheet.spared and excess([*names, *others]) > 0:
+        widest = max(words, key=widths.__getitem__)
+        widths[widest] = max(NARROWEST, widths[widest] - excess([*names, *others]))
+    printed = list[str]()
+    for block in [others] if sheet.spared else _halved(others, lambda part: excess([*names, *part]) <= 0):
+        printed += [""] * bool(printed)
+        for row in range(len(sheet.rows) + 1):
+            cells = list[str]()
+            for place in (*names, *block):
+                text = texts[place][row]
+                text = text if cell_len(text) <= widths[place] else f"{text[: widths[place] - 1]}…"
+                blanks = " " * (widths[place] - cell_len(text))
+                marked = f"{BOLD}{text}{PLAIN}" if bold and row > 0 and sheet.rows[row - 1][place].best else text
+                cells.append(marked + blanks if place in words else blanks + marked)
+            printed.append((" " * gap).join(cells).rstrip())
+    return printed
+
+
+def _texts(sheet: Sheet, place: int) -> list[str]:
+    """The heading and the texts of a column; numbers of footnotes do not move its digits out of line."""
+    entries = [row[place] for row in sheet.rows]
+    longest = max((len(_raised(entry)) for entry in entries), default=0)
+    return [sheet.columns[place], *(entry.text + _raised(entry).ljust(longest) for entry in entries)]
+
+
+def _halved(columns: list[int], fit: Callable[[list[int]], bool]) -> Iterator[list[int]]:
+    """Blocks of columns, halved until each fits."""
+    if len(columns) <= 1 or fit(columns):
+        yield columns
+        return
+    half = (len(columns) + 1) // 2
+    yield from _halved(columns[:half], fit)
+    yield from _halved(columns[half:], fit)
 
 
 def _raised(entry: SheetEntry) -> str:

@@ -100,15 +100,11 @@ def _columns(contents: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Metric], 
     """The metrics that a table of some results has, with their meaning, and those of them by which it is ranked."""
     columns, ranked = dict[str, Metric](), dict[str, None]()
     for content in contents:
-        recorded, evaluate = content.get("units"), content["config"].get("evaluate")
-        main = units.main(content["metrics"], recorded, evaluate)
-        if "evaluate" in content["config"]:
-            names = [name for one in main for name in (one, one.replace("/", "_init/", 1))]
-        else:
-            names = list(content["metrics"])
-        for name in names:
-            if name in content["metrics"] and name not in columns:
-                columns[name] = units.metric(name, recorded, evaluate)
+        metrics, recorded, evaluate = content["metrics"], content.get("units"), content["config"].get("evaluate")
+        main = units.main(metrics, recorded, evaluate)
+        both = [name for one in main for name in (one, one.replace("/", "_init/", 1)) if name in metrics]
+        for name in both if "evaluate" in content["config"] else metrics:
+            columns.setdefault(name, units.metric(name, recorded, evaluate))
         ranked |= dict.fromkeys(main)
     return columns, list(ranked)
 

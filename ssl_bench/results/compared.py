@@ -102,16 +102,9 @@ class Comparisons:
     def record(self) -> dict[str, Any]:
         """The comparisons as plain data."""
         unit = "percent" if self.metric.scale == 100 else "number"
-        return {
-            "by": list(self.by),
-            "metric": self.name,
-            "unit": unit,
-            "better": self.metric.better,
-            "margin": self.margin,
-            "alone": self.unpaired,
-            "error": statistics.ERROR,
-            "cells": [comparison.record() for comparison in self.rows],
-        }
+        record: dict[str, Any] = {"by": list(self.by), "metric": self.name, "unit": unit, "better": self.metric.better}
+        record |= {"margin": self.margin, "alone": self.unpaired, "error": statistics.ERROR}
+        return record | {"cells": [comparison.record() for comparison in self.rows]}
 
     def sheet(self) -> Sheet:
         """The comparisons as rows."""
