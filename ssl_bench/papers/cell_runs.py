@@ -26,7 +26,7 @@ ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 
 
 def value(run: RunFolder, metric: str) -> float | None:
-    """Value of a metric as papers print it, accuracies in percent; None if the run lacks it.
+    """Value of a metric as papers print it, accuracies in percent; None if the run has none.
 
     The forms of a metric are those of :class:`ssl_bench.papers.cells.CellMetric`. A metric that is only recorded during
     training has its last value.
@@ -130,7 +130,7 @@ class Results:
         return {seed: number for seed, number in numbers.items() if seed is not None and number is not None}
 
     def right(self, cell: Cell) -> np.ndarray | None:
-        """Share of the cell's seeds that have each test image right [M]; None: not each of its runs has recorded it."""
+        """Share of the cell's seeds that have each test image right [M]; None: some runs have not recorded it."""
         composed, of_runs = self._compositions.get(cell.request), list[np.ndarray]()
         if not isinstance(composed, Composition):
             return None

@@ -65,8 +65,8 @@ class Cell:
         overrides: arguments of the command that trains it, without the seed.
         paper: the reported number, accuracies in percent; None if it is not known.
         provenance: where that number comes from, one of :data:`ssl_bench.papers.read_table.PROVENANCE`.
-        missing: what this package lacks for the cell; empty if nothing.
-        x: the column's place on the axis of a figure.
+        missing: what this package cannot do yet for the cell; empty for nothing.
+        x: the column's value on the x axis of a figure.
         over: the keys of the design that the cell is a point of; empty for none.
         against: the row with which it is compared; empty for none.
         placebo: that row is known to be equal.
@@ -207,7 +207,7 @@ def flat(overrides: Any) -> list[str]:
 
 
 def merge(*parts: Sequence[str]) -> list[str]:
-    """Join lists of overrides, keeping the last override of each key, at its place.
+    """Join lists of overrides, keeping the last override of each key.
 
     ``~temperature`` removes the overrides of that group before it.
     """

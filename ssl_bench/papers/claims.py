@@ -36,13 +36,13 @@ class ClaimVerdict(Enum):
     NOT_RUN = "not run"
 
 
-STATISTICS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  # of numbers y at the places x
+STATISTICS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  # of numbers y at the values x
     "mean": lambda y, x: statistics.fmean(y),
     "largest": lambda y, x: max(y),
     "range": lambda y, x: max(y) - min(y),
     "endpoints": lambda y, x: y[-1] - y[0],
     "ratio": lambda y, x: y[-1] / y[0] if y[0] else math.nan,
-    "slope": lambda y, x: statistics.linear_regression([math.log2(place) for place in x], y).slope,
+    "slope": lambda y, x: statistics.linear_regression([math.log2(value) for value in x], y).slope,
 }
 
 
@@ -110,7 +110,7 @@ class PaperClaim(Table):
     Attributes:
         says: the claim in words, with "Ours: " before a sentence that is no paper's.
         ours: whether it is no paper's.
-        where: its place in the paper, or the place that it is about.
+        where: the section, table or figure of the paper that it is in or about.
         kind: of KINDS.
         seeds_because: why these seeds, and so many.
         criteria: the controls, and then what the claim asks.

@@ -144,8 +144,8 @@ def _pooled(cells: Sequence[Cell], numbers: Numbers) -> tuple[Variances, list[st
     excess = chi2.sf((n - 1) * of_cells / variance.clip(statistics.ROUNDING**2), n - 1) * len(cells) < statistics.ERROR
     words = []
     for name in names:
-        members = [place for place, group in enumerate(groups) if group == name]
-        larger = [cells[place].label for place in members if excess[place]]
+        members = [number for number, group in enumerate(groups) if group == name]
+        larger = [cells[number].label for number in members if excess[number]]
         text = f"{' '.join(filter(None, name))} {math.sqrt(variance[members[0]]):.2f} ({degrees[members[0]]})"
         words.append(text + f", which does not hold for {', '.join(larger)}: set its spread" * bool(larger))
     return dict(zip(cells, zip(variance, degrees, strict=True), strict=True)), words

@@ -1,4 +1,4 @@
-"""Draw a paper's figure from a table: each row is a curve, each column a place on the x axis."""
+"""Draw a paper's figure from a table: each row is a curve, each column a value on the x axis."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ def _legend(axis: Any, title: str | None) -> None:
 
     inches = 0.25 + 0.15 * len(axis.get_xlabel().splitlines())
     below = offset_copy(axis.transAxes, fig=axis.figure, y=-inches, units="inches")
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below}
+    position = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below}
     short = all(len(name) < 28 for name in axis.get_legend_handles_labels()[1])
-    axis.legend(title=title, ncols=2 if short else 1, frameon=False, **place)
+    axis.legend(title=title, ncols=2 if short else 1, frameon=False, **position)
 
 
 def _curves(axis: Any, table: Table, filled: Sequence[Filled], title: str) -> None:
@@ -167,7 +167,7 @@ def _curve(
     """Draw a row: the paper's numbers, and those of the runs, or else the committed ones.
 
     Args:
-        x: places of the columns.
+        x: values of the columns.
         theory: the look of a row that measures what a formula says, which is drawn as a line.
         judged: whether the bars are intervals of the mean, or deviations.
         of_claim: committed numbers of a claim are not marked as such.
@@ -182,13 +182,13 @@ def _curve(
         if not reported:
             axis.plot([], [], **look, label=f"{name} (no numbers yet)", linestyle="none")
         return
-    places, numbers = zip(*measured, strict=True)
+    values_x, numbers = zip(*measured, strict=True)
     means = [mean(values) for values in numbers]
     if theory:
-        axis.plot(places, means, label=f"theory: {row[0].cell.label}", **theory)
+        axis.plot(values_x, means, label=f"theory: {row[0].cell.label}", **theory)
         return
     label = name if ours or of_claim else f"{name} (project)"
-    axis.errorbar(places, means, [bar(values) or 0.0 for values in numbers], **look, label=label, capsize=3)
+    axis.errorbar(values_x, means, [bar(values) or 0.0 for values in numbers], **look, label=label, capsize=3)
 
 
 def _rows(axis: Any, table: PaperClaim, filled: Sequence[Filled], title: str) -> None:

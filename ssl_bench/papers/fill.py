@@ -71,7 +71,7 @@ class Filled:
 
     @property
     def notes(self) -> list[str]:
-        """Source of the paper's number unless it is the text, what the cell or its runs lack, and the cell's note."""
+        """Source of the paper's number unless it is the text, what is missing, and the cell's note."""
         source = SOURCES.get(self.cell.provenance, "")
         missing = self.cell.missing and f"needs {self.cell.missing}"
         return [note for note in (source, missing, self.lacking, self.cell.note) if note]

@@ -193,7 +193,7 @@ def _values(where: str, row: Mapping[str, Any], metrics: Mapping[str, str], coun
     lists = row.get("values") or {}
     lists = lists if isinstance(lists, Mapping) else {"": lists}
     if unknown := sorted(set(lists) - set(metrics)):
-        raise ConfigError(f"{where}: values has {', '.join(unknown)}, which metrics lacks")
+        raise ConfigError(f"{where}: values has {', '.join(unknown)}: set metrics to a mapping with the same names")
     values = {measure: lists.get(measure) or [None] * count for measure in metrics}
     for measure, of_measure in values.items():
         if len(of_measure) != count:

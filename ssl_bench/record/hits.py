@@ -1,7 +1,7 @@
-"""The test images that an evaluation counts as right, a bit for each, in ``<run>/hits/``.
+"""Which test images an evaluation classifies correctly, a bit for each, in ``<run>/hits/``.
 
-Two runs that are compared on the same images differ in some of them: with their bits an interval says what other images
-would give, and not only what other seeds would.
+With the bits of two runs that are compared on the same images, an interval covers other images, too, and not only other
+seeds.
 """
 
 from collections.abc import Mapping

@@ -112,7 +112,8 @@ class Comparisons:
         what = f"{self.name}{', percent' * (self.metric.scale == 100)}"
         title = f"{what}, by {', '.join(self.by)}, in pairs by seed"
         columns = ["runs", *(["cell"] * several), "n", "mean", "other", "difference"]
-        sheet = Sheet([*columns, "95% interval", "varies by", "verdict", "more seeds"], left=1 + several, title=title)
+        columns += ["95% interval", "varies by", "verdict", "more seeds"]
+        sheet = Sheet(columns, left=1 + several, words=("varies by", "verdict"), title=title)
         form = ".2f" if self.metric.scale == 100 else ".4g"
         for comparison in self.rows:
             notes = sheet.numbers([f"different {condition}" for condition in comparison.differ])
