@@ -29,10 +29,10 @@ from ssl_bench.papers.claims import ClaimVerdict, PaperClaim
 from ssl_bench.papers.drawing import draw, panels
 from ssl_bench.papers.fill import Filled, fill
 from ssl_bench.papers.selection import Selection
-from ssl_bench.papers.sheets import arrange
+from ssl_bench.papers.sheets import sheet_of
 from ssl_bench.record import results as finished_run
+from ssl_bench.record.printing import markdown
 from ssl_bench.results.arrange import spread
-from ssl_bench.results.printing import markdown
 
 VERSIONS = ("ssl_bench", "python", "torch", "torchvision", "timm", "numpy")
 PLACE = {"row", "column", "metric", "value", "seed", "run_id", "seconds"}  # of a committed number
@@ -200,7 +200,7 @@ def page() -> str:
 
 def judged() -> list[verdicts.Judged]:
     """All claims by the committed numbers."""
-    return [verdicts.judge(claim, _none()) for claim in verdicts.named([])]
+    return [verdicts.judge(claim, _none()) for claim in verdicts.claims_of([])]
 
 
 def decided(every: Iterable[verdicts.Judged]) -> list[verdicts.Judged]:
@@ -252,7 +252,7 @@ def _section(table: Table) -> str:
         parts.append(f"![{table.title}]({measurements.path_of(table).stem}.png)")
     if not any(measurements.values(table, cell) for cell in table.cells):
         return "\n\n".join([*parts, measurements.errata(table)]) + "\n"
-    parts += [markdown(arrange(table, _known(table))).rstrip(), *_further(content["cells"])]
+    parts += [markdown(sheet_of(table, _known(table))).rstrip(), *_further(content["cells"])]
     parts += ["\n".join(compared)] if (compared := comparison.lines(table, _none())) else []
     hours = content["seconds"] / 3600
     time = f"{hours:.1f} hours" if hours >= 1 else f"{content['seconds'] / 60:.0f} minutes"

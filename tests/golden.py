@@ -50,6 +50,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 RECORD = Path(__file__).with_suffix(".json")
+TABLE = ("        ", "raw pixels", "random initialisation", "pre-trained")  # beginnings of the lines of a table
 CLOCKS = {"seconds", "images_per_second", "estimated_seconds"}
 FP64, FP32, WHOLE = 1e-8, 2e-2, 2e-1  # tolerances on another machine
 
@@ -198,7 +199,7 @@ def observe(name: str, carry_out: Callable[..., tuple[int, str]] = command) -> R
         "results": sorted(results.keys() - {"evaluations", "warnings"}),  # the first have the numbers of "metrics"
         "metrics": results["metrics"],
         "facts": {key: value for key, value in results.get("facts", {}).items() if key not in CLOCKS},
-        "table": [line for line in printed.splitlines() if line[:1] in "┏┃┡│└" and line],
+        "table": [line for line in printed.splitlines() if line.startswith(TABLE)],
         **_trace(folder / "metrics.jsonl"),
         **_checkpoint(folder / "checkpoints" / "last.pt"),
     }

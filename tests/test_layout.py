@@ -32,7 +32,6 @@ ROOMS = [
     ["training"],
     ["launch"],
     ["results"],
-    ["status"],
     ["api"],
     ["papers"],
     ["report"],

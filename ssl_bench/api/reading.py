@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_bench import files
 from ssl_bench.errors import ConfigError
-from ssl_bench.record.folders import named
+from ssl_bench.record.folders import find_named
 from ssl_bench.record.index import METRICS, as_text
 from ssl_bench.record.metrics import Row
 from ssl_bench.results.rows import rows as rows_of
 from ssl_bench.results.scan import Scan
-from ssl_bench.results.select import finished, runs_where
+from ssl_bench.results.select import finished_where, runs_where
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,7 +69,7 @@ def compare(
         outputs, where: as of :func:`runs`.
         by: the setting, or several.
         to: the value that the others are compared with; None: the one that most runs have.
-        metric: such as ``linear/top1``; None: the one that most runs are told by.
+        metric: such as ``linear/top1``; None: the main metric of most runs.
         margin: a difference that does not matter, of accuracies in percent as all numbers of the table.
 
     Returns:
@@ -79,10 +79,10 @@ def compare(
     Raises:
         ConfigError: there is nothing to compare.
     """
-    runs = finished(files.given_path(outputs), _conditions(where))
+    runs = finished_where(files.given_path(outputs), _conditions(where))
     from ssl_bench.results import comparison  # with numpy
 
-    return _frame([cell.record() for cell in comparison.compare(runs, by, to, metric, margin).cells])
+    return _frame([row.record() for row in comparison.compare(runs, by, to, metric, margin).rows])
 
 
 def table(
@@ -111,8 +111,8 @@ def table(
     Raises:
         ConfigError: there is no such setting or metric, no run is finished, or too much else varies.
     """
+    from ssl_bench.record.printing import records
     from ssl_bench.results.arrange import arrange  # with numpy
-    from ssl_bench.results.printing import records
 
     pivots = arrange(runs_where(files.given_path(outputs), _conditions(where)), rows, columns, metric)
     return _frame([record for pivot in pivots for record in records(pivot.sheet())])
@@ -207,7 +207,7 @@ def load(run: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
 def _folder(run: str | os.PathLike[str] | Mapping[str, Any]) -> Path:
     """The directory of a run; that of a run_id is below ``outputs``."""
     if isinstance(run, str):
-        return named(str(files.given_path(run)), Path("outputs"))
+        return find_named(str(files.given_path(run)), Path("outputs"))
     return files.given_path(run if isinstance(run, os.PathLike) else run["path"])
 
 

@@ -78,7 +78,7 @@ class Replay:
         for node in _rounds(entries):
             schema.check(self.run.config | {"evaluate": node})
             folder = self._launch(name, last, self.run.config | {"evaluate": node})
-            written = files.read_json(folder / results.NAME, results.Results)
+            written = files.read_json(folder / results.NAME, results.RunResults)
         return folder, written.get("evaluations", [])
 
     def perturbed(self, state: State, share: float = 1.0) -> State:

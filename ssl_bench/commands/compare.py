@@ -14,11 +14,11 @@ from pathlib import Path
 from ssl_bench.commands.arguments import Parser, in_sentences
 from ssl_bench.config.identity import NOT_IN_RUN_ID
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.results.compared import Comparison
+from ssl_bench.record.printing import FORMS, text_of
+from ssl_bench.results.compared import Comparisons
 from ssl_bench.results.comparison import compare
-from ssl_bench.results.printing import FORMS, text_of
-from ssl_bench.results.runs import Run
-from ssl_bench.results.select import finished
+from ssl_bench.results.runs import RunFolder
+from ssl_bench.results.select import finished_where
 
 FORMATS = ("text", *FORMS[1:])
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--to", metavar="VALUE", help="what the others are compared with (default: what most runs have)"
     )
-    parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: what most runs are told by)")
+    parser.add_argument("--metric", metavar="NAME", help="such as linear/top1 (default: the main metric of most runs)")
     parser.add_argument("--margin", type=float, help="a difference that does not matter, of accuracies in percent")
     parser.add_argument("--outputs", default="outputs", type=Path, help="results folder (default: outputs)")
     parser.add_argument("--format", choices=FORMATS, default="text")
@@ -44,20 +44,20 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _compare(options: Namespace) -> Comparison:
+def _compare(options: Namespace) -> Comparisons:
     """Compare the runs that the words name."""
     conditions = [word for word in options.words if "=" in word]
     folders = [word for word in options.words if "=" not in word]
     counts = Counter(word.partition("=")[0] for word in conditions)
     twice = [key for key, count in counts.items() if count > 1]
     by: list[str] = options.by
-    to: str | Run | None = options.to
+    to: str | RunFolder | None = options.to
     if by and not twice and not folders:
-        runs = finished(options.outputs, conditions)
+        runs = finished_where(options.outputs, conditions)
     elif len(twice) == 1 and not by and not folders:
         by, values = twice, [word.partition("=")[2] for word in conditions if word.partition("=")[0] in twice]
         where = [word for word in conditions if word.partition("=")[0] not in twice]
-        runs, to = finished(options.outputs, [*where, f"{by[0]}={','.join(values)}"]), to or values[-1]
+        runs, to = finished_where(options.outputs, [*where, f"{by[0]}={','.join(values)}"]), to or values[-1]
     elif len(folders) == 2 and not by and not twice:
         runs, by, to = _folders(options.outputs, folders, conditions)
     else:
@@ -67,12 +67,14 @@ def _compare(options: Namespace) -> Comparison:
     return compare(runs, by, to, options.metric, options.margin)
 
 
-def _folders(outputs: Path, folders: Sequence[str], where: Sequence[str]) -> tuple[list[Run], list[str], Run]:
+def _folders(
+    outputs: Path, folders: Sequence[str], where: Sequence[str]
+) -> tuple[list[RunFolder], list[str], RunFolder]:
     """The runs of two folders, the settings of which no value is in both, and what the second has of the first one."""
     sides = []
     for folder in folders:
         name = folder.removeprefix(f"{outputs}/").strip("/")
-        sides.append([run for run in finished(outputs, where) if f"/{run.path}/".find(f"/{name}/") >= 0])
+        sides.append([run for run in finished_where(outputs, where) if f"/{run.path}/".find(f"/{name}/") >= 0])
         if not sides[-1]:
             raise ConfigError(
                 f"{folder}: no finished run is there: name a folder below {outputs}, such as that of name="
@@ -85,5 +87,5 @@ def _folders(outputs: Path, folders: Sequence[str], where: Sequence[str]) -> tup
     return [*sides[0], *sides[1]], by, sides[1][0]
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _names(runs: Sequence[RunFolder]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.shared.settings))

@@ -6,6 +6,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.launch import slurm
 from ssl_bench.launch.plan import Plan
 from ssl_bench.papers import cost
+from ssl_bench.record.printing import Sheet, SheetEntry, lines
 
 
 def show(plan: Plan) -> None:
@@ -27,12 +28,12 @@ def show(plan: Plan) -> None:
         print("all of them:", *(override for override in runs[0].overrides if override in common))
     rows = [dict(override.split("=", 1) for override in run.overrides if override not in common) for run in left]
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    table = [["hours", *keys, "directory"]]
+    sheet = Sheet(["hours", *keys, "directory"], left=0, words=[*keys, "directory"])
     for run, row, took in zip(left, rows, hours, strict=True):
-        table.append(["" if took is None else f"{took:.2f}", *(row.get(key, "") for key in keys), str(run.folder)])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table if left else ():
-        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+        texts = ["" if took is None else f"{took:.2f}", *(row.get(key, "") for key in keys), str(run.folder)]
+        sheet.rows.append([SheetEntry(text) for text in texts])
+    if left:
+        print(*lines(sheet), sep="\n")
     price = f", {cost.price(sum(filter(None, hours)), on)}" if any(hours) else ""
     print(f"{len(left)} runs to go{price}")
     if left and plan.asked.where == "slurm":

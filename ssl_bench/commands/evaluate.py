@@ -65,9 +65,9 @@ def in_worker(arguments: Sequence[str]) -> Any:
 def _named(name: str, outputs: Path) -> list[Path]:
     """The directory of that name, the run of that run_id, or the finished runs that match a pattern."""
     if "*" not in name or Path(name).exists():
-        from ssl_bench.record.folders import named
+        from ssl_bench.record.folders import find_named
 
-        return [named(name, outputs)]
+        return [find_named(name, outputs)]
     folders = sorted(Path(path).parent for path in glob.glob(f"{name}/results.json"))
     if not folders:
         raise ConfigError(f"{name}: no finished run has such a directory: `ssl-bench status` lists them")
@@ -76,9 +76,9 @@ def _named(name: str, outputs: Path) -> list[Path]:
 
 def _selected(where: Sequence[str], outputs: Path) -> list[Path]:
     """The finished runs that have all of some settings."""
-    from ssl_bench.results.select import ENDED, finished
+    from ssl_bench.results.select import ENDED, finished_where
 
-    chosen = finished(outputs, [ENDED, *where])
+    chosen = finished_where(outputs, [ENDED, *where])
     if not chosen:
         raise ConfigError(f"--where {' '.join(where)}: no finished run below {outputs} has these settings")
     return [run.folder for run in chosen]

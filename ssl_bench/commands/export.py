@@ -22,7 +22,7 @@ from typing import Any
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
 from ssl_bench.errors import ConfigError
-from ssl_bench.record.folders import named
+from ssl_bench.record.folders import find_named
 
 FORMATS = ("timm", "torchvision", "ssl_bench", "card")
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", choices=FORMATS, help="card: a folder for the Hugging Face hub")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to, in the run unless it is given")
     options = parser.read(arguments)
-    folder = named(options.run, taken_outputs(options.overrides))
+    folder = find_named(options.run, taken_outputs(options.overrides))
     if options.overrides:
         raise ConfigError(f"{options.overrides[0]}: paths.outputs is the only key that an export reads")
     print(export(folder, options.format, options.out))

@@ -17,8 +17,8 @@ from ssl_bench.config.identity import extensible
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.launch.lock import locked
 from ssl_bench.record import checkpoint, results, wandb
-from ssl_bench.results.runs import Run
-from ssl_bench.results.select import ENDED, finished
+from ssl_bench.results.runs import RunFolder
+from ssl_bench.results.select import ENDED, finished_where
 
 
 @in_sentences
@@ -30,17 +30,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="only say how much it would free")
     parser.epilog = "Pruned runs are evaluated, loaded and shown as before; verify cannot show their last steps."
     options = parser.parse_args(arguments)
-    return _prune(finished(options.outputs, [*options.where, ENDED]), options)
+    return _prune(finished_where(options.outputs, [*options.where, ENDED]), options)
 
 
-def _prune(runs: Sequence[Run], options: Namespace) -> int:
+def _prune(runs: Sequence[RunFolder], options: Namespace) -> int:
     states, tracked, pruned, growing, code = 0, 0, 0, 0, 0
     for run in runs:
         further = extensible(run.config)
         growing += further
         try:
             with locked(run.folder, wait=False) as owner:
-                if owner is not None or not results.finished(run.folder):  # it was started again meanwhile
+                if owner is not None or not results.is_finished(run.folder):  # it was started again meanwhile
                     continue
                 state = 0 if further else checkpoint.prune(run.folder, options.dry_run)
                 sent = _remove_sent(run.folder, options.dry_run)

@@ -11,7 +11,7 @@ each run and for each run that a grid has still to make:
     epoch, epochs           epochs done, epochs of the whole training
     images_per_second       of its last row of metrics
     eta_seconds             until it is done; only of a running one
-    best                    {metric: value}: those that a finished run is told by, else the best so far
+    best                    {metric: value}: the main ones of a finished run, else the best so far
     metrics                 {metric: value}: all of a finished run; accuracies in [0, 1]
     host, pid               of the process; only of a running one
     watched                 kNN accuracy of its last watching; only of a running one
@@ -22,7 +22,6 @@ each run and for each run that a grid has still to make:
 column for each setting, the seed, the seconds of the run and a column for each metric, of a finished run all.
 """
 
-import csv
 import io
 import json
 import sys
@@ -34,11 +33,12 @@ from typing import Any
 
 from ssl_bench.commands.arguments import Parser, in_sentences, refuse
 from ssl_bench.errors import printable
+from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.results.differing import labels
 from ssl_bench.results.rows import rows
 from ssl_bench.results.scan import Entry, Scan, Status
 from ssl_bench.results.select import Labelled, scanned, select
-from ssl_bench.status.view import lines, screen
+from ssl_bench.results.status import lines, screen
 
 PAUSE = 2.0  # seconds between two updates
 LISTED = 40  # more runs than these are listed on a terminal only if that is asked for
@@ -141,15 +141,13 @@ def _record(entry: Entry, label: str) -> dict[str, Any]:
 
 
 def _print_csv(shown: Sequence[Labelled]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    settings = rows([entry for entry, _ in shown])
-    for place, (pair, values) in enumerate(zip(shown, settings, strict=True)):
-        record = {n: " ".join(value) if isinstance(value, list) else value for n, value in _record(*pair).items()}
+    records = list[dict[str, Any]]()
+    for (entry, label), values in zip(shown, rows([entry for entry, _ in shown]), strict=True):
+        record = {n: " ".join(v) if isinstance(v, list) else v for n, v in _record(entry, label).items()}
         del record["best"], record["metrics"], values["path"]
-        row = record | {name: value for name, value in values.items() if name not in record}
-        if place == 0:
-            writer.writerow(row)
-        writer.writerow(row.values())
+        records.append(record | {name: value for name, value in values.items() if name not in record})
+    if records:
+        print(text_of([Sheet([], records=records)], "csv"), end="")
 
 
 def _print_commands(outputs: Path, failed: Sequence[Entry]) -> None:

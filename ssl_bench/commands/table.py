@@ -9,8 +9,8 @@ from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import HELP, Selection
 from ssl_bench.papers.sheets import whole
+from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.results.arrange import arrange
-from ssl_bench.results.printing import FORMS, text_of
 from ssl_bench.results.select import runs_where
 
 ABOUT_NUMBERS = """A cell has the paper's number, ours (mean ± standard deviation, number of runs), their difference,
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     selection = Selection.read(options.names, options.all, options.overrides, options.config_dir)
     selection.check_reading()
     if options.claims:
-        claims = verdicts.named(selection.names, selection.papers)
+        claims = verdicts.claims_of(selection.names, selection.papers)
         cells = [cell for claim in claims for cell in claim.cells]
         results = Results(selection.outputs, cells, show_progress, selection.folder)
         judged = [verdicts.judge(claim, results) for claim in claims]

@@ -31,9 +31,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     outputs = taken_outputs(options.overrides)
     from ssl_bench.check.verify import answers
-    from ssl_bench.record.folders import named
+    from ssl_bench.record.folders import find_named
 
-    folder = named(options.run, outputs)
+    folder = find_named(options.run, outputs)
     changes = {}
     for key, _, value in (override.partition("=") for override in options.overrides):
         if key not in KEYS:

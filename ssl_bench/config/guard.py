@@ -27,7 +27,11 @@ REFUSED = {
 }
 KINDS: dict[str, Mapping[str, type]] = {
     "launcher": {"basic": hydra_settings.Basic, "local": hydra_settings.Local, "slurm": hydra_settings.Slurm},
-    "sweeper": {"basic": hydra_settings.Grid, "halving": hydra_settings.Halving, "optuna": hydra_settings.Optuna},
+    "sweeper": {
+        "basic": hydra_settings.GridSweeper,
+        "halving": hydra_settings.Halving,
+        "optuna": hydra_settings.Optuna,
+    },
 }
 OTHERS = {"launcher": "", "sweeper": ", or search with a W&B sweep"}
 READABLE = re.compile(  # by ${oc.env:NAME}

@@ -52,7 +52,7 @@ class Slurm(Basic):
 
 
 @dataclass
-class Grid:
+class GridSweeper:
     """Types of the settings ``hydra.sweeper``: values of keys beside those of the command line."""
 
     params: Any
@@ -60,7 +60,7 @@ class Grid:
 
 
 @dataclass
-class Halving(Grid):
+class Halving(GridSweeper):
     """Those of ``hydra/sweeper=halving``."""
 
     metric: str

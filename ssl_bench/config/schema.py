@@ -82,7 +82,7 @@ class Tracking:
 
 
 @dataclass
-class Config:
+class TopLevel:
     """Types of the top level. ``Any`` stands for a group that its ``_target_`` types."""
 
     name: Any = MISSING
@@ -173,7 +173,7 @@ def check(config: Mapping[str, Any]) -> None:
         require(bool(folder), f"paths.{key}", folder, "a folder")
 
 
-def check_keys(node: Mapping[str, Any], kind: type = Config, prefix: str = "") -> None:
+def check_keys(node: Mapping[str, Any], kind: type = TopLevel, prefix: str = "") -> None:
     """Refuse keys that nothing reads, and values of another type than the key's.
 
     What stands in a group with a ``_target_`` is checked by its constructor.

@@ -26,12 +26,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ssl_bench.config import guard, wandb
-from ssl_bench.config.schema import Config, directory
+from ssl_bench.config.schema import TopLevel, directory
 from ssl_bench.config.typed import as_typed, quoted
 from ssl_bench.errors import ConfigError
 from ssl_bench.hardware import concurrent_runs
 
-ConfigStore.instance().store("schema", Config)
+ConfigStore.instance().store("schema", TopLevel)
 # Hydra 1.4 has no older behaviour to choose from, and warns if one is named.
 VERSION_BASE = {"version_base": "1.3"} if version("hydra-core").startswith("1.3.") else {}
 # OmegaConf 2.4 has another name for the function.

@@ -26,7 +26,7 @@ from typing import Any
 
 from ssl_bench import files
 from ssl_bench.errors import unwritable
-from ssl_bench.record.results import finished
+from ssl_bench.record.results import is_finished
 
 BEAT = 10.0  # seconds between two touches
 LEASE = 90.0  # longer than a minute, for which NFS may show an old state of a file
@@ -150,7 +150,7 @@ def locked(folder: Path, wait: bool) -> Iterator[Owner | None]:
         yield other
     finally:
         if other is None:
-            lock.release(finished(folder))
+            lock.release(is_finished(folder))
 
 
 def owner(folder: Path) -> Owner | None:

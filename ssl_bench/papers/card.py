@@ -14,6 +14,7 @@ from ssl_bench.config.identity import is_own
 from ssl_bench.errors import printable
 from ssl_bench.papers.recipe import describe
 from ssl_bench.record import units
+from ssl_bench.record.printing import Sheet, SheetEntry, markdown
 from ssl_bench.record.summary import targets
 
 MARK = "ssl_bench"  # a tag that every card has
@@ -99,13 +100,14 @@ def _table(results: Mapping[str, Any], targets: Mapping[str, str]) -> str:
     """All metrics beside those of the baselines: shares in percent."""
     metrics = results["metrics"]
     names = [name for name in metrics if not name.partition("/")[0].endswith(("_init", "_raw"))]
-    columns = ("", "_init", "_raw")
-    rows = [["metric", *(targets[suffix] for suffix in columns)], ["---"] * 4]
+    suffixes = ("", "_init", "_raw")
+    sheet = Sheet(["metric", *(targets[suffix] for suffix in suffixes)])
     for name in names:
-        values = [metrics.get(name.replace("/", f"{suffix}/", 1)) for suffix in columns]
-        meant = units.metric(name, results.get("units"), results["config"].get("evaluate"))
-        rows.append([f"`{name}`", *("" if value is None else meant.text(value) for value in values)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        values = [metrics.get(name.replace("/", f"{suffix}/", 1)) for suffix in suffixes]
+        metric = units.metric(name, results.get("units"), results["config"].get("evaluate"))
+        texts = [f"`{name}`", *("" if value is None else metric.text(value) for value in values)]
+        sheet.rows.append([SheetEntry(text) for text in texts])
+    return markdown(sheet).rstrip("\n")
 
 
 def _classes(results: Mapping[str, Any]) -> list[str]:

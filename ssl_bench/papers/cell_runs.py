@@ -15,23 +15,23 @@ import yaml
 from ssl_bench import files
 from ssl_bench.config.compositions import Composition, Progress, compositions
 from ssl_bench.config.identity import recipe_id
-from ssl_bench.papers.cells import Cell, Metric
+from ssl_bench.papers.cells import Cell, CellMetric
 from ssl_bench.record import evaluations, hits, results
 from ssl_bench.record.follow import Mark, find_mark, finite
 from ssl_bench.results import metrics
-from ssl_bench.results.runs import Run, finished
+from ssl_bench.results.runs import RunFolder, finished
 
 DIVERGED = "not finite"  # stands in the reason of a failed run that diverged
 ROUNDING = 1e-6  # of the epochs in metrics.jsonl
 
 
-def value(run: Run, metric: str) -> float | None:
-    """Value of a metric as papers print it, accuracies in percent; None if the run lacks it.
+def value(run: RunFolder, metric: str) -> float | None:
+    """Value of a metric as papers print it, accuracies in percent; None if the run has none.
 
-    The forms of a metric are those of :class:`ssl_bench.papers.cells.Metric`. A metric that is only recorded during
+    The forms of a metric are those of :class:`ssl_bench.papers.cells.CellMetric`. A metric that is only recorded during
     training has its last value.
     """
-    wanted = Metric.read(metric)
+    wanted = CellMetric.read(metric)
     number = run.metrics.get(wanted.name) if wanted.last else None
     if number is None:
         path = str(run.folder / "metrics.jsonl")
@@ -49,7 +49,7 @@ def _recorded(path: str, mark: Mark | None, name: str) -> Recorded:
     return [(math.nan if (epoch := finite(row, "epoch")) is None else epoch, float(row[name])) for row in rows]
 
 
-def _chosen(wanted: Metric, recorded: Recorded) -> float | None:
+def _chosen(wanted: CellMetric, recorded: Recorded) -> float | None:
     """The value that a metric's form asks for; None if nothing was recorded there."""
     if wanted.choice == "best":
         return max((number for _, number in recorded if not math.isnan(number)), default=None)
@@ -62,26 +62,26 @@ def _chosen(wanted: Metric, recorded: Recorded) -> float | None:
     return chosen[-1] if chosen else None
 
 
-def by_recipe(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     """Runs by the recipe of their training."""
-    found: dict[str, list[Run]] = {}
+    recipes: dict[str, list[RunFolder]] = {}
     for run in runs:
-        found.setdefault(run.training, []).append(run)
-    return found
+        recipes.setdefault(run.training, []).append(run)
+    return recipes
 
 
-def trained(runs: Mapping[str, list[Run]], config: Mapping[str, Any]) -> list[Run]:
+def trained(runs: Mapping[str, list[RunFolder]], config: Mapping[str, Any]) -> list[RunFolder]:
     """Those of the runs, by recipe, that have the recipe of a configuration and as many images as it says.
 
     A part of a data set under its name is none of a paper's runs; in a smoke test it is all that there is. A run counts
     the images that it trains on, a composed configuration also those that it sets apart (``held_out``).
     """
-    found = runs.get(recipe_id(config), [])
+    same = runs.get(recipe_id(config), [])
     if config.get("scale") == "smoke":
-        return found
+        return same
     images, apart = config["dataset"].get("train_images"), sum(config["dataset"].get("held_out") or ())
     trains_on = None if images is None else images - apart
-    return [run for run in found if run.config["dataset"].get("train_images") == trains_on]
+    return [run for run in same if run.config["dataset"].get("train_images") == trains_on]
 
 
 class Results:
@@ -97,7 +97,7 @@ class Results:
         self,
         outputs: Path,
         cells: Iterable[Cell],
-        progress: Progress = lambda each, count: each,
+        progress: Progress = lambda configs, count: configs,
         folder: Path | None = None,
     ) -> None:
         ended = [run for run in finished(outputs, DIVERGED) if run.config.get("scale") != "smoke"]
@@ -110,21 +110,19 @@ class Results:
         self._seeds = sorted({run.seed for run in self._runs if run.seed is not None})
         self._trained = by_recipe(self._runs)
 
-    def of_cell(self, cell: Cell) -> list[Run]:
+    def of_cell(self, cell: Cell) -> list[RunFolder]:
         """The runs that fill a cell, by seed: those with its training, of which the scale is a part.
 
         Their metrics are those of the evaluators with the cell's settings.
         """
-        composed = self._compositions.get(cell.overrides)
-        found: list[Run] = []
+        composed, chosen = self._compositions.get(cell.overrides), list[RunFolder]()
         if not isinstance(composed, Composition):
-            return found
+            return chosen
         for seed in self._seeds:
             config = composed.config(seed)
-            same = trained(self._trained, config)
-            runs = [replace(run, metrics=_metrics(run, config)) for run in same]
-            found += [run for run in runs if value(run, cell.metric) is not None][:1] or runs[:1]
-        return found
+            runs = [replace(run, metrics=_metrics(run, config)) for run in trained(self._trained, config)]
+            chosen += [run for run in runs if value(run, cell.metric) is not None][:1] or runs[:1]
+        return chosen
 
     def values(self, cell: Cell) -> dict[int, float]:
         """The value of each of the cell's runs, by seed."""
@@ -132,16 +130,20 @@ class Results:
         return {seed: number for seed, number in numbers.items() if seed is not None and number is not None}
 
     def right(self, cell: Cell) -> np.ndarray | None:
-        """Share of the cell's seeds that have each test image right [M]; None: not each of its runs has recorded it."""
-        composed, found = self._compositions.get(cell.overrides), list[np.ndarray | None]()
+        """Share of the cell's seeds that have each test image right [M]; None: some runs have not recorded it."""
+        composed, of_runs = self._compositions.get(cell.overrides), list[np.ndarray]()
+        if not isinstance(composed, Composition):
+            return None
         for run in self.of_cell(cell):
-            if isinstance(composed, Composition) and run.seed in cell.seeds and value(run, cell.metric) is not None:
-                known = evaluations.found(entries(run), composed.config(run.seed))
-                bits = (hits.read(run.folder, entry, cell.metric) for entry in known)
-                found.append(next((each for each in bits if each is not None), None))
-        whole = [each for each in found if each is not None]
-        same = len(whole) == len(found) and len({len(each) for each in whole}) == 1
-        return np.mean(whole, axis=0) if same else None
+            if run.seed not in cell.seeds or value(run, cell.metric) is None:
+                continue
+            asked = evaluations.found(entries(run), composed.config(run.seed))
+            bits = (hits.read(run.folder, entry, cell.metric) for entry in asked)
+            right = next((of_entry for of_entry in bits if of_entry is not None), None)
+            if right is None:
+                return None
+            of_runs.append(right)
+        return np.mean(of_runs, axis=0) if len({len(right) for right in of_runs}) == 1 else None
 
     def diverged(self, cell: Cell) -> list[int]:
         """The cell's seeds whose run ended because it was not finite."""
@@ -160,10 +162,10 @@ class Results:
         """The configurations of those of the cells that can be composed, with seed 0."""
         new = [cell.overrides for cell in cells if cell.overrides not in self._compositions]
         self._compositions |= self._composed(new)
-        found = {cell: self._compositions[cell.overrides] for cell in cells}
-        return {cell: each.config(0) for cell, each in found.items() if isinstance(each, Composition)}
+        composed = {cell: self._compositions[cell.overrides] for cell in cells}
+        return {cell: made.config(0) for cell, made in composed.items() if isinstance(made, Composition)}
 
-    def agreeing(self, settings: Mapping[str, str]) -> list[Run]:
+    def agreeing(self, settings: Mapping[str, str]) -> list[RunFolder]:
         """The finished runs that have all of some settings, by seed."""
         for key, wanted in settings.items():
             if (key, wanted) not in self._agreeing:
@@ -173,12 +175,12 @@ class Results:
         return sorted((run for run in self._runs if run.run_id in ids), key=lambda run: (run.seed or 0, run.run_id))
 
 
-def _metrics(run: Run, config: Mapping[str, Any]) -> dict[str, float]:
+def _metrics(run: RunFolder, config: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a run that a configuration asks for."""
     return evaluations.of(entries(run), config)
 
 
-def entries(run: Run) -> list[evaluations.Entry]:
+def entries(run: RunFolder) -> list[evaluations.Entry]:
     """The evaluations of a run."""
     path = run.folder / results.NAME
     return _entries(path, find_mark(str(path)))

@@ -20,7 +20,7 @@ METRIC = re.compile(r"(?P<name>[^@]+)(@(?P<choice>best$|mean|(?=\d))(?P<epoch>\d
 
 
 @dataclass(frozen=True)
-class Metric:
+class CellMetric:
     """The metric of a cell, and which of its recorded values.
 
     ``name`` is the result of the run, ``name@50`` the value recorded at epoch 50, ``name@best`` the largest recorded
@@ -42,7 +42,7 @@ class Metric:
         return not self.choice and self.epoch is None
 
     @classmethod
-    def read(cls, text: str) -> Metric:
+    def read(cls, text: str) -> CellMetric:
         """Read a metric.
 
         Raises:
@@ -61,12 +61,12 @@ class Cell:
     Attributes:
         measure: the number's name in the paper if a row has several numbers per column, else ""; with the settings of
             the point in a design.
-        metric: the metric that fills the cell, in a form that :class:`Metric` reads.
+        metric: the metric that fills the cell, in a form that :class:`CellMetric` reads.
         overrides: arguments of `ssl-bench train`, without the seed.
         paper: the reported number, accuracies in percent; None if it is not known.
         provenance: where that number comes from, one of :data:`ssl_bench.papers.read_table.PROVENANCE`.
-        missing: what this package lacks for the cell; empty if nothing.
-        x: the column's place on the axis of a figure.
+        missing: what this package cannot do yet for the cell; empty for nothing.
+        x: the column's value on the x axis of a figure.
         over: the keys of the design that the cell is a point of; empty for none.
         against: the row with which it is compared; empty for none.
         placebo: that row is known to be equal.
@@ -105,7 +105,7 @@ class Cell:
     @property
     def share(self) -> bool:
         """Whether the metric is a share, by its name: in percent in papers."""
-        return units.metric(Metric.read(self.metric).name, None, None).unit == "share"
+        return units.metric(CellMetric.read(self.metric).name, None, None).unit == "share"
 
     @property
     def unavailable(self) -> str:
@@ -201,7 +201,7 @@ def flat(overrides: Any) -> list[str]:
 
 
 def merge(*parts: Sequence[str]) -> list[str]:
-    """Join lists of overrides, keeping the last override of each key, at its place.
+    """Join lists of overrides, keeping the last override of each key.
 
     ``~temperature`` removes the overrides of that group before it.
     """

@@ -36,13 +36,13 @@ class ClaimVerdict(Enum):
     NOT_RUN = "not run"
 
 
-STATISTICS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  # of numbers y at the places x
+STATISTICS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  # of numbers y at the values x
     "mean": lambda y, x: statistics.fmean(y),
     "largest": lambda y, x: max(y),
     "range": lambda y, x: max(y) - min(y),
     "endpoints": lambda y, x: y[-1] - y[0],
     "ratio": lambda y, x: y[-1] / y[0] if y[0] else math.nan,
-    "slope": lambda y, x: statistics.linear_regression([math.log2(place) for place in x], y).slope,
+    "slope": lambda y, x: statistics.linear_regression([math.log2(value) for value in x], y).slope,
 }
 
 
@@ -80,7 +80,7 @@ class Criterion:
         def number(cells: Sequence[Cell], seed: int) -> float:
             return STATISTICS[self.statistic]([by_cell[cell][seed] for cell in cells], [cell.x or 0 for cell in cells])
 
-        complete = [seed for seed in self.seeds if all(seed in each for each in by_cell.values())]
+        complete = [seed for seed in self.seeds if all(seed in of_cell for of_cell in by_cell.values())]
         return [number(self.of, seed) - (number(self.minus, seed) if self.minus else 0.0) for seed in complete]
 
 
@@ -110,7 +110,7 @@ class PaperClaim(Table):
     Attributes:
         says: the claim in words, with "Ours: " before a sentence that is no paper's.
         ours: whether it is no paper's.
-        where: its place in the paper, or the place that it is about.
+        where: the section, table or figure of the paper that it is in or about.
         kind: of KINDS.
         seeds_because: why these seeds, and so many.
         criteria: the controls, and then what the claim asks.
@@ -134,46 +134,47 @@ class PaperClaim(Table):
     @property
     def asked(self) -> tuple[Cell, ...]:
         """The cells of the table, and further metrics of their runs that the criteria ask for."""
-        of_criteria = (cell for each in self.criteria for cell in (*each.of, *each.minus))
+        of_criteria = (cell for criterion in self.criteria for cell in (*criterion.of, *criterion.minus))
         return tuple(dict.fromkeys((*self.cells, *of_criteria)))
 
     @property
     def rules(self) -> str:
         """Hash of the criteria without controls and of their seeds, in any order and whatever they are called."""
-        told = [
-            [each.limit, each.statistic, each.seeds]
-            + [[[cell.label, cell.column, cell.metric] for cell in cells] for cells in (each.of, each.minus)]
-            for each in self.criteria
-            if not each.control
+        contents = [
+            [criterion.limit, criterion.statistic, criterion.seeds]
+            + [[[cell.label, cell.column, cell.metric] for cell in cells] for cells in (criterion.of, criterion.minus)]
+            for criterion in self.criteria
+            if not criterion.control
         ]
-        return hashlib.sha256("\n".join(sorted(map(json.dumps, told))).encode()).hexdigest()[:10]
+        return hashlib.sha256("\n".join(sorted(map(json.dumps, contents))).encode()).hexdigest()[:10]
 
     def findings(self, values: Callable[[Cell], Mapping[int, float]]) -> list[Tested]:
         """Apply each criterion to the values of the cells, by seed."""
         tested = {criterion: judge(criterion, criterion.numbers(values)) for criterion in self.criteria}
-        asked = [each for each in tested.values() if not each.criterion.control]
-        asked.sort(key=lambda each: (each.verdict is ClaimVerdict.NOT_RUN, each.p))
+        asked = [finding for finding in tested.values() if not finding.criterion.control]
+        asked.sort(key=lambda finding: (finding.verdict is ClaimVerdict.NOT_RUN, finding.p))
         error, decided = ERROR, True
-        for rank, each in enumerate(asked):
+        for rank, finding in enumerate(asked):
             error = ERROR / (len(asked) - rank) if decided else error
-            tested[each.criterion] = found = judge(each.criterion, each.numbers, error)
-            decided = found.verdict in (ClaimVerdict.SHOWN, ClaimVerdict.CONTRADICTED)
+            judged = judge(finding.criterion, finding.numbers, error)
+            tested[finding.criterion] = judged
+            decided = judged.verdict in (ClaimVerdict.SHOWN, ClaimVerdict.CONTRADICTED)
         return list(tested.values())
 
 
 def verdict(findings: Sequence[Tested]) -> ClaimVerdict:
     """The verdict of a claim: undecided if a control fails, and else the worst of its criteria."""
-    found = {finding.verdict for finding in findings}
-    if failed(findings) and ClaimVerdict.NOT_RUN not in found:
+    verdicts = {finding.verdict for finding in findings}
+    if failed(findings) and ClaimVerdict.NOT_RUN not in verdicts:
         return ClaimVerdict.UNDECIDED
     worst = (ClaimVerdict.NOT_RUN, ClaimVerdict.CONTRADICTED, ClaimVerdict.UNDECIDED, ClaimVerdict.SHOWN)
-    return next(one for one in worst if one in found)
+    return next(one for one in worst if one in verdicts)
 
 
 def failed(findings: Sequence[Tested]) -> list[Tested]:
     """The controls whose interval is not wholly on the right side."""
     well = (ClaimVerdict.SHOWN, ClaimVerdict.NOT_RUN)
-    return [each for each in findings if each.criterion.control and each.verdict not in well]
+    return [finding for finding in findings if finding.criterion.control and finding.verdict not in well]
 
 
 def judge(criterion: Criterion, numbers: list[float], error: float = ERROR) -> Tested:

@@ -44,7 +44,7 @@ class Speed(TypedDict):
     gflop_per_image: float
 
 
-class Finding(TypedDict):
+class CheckFinding(TypedDict):
     """A finding of ``ssl-bench check``."""
 
     section: str
@@ -57,7 +57,7 @@ class Check(TypedDict):
 
     machine: str
     gpus: int
-    findings: list[Finding]
+    findings: list[CheckFinding]
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ def rates(outputs: Path) -> Rates:
         record: Check | None = files.read_json(path, Check)
         if record is None:
             continue
-        speed = {each["name"]: each["values"] for each in record["findings"] if each["section"] == "speed"}
-        of_one = {name: speed[name] for name in MEASURED if files.fits(speed.get(name), Speed)}
-        of_one = {name: each for name, each in of_one.items() if each["images_s"] > 0 < each["gflop_per_image"]}
-        if of_one:  # GPUs train a run each
-            gpus = max(1, record["gpus"])
-            gflop_s = {name: each["images_s"] * each["gflop_per_image"] * gpus for name, each in of_one.items()}
+        measured = {speed["name"]: speed["values"] for speed in record["findings"] if speed["section"] == "speed"}
+        speeds = {name: measured[name] for name in MEASURED if files.fits(measured.get(name), Speed)}
+        of_one = {name: speed["images_s"] * speed["gflop_per_image"] for name, speed in speeds.items()}
+        gpus = max(1, record["gpus"])  # which train a run each
+        gflop_s = {name: rate * gpus for name, rate in of_one.items() if rate > 0}
+        if gflop_s:
             return Rates(f"{record['machine']}, as checked in {path.parent.name}", gflop_s)
     return V100
 

@@ -30,8 +30,8 @@ class Printed(Filled):
 
 def printed(table: Table, filled: Sequence[Filled]) -> list[Filled]:
     """Filled cells with one for each row and column of a design in the place of its points."""
-    found = (Printed(replace(arm.cell, measure=""), [], [], "", [], lines=arm.texts) for arm in arms(table, filled))
-    return [*found, *(each for each in filled if not each.cell.over)]
+    optima = (Printed(replace(arm.cell, measure=""), [], [], "", [], lines=arm.texts) for arm in arms(table, filled))
+    return [*optima, *(single for single in filled if not single.cell.over)]
 
 
 def lines(table: Table, filled: Sequence[Filled]) -> list[str]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from ssl_bench.papers import measurements, reduced
 from ssl_bench.papers.cell_runs import Results, value
-from ssl_bench.papers.cells import Cell, Metric, Table
+from ssl_bench.papers.cells import Cell, CellMetric, Table
 from ssl_bench.results.arrange import notes, spread
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.statistics import mean
 
 SOURCES = {  # of a paper's number, in words
@@ -47,7 +47,7 @@ class Filled:
     lacking: str = ""
     remarks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     diverged: bool = False
-    runs: Sequence[Run] = ()
+    runs: Sequence[RunFolder] = ()
 
     @property
     def mean(self) -> float | None:
@@ -71,41 +71,41 @@ class Filled:
 
     @property
     def notes(self) -> list[str]:
-        """Source of the paper's number unless it is the text, what the cell or its runs lack, and the cell's note."""
+        """Source of the paper's number unless it is the text, what is missing, and the cell's note."""
         source = SOURCES.get(self.cell.provenance, "")
         missing = self.cell.missing and f"needs {self.cell.missing}"
-        return [each for each in (source, missing, self.lacking, self.cell.note) if each]
+        return [note for note in (source, missing, self.lacking, self.cell.note) if note]
 
 
 def fill(table: Table, cells: Sequence[Cell], results: Results) -> list[Filled]:
     """Fill each cell with the values of its runs."""
-    found = reduced.find(table, results)
-    return [_fill(table, cell, results, *found.get(cell, ([], ""))) for cell in cells]
+    of_cells = reduced.find(table, results)
+    return [_fill(table, cell, results, *of_cells.get(cell, ([], ""))) for cell in cells]
 
 
-def _fill(table: Table, cell: Cell, results: Results, reduced_runs: list[Run], recipe: str) -> Filled:
-    own_runs = results.of_cell(cell)
+def _fill(table: Table, cell: Cell, results: Results, reduced_runs: list[RunFolder], recipe: str) -> Filled:
+    runs = results.of_cell(cell)
     if cell.over:  # seeds of a pilot are no part of a design
-        own_runs = [run for run in own_runs if run.seed in cell.seeds]
-    values, found = _values(cell, own_runs), _values(cell, reduced_runs)
-    lacks = own_runs and not values
+        runs = [run for run in runs if run.seed in cell.seeds]
+    values, reduced_values = _values(cell, runs), _values(cell, reduced_runs)
+    lacks = runs and not values
     return Filled(
         cell=cell,
         values=values,
-        reduced=found,
-        recipe=recipe if found else "",
+        reduced=reduced_values,
+        recipe=recipe if reduced_values else "",
         measured=list(measurements.values(table, cell).values()),
-        lacking=f"its runs have no {Metric.read(cell.metric).name}" if lacks else "",
-        remarks={"ours": _remarks(cell, own_runs), "reduced": _remarks(cell, reduced_runs)},
+        lacking=f"its runs have no {CellMetric.read(cell.metric).name}" if lacks else "",
+        remarks={"ours": _remarks(cell, runs), "reduced": _remarks(cell, reduced_runs)},
         diverged=bool(results.diverged(cell) or measurements.diverged(table, cell)),
-        runs=[*own_runs, *reduced_runs],
+        runs=[*runs, *reduced_runs],
     )
 
 
-def _remarks(cell: Cell, runs: Sequence[Run]) -> list[str]:
+def _remarks(cell: Cell, runs: Sequence[RunFolder]) -> list[str]:
     return notes([run for run in runs if value(run, cell.metric) is not None])
 
 
-def _values(cell: Cell, own_runs: Sequence[Run]) -> list[float]:
-    numbers = (value(run, cell.metric) for run in own_runs)
+def _values(cell: Cell, runs: Sequence[RunFolder]) -> list[float]:
+    numbers = (value(run, cell.metric) for run in runs)
     return [number for number in numbers if number is not None]

@@ -19,7 +19,7 @@ from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.record.follow import Mark, find_mark
 
 
-class Number(TypedDict):
+class CommittedNumber(TypedDict):
     """A committed number, an accuracy in percent; None: the run diverged."""
 
     row: str
@@ -41,7 +41,7 @@ class Measured(TypedDict, total=False):
     """Content of a table's file; ``errata`` say what is wrong with its numbers."""
 
     errata: str
-    cells: list[Number]
+    cells: list[CommittedNumber]
     images: list[Counted]
 
 
@@ -77,9 +77,9 @@ def values(table: Table, cell: Cell) -> dict[int, float]:
 def right(table: Table, cell: Cell) -> np.ndarray | None:
     """Share of the cell's committed seeds that have each test image right [M]; None: it is not known."""
     wanted, seeds = [cell.label, cell.column, cell.metric], sorted(values(table, cell))
-    for each in read(table).get("images", []):
-        if each["of"] == wanted and each["seeds"] == seeds:
-            return _counts(each) / len(seeds)
+    for counted in read(table).get("images", []):
+        if counted["of"] == wanted and counted["seeds"] == seeds:
+            return _counts(counted) / len(seeds)
     return None
 
 
@@ -89,7 +89,7 @@ def packed(seeds: Sequence[int], right: np.ndarray) -> dict[str, Any]:
 
 
 def summed(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts of both, which are of one place and of different seeds."""
+    """The counts of both, which are of one cell and of different seeds."""
     return {"of": one["of"], **_packed([*one["seeds"], *other["seeds"]], _counts(one) + _counts(other))}
 
 
@@ -107,6 +107,7 @@ def diverged(table: Table, cell: Cell) -> list[int]:
 
 
 def _of(table: Table, cell: Cell) -> dict[int, float | None]:
+    """The committed numbers of a cell by seed; None of a run that diverged."""
     wanted = cell.label, cell.column, cell.metric
-    found = (each for each in read(table).get("cells", []) if (each["row"], each["column"], each["metric"]) == wanted)
-    return {each["seed"]: each["value"] for each in found if each["seed"] in cell.seeds}
+    numbers = (n for n in read(table).get("cells", []) if (n["row"], n["column"], n["metric"]) == wanted)
+    return {number["seed"]: number["value"] for number in numbers if number["seed"] in cell.seeds}

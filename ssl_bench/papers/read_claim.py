@@ -12,7 +12,7 @@ from typing import Any
 
 from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError
-from ssl_bench.papers.cells import Cell, Metric, Table, flat
+from ssl_bench.papers.cells import Cell, CellMetric, Table, flat
 from ssl_bench.papers.claims import KINDS, STATISTICS, Criterion, PaperClaim
 from ssl_bench.papers.keys import CLAIM_KEYS, CLAIM_NEEDS, CRITERION_KEYS, LIMITS, TABLE_KEYS, as_number, check_keys
 from ssl_bench.papers.read_table import line, read_table
@@ -37,9 +37,9 @@ def read_claim(name: str, path: Path, paper: Mapping[str, Any], node: Mapping[st
     for curve, numbers in theory.items():
         if len(numbers) != len(table.columns()) and (numbers or curve not in {cell.label for cell in table.cells}):
             raise ConfigError(f"{name}: theory {curve}: set a number for each column, or row if it is one of the rows")
-    criteria = [_criterion(each, table, name, True) for each in node.get("controls") or []]
-    criteria += [_criterion(each, table, name, False) for each in node["criteria"]]
-    if node["kind"] == "equivalence" and not all(each.control or "within" in each.limit for each in criteria):
+    criteria = [_criterion(control, table, name, True) for control in node.get("controls") or []]
+    criteria += [_criterion(criterion, table, name, False) for criterion in node["criteria"]]
+    if node["kind"] == "equivalence" and not all(one.control or "within" in one.limit for one in criteria):
         raise ConfigError(f"{name}: kind=equivalence: set within in each of its criteria")
     beside, paper_name = str(node.get("beside") or ""), paper["paper"]
     if beside.startswith(f"{paper_name}/"):  # a table of this file
@@ -86,7 +86,7 @@ def _selected(node: Any, table: Table, where: str) -> tuple[Cell, ...]:
     if not cells:
         raise ConfigError(f"{where}: no cell has row {row} and column {column}")
     if metric := node.get("metric"):
-        Metric.read(metric)
+        CellMetric.read(metric)
         return tuple(replace(cell, metric=metric) for cell in cells)
     return cells
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ssl_bench.config.build import one_of
 from ssl_bench.errors import ConfigError, require
-from ssl_bench.papers.cells import BASELINES, Cell, Metric, Over, Table, flat, merge
+from ssl_bench.papers.cells import BASELINES, Cell, CellMetric, Over, Table, flat, merge
 from ssl_bench.papers.keys import COLUMN_KEYS, OVERRIDES, ROW_KEYS, TABLE_KEYS, VALUE_KEYS, as_number, check_keys
 
 PROVENANCE = ("text", "code", "derived", "recollection", "unknown")
@@ -128,56 +128,84 @@ def _row(
     """The cells of a row, measure by measure."""
     where = f"{name} row {label}"
     check_keys(row, ROW_KEYS, where)
+    seeds = tuple(row.get("seeds") or table.get("seeds") or (0,))
+    require(min(seeds) >= 0, f"{where}: seeds", list(seeds), "integers of 0 or more")
+    over, (against, placebo) = _over(where, row, table), _against(where, label, row, table)
     metrics = row.get("metrics") or ({"": row["metric"]} if "metric" in row else table.get("metrics"))
     metrics = metrics or {"": table.get("metric") or ""}
-    over, compared = _over(where, row, table), table.get("compare") or {}
-    equals = row.get("placebo", False)
-    equals = compared.get("to", "") if equals is True else equals or ""
-    if (equals or not row.get("compared", True)) and not compared:
-        raise ConfigError(f"{where}: leave out placebo and compared: its table has no compare")
-    if equals and (equals not in table["rows"] or equals == label):
-        raise ConfigError(f"{where}: placebo={equals}: set placebo to the row that it equals, or to true")
-    against = equals or (compared.get("to", "") if row.get("compared", True) else "")
-    lists = row.get("values") or {}
-    lists = lists if isinstance(lists, Mapping) else {"": lists}
-    if unknown := sorted(set(lists) - set(metrics)):
-        raise ConfigError(f"{where}: values has {', '.join(unknown)}, which metrics lacks")
-    for measure, metric in metrics.items():
-        values = lists.get(measure) or [None] * len(columns)
-        if len(values) != len(columns):
-            raise ConfigError(f"{where} {measure}: set {len(columns)} values, one per column, not {len(values)}")
+    provenance = row.get("provenance", table.get("provenance", "text"))
+    for measure, values in _values(where, row, metrics, len(columns)).items():
         for point, ((heading, column), value) in itertools.product(
             _points(over, table), zip(columns.items(), values, strict=True)
         ):
-            number, provenance, entry = _value(value, row.get("provenance", table.get("provenance", "text")), where)
-            column_overrides = [o.replace("{column}", heading) for o in flat(column.get("set"))]
-            overrides = [flat(table.get("set")), flat(row.get("set")), column_overrides, flat(entry.get("set")), point]
-            notes = [node.get("note") for node in (entry, row, column)]
-            missing = [node.get("missing") for node in (entry, row, column, table)]
-            for each in (o for part in overrides for o in part):
-                require(bool(re.match(r"~\w|[^=\s]+=", each)), f"{where}: set", each, OVERRIDES[1])
-            measured = str(column.get("metric", metric)).replace("{column}", heading)
-            if measured or not any(missing):
-                Metric.read(measured)
-            seeds = tuple(row.get("seeds") or table.get("seeds") or (0,))
-            require(min(seeds) >= 0, f"{where}: seeds", list(seeds), "integers of 0 or more")
+            number, source, entry = _value(value, provenance, where)
+            missing = next(filter(None, [node.get("missing") for node in (entry, row, column, table)]), "")
+            metric = str(column.get("metric", metrics[measure])).replace("{column}", heading)
+            if metric or not missing:
+                CellMetric.read(metric)
+            parts = [flat(node.get("set")) for node in (table, row, column, entry)]
+            parts[2] = [override.replace("{column}", heading) for override in parts[2]]
             yield Cell(
                 row=label,
                 column=heading,
                 measure=" ".join(filter(None, [measure, *point])),
-                metric=measured,
-                overrides=tuple(merge([f"name={paper}"], *overrides)),
+                metric=metric,
+                overrides=_overrides(where, paper, [*parts, point]),
                 paper=number,
-                provenance=provenance,
+                provenance=source,
                 seeds=seeds,
-                note="; ".join(map(line, filter(None, notes))),
-                missing=next(filter(None, missing), ""),
+                note="; ".join(line(node["note"]) for node in (entry, row, column) if node.get("note")),
+                missing=missing,
                 x=as_number(column.get("x", heading), f"{name} column {heading}: x") if figure else None,
                 over=over,
-                against="" if against == label else against,
-                placebo=bool(equals),
+                against=against,
+                placebo=placebo,
                 spread=str(row.get("spread", "")),
             )
+
+
+def _against(where: str, label: str, row: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[str, bool]:
+    """The row with which a row is compared, empty for none, and whether it is known to equal that.
+
+    Raises:
+        ConfigError: there is no such row, or the table compares none.
+    """
+    compare, placebo = table.get("compare") or {}, row.get("placebo") or False
+    equal = compare.get("to", "") if placebo is True else placebo or ""
+    if (equal or not row.get("compared", True)) and not compare:
+        raise ConfigError(f"{where}: leave out placebo and compared: its table has no compare")
+    if equal and (equal not in table["rows"] or equal == label):
+        raise ConfigError(f"{where}: placebo={equal}: set placebo to the row that it equals, or to true")
+    against = equal or (compare.get("to", "") if row.get("compared", True) else "")
+    return "" if against == label else against, bool(equal)
+
+
+def _values(where: str, row: Mapping[str, Any], metrics: Mapping[str, str], count: int) -> dict[str, list[Any]]:
+    """The values of a row by measure, one for each of ``count`` columns; None where it has none.
+
+    Raises:
+        ConfigError: there is no such measure, or another number of values.
+    """
+    lists = row.get("values") or {}
+    lists = lists if isinstance(lists, Mapping) else {"": lists}
+    if unknown := sorted(set(lists) - set(metrics)):
+        raise ConfigError(f"{where}: values has {', '.join(unknown)}: set metrics to a mapping with the same names")
+    values = {measure: lists.get(measure) or [None] * count for measure in metrics}
+    for measure, of_measure in values.items():
+        if len(of_measure) != count:
+            raise ConfigError(f"{where} {measure}: set {count} values, one per column, not {len(of_measure)}")
+    return values
+
+
+def _overrides(where: str, paper: str, parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The overrides of a cell from those of the table, the row, the column, the entry and the point.
+
+    Raises:
+        InvalidValue: one of them is no override.
+    """
+    for override in (override for part in parts for override in part):
+        require(bool(re.match(r"~\w|[^=\s]+=", override)), f"{where}: set", override, OVERRIDES[1])
+    return tuple(merge([f"name={paper}"], *parts))
 
 
 def _over(where: str, row: Mapping[str, Any], table: Mapping[str, Any]) -> Over:

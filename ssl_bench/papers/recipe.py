@@ -34,9 +34,9 @@ LEFT_OUT = {
 def recipes(planned: Sequence[PlannedRuns]) -> dict[str, list[str]]:
     """The recipes of runs: each with the names of the cells that have it."""
     cells: dict[str, list[str]] = {}
-    for each in planned:
-        text = f"  no recipe: {each.unavailable}" if each.unavailable else "\n".join(describe(each.config))
-        cells.setdefault(text, []).extend(each.cells)
+    for runs in planned:
+        text = f"  no recipe: {runs.unavailable}" if runs.unavailable else "\n".join(describe(runs.config))
+        cells.setdefault(text, []).extend(runs.cells)
     return cells
 
 
@@ -57,11 +57,13 @@ def describe(config: Mapping[str, Any]) -> list[str]:
         target = find_target(node, group)
         sentence = " ".join((inspect.getdoc(target) or "").split("\n\n")[0].replace("``", "").split()).rstrip(".")
         words = f"{name}{target.__name__}{f' ({sentence})' * bool(sentence)}"
-        told = _told({k: v for k, v in node.items() if k not in left_out and (k, v) != ("freeze", False)})
+        said = {k: v for k, v in node.items() if k not in left_out and (k, v) != ("freeze", False)}
+        settings = _in_words(said)
         if group == "optimizer":
             rate = build(node, group).scaled_lr(config["batch_size"]["size"])
-            told.append(f"which makes a rate of {rate:.4g} here")
-        lines.append(f"  {group:<12}{': '.join([words, ', '.join(told)][: 1 + bool(told)]).replace(folder, '')}")
+            settings.append(f"which makes a rate of {rate:.4g} here")
+        line = f"{words}: {', '.join(settings)}" if settings else words
+        lines.append(f"  {group:<12}{line.replace(folder, '')}")
     return lines
 
 
@@ -74,7 +76,7 @@ def _top(config: Mapping[str, Any]) -> list[str]:
     }
     rest |= {"init": config["init"]["weights"]} if config.get("init") else {}  # where they are is private
     head = [f"{text(rest.pop('epochs'))} epochs, {text(batch.pop('size'))} images per step"] if batch else []
-    return [*head, *_told(rest | batch), *_told({"evaluate every": config["evaluate"].get("every")})]
+    return [*head, *_in_words(rest | batch), *_in_words({"evaluate every": config["evaluate"].get("every")})]
 
 
 def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -87,7 +89,7 @@ def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, A
             yield from ((group, f"{name}: ", node) for name, node in evaluators(config[group]).items())
 
 
-def _told(settings: Mapping[str, Any]) -> list[str]:
+def _in_words(settings: Mapping[str, Any]) -> list[str]:
     """Settings with their names in words, without those that are null or empty."""
     return [f"{key.replace('_', ' ')} {text(value)}" for key, value in settings.items() if value not in (None, [], {})]
 
@@ -97,7 +99,7 @@ def text(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, Mapping):
-        return " ".join(_told(value)) or "none"
+        return " ".join(_in_words(value)) or "none"
     if isinstance(value, list | tuple):
         return " ".join(map(text, value)) or "none"
     return f"{value:,}" if isinstance(value, int | float) else str(value)

@@ -17,12 +17,11 @@ from ssl_bench.config.identity import ADDED, NOT_IN_RUN_ID, OWN, text, upgraded
 from ssl_bench.papers.cell_runs import Results, entries
 from ssl_bench.papers.cells import Cell, Table
 from ssl_bench.papers.recipe import LEFT_OUT
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 
 OBJECTIVE = ("loss", "framework", "negatives", "positives", "similarity", "temperature")
 FIRST = ("backbone", "head", "dataset", "augment", "epochs", "max_steps", "batch_size", *OBJECTIVE)  # of a footnote
 NAMED = 6  # settings that a footnote names; more are counted
-Config = Mapping[str, Any]
 Options = tuple[Mapping[str, str], Mapping[str, str]]  # of groups: those of runs, those of a recipe
 Settings = dict[str, str]  # values as text by name; the class of a part has the name of its group
 
@@ -32,47 +31,47 @@ class Member:
     """The runs of a cell that differ in their seeds only.
 
     Attributes:
-        own, recipe: settings of the runs, and of the cell's recipe.
+        trained, recipe: settings of the runs, and of the cell's recipe.
         options: of groups, of both.
     """
 
     cell: Cell
-    runs: list[Run]
-    own: Settings
+    runs: list[RunFolder]
+    trained: Settings
     recipe: Settings
     options: Options
 
     @cached_property
     def off(self) -> set[str]:
         """The settings that are not those of the recipe."""
-        return {name for name, value in self.own.items() if self.recipe.get(name) != value}
+        return {name for name, value in self.trained.items() if self.recipe.get(name) != value}
 
     def differences(self) -> dict[str, tuple[str, str]]:
         """The same, each with its value and that of the recipe; of a part of another class, its option only."""
-        found = {}
+        differences = {}
         for name in self.off:
             group = name.partition(".")[0]
-            options = tuple(each.get(group, "none") for each in self.options)
-            if group in self.off and options[0] != options[1]:
-                found[group] = options[0], options[1]
+            chosen, wanted = (options.get(group, "none") for options in self.options)
+            if group in self.off and chosen != wanted:
+                differences[group] = chosen, wanted
             elif group == name or group not in self.off:
-                found[name] = self.own[name], self.recipe.get(name, "none")
-        return found
+                differences[name] = self.trained[name], self.recipe.get(name, "none")
+        return differences
 
 
-def find(table: Table, results: Results) -> dict[Cell, tuple[list[Run], str]]:
+def find(table: Table, results: Results) -> dict[Cell, tuple[list[RunFolder], str]]:
     """The reduced runs of each cell that has some, and in which settings their family is not the paper's recipe.
 
     A cell has none if another one has the same settings but for the optimiser's and the evaluation's, nor has a point
     of a design.
     """
-    found: dict[Cell, tuple[list[Run], str]] = {}
+    of_cells: dict[Cell, tuple[list[RunFolder], str]] = {}
     for members in _compared(list(_members(table, results))):
-        names = {name for member in members for name in member.own}
-        names = {name for name in names if len({m.own[name] for m in members if name in m.own}) > 1}
+        names = {name for member in members for name in member.trained}
+        names = {name for name in names if len({m.trained[name] for m in members if name in m.trained}) > 1}
         family = max((_family(member, members, sorted(names)) for member in members), key=_rank)
-        found |= {member.cell: (member.runs, _footnote(family)) for member in family}
-    return found
+        of_cells |= {member.cell: (member.runs, _footnote(family)) for member in family}
+    return of_cells
 
 
 def _compared(members: Sequence[Member]) -> Iterator[list[Member]]:
@@ -81,10 +80,10 @@ def _compared(members: Sequence[Member]) -> Iterator[list[Member]]:
     while left:
         rows, datasets = {left[0].cell.label}, set[str]()
         while group := [m for m in left if m.cell.label in rows or m.cell.settings.get("dataset", "") in datasets]:
-            known = len(rows) + len(datasets)
+            before = len(rows) + len(datasets)
             rows |= {member.cell.label for member in group}
             datasets |= {member.cell.settings.get("dataset", "") for member in group}
-            if len(rows) + len(datasets) == known:
+            if len(rows) + len(datasets) == before:
                 break
         left = [member for member in left if member not in group]
         yield group
@@ -94,8 +93,9 @@ def _family(first: Member, members: Sequence[Member], names: Sequence[str]) -> l
     """The members that can be together with one of them: one for each cell at most."""
     family = list(members)
     for name in names:
-        values = [first.own[name]] if name in first.own else sorted({m.own[name] for m in family if name in m.own})
-        possible = [[m for m in family if m.own.get(name, value) == value] for value in values]
+        values = {member.trained[name] for member in family if name in member.trained}
+        values = {first.trained[name]} if name in first.trained else values
+        possible = [[m for m in family if m.trained.get(name, value) == value] for value in sorted(values)]
         if name not in first.off:
             possible.append([member for member in family if name not in member.off])
         family = max(possible, key=len)
@@ -105,18 +105,19 @@ def _family(first: Member, members: Sequence[Member], names: Sequence[str]) -> l
 def _rank(family: Sequence[Member]) -> tuple[int, int, int, float]:
     """The better of two families fills more cells, has more runs, is nearer to the recipe, was trained for longer."""
     off = set[str]().union(*(member.off for member in family))
-    return len(family), sum(len(m.runs) for m in family), -len(off), max(float(m.own.get("epochs", 0)) for m in family)
+    epochs = max(float(member.trained.get("epochs", 0)) for member in family)
+    return len(family), sum(len(member.runs) for member in family), -len(off), epochs
 
 
 def _footnote(family: Sequence[Member]) -> str:
     """The settings in which a family is not the recipe, network and data first, each with what the recipe has."""
     differences = [member.differences() for member in family]
-    names = dict.fromkeys(name for each in differences for name in each)
-    order = {name: place for place, name in enumerate(FIRST)}
+    names = dict.fromkeys(name for of_member in differences for name in of_member)
+    order = {name: number for number, name in enumerate(FIRST)}
     named = []
     for name in sorted(names, key=lambda name: (order.get(name.partition(".")[0], len(FIRST)), name)):
-        own, recipe = zip(*(each[name] for each in differences if name in each), strict=True)
-        named.append(f"{name}={'/'.join(dict.fromkeys(own))}, not {'/'.join(dict.fromkeys(recipe))}")
+        trained, recipe = zip(*(of_member[name] for of_member in differences if name in of_member), strict=True)
+        named.append(f"{name}={'/'.join(dict.fromkeys(trained))}, not {'/'.join(dict.fromkeys(recipe))}")
     more = [f"{len(named) - NAMED} more"] if len(named) > NAMED else []
     return f"not the paper's recipe: {'; '.join(named[:NAMED] + more)}" if named else ""
 
@@ -124,9 +125,9 @@ def _footnote(family: Sequence[Member]) -> str:
 def _members(table: Table, results: Results) -> Iterator[Member]:
     """The reduced runs of the cells, those with the same settings together."""
     axes = {cell: table.axes(cell) for cell in table.cells if cell.available}
-    own = [cell for cell in axes if not cell.over and "scale" not in cell.settings]
-    own = [c for c in own if not any(axes[o] == axes[c] and o.overrides != c.overrides for o in axes)]
-    cells = {cell: runs for cell in own if (runs := results.agreeing({**axes[cell], "scale": "reduced"}))}
+    single = [cell for cell in axes if not cell.over and "scale" not in cell.settings]
+    single = [cell for cell in single if not any(axes[o] == axes[cell] and o.overrides != cell.overrides for o in axes)]
+    cells = {cell: runs for cell in single if (runs := results.agreeing({**axes[cell], "scale": "reduced"}))}
     for cell, config in results.composed(list(cells)).items():
         evaluator, members = cell.metric.partition("/")[0], dict[str, Member]()
         recipe = _settings(config, evaluator, config["evaluate"].get(evaluator))
@@ -134,23 +135,24 @@ def _members(table: Table, results: Results) -> Iterator[Member]:
         if images is not None:
             recipe["dataset.train_images"] = str(images - sum(config["dataset"].get("held_out") or ()))
         for run in cells[cell]:
-            known = (e for e in entries(run) if e["evaluator"] == evaluator and e["epochs"] == run.config.get("epochs"))
-            settings = _settings(run.config, evaluator, next((each["settings"] for each in known), None))
+            last = (entry for entry in entries(run) if entry["epochs"] == run.config.get("epochs"))
+            nodes = (entry["settings"] for entry in last if entry["evaluator"] == evaluator)
+            settings = _settings(run.config, evaluator, next(nodes, None))
             options = run.config.get("choices") or {}, config["choices"]
             if _of_cell(table.varying | {"dataset"}, options, settings, recipe):
                 members.setdefault(text(settings), Member(cell, [], settings, recipe, options)).runs.append(run)
         yield from members.values()
 
 
-def _of_cell(names: set[str], options: Options, own: Settings, recipe: Settings) -> bool:
+def _of_cell(names: set[str], options: Options, trained: Settings, recipe: Settings) -> bool:
     """Whether a run has the settings that distinguish a cell in its table, and the classes of its objective."""
     chosen, wanted = options
     keys = {"batch_size.size" if name == "batch_size" else name for name in names}
-    same = (chosen.get(k, wanted[k]) == wanted[k] if k in wanted else own.get(k) == recipe.get(k) for k in keys)
-    return all(same) and all(own.get(name) == recipe.get(name) for name in OBJECTIVE)
+    same = (chosen.get(k, wanted[k]) == wanted[k] if k in wanted else trained.get(k) == recipe.get(k) for k in keys)
+    return all(same) and all(trained.get(name) == recipe.get(name) for name in OBJECTIVE)
 
 
-def _settings(config: Config, evaluator: str, settings: Config | None) -> Settings:
+def _settings(config: Mapping[str, Any], evaluator: str, settings: Mapping[str, Any] | None) -> Settings:
     """All settings that a result depends on, without seeds: those of the training, and of the evaluator."""
     found: dict[str, Any] = {}
     nodes = {k: v for k, v in upgraded(config).items() if k not in NOT_IN_RUN_ID | {"scale", "plugins", "diagnostics"}}

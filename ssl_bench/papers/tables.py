@@ -27,34 +27,34 @@ def directory() -> Path:
     return Path(os.environ.get("SSL_BENCH_PAPERS") or Path(__file__).parent)
 
 
-def paths(own: Path | None = None) -> dict[str, Path]:
+def paths(more: Path | None = None) -> dict[str, Path]:
     """The files of all papers, by name.
 
     Args:
-        own: a folder with further ones, which need not exist.
+        more: a folder with further ones, which need not exist.
 
     Raises:
         ConfigError: one of them has the name of a paper of this package.
     """
-    found, more = ({path.stem: path for path in each.glob("*.yaml")} if each else {} for each in (directory(), own))
-    if both := sorted(found.keys() & more.keys()):
+    ours, theirs = ({path.stem: path for path in (f.glob("*.yaml") if f else ())} for f in (directory(), more))
+    if both := sorted(ours.keys() & theirs.keys()):
         raise ConfigError(
-            f"{more[both[0]]}: this package has a paper {both[0]}: rename the file, and set its key paper"
+            f"{theirs[both[0]]}: this package has a paper {both[0]}: rename the file, and set its key paper"
         )
-    return dict(sorted((found | more).items()))
+    return dict(sorted((ours | theirs).items()))
 
 
-def papers(own: Path | None = None) -> list[str]:
+def papers(more: Path | None = None) -> list[str]:
     """Names of all papers."""
-    return list(paths(own))
+    return list(paths(more))
 
 
-def every(own: Path | None = None) -> list[Table]:
+def every(more: Path | None = None) -> list[Table]:
     """All tables of all papers."""
-    return [table for path in paths(own).values() for table in read(path)[0]]
+    return [table for path in paths(more).values() for table in read(path)[0]]
 
 
-def path_of(name: str, own: Path | None = None) -> tuple[Path, str]:
+def path_of(name: str, more: Path | None = None) -> tuple[Path, str]:
     """The file of a paper, of ``PAPER``, ``PAPER/TABLE``, ``FILE.yaml`` or ``FILE.yaml/TABLE``, and the table's name.
 
     Raises:
@@ -66,16 +66,16 @@ def path_of(name: str, own: Path | None = None) -> tuple[Path, str]:
             raise ConfigError(f"there is no file {path}: name a YAML file with tables, or a table such as dcl/table1")
         return path, file[2] or ""
     paper, _, rest = name.partition("/")
-    if (found := paths(own).get(paper)) is None:
-        known = papers(own)
-        write = f", or write {own / paper}.yaml" if own else ", or to a YAML file of your own"
+    if (path_of_paper := paths(more).get(paper)) is None:
+        names = papers(more)
+        write = f", or write {more / paper}.yaml" if more else ", or to a YAML file of your own"
         raise ConfigError(
-            f"there is no paper {paper!r}{near(paper, known)}: set it to one of {', '.join(known)}{write}"
+            f"there is no paper {paper!r}{near(paper, names)}: set it to one of {', '.join(names)}{write}"
         )
-    return found, rest
+    return path_of_paper, rest
 
 
-def find(name: str, own: Path | None = None) -> list[Table]:
+def find(name: str, more: Path | None = None) -> list[Table]:
     """The tables of a name: ``dcl/table1``, all panels of ``dcl/fig3``, or all tables of ``dcl``; so of ``mine.yaml``.
 
     ``dcl/claims`` is all claims of a paper, and ``dcl/multiplier`` the claim of this name.
@@ -83,7 +83,7 @@ def find(name: str, own: Path | None = None) -> list[Table]:
     Raises:
         ConfigError: there is none.
     """
-    path, rest = path_of(name, own)
+    path, rest = path_of(name, more)
     tables, claimed = read(path)
     if not rest:
         return list(tables or claimed)
@@ -97,14 +97,14 @@ def find(name: str, own: Path | None = None) -> list[Table]:
     return exact or panels
 
 
-def load(paper: str, own: Path | None = None) -> tuple[Table, ...]:
+def load(paper: str, more: Path | None = None) -> tuple[Table, ...]:
     """The tables of a paper, as :func:`read` reads them."""
-    return read(path_of(paper, own)[0])[0]
+    return read(path_of(paper, more)[0])[0]
 
 
-def claims(paper: str, own: Path | None = None) -> tuple[PaperClaim, ...]:
+def claims(paper: str, more: Path | None = None) -> tuple[PaperClaim, ...]:
     """The claims of a paper, as :func:`read` reads them."""
-    return read(path_of(paper, own)[0])[1]
+    return read(path_of(paper, more)[0])[1]
 
 
 def read(path: Path) -> tuple[tuple[Table, ...], tuple[PaperClaim, ...]]:

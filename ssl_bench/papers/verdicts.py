@@ -12,7 +12,7 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.papers import measurements, tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.claims import ClaimVerdict, PaperClaim, Tested, failed, verdict
-from ssl_bench.results.printing import Sheet, SheetEntry
+from ssl_bench.record.printing import Sheet, SheetEntry
 
 HEADINGS = ("claim", "verdict", "effect [interval], asked", "control", "n", "hours")
 
@@ -45,40 +45,44 @@ class Judged:
         return f"no difference larger than {margin:g}" if equal else self.verdict.value
 
     @property
-    def told(self) -> Tested:
+    def main(self) -> Tested:
         """The finding of a printed row: a control that failed, or the first criterion with the claim's verdict."""
-        asked = [each for each in self.findings if not each.criterion.control]
-        return [*failed(self.findings), *(each for each in asked if each.verdict is verdict(asked))][0]
+        asked = [finding for finding in self.findings if not finding.criterion.control]
+        return [*failed(self.findings), *(finding for finding in asked if finding.verdict is verdict(asked))][0]
 
     @property
     def numbers(self) -> str:
         """The numbers of that finding, and what was asked of them; empty without runs."""
-        control = "control: " * self.told.criterion.control
-        return f"{control}{self.effect} {self.told.criterion.limit}" if self.effect else ""
+        control = "control: " * self.main.criterion.control
+        return f"{control}{self.effect} {self.main.criterion.limit}" if self.effect else ""
 
     @property
     def effect(self) -> str:
         """The mean of that finding with its interval; empty without runs."""
-        return _mean(self.told)
+        return _mean(self.main)
 
     def row(self, brief: bool = False) -> tuple[str, ...]:
         """The entries of a printed row, by HEADINGS; in brief, without what the words say."""
-        claim, controls = self.claim, [each for each in self.findings if each.criterion.control]
+        claim, controls = self.claim, [finding for finding in self.findings if finding.criterion.control]
         passed = "failed" if failed(controls) else "passed" if self.was_run else "not run"
         ran = self.was_run and self.source == "project"
         hours = measurements.read(claim)["seconds"] / 3600 if ran else claim.minutes / 60
-        last = passed if controls else "none", str(len(self.told.numbers)), f"{hours:.1f}"
+        last = passed if controls else "none", str(len(self.main.numbers)), f"{hours:.1f}"
         if brief:
             return claim.name, self.verdict.value, self.numbers, *last
-        return f"{claim.name}: {claim.says} ({claim.where})", self.words, _sentence(self.told), *last
+        return f"{claim.name}: {claim.says} ({claim.where})", self.words, _sentence(self.main), *last
 
     def lines(self) -> list[str]:
         """The sentence, each finding with its numbers, the verdict, and why these seeds."""
         made = f", commit {measurements.read(self.claim)['commit']}" if self.source == "project" else ""
-        level = [f"({100 - 200 * each.error:.3g}%, n = {len(each.numbers)})" for each in self.findings]
+        sentences = [
+            f"- {_sentence(finding)}: {finding.verdict.value} "
+            f"({100 - 200 * finding.error:.3g}%, n = {len(finding.numbers)})"
+            for finding in self.findings
+        ]
         return [
             f"{self.claim.where}: {self.claim.says}",
-            *(f"- {_sentence(f)}: {f.verdict.value} {of}" for f, of in zip(self.findings, level, strict=True)),
+            *sentences,
             f"Verdict: {self.words}{f' ({self.source}{made})' * self.was_run}",
             f"Seeds: {self.claim.seeds_because}",
         ]
@@ -86,13 +90,13 @@ class Judged:
     def record(self) -> dict[str, Any]:
         """The verdict as plain data."""
         criteria = [
-            {key: getattr(each.criterion, key) for key in ("says", "control", "limit")}
-            | {"numbers": each.numbers, "confidence": 1 - 2 * each.error, "verdict": each.verdict.value}
-            | {"interval": [None if math.isnan(end) else end for end in (each.low, each.high)]}
-            for each in self.findings
+            {key: getattr(finding.criterion, key) for key in ("says", "control", "limit")}
+            | {"numbers": finding.numbers, "confidence": 1 - 2 * finding.error, "verdict": finding.verdict.value}
+            | {"interval": [None if math.isnan(end) else end for end in (finding.low, finding.high)]}
+            for finding in self.findings
         ]
-        told = {key: getattr(self.claim, key) for key in ("says", "ours", "where", "kind", "seeds_because", "minutes")}
-        return {"claim": self.claim.name, **told, "verdict": self.words, "runs": self.source, "criteria": criteria}
+        texts = {key: getattr(self.claim, key) for key in ("says", "ours", "where", "kind", "seeds_because", "minutes")}
+        return {"claim": self.claim.name, **texts, "verdict": self.words, "runs": self.source, "criteria": criteria}
 
 
 def judge(claim: PaperClaim, results: Results) -> Judged:
@@ -103,15 +107,15 @@ def judge(claim: PaperClaim, results: Results) -> Judged:
     return Judged(claim, findings, source, verdict(findings))
 
 
-def named(names: Sequence[str], own: Path | None = None) -> list[PaperClaim]:
-    """The claims of the named papers and files, or of all papers, with those in a folder of one's ``own``.
+def claims_of(names: Sequence[str], more: Path | None = None) -> list[PaperClaim]:
+    """The claims of the named papers and files, or of all papers, with those in a folder with ``more`` of them.
 
     Raises:
         ConfigError: there is no such paper.
     """
-    if part := [name for name in names if tables.path_of(name, own)[1]]:
-        raise ConfigError(f"--claims: {part[0]}: name a paper, {', '.join(tables.papers(own))}, or a file, or none")
-    return [claim for paper in names or tables.papers(own) for claim in tables.claims(paper, own)]
+    if part := [name for name in names if tables.path_of(name, more)[1]]:
+        raise ConfigError(f"--claims: {part[0]}: name a paper, {', '.join(tables.papers(more))}, or a file, or none")
+    return [claim for paper in names or tables.papers(more) for claim in tables.claims(paper, more)]
 
 
 def _mean(finding: Tested) -> str:
@@ -128,8 +132,12 @@ def _sentence(finding: Tested) -> str:
 
 def sheet(judged: Sequence[Judged], brief: bool) -> Sheet:
     """Claims as rows with their sentences; in brief, rows of numbers over the sentences."""
-    rows = [[SheetEntry(text) for text in each.row(brief)] for each in judged]
+    rows = [[SheetEntry(text) for text in judgement.row(brief)] for judgement in judged]
     below = ["The claims, and the effect that is printed; ssl-bench table CLAIM prints what was measured:"]
-    below += [f"{e.claim.name}: {e.claim.says} ({e.claim.where}) Effect: {e.told.criterion.says}" for e in judged]
-    records, text = [each.record() for each in judged], "\n".join(below) if brief else ""
+    below += [
+        f"{judgement.claim.name}: {judgement.claim.says} ({judgement.claim.where}) "
+        f"Effect: {judgement.main.criterion.says}"
+        for judgement in judged
+    ]
+    records, text = [judgement.record() for judgement in judged], "\n".join(below) if brief else ""
     return Sheet([*HEADINGS], rows, left=len(HEADINGS), below=[text] if text else [], data=records)

@@ -33,14 +33,14 @@ class Cache:
         None, of damaged files, is not kept: they are named each time.
         """
         self._used.add(name)
-        known = self._values.get(name)
-        if known is None or known[0] != marks:
-            known = [marks, read()]
-            if known[1] is None:
+        kept = self._values.get(name)
+        if kept is None or kept[0] != marks:
+            kept = [marks, read()]
+            if kept[1] is None:
                 return None
-            self._values[name] = known
+            self._values[name] = kept
             self._changes += 1
-        return known[1]
+        return kept[1]
 
     def save(self) -> None:
         """Write the file if many values are new; those that nobody asked for stay if their files exist."""

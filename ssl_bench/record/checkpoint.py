@@ -99,9 +99,9 @@ def final(run: Path) -> dict[str, Any]:
     Raises:
         RunError: there is no such state; the sentence says what trains the run again.
     """
-    path, run_id, found = run / "checkpoints" / "last.pt", run.resolve().name, results.read(run)
-    found = found if found and found["run_id"] == run_id else None  # those of another run are no results of this one
-    again = f"remove {run / results.NAME}, and start its training again" if found else "start its training again"
+    path, run_id, content = run / "checkpoints" / "last.pt", run.resolve().name, results.read(run)
+    finished = content is not None and content["run_id"] == run_id  # those of another run are no results of this one
+    again = f"remove {run / results.NAME}, and start its training again" if finished else "start its training again"
     if not os.path.lexists(path):
         raise RunError(f"{run} has no checkpoints/last.pt: {again}")
     try:
@@ -110,7 +110,9 @@ def final(run: Path) -> dict[str, Any]:
         raise RunError(f"{path} {error}: {again}") from error
     if state["run_id"] != run_id:
         raise RunError(f"{path} belongs to run {state['run_id']}, not to {run_id}: remove it, and {again}")
-    step, measured = state.get("step"), (found or {}).get("facts", {}).get("steps", state.get("step"))
+    step = measured = state.get("step")
+    if content is not None and finished:
+        measured = content.get("facts", {}).get("steps", step)
     if step != measured:
         further = type(step) is type(measured) is int and step > measured
         remedy = "start its training again, which goes on" if further else again
@@ -125,7 +127,7 @@ def backbone(run: Path) -> tuple[dict[str, Tensor], str]:
         RunError: as :func:`final`.
     """
     parts = ((name.partition("encoder.backbone."), value) for name, value in final(run)["method"].items())
-    weights = {name: value for (_, found, name), value in parts if found}
+    weights = {name: value for (_, prefix, name), value in parts if prefix}
     content = hashlib.sha256()
     for name, value in sorted(weights.items()):
         content.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())

@@ -97,8 +97,8 @@ def flat_config(config: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str
 
     def add(value: Any, name: str) -> None:
         if isinstance(value, Mapping):
-            for key, each in value.items():
-                add(each, f"{name}.{key}")
+            for key, part in value.items():
+                add(part, f"{name}.{key}")
         elif not name.endswith("._target_"):
             flat[name] = printable(value) if isinstance(value, str) else value
 

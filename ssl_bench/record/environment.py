@@ -22,14 +22,14 @@ LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")  # for on
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, commit and hardware."""
-    found: dict[str, Any] = {"ssl_bench": ssl_bench.__version__, "python": platform.python_version()}
+    facts: dict[str, Any] = {"ssl_bench": ssl_bench.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            facts[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = None
-    found |= {"git": commit(), "platform": platform.platform(), **conditions(device)}
-    return found | {"cuda": torch.version.cuda if device.type == "cuda" else None}
+            facts[package] = None
+    facts |= {"git": commit(), "platform": platform.platform(), **conditions(device)}
+    return facts | {"cuda": torch.version.cuda if device.type == "cuda" else None}
 
 
 def conditions(device: torch.device) -> dict[str, Any]:
@@ -47,10 +47,10 @@ def conditions(device: torch.device) -> dict[str, Any]:
 def peak_memory(device: torch.device) -> dict[str, float]:
     """The most memory that this process has used, in MB of 10^6 bytes."""
     unit = 1 if sys.platform == "darwin" else 1024  # bytes in the unit of ru_maxrss
-    found = {"peak_host_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)}
+    peaks = {"peak_host_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)}
     if device.type == "cuda":
-        found["peak_device_mb"] = round(torch.cuda.max_memory_allocated(device) / 1e6, 1)
-    return found
+        peaks["peak_device_mb"] = round(torch.cuda.max_memory_allocated(device) / 1e6, 1)
+    return peaks
 
 
 def now() -> str:

@@ -14,41 +14,41 @@ from ssl_bench.config.identity import agree, on_disk, recipe_id, run_dir
 from ssl_bench.errors import unwritable
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.index import Index
-from ssl_bench.record.results import finished, set_damaged_aside
+from ssl_bench.record.results import is_finished, set_damaged_aside
 
 
 def find(config: Mapping[str, Any]) -> Path:
     """The directory of a run, which need not exist."""
-    own = run_dir(config)
-    if _has_run(own):
-        return own
+    usual = run_dir(config)
+    if _has_run(usual):
+        return usual
     outputs, recipe, needed = Path(config["paths"]["outputs"]), recipe_id(config), on_disk(config)
     index = _index(outputs.absolute())
-    found = [each for each in index.entries() if each.content["training"] == recipe]
-    found = [each for each in found if agree(each.content["on_disk"], needed)]
+    same = [run for run in index.entries() if run.content["training"] == recipe]
+    same = [run for run in same if agree(run.content["on_disk"], needed)]
     index.cache.save()
-    if not found:
-        return own
+    if not same:
+        return usual
     # Of those of which most is known a finished one, of these the first.
-    best = min(found, key=lambda each: (-len(each.content["on_disk"]), not each.content["run_id"], each.path))
-    folder, known = outputs / best.path, best.content["on_disk"]
-    if unknown := sorted(needed.keys() - known.keys()):
+    best = min(same, key=lambda run: (-len(run.content["on_disk"]), not run.content["run_id"], run.path))
+    folder, hashes = outputs / best.path, best.content["on_disk"]
+    if unknown := sorted(needed.keys() - hashes.keys()):
         files.say_once(f"{folder} has no hash of its {' and '.join(unknown)}: they are taken as those of today")
     return folder
 
 
-def named(word: str, outputs: Path) -> Path:
+def find_named(word: str, outputs: Path) -> Path:
     """The directory of that name, or of the run below ``outputs`` with that run_id; it need not exist."""
     folder = Path(word)
     if "/" in word or folder.exists():
         return folder
-    found = _index(outputs.absolute()).walk(lambda path: path if _has_run(outputs / path) else None)
-    return next((outputs / path for path in sorted(found) if path.rpartition("/")[2] == word), folder)
+    paths = _index(outputs.absolute()).walk(lambda path: path if _has_run(outputs / path) else None)
+    return next((outputs / path for path in sorted(paths) if path.rpartition("/")[2] == word), folder)
 
 
 def fresh(folder: Path) -> bool:
     """Whether there is nothing in a run's directory yet that a refused command could spoil."""
-    return not finished(folder) and not any(folder.glob("checkpoints/*.pt"))
+    return not is_finished(folder) and not any(folder.glob("checkpoints/*.pt"))
 
 
 def begin(folder: Path, config: Mapping[str, Any], command: str) -> None:

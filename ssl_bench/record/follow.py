@@ -24,7 +24,7 @@ def find_mark(path: str) -> Mark | None:
 
 
 def read_rows(path: str, going: bool, evaluated: bool) -> dict[str, Any]:
-    """The last row of a training, its evaluations and the file's time of change, as attributes of a ``Run``.
+    """The last row of a training, its evaluations and the file's time of change, as attributes of a ``RunFolder``.
 
     The file may grow meanwhile, and end in half a row.
 

@@ -1,7 +1,7 @@
-"""The test images that an evaluation counts as right, a bit for each, in ``<run>/hits/``.
+"""Which test images an evaluation classifies correctly, a bit for each, in ``<run>/hits/``.
 
-Two runs that are compared on the same images differ in some of them: with their bits an interval says what other images
-would give, and not only what other seeds would.
+With the bits of two runs that are compared on the same images, an interval covers other images, too, and not only other
+seeds.
 """
 
 from collections.abc import Mapping
@@ -21,26 +21,26 @@ def written(folder: Path, entry: Entry) -> Entry:
 
     An accuracy that knows its images is an ``evaluate.accuracy.Accuracy``.
     """
-    named = {}
+    records = {}
     for name, value in entry["metrics"].items() if not entry["network"] else ():
         right = getattr(value, "right", None)
         if right is None:
             continue
-        place = f"{FOLDER}/{name.replace('/', '-')}_{entry['id']}_{entry['epochs']}.bits"
+        path = f"{FOLDER}/{name.replace('/', '-')}_{entry['id']}_{entry['epochs']}.bits"
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        files.write_bytes(folder / place, np.packbits(right.cpu().numpy()).tobytes())
-        named[name] = {"file": place, "images": len(right)}
-    return {**entry, "hits": named} if named else entry
+        files.write_bytes(folder / path, np.packbits(right.cpu().numpy()).tobytes())
+        records[name] = {"file": path, "images": len(right)}
+    return {**entry, "hits": records} if records else entry
 
 
 def read(folder: Path, entry: Entry, metric: str) -> np.ndarray | None:
     """The bits of an accuracy, 0 or 1 [N]; None if the run has none, or a damaged file."""
-    known: Any = entry.get("hits")
-    told = known.get(metric) if isinstance(known, Mapping) else None
-    if not isinstance(told, Mapping) or type(count := told.get("images")) is not int or count < 1:
+    by_metric: Any = entry.get("hits")
+    record = by_metric.get(metric) if isinstance(by_metric, Mapping) else None
+    if not isinstance(record, Mapping) or type(count := record.get("images")) is not int or count < 1:
         return None
     try:
-        packed = np.frombuffer(files.read_bytes(folder / FOLDER / Path(str(told.get("file"))).name), dtype=np.uint8)
+        packed = np.frombuffer(files.read_bytes(folder / FOLDER / Path(str(record.get("file"))).name), dtype=np.uint8)
     except OSError:
         return None
     return np.unpackbits(packed)[:count] if len(packed) == -(-count // 8) else None

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from ssl_bench import files
 from ssl_bench.config import identity
+from ssl_bench.record import results
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.follow import find_mark, finite, read_rows
-from ssl_bench.record.results import CONDITIONS, Config, Failure, read
+from ssl_bench.record.results import CONDITIONS, Config, Failure
 
 CONFIG, RESULTS, METRICS = "config.yaml", "results.json", "metrics.jsonl"
 COMMAND, FAILURE = "command.txt", "failed.json"
 KEPT = (*CONDITIONS, "cuda", "git")  # of a run's environment
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Indexed(NamedTuple):
@@ -29,8 +30,8 @@ class Indexed(NamedTuple):
         path: relative to the results folder.
         marks: of its files.
         began: when it was started last, in seconds of the epoch.
-        content: what they say, as attributes of a ``Run`` (``results/runs.py``), and ``on_disk`` of its identity. Under
-            ``shared`` and ``units`` are names, one for all runs that have the same.
+        content: what they say, as attributes of a ``RunFolder`` (``results/runs.py``), and ``on_disk`` of its identity.
+            Under ``shared`` and ``units`` are names, one for all runs that have the same.
         config: the configuration with null in place of the seed.
         units: of ``results.json``.
     """
@@ -60,13 +61,16 @@ class Index:
         """The runs, in no order."""
         return self.walk(self._entry)
 
-    def walk(self, look: Callable[[str], Found | None]) -> Iterator[Found]:
-        """Call ``look`` with the path of each folder and yield its finds; folders inside one of these are left out."""
+    def walk(self, look: Callable[[str], Result | None]) -> Iterator[Result]:
+        """Call ``look`` with the path of each folder and yield its results that are not None.
+
+        Folders inside one that has a result are left out.
+        """
         folders, self.sweeps, self.unreadable = [""], [], []
         while folders:
             path = folders.pop()
-            if (found := look(path)) is not None:
-                yield found
+            if (result := look(path)) is not None:
+                yield result
                 continue
             start = f"{path}/" if path else ""
             try:
@@ -94,22 +98,22 @@ class Index:
         again = marks[1] is None or (marks[0] is not None and marks[0][0] > marks[1][0])
         others = [] if not again else [find_mark(start + name) for name in (COMMAND, FAILURE, METRICS)]
         text = str([readable, *marks, *others])
-        known = self.cache.get(path, text, lambda: self._read(start, again))
-        if not known:
+        content = self.cache.get(path, text, lambda: self._read(start, again))
+        if not content:
             return None
-        if marks[1] and readable and not known["run_id"]:
+        if marks[1] and readable and not content["run_id"]:
             files.say_damaged(start + RESULTS)  # it was said when it was read, perhaps by another process
-        config, meant = (self.cache.get(f"config {known[name]}", "", dict) for name in ("shared", "units"))
-        return Indexed(path, text, began[0] / 1e9, known, config, meant)
+        config, units = (self.cache.get(f"config {content[name]}", "", dict) for name in ("shared", "units"))
+        return Indexed(path, text, began[0] / 1e9, content, config, units)
 
     def _read(self, start: str, again: bool) -> dict[str, Any] | None:
         """The entry of a run in the cache, empty for the YAML of another program; None if its files are damaged.
 
         JSON is read in a twentieth of the time of YAML, so that is left out if the run was not started ``again``.
         """
-        results: Any = read(Path(start))
-        done = results is not None
-        config: Any = results["config"] if done else None
+        content: Any = results.read(Path(start))
+        done = content is not None
+        config: Any = content["config"] if done else None
         asked = files.read_yaml(start + CONFIG, Config) if again or not done else None
         longer = done and (finite(asked, "epochs") or 0) > (finite(config, "epochs") or 0)
         config = asked if longer or not done else config
@@ -119,21 +123,20 @@ class Index:
             return {}  # any other YAML
         failure: Failure | None = None if done and not longer else files.read_json(start + FAILURE, Failure)
         seed = config.get("seed")
-        meant = results.get("units", {}) if done else {}
-        environment = results.get("environment", {}) if done else {}
+        environment = content.get("environment", {}) if done else {}
         return {
             "shared": self._keep(without_seed(config, seed)),
-            "units": self._keep(meant),
+            "units": self._keep(content.get("units", {}) if done else {}),
             "seed": seed if type(seed) is int else None,
             "command": _read_command(start + COMMAND),
             "failure": one_line(failure["reason"]) if failure else None,
             "training": identity.recipe_id(identity.upgraded(config)),
             "on_disk": identity.on_disk(config),
-            "run_id": results["run_id"] if done else "",
-            "metrics": results["metrics"] if done else {},
-            "seconds": finite(results, "seconds") if done and not longer else None,
+            "run_id": content["run_id"] if done else "",
+            "metrics": content["metrics"] if done else {},
+            "seconds": finite(content, "seconds") if done and not longer else None,
             "environment": {name: environment[name] for name in KEPT if name in environment},
-            "warnings": results.get("warnings", []) if done else [],
+            "warnings": content.get("warnings", []) if done else [],
             "longer": longer,
             **read_rows(start + METRICS, not done or longer, bool(finite(config.get("evaluate"), "every"))),
         }

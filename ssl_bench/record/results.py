@@ -44,7 +44,7 @@ class Config(TypedDict, total=False):
     tracking: Node
 
 
-class Results(TypedDict):
+class RunResults(TypedDict):
     """Content of ``results.json``."""
 
     run_id: str
@@ -80,10 +80,10 @@ OF_CPUS = ("instructions", "threads")
 
 def mixed(environments: Iterable[Mapping[str, Any]]) -> str:
     """Name the conditions in which runs of one mean differ, as a footnote; empty if there are none."""
-    known, different = list(environments), list[str]()
+    every, different = list(environments), list[str]()
     for name, words in CONDITIONS.items():
-        counted = (each for each in known if not (each.get("cuda") and name in OF_CPUS))
-        values = {str(each[name]) for each in counted if each.get(name) is not None}
+        counted = (environment for environment in every if not (environment.get("cuda") and name in OF_CPUS))
+        values = {str(environment[name]) for environment in counted if environment.get(name) is not None}
         different += [f"{words} ({', '.join(sorted(values))})"] if len(values) > 1 else []
     return f"mean over runs with different {', '.join(different)}" if different else ""
 
@@ -93,7 +93,7 @@ def read(folder: Path) -> dict[str, Any] | None:
 
     Those of version 0.2 are returned with the evaluations that it wrote to ``evaluations/<id>.json``.
     """
-    content: dict[str, Any] | None = files.read_json(folder / NAME, Results)
+    content: dict[str, Any] | None = files.read_json(folder / NAME, RunResults)
     if content is None:
         return None
     if not _consistent(content, folder):
@@ -123,7 +123,7 @@ def _consistent(content: Mapping[str, Any], folder: Path) -> bool:
     return stored is None or run_id(upgraded(stored)) != own
 
 
-def finished(folder: Path) -> bool:
+def is_finished(folder: Path) -> bool:
     """Whether the run with the directory ``folder`` has its results; takes about 0.1 ms."""
     results = read(folder)
     return results is not None and results["run_id"] == folder.name
@@ -147,7 +147,7 @@ def set_damaged_aside(folder: Path) -> None:
         OSError: it cannot be renamed.
     """
     path = folder / NAME
-    if not os.path.lexists(path) or finished(folder):
+    if not os.path.lexists(path) or is_finished(folder):
         return
     try:
         files.read_bytes(path)

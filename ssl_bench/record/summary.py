@@ -2,7 +2,6 @@
 
 import math
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
@@ -10,9 +9,9 @@ from typing import Any
 
 from ssl_bench.evaluate.metric import Metric, heading
 from ssl_bench.record import evaluations, units
+from ssl_bench.record.printing import Sheet, SheetEntry, text_of
 from ssl_bench.record.results import mixed, read
 
-SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 # Directory and epochs of runs: the numbers of a run are those after so many epochs. None: it trains nothing.
 Groups = Mapping[str, Sequence[tuple[Path, int | None]]]
 TARGETS = {"_raw": "raw pixels", "_init": "random initialisation", "": "pre-trained"}
@@ -30,89 +29,91 @@ def print_run(folder: Path, config: Mapping[str, Any]) -> None:
     Args:
         config: what asks for the evaluations that are shown.
     """
-    from rich.console import Console
-    from rich.table import Column, Table
-
     results = read(folder)
     if results is None:  # removed or damaged meanwhile
         print(folder)
         return
     evaluated = "evaluate" in config
     metrics = evaluations.of(evaluations.entries(results), config) if evaluated else results["metrics"]
-    console = Console(highlight=False)
-    told = results.get("units"), config.get("evaluate")
-    main = units.main(metrics, *told) if evaluated else []
-    columns = [name for each in main for name in (each, each.replace("/", "/projection_", 1)) if name in metrics]
-    if columns:
-        table = Table("", *(Column(column, overflow="fold") for column in columns))
-        for suffix, target in targets(config).items():
-            names = [column.replace("/", f"{suffix}/", 1) for column in columns]
-            if any(name in metrics for name in names):
-                table.add_row(target, *(units.metric(n, *told).text(metrics[n]) if n in metrics else "" for n in names))
-        console.print(table)
+    if sheet := _of_networks(metrics, results.get("units"), config) if evaluated else None:
+        print(text_of([sheet], "rich"))
     elif metrics:
-        console.print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
+        print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
     print(_end(results, config, folder))
     if evaluated:
         print(f"evaluate it again: {shlex.join(['ssl-bench', 'evaluate', str(folder)])}")
 
 
-def print_grid(groups: Groups) -> None:
-    """Print a line for each group of runs that differ in their seed only, the one with the best first accuracy first.
+def _of_networks(metrics: Mapping[str, float], recorded: Any, config: Mapping[str, Any]) -> Sheet | None:
+    """The main metrics of each network of a run, the trained one and its baselines; None if there are no such metrics.
 
-    A line has the mean and, for several runs, the sample standard deviation. Beside each accuracy stands that of the
-    network at initialisation (``_init``), if it was evaluated. The best of each accuracy is bold. Footnotes say what a
-    mean mixes and what its runs warn of.
+    Args:
+        recorded: the units of ``results.json``.
+    """
+    main = units.main(metrics, recorded, config["evaluate"])
+    columns = [name for one in main for name in (one, one.replace("/", "/projection_", 1)) if name in metrics]
+    sheet = Sheet(["", *columns])
+    for suffix, target in targets(config).items():
+        names = [column.replace("/", f"{suffix}/", 1) for column in columns]
+        meanings = (units.metric(name, recorded, config["evaluate"]) for name in names)
+        texts = [meaning.text(metrics[n]) if n in metrics else "" for n, meaning in zip(names, meanings, strict=True)]
+        sheet.rows += [[SheetEntry(target), *map(SheetEntry, texts)]] * any(texts)
+    return sheet if columns else None
+
+
+def print_grid(groups: Groups) -> None:
+    """Print a table with a line for each group of runs that differ in their seed only.
+
+    The group with the best first accuracy comes first. A line has the mean and, for several runs, the sample standard
+    deviation. Beside each accuracy stands that of the network at initialisation (``_init``), if it was evaluated. The
+    best of each accuracy is bold. Footnotes say what a mean mixes and what its runs warn of.
 
     Args:
         groups: the runs by what else distinguishes them.
     """
-    from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    read_runs = ((name, [found for run in runs if (found := _after(*run))]) for name, runs in groups.items())
-    found = {name: runs for name, runs in read_runs if runs}
-    columns, meant, ranked = dict[str, None](), dict[str, Metric](), dict[str, None]()
-    for results in (results for runs in found.values() for results in runs):
-        evaluated = "evaluate" in results["config"]
-        told = results.get("units"), results["config"].get("evaluate")
-        main = units.main(results["metrics"], *told)
-        both = [name for one in main for name in (one, one.replace("/", "_init/", 1)) if name in results["metrics"]]
-        columns |= dict.fromkeys(both if evaluated else results["metrics"])
-        meant |= {name: units.metric(name, *told) for name in columns if name not in meant}
-        ranked |= dict.fromkeys(main)
+    results = {name: [content for run in runs if (content := _after(*run))] for name, runs in groups.items()}
+    results = {name: contents for name, contents in results.items() if contents}
+    columns, ranked = _columns([content for contents in results.values() for content in contents])
     if not columns:
         return
-    table = Table(*(Column(name, overflow="fold") for name in ("", "runs", *columns)))
     values = {
-        name: {column: [run["metrics"][column] for run in runs if column in run["metrics"]] for column in columns}
-        for name, runs in found.items()
+        name: {column: [c["metrics"][column] for c in contents if column in c["metrics"]] for column in columns}
+        for name, contents in results.items()
     }
 
     def rank(name: str, column: str) -> float:
-        return meant[column].sign * mean(values[name][column]) if values[name][column] else -math.inf
+        return columns[column].sign * mean(values[name][column]) if values[name][column] else -math.inf
 
-    footnotes: dict[str, None] = {}
-    best = {column: max(rank(name, column) for name in found) for column in ranked if len(found) > 1}
-    for name in sorted(found, key=lambda name: rank(name, next(iter(ranked))), reverse=True) if ranked else found:
-        texts = {column: _mean_and_deviation(values[name][column], meant[column]) for column in columns}
-        bold = {column for column in best if rank(name, column) == best[column]}
-        numbers = (Text(text, "bold" if column in bold else "") for column, text in texts.items())
-        notes = [mixed(run.get("environment", {}) for run in found[name])]
-        notes += [
-            f"seed {run['config'].get('seed')}: {sentence}"
-            for run in found[name]
-            for sentence in run.get("warnings", [])
-        ]
-        footnotes |= dict.fromkeys(filter(None, notes))
-        marks = " ".join(str(list(footnotes).index(note) + 1) for note in notes if note).translate(SUPERSCRIPT)
-        table.add_row(Text(name), f"{len(found[name])}{marks}", *numbers)
-    width = None if sys.stdout.isatty() else 2**16  # a file needs no line breaks
-    console = Console(highlight=False, width=width)
-    console.print(table)
-    for number, note in enumerate(footnotes, 1):
-        console.print(Text(f"{number} {note}"))
+    best = {column: max(rank(name, column) for name in results) for column in ranked if len(results) > 1}
+    order = sorted(results, key=lambda name: rank(name, ranked[0]), reverse=True) if ranked else list(results)
+    sheet = Sheet(["", "runs", *columns])
+    for name in order:
+        row = [SheetEntry(name), SheetEntry(str(len(results[name])), sheet.numbers(_notes(results[name])))]
+        for column, metric in columns.items():
+            is_best = column in best and rank(name, column) == best[column]
+            row.append(SheetEntry(_mean_and_deviation(values[name][column], metric), best=is_best))
+        sheet.rows.append(row)
+    print(text_of([sheet], "rich"), end="")
+
+
+def _columns(contents: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Metric], list[str]]:
+    """The metrics that a table of some results has, with their meaning, and those of them by which it is ranked."""
+    columns, ranked = dict[str, Metric](), dict[str, None]()
+    for content in contents:
+        metrics, recorded, evaluate = content["metrics"], content.get("units"), content["config"].get("evaluate")
+        main = units.main(metrics, recorded, evaluate)
+        both = [name for one in main for name in (one, one.replace("/", "_init/", 1)) if name in metrics]
+        for name in both if "evaluate" in content["config"] else metrics:
+            columns.setdefault(name, units.metric(name, recorded, evaluate))
+        ranked |= dict.fromkeys(main)
+    return columns, list(ranked)
+
+
+def _notes(contents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the mean over some results mixes, and what their runs warn of."""
+    notes = [mixed(content.get("environment", {}) for content in contents)]
+    notes += [f"seed {c['config'].get('seed')}: {sentence}" for c in contents for sentence in c.get("warnings", [])]
+    return [note for note in notes if note]
 
 
 def _after(folder: Path, epochs: int | None) -> dict[str, Any] | None:
@@ -138,9 +139,10 @@ def short(folder: Path, config: Mapping[str, Any]) -> str:
         numbers = [f"{name} {value:.4g}" for name, value in results["metrics"].items()]
     else:
         metrics = evaluations.of(evaluations.entries(results), config)
-        told = results.get("units"), config.get("evaluate")
-        main = {name: units.metric(name, *told).text(metrics[name]) for name in units.main(metrics, *told)}
-        numbers = [f"{heading(name)} {text}" for name, text in main.items()]
+        recorded, evaluate = results.get("units"), config.get("evaluate")
+        main = units.main(metrics, recorded, evaluate)
+        texts = {name: units.metric(name, recorded, evaluate).text(metrics[name]) for name in main}
+        numbers = [f"{heading(name)} {text}" for name, text in texts.items()]
     return "  ".join([*numbers, f"{results['seconds']:.0f} s"])
 
 

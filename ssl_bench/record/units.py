@@ -21,14 +21,14 @@ def written(evaluators: Mapping[str, Declared], names: Iterable[str]) -> dict[st
         evaluators: what each declares, by name.
         names: of the metrics that there are.
     """
-    found: dict[str, dict[str, dict[str, str]]] = {}
+    units: dict[str, dict[str, dict[str, str]]] = {}
     for name in names:
         evaluator, end = evaluator_of(name), name.rpartition("/")[2]
         for pattern, metric in evaluators.get(evaluator, {}).items():
             if declared({pattern: metric}, end):
-                found.setdefault(evaluator, {})[pattern] = vars(metric)
+                units.setdefault(evaluator, {})[pattern] = vars(metric)
                 break
-    return found
+    return units
 
 
 def metric(name: str, units: Any, evaluate: Any) -> Metric:
@@ -39,8 +39,8 @@ def metric(name: str, units: Any, evaluate: Any) -> Metric:
         evaluate: the node of the run's configuration.
     """
     evaluator = evaluator_of(name)
-    if isinstance(known := _at(units, evaluator), Mapping):
-        return declared({n: _read(each) for n, each in known.items()}, name) or NUMBER
+    if isinstance(recorded := _at(units, evaluator), Mapping):
+        return declared({pattern: _read(node) for pattern, node in recorded.items()}, name) or NUMBER
     return declared(ACCURACIES, name) or declared(_of_class(_at(_at(evaluate, evaluator), "_target_")), name) or NUMBER
 
 
@@ -55,13 +55,13 @@ def baseline(name: str) -> bool:
 
 
 def main(names: Iterable[str], units: Any, evaluate: Any) -> list[str]:
-    """The metrics that a run is told by: of each evaluator and probe the first that says what is better."""
-    found: dict[str, str] = {}
+    """The main metrics of a run: of each evaluator and probe the first that says what is better."""
+    by_probe: dict[str, str] = {}
     for name in names:
         if not baseline(name) and metric(name, units, evaluate).sign:
             start, _, end = name.rpartition("/")
-            found[start] = name if end == "top1" else found.get(start, name)
-    return list(found.values())
+            by_probe[start] = name if end == "top1" else by_probe.get(start, name)
+    return list(by_probe.values())
 
 
 def _at(node: Any, key: str) -> Any:

@@ -21,9 +21,9 @@ from ssl_bench.report import curves, filled, pictures, verdicts
 from ssl_bench.results import metrics
 from ssl_bench.results.differing import FACTS, differing, labels
 from ssl_bench.results.grids import GridFolder
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry, Scan
-from ssl_bench.status.view import axes
+from ssl_bench.results.status import axes
 
 LOG = "train.log"
 POINTS, LEAST_POINTS, MOST_POINTS = 40_000, 16, 400  # points of a curve times runs; limits of the points of a curve
@@ -31,7 +31,7 @@ LINES, WIDTH, TAIL = 12, 240, 2**13  # lines of a log's tail, characters of a li
 
 
 @dataclass(frozen=True)
-class Files:
+class RunFiles:
     """Settings, curves and log of a run, from its files.
 
     Attributes:
@@ -50,7 +50,7 @@ class Files:
     pictures: list[str]
 
 
-NO_FILES = Files({}, {}, {}, None, "", [])
+NO_FILES = RunFiles({}, {}, {}, None, "", [])
 
 
 class Collector:
@@ -65,7 +65,7 @@ class Collector:
     def __init__(self, outputs: Path, names: Sequence[str] = ()) -> None:
         self.outputs, self._names = outputs, names
         self._scan = Scan(outputs)
-        self._files: dict[str, tuple[object, Files]] = {}  # by path, with the marks of the files
+        self._files: dict[str, tuple[object, RunFiles]] = {}  # by path, with the marks of the files
         self._verdicts: dict[str, tuple[Any, Any]] = {}  # by experiment, with the finished runs they were made of
         self._papers: tuple[object, dict[str, Any]] | None = None  # with the finished runs they were made of
 
@@ -88,16 +88,16 @@ class Collector:
         entries = self._select(entries) if self._names else entries
         most = max(LEAST_POINTS, min(MOST_POINTS, POINTS // max(1, len(entries))))
         read = [self._read(entry.run, most) if entry.run else NO_FILES for entry in entries]
-        settings = differing(entries, [each.facts for each in read])
-        pictured = zip(map(_path, entries), (each.pictures for each in read), strict=True)
+        settings = differing(entries, [of_run.facts for of_run in read])
+        pictured = zip(map(_path, entries), (of_run.pictures for of_run in read), strict=True)
         shown = pictures.listed(self.outputs, pictured, start)
         columns = zip(labels(entries), settings.values, shown, strict=True)
         runs = [
-            _run(entry, each) | {"label": label, "values": values, "pictures": found}
-            for entry, each, (label, values, found) in zip(entries, read, columns, strict=True)
+            _run(entry, of_run) | {"label": label, "values": values, "pictures": its_pictures}
+            for entry, of_run, (label, values, its_pictures) in zip(entries, read, columns, strict=True)
         ]
         its_runs = [entry.run for entry in entries if entry.run]
-        names = dict.fromkeys(name for each in read for name in each.curves)
+        names = dict.fromkeys(name for of_run in read for name in of_run.curves)
         groups = _groups(entries, self._names)
         for group in groups:
             members = [run for place in group["runs"] if (run := entries[place].run) and run.done]
@@ -120,7 +120,7 @@ class Collector:
             "groups": groups,
             "whole": bool(self._names),
             "runs": runs,
-            "curves": [each.curves for each in read],
+            "curves": [of_run.curves for of_run in read],
             **self._results(entries),
         }
 
@@ -131,32 +131,33 @@ class Collector:
             ConfigError: no run has one of the names.
         """
         paths = [entry.run.path if entry.run else "" for entry in entries]
-        found = set[int]()
+        chosen = set[int]()
         for name in self._names:
-            its = {n for n, path in enumerate(paths) if path.startswith(f"{name}/") or f"/{path}".endswith(f"/{name}")}
-            its |= {n for n, entry in enumerate(entries) if name in entry.names}
-            if not its:
-                known = sorted({path.rpartition("/")[0] for path in paths}.union(*(e.names for e in entries)) - {""})
+            of_name = {n for n, path in enumerate(paths) if path.startswith(f"{name}/")}
+            of_name |= {n for n, path in enumerate(paths) if f"/{path}".endswith(f"/{name}")}
+            of_name |= {n for n, entry in enumerate(entries) if name in entry.names}
+            if not of_name:
+                names = sorted({path.rpartition("/")[0] for path in paths}.union(*(e.names for e in entries)) - {""})
                 raise ConfigError(
-                    f"{name}: there is no run of this name under {self.outputs}{near(name, known)}: set it to a run_id "
-                    f"or to one of {', '.join(known) or 'no folder: nothing was run'}"
+                    f"{name}: there is no run of this name under {self.outputs}{near(name, names)}: set it to a run_id "
+                    f"or to one of {', '.join(names) or 'no folder: nothing was run'}"
                 )
-            found |= its
-        return [entries[n] for n in sorted(found)]
+            chosen |= of_name
+        return [entries[n] for n in sorted(chosen)]
 
-    def _read(self, run: Run, most: int) -> Files:
+    def _read(self, run: RunFolder, most: int) -> RunFiles:
         """The files of a run, from an earlier call if they have not changed."""
         marks = most, [find_mark(str(run.folder / name)) for name in (RESULTS, METRICS, LOG, pictures.FOLDER)]
-        known = self._files.get(run.path)
-        if known is None or known[0] != marks:
+        kept = self._files.get(run.path)
+        if kept is None or kept[0] != marks:
             content = (results.read(run.folder) if run.done else None) or {}
-            found, steps = curves.read(run.folder / METRICS, most)
+            its_curves, steps = curves.read(run.folder / METRICS, most)
             facts, environment = content.get("facts", {}), content.get("environment", {})
             log, names = _tail(run.folder / LOG), pictures.names(run.folder)
-            known = self._files[run.path] = marks, Files(facts, environment, found, steps, log, names)
-        return known[1]
+            kept = self._files[run.path] = marks, RunFiles(facts, environment, its_curves, steps, log, names)
+        return kept[1]
 
-    def _compare(self, group: str, runs: Sequence[Run], settings: Sequence[str]) -> Any:
+    def _compare(self, group: str, runs: Sequence[RunFolder], settings: Sequence[str]) -> Any:
         """The comparisons of an experiment; made again when a run has finished."""
         state = [(run.path, run.marks) for run in runs], settings
         if self._verdicts.get(group, (None,))[0] != state:
@@ -173,7 +174,7 @@ class Collector:
         return self._papers[1]
 
 
-def _run(entry: Entry, read: Files) -> dict[str, Any]:
+def _run(entry: Entry, read: RunFiles) -> dict[str, Any]:
     """One run as plain data."""
     run, owner = entry.run, entry.run.owner if entry.run else None
     environment = read.environment
@@ -194,7 +195,7 @@ def _run(entry: Entry, read: Files) -> dict[str, Any]:
         "began": run.began if run else None,
         "command": None if entry.command is None else printable(entry.command),
         "reason": entry.reason,
-        "warnings": [printable(each) for each in entry.warnings],
+        "warnings": [printable(sentence) for sentence in entry.warnings],
         "host": printable(owner.host) if owner else None,
         "hardware": f"{ranks} x {environment['device']}" if ranks and "device" in environment else None,
         "versions": {name: str(value) for name, value in environment.items() if name not in ("device", "ranks")},
@@ -210,27 +211,27 @@ def _path(entry: Entry) -> str:
     return f"{entry.grid.path}/{entry.index}"
 
 
-def _ranked(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
-    """Metrics in the order of a list: first those that runs are told by, last the baselines."""
+def _ranked(runs: Sequence[RunFolder], names: Iterable[str]) -> list[str]:
+    """Metrics in the order of a list: first the main ones of the runs, last the baselines."""
     usual = metrics.usual(runs)
     place = {name: n for n, name in enumerate(usual)}
     return sorted(names, key=lambda name: (place.get(name, len(place)), units.baseline(name)))
 
 
-def _meanings(runs: Sequence[Run], names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def _meanings(runs: Sequence[RunFolder], names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Units of the numbers of metrics and of curves, and what is better, as the page asks for them."""
     usual = metrics.usual(runs)
-    known = {name for run in runs for name in run.metrics}
+    measured = {name for run in runs for name in run.metrics}
 
     def meaning(name: str) -> Metric:
-        if name in known or not runs:
+        if name in measured or not runs:
             return metrics.metric_of(name, runs)
         return metrics.metric(name, runs[0])  # of a curve, whose name says what it means in any run
 
-    found = {name: meaning(name) for name in names}
+    meanings = {name: meaning(name) for name in names}
     return {
-        name: {"share": each.unit == "share", "better": each.sign, "usual": name in usual}
-        for name, each in found.items()
+        name: {"share": metric.unit == "share", "better": metric.sign, "usual": name in usual}
+        for name, metric in meanings.items()
     }
 
 

@@ -15,29 +15,29 @@ def of_papers(outputs: Path) -> dict[str, Any]:
 
     A judged claim is a table, too.
     """
-    every, claims = tables.every(), verdicts.named(())
+    every, claims = tables.every(), verdicts.claims_of(())
     results = Results(outputs, [cell for table in (*every, *claims) for cell in table.cells])
     filled = [_table(table, results) for table in every]
     judged = [verdicts.judge(claim, results) for claim in claims]
-    own = [each for each in judged if each.source == "ours" and each.was_run]
-    filled += [_table(each.claim, results) for each in own]
+    ours = [judgement for judgement in judged if judgement.source == "ours" and judgement.was_run]
+    filled += [_table(judgement.claim, results) for judgement in ours]
     return {
         "tables": [table for table in filled if any(cell["ours"] or cell["reduced"] for cell in table["cells"])],
-        "claims": [each.record() for each in own],
+        "claims": [judgement.record() for judgement in ours],
     }
 
 
 def _table(table: Table, results: Results) -> dict[str, Any]:
-    told = {name: getattr(table, name) for name in ("name", "title", "cite", "x", "y", "doubling")}
-    return told | {"cells": [_cell(each) for each in fill(table, table.cells, results)]}
+    texts = {name: getattr(table, name) for name in ("name", "title", "cite", "x", "y", "doubling")}
+    return texts | {"cells": [_cell(filled) for filled in fill(table, table.cells, results)]}
 
 
-def _cell(each: Filled) -> dict[str, Any]:
+def _cell(filled: Filled) -> dict[str, Any]:
     """A cell with the paper's number, those of the runs, accuracies in percent, and the paths of these runs."""
     return {
-        "row": each.cell.label,
-        **{name: getattr(each.cell, name) for name in ("column", "x", "paper", "reported")},
-        "ours": each.values,
-        "runs": [printable(run.path) for run in each.runs],
-        "reduced": each.reduced,
+        "row": filled.cell.label,
+        **{name: getattr(filled.cell, name) for name in ("column", "x", "paper", "reported")},
+        "ours": filled.values,
+        "runs": [printable(run.path) for run in filled.runs],
+        "reduced": filled.reduced,
     }

@@ -18,10 +18,10 @@ def names(run: Path) -> list[str]:
     """File names of a run's pictures."""
     try:
         with os.scandir(run / FOLDER) as inside:
-            found = [entry.name for entry in inside if entry.is_file(follow_symlinks=False)]
+            files_inside = [entry.name for entry in inside if entry.is_file(follow_symlinks=False)]
     except OSError:
         return []
-    return sorted(name for name in found if name.endswith(".png") and name[0] != "." and name != DRAWN)
+    return sorted(name for name in files_inside if name.endswith(".png") and name[0] != "." and name != DRAWN)
 
 
 def listed(
@@ -36,7 +36,7 @@ def listed(
     """
     left = ROOM
     for run, its_names in runs:
-        found = []
+        links = []
         for name in its_names:
             path, picture = outputs / run / FOLDER / name, {"name": printable(name)}
             if start is None:
@@ -48,5 +48,5 @@ def listed(
                     picture["src"] = f"data:image/png;base64,{base64.b64encode(content).decode()}"
                 except OSError:  # too large for what is left, or gone
                     picture["href"] = quote(os.fsencode(os.path.relpath(path, start)))
-            found.append(picture)
-        yield found
+            links.append(picture)
+        yield links

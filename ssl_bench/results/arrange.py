@@ -1,13 +1,13 @@
 """Runs arranged by two settings: a table or a figure of any grid.
 
-Only runs that differ in nothing but the seed have a mean. A setting that varies within a place of the table splits it
-into several tables; one that varies only from place to place is named below it.
+Only runs that differ in nothing but the seed have a mean. A setting that varies within a cell of the table splits it
+into several tables; one that varies only from cell to cell is named below it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -16,32 +16,32 @@ from ssl_bench.config.build import near
 from ssl_bench.config.identity import NOT_IN_RUN_ID
 from ssl_bench.errors import ConfigError, InvalidValue
 from ssl_bench.evaluate.metric import Metric
+from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.results import mixed
 from ssl_bench.results import metrics, statistics
-from ssl_bench.results.differing import Value, differing
-from ssl_bench.results.printing import Sheet, SheetEntry
-from ssl_bench.results.runs import Run
+from ssl_bench.results.differing import Differing, Value, differing
+from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import Entry
 
 MOST_TABLES = 12  # tables that one command prints
 
 
-def notes(runs: Sequence[Run]) -> list[str]:
+def notes(runs: Sequence[RunFolder]) -> list[str]:
     """Footnotes of a mean over runs: what it mixes, and what the runs warn of."""
-    warned = [f"seed {run.seed}: {sentence}" for run in runs for sentence in run.warnings]
-    return [*filter(None, [mixed(run.environment for run in runs)]), *warned]
+    warnings = [f"seed {run.seed}: {sentence}" for run in runs for sentence in run.warnings]
+    return [*filter(None, [mixed(run.environment for run in runs)]), *warnings]
 
 
 @dataclass(frozen=True)
-class Place:
+class PivotCell:
     """The runs in a row and a column, which differ in their seeds only.
 
     Attributes:
         values: of the metric, a share in percent.
     """
 
-    runs: list[Run]
-    values: list[float]
+    runs: list[RunFolder] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,20 @@ class Pivot:
     Attributes:
         names: the setting of the rows and that of the columns; a name is empty if there is none.
         of: the settings that distinguish it from the other tables.
-        places: by the values of both.
-        told: sentences on what else varies and what is missing.
+        cells: by the values of both.
+        below: sentences on what else varies and what is missing.
     """
 
     names: tuple[str, str]
     name: str
     metric: Metric
     of: dict[str, Value]
-    places: dict[tuple[Value, Value], Place] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    cells: dict[tuple[Value, Value], PivotCell] = field(default_factory=dict)
+    below: list[str] = field(default_factory=list)
 
     def axis(self, which: int) -> list[Value]:
-        """The values of the rows (0) or columns (1), in order."""
-        values = {key[which] for key in self.places}
+        """The values of the rows (0) or columns (1), in order: numbers, then texts."""
+        values = {key[which] for key in self.cells}
         return sorted(
             values, key=lambda v: (not isinstance(v, int | float), v if isinstance(v, int | float) else 0, str(v))
         )
@@ -81,33 +81,45 @@ class Pivot:
 
     def sheet(self) -> Sheet:
         """The table as text: mean ± deviation (runs), the best of a column bold."""
-        row, column = self.names
-        columns, rows = self.axis(1), self.axis(0)
-        heads = [f"{column}={text_of_value(value)}" if column else self.label for value in columns]
-        sheet = Sheet([row, *heads], title=self.title, below=list(self.told))
-        means = {key: self.metric.sign * fmean(place.values) for key, place in self.places.items()}
-        records = []
-        for r in rows:
-            entries = [SheetEntry(text_of_value(r))]
-            for c in columns:
-                if (place := self.places.get((r, c))) is None:
+        rows, columns = self.axis(0), self.axis(1)
+        heads = [f"{self.names[1]}={text_of_value(value)}" if self.names[1] else self.label for value in columns]
+        sheet = Sheet([self.names[0], *heads], title=self.title, below=list(self.below))
+        best, records = self._best(), list[dict[str, Any]]()
+        for row in rows:
+            entries = [SheetEntry(text_of_value(row))]
+            for column in columns:
+                if (cell := self.cells.get((row, column))) is None:
                     entries.append(SheetEntry())
                     continue
-                rivals = [means[key] for key in means if key[1] == c]
-                best = self.metric.sign != 0 and len(rivals) > 1 and means[r, c] == max(rivals)
-                told = notes(place.runs)
-                text = spread(place.values, 2 if self.metric.unit == "share" else 3)
-                entries.append(SheetEntry(text, sheet.numbers(told), best))
-                known = self.of | {name: value for name, value in zip(self.names, (r, c), strict=True) if name}
-                numbers = {
-                    "mean": fmean(place.values),
-                    "std": statistics.deviation(place.values),
-                    "n": len(place.values),
-                }
-                records.append(known | {"metric": self.label} | numbers | {"best": best, "notes": "; ".join(told)})
+                is_best, footnotes = (row, column) in best, notes(cell.runs)
+                text = spread(cell.values, 2 if self.metric.unit == "share" else 3)
+                entries.append(SheetEntry(text, sheet.numbers(footnotes), is_best))
+                settings = {name: value for name, value in zip(self.names, (row, column), strict=True) if name}
+                records.append(
+                    {
+                        **self.of,
+                        **settings,
+                        "metric": self.label,
+                        "mean": fmean(cell.values),
+                        "std": statistics.deviation(cell.values),
+                        "n": len(cell.values),
+                        "best": is_best,
+                        "notes": "; ".join(footnotes),
+                    }
+                )
             sheet.rows.append(entries)
         data = {"title": self.title, "rows": records, "notes": sheet.notes, "below": sheet.below}
         return replace(sheet, records=records, data=data)
+
+    def _best(self) -> set[tuple[Value, Value]]:
+        """The cells with the best mean of their column; none of a column with one cell."""
+        means = {key: self.metric.sign * fmean(cell.values) for key, cell in self.cells.items()}
+        best = set[tuple[Value, Value]]()
+        for column in self.axis(1) if self.metric.sign else ():
+            of_column = {key: value for key, value in means.items() if key[1] == column}
+            if len(of_column) > 1:
+                best |= {key for key, value in of_column.items() if value == max(of_column.values())}
+        return best
 
 
 def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, name: str | None) -> list[Pivot]:
@@ -124,68 +136,96 @@ def arrange(entries: Sequence[Entry], rows: str | None, columns: str | None, nam
     done = [entry for entry in entries if entry.run and entry.run.done]
     if not done:
         raise ConfigError("no run is finished: name others, such as name=grid, or wait for these")
-    found = differing(done)
-    asked = [each for each in found.shown if each != "seed"] or [each for each in found.names if each != "seed"]
-    taken = [_named(flag, each, found.names, found.common) for flag, each in (("--rows", rows), ("--columns", columns))]
-    free = [each for each in asked if each not in taken]
-    names = [each if each is not None else (free.pop(0) if free else "") for each in taken]
-    runs = [entry.run for entry in done if entry.run]
-    name = name or next(iter(metrics.usual(runs)), None)
-    if name is None or not any(name in run.metrics for run in runs):
-        known = sorted({each for run in runs for each in run.metrics})
-        raise InvalidValue("--metric", name or "", f"one of {', '.join(known)}{near(name or '', known)}")
-    settings = [{**found.common, **dict(zip(found.names, values, strict=True))} for values in found.values]
-    keys = [tuple(each.get(n) if n else None for n in names) for each in settings]
-    others = [n for n in found.names if n not in (*names, "seed") and n.partition(".")[0] not in NOT_IN_RUN_ID]
-    inside = [n for n in others if _varies(keys, [each.get(n) for each in settings])]
-    inside = [n for n in inside if n in asked] or inside
-    told = _told(
-        [n for n in others if n not in inside and n.partition(".")[0] not in {m.partition(".")[0] for m in names}]
-    )
-    missing = len(entries) - len(done)
-    told += [f"{missing} of {len(entries)} runs are not finished, and left out."] * bool(missing)
+    varying, runs = differing(done), [entry.run for entry in done if entry.run]
+    name = _metric(name, runs)
+    settings = [{**varying.common, **dict(zip(varying.names, values, strict=True))} for values in varying.values]
+    axes = _axes(varying, rows, columns)
+    keys = [(of_run.get(axes[0]), of_run.get(axes[1])) for of_run in settings]
+    others = [n for n in varying.names if n not in (*axes, "seed") and n.partition(".")[0] not in NOT_IN_RUN_ID]
+    inside = [n for n in others if _varies(keys, [of_run.get(n) for of_run in settings])]
+    inside = [n for n in inside if n in _asked(varying)] or inside
+    below = _between([n for n in others if n not in inside], axes)
+    if missing := len(entries) - len(done):
+        below.append(f"{missing} of {len(entries)} runs are not finished, and left out.")
     metric, tables = metrics.metric_of(name, runs), dict[str, Pivot]()
-    for run, key, each in zip(runs, keys, settings, strict=True):
-        if name not in run.metrics:
-            continue
-        of = {n: each.get(n) for n in inside}
-        pivot = tables.setdefault(json.dumps(of), Pivot((names[0], names[1]), name, metric, of, {}, told))
-        place = pivot.places.setdefault((key[0], key[1]), Place([], []))
-        place.runs.append(run)
-        place.values.append(metric.scale * run.metrics[name])
-    if len(tables) > MOST_TABLES:
-        words, count = "=..., ".join(inside), f"{len(tables)} tables, more than {MOST_TABLES}"
-        raise ConfigError(f"{words}=... vary too and make {count}: set some of them")
-    for pivot in tables.values():
-        for place in pivot.places.values():
-            if len({run.seed for run in place.runs}) < len(place.runs):
-                raise ConfigError(
-                    f"two runs with one seed differ in {', '.join(others) or 'nothing'}: set some of these"
-                )
+    for run, key, of_run in zip(runs, keys, settings, strict=True):
+        if name in run.metrics:
+            of = {n: of_run.get(n) for n in inside}
+            pivot = tables.setdefault(json.dumps(of), Pivot(axes, name, metric, of, {}, below))
+            cell = pivot.cells.setdefault(key, PivotCell())
+            cell.runs.append(run)
+            cell.values.append(metric.scale * run.metrics[name])
+    _check(tables.values(), inside, others)
     return list(tables.values())
 
 
-def _named(flag: str, wanted: str | None, varying: Sequence[str], common: dict[str, Value]) -> str | None:
+def _metric(name: str | None, runs: Sequence[RunFolder]) -> str:
+    """The metric of a table.
+
+    Raises:
+        InvalidValue: no run has it.
+    """
+    name = name or next(iter(metrics.usual(runs)), "")
+    names = sorted({metric for run in runs for metric in run.metrics})
+    if name not in names:
+        raise InvalidValue("--metric", name, f"one of {', '.join(names)}{near(name, names)}")
+    return name
+
+
+def _asked(varying: Differing) -> list[str]:
+    """The settings that the commands vary, or all that vary, without the seed."""
+    return [name for name in varying.shown if name != "seed"] or [name for name in varying.names if name != "seed"]
+
+
+def _axes(varying: Differing, rows: str | None, columns: str | None) -> tuple[str, str]:
+    """The settings of the rows and of the columns, empty for none.
+
+    Raises:
+        InvalidValue: there is no such setting.
+    """
+    row, column = _full_name("--rows", rows, varying), _full_name("--columns", columns, varying)
+    free = (name for name in _asked(varying) if name not in (row, column))
+    return (next(free, "") if row is None else row), (next(free, "") if column is None else column)
+
+
+def _full_name(flag: str, wanted: str | None, varying: Differing) -> str | None:
     """The full name of a setting; None of None."""
-    if wanted is None or wanted in varying or wanted in common:
+    if wanted is None or wanted in varying.names or wanted in varying.common:
         return wanted
-    ends = [name for name in varying if name.endswith(f".{wanted}")]
+    ends = [name for name in varying.names if name.endswith(f".{wanted}")]
     if len(ends) != 1:
-        known = ", ".join(ends or varying) or "none varies"
-        raise InvalidValue(flag, wanted, f"a setting of these runs, such as {known}{near(wanted, varying)}")
+        names = ", ".join(ends or varying.names) or "none varies"
+        raise InvalidValue(flag, wanted, f"a setting of these runs, such as {names}{near(wanted, varying.names)}")
     return ends[0]
 
 
+def _check(pivots: Collection[Pivot], inside: Sequence[str], others: Sequence[str]) -> None:
+    """Refuse too many tables, and cells in which more than the seed varies.
+
+    Args:
+        inside: settings that vary within a cell; each of their values has a table.
+        others: settings that vary beside the rows and columns.
+    """
+    if len(pivots) > MOST_TABLES:
+        words, count = "=..., ".join(inside), f"{len(pivots)} tables, more than {MOST_TABLES}"
+        raise ConfigError(f"{words}=... vary too and make {count}: set some of them")
+    for cell in (cell for pivot in pivots for cell in pivot.cells.values()):
+        if len({run.seed for run in cell.runs}) < len(cell.runs):
+            raise ConfigError(f"two runs with one seed differ in {', '.join(others) or 'nothing'}: set some of these")
+
+
 def _varies(keys: Sequence[Any], values: Sequence[Value]) -> bool:
-    """Whether a setting has two values in one place."""
+    """Whether a setting has two values in one cell."""
     first: dict[Any, Value] = {}
     return any(first.setdefault(key, value) != value for key, value in zip(keys, values, strict=True))
 
 
-def _told(names: Sequence[str]) -> list[str]:
-    """A sentence on the settings that vary from place to place."""
+def _between(names: Sequence[str], axes: Sequence[str]) -> list[str]:
+    """A sentence on the settings that vary from cell to cell, without those of the groups of the axes."""
+    groups = {axis.partition(".")[0] for axis in axes}
+    names = [name for name in names if name.partition(".")[0] not in groups]
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return [f"Between the places of this table also vary: {', '.join(names[:6])}{more}."] if names else []
+    return [f"Between the cells of this table also vary: {', '.join(names[:6])}{more}."] if names else []
 
 
 def text_of_value(value: Value) -> str:

@@ -1,9 +1,9 @@
 """Is A better than B? Runs that differ in one setting and the seed, paired by seed, by what else varies.
 
 Two runs are a pair if their configurations are equal in all that their weights depend on but the named setting, and
-they have one seed. What else varies splits the pairs into cells. In each the mean difference has a 95% interval over
-seeds and, where the runs have recorded which images are right, over images (:mod:`ssl_bench.results.statistics`). A
-verdict holds for all cells together with an error of 5% (Holm 1979).
+they have one seed. What else varies splits the pairs into comparisons. In each the mean difference has a 95% interval
+over seeds and, where the runs have recorded which images are right, over images
+(:mod:`ssl_bench.results.statistics`). A verdict holds for all comparisons together with an error of 5% (Holm 1979).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,79 +25,96 @@ from ssl_bench.errors import ConfigError
 from ssl_bench.evaluate.metric import Metric
 from ssl_bench.record import evaluations, hits, results, units
 from ssl_bench.results import statistics
-from ssl_bench.results.compared import Cell, Comparison
+from ssl_bench.results.compared import Comparison, Comparisons
 from ssl_bench.results.differing import SIZE, described, value_of
 from ssl_bench.results.metrics import metric_of, usual
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 
+Seeds = dict[int | None, RunFolder]  # runs that differ in nothing but the seed, by seed
 UNNAMED = results.CONDITIONS | {"git": "versions of the code"}  # of a run's environment
 
 
 def compare(
-    runs: Sequence[Run],
+    runs: Sequence[RunFolder],
     by: str | Sequence[str],
-    to: str | Run | None = None,
+    to: str | RunFolder | None = None,
     metric: str | None = None,
     margin: float | None = None,
-) -> Comparison:
+) -> Comparisons:
     """Compare runs that differ in one setting.
 
     Args:
         runs: those that are not finished are left out.
         by: the setting, such as ``loss``, or several; all keys of a group go with it.
         to: the value that the others are compared with, or a run that has it; None: the one that most runs have.
-        metric: None: the one that most runs are told by.
+        metric: None: the main metric of most runs.
         margin: a smaller difference does not matter; None: do not ask.
 
     Raises:
         ConfigError: there are no such runs, or ``to`` is not one thing.
     """
     by = ["batch_size" if name == SIZE else name for name in ([by] if isinstance(by, str) else by)]
-    done = [run for run in runs if run.done]
-    names = usual(done)
-    chosen = metric or next(iter(names), "")
-    having = [run for run in done if math.isfinite(run.metrics.get(chosen, math.nan))]
-    if not having:
-        known = dict.fromkeys(name for run in done for name in run.metrics)
-        raise ConfigError(
-            f"--metric {chosen}: no finished run of these has it{near(chosen, known)}; set it to {', '.join(known)}"
-            if done
-            else "there are no finished runs to compare: train them, or choose others"
-        )
-    variants = _variants(having, by)
+    name, runs = _measured(runs, metric)
+    variants = _variants(runs, by)
     if len(variants) < 2:
         raise ConfigError(f"--by {' '.join(by)}: all of these runs have one value of it: name a setting that differs")
-    reference = _value(to, by) if isinstance(to, Run) else _reference(variants, by, to)
-    cells: dict[str, dict[str, dict[int | None, Run]]] = {}
-    for run in having:
-        node = _recipe(run, chosen)
-        own = json.dumps([_pop(node, name) for name in by], sort_keys=True, default=str)
-        cells.setdefault(json.dumps(node, sort_keys=True, default=str), {}).setdefault(own, {}).setdefault(
-            run.seed, run
-        )
+    reference = _value(to, by) if isinstance(to, RunFolder) else _reference(variants, by, to)
+    conditions = _conditions(runs, by, name)
     pairs = [
-        (of[key], of[reference], key) for of in cells.values() if reference in of for key in of if key != reference
+        (sides[value], sides[reference], value)
+        for sides in conditions
+        if reference in sides
+        for value in sides
+        if value != reference
     ]
-    places = [_settings(next(iter(of.values())), by) for of, _, _ in pairs]
-    groups = {group for run in having for group in run.shared.groups}
-    meaning = metric_of(chosen, having)
-    found = [
-        _cell(of, its, (where, variants[key][0], variants[reference][0]), chosen, meaning)
-        for (of, its, key), where in zip(pairs, described(places, (), groups), strict=True)
-    ]
-    _decide(found, meaning, margin)
-    used = {id(run) for of, its, _ in pairs for run in (*of.values(), *its.values())}
-    alone = sum(id(run) not in used for of in cells.values() for its in of.values() for run in its.values())
-    return Comparison(by, chosen, meaning, margin, [cell for cell, _ in found], alone)
+    settings = [_settings(next(iter(of.values())), by) for of, _, _ in pairs]
+    groups = {group for run in runs for group in run.shared.groups}
+    meaning = metric_of(name, runs)
+    estimated = list[tuple[Comparison, statistics.Estimate | None]]()
+    for (of, to_runs, value), where in zip(pairs, described(settings, (), groups), strict=True):
+        comparison = Comparison(where, variants[value][0], variants[reference][0])
+        estimated.append((comparison, _estimate(comparison, of, to_runs, name, meaning)))
+    _decide(estimated, meaning, margin)
+    paired = {id(run) for of, to_runs, _ in pairs for run in (*of.values(), *to_runs.values())}
+    unpaired = sum(id(run) not in paired for sides in conditions for seeds in sides.values() for run in seeds.values())
+    return Comparisons(by, name, meaning, margin, [comparison for comparison, _ in estimated], unpaired)
 
 
-def _recipe(run: Run, metric: str) -> dict[str, Any]:
+def _measured(runs: Sequence[RunFolder], metric: str | None) -> tuple[str, list[RunFolder]]:
+    """The metric to compare, and the finished runs that have it.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    done = [run for run in runs if run.done]
+    name = metric or next(iter(usual(done)), "")
+    if measured := [run for run in done if math.isfinite(run.metrics.get(name, math.nan))]:
+        return name, measured
+    if not done:
+        raise ConfigError("there are no finished runs to compare: train them, or choose others")
+    names = dict.fromkeys(name for run in done for name in run.metrics)
+    sentence = f"no finished run of these has it{near(name, names)}; set it to {', '.join(names)}"
+    raise ConfigError(f"--metric {name}: {sentence}")
+
+
+def _conditions(runs: Sequence[RunFolder], by: Sequence[str], metric: str) -> list[dict[str, Seeds]]:
+    """The runs by all else than the named settings and the seed, then by these settings as JSON, then by seed."""
+    conditions: dict[str, dict[str, Seeds]] = {}
+    for run in runs:
+        node = _recipe(run, metric)
+        value = json.dumps([_pop(node, name) for name in by], sort_keys=True, default=str)
+        sides = conditions.setdefault(json.dumps(node, sort_keys=True, default=str), {})
+        sides.setdefault(value, {}).setdefault(run.seed, run)
+    return list(conditions.values())
+
+
+def _recipe(run: RunFolder, metric: str) -> dict[str, Any]:
     """The configuration without its seed and what has no influence on the metric."""
     config = upgraded(run.config)
     node = {name: value for name, value in config.items() if name not in NOT_IN_RUN_ID and name != "seed"}
     for name, keys in NOT_IN_RUN_ID_OF.items():
         if isinstance(value := node.get(name), Mapping):
-            node[name] = {key: each for key, each in value.items() if key not in keys}
+            node[name] = {key: setting for key, setting in value.items() if key not in keys}
     evaluate = config.get("evaluate")
     if isinstance(evaluate, Mapping):
         node["evaluate"] = {key: evaluate.get(key) for key in (units.evaluator_of(metric), "on")}
@@ -114,30 +132,31 @@ def _pop(node: dict[str, Any], name: str) -> Any:
     return _pop(node[group], rest)
 
 
-def _value(run: Run, by: Sequence[str]) -> str:
+def _value(run: RunFolder, by: Sequence[str]) -> str:
     """The named settings of a run, as JSON."""
     node = _recipe(run, "")
     return json.dumps([_pop(node, name) for name in by], sort_keys=True, default=str)
 
 
-def _variants(runs: Sequence[Run], by: Sequence[str]) -> dict[str, tuple[str, int]]:
+def _variants(runs: Sequence[RunFolder], by: Sequence[str]) -> dict[str, tuple[str, int]]:
     """The values of the named settings: by their configuration a name, and how many runs have it."""
-    found, counts = dict[str, Run](), dict[str, int]()
+    first, counts = dict[str, RunFolder](), Counter[str]()
     for run in runs:
-        key = _value(run, by)
-        found.setdefault(key, run)
-        counts[key] = counts.get(key, 0) + 1
-    own = [
-        {name: _plain(name, text) for name, text in run.shared.settings.items() if any(_below(name, n) for n in by)}
-        for run in found.values()
+        value = _value(run, by)
+        first.setdefault(value, run)
+        counts[value] += 1
+    rows = [
+        {name: _plain(name, text) for name, text in run.shared.settings.items() if _below_any(name, by)}
+        for run in first.values()
     ]
-    names = described(own, by, by)
+    names = described(rows, by, by)
     short = [name.removeprefix(f"{by[0]}=") if len(by) == 1 and " " not in name else name for name in names]
-    return {key: (name, counts[key]) for key, name in zip(found, short, strict=True)}
+    return {value: (name, counts[value]) for value, name in zip(first, short, strict=True)}
 
 
-def _below(name: str, setting: str) -> bool:
-    return name == setting or name.startswith(f"{setting}.")
+def _below_any(name: str, settings: Sequence[str]) -> bool:
+    """Whether a name is that of a setting or of a key below one."""
+    return any(name == setting or name.startswith(f"{setting}.") for setting in settings)
 
 
 def _reference(variants: Mapping[str, tuple[str, int]], by: Sequence[str], to: str | None) -> str:
@@ -145,8 +164,8 @@ def _reference(variants: Mapping[str, tuple[str, int]], by: Sequence[str], to: s
     if to is None:
         return max(variants, key=lambda key: variants[key][1])
     words = {to, _plain(by[0], to), f"{by[0]}={_plain(by[0], to)}"}
-    found = [key for key, (name, _) in variants.items() if name in words or name.split(" ")[0] in words]
-    exact = [key for key in found if variants[key][0] in words] or found
+    first = [value for value, (name, _) in variants.items() if name in words or name.split(" ")[0] in words]
+    exact = [value for value in first if variants[value][0] in words] or first
     names = [name for name, _ in variants.values()]
     if len(exact) != 1:
         several = "several of these are that" if exact else f"no run is that{near(to, names)}"
@@ -154,10 +173,10 @@ def _reference(variants: Mapping[str, tuple[str, int]], by: Sequence[str], to: s
     return exact[0]
 
 
-def _settings(run: Run, by: Sequence[str]) -> dict[str, str]:
-    """The settings that may distinguish a cell."""
+def _settings(run: RunFolder, by: Sequence[str]) -> dict[str, str]:
+    """The settings that may distinguish a comparison."""
     items = run.shared.settings.items()
-    return {n: _plain(n, text) for n, text in items if n != "seed" and not any(_below(n, each) for each in by)}
+    return {name: _plain(name, text) for name, text in items if name != "seed" and not _below_any(name, by)}
 
 
 def _plain(name: str, text: str) -> str:
@@ -165,32 +184,27 @@ def _plain(name: str, text: str) -> str:
     return str(value_of(text)) if name == "batch_size" else text
 
 
-Runs = Mapping[int | None, Run]
-
-
-def _cell(
-    of: Runs, its: Runs, words: tuple[str, str, str], name: str, metric: Metric
-) -> tuple[Cell, statistics.Estimate | None]:
-    """A cell without its verdict, and the difference."""
-    seeds = sorted(seed for seed in of.keys() & its.keys() if seed is not None)
-    cell = Cell(*words, n=len(seeds), seeds=seeds, differ=_unnamed([of[s] for s in seeds], [its[s] for s in seeds]))
+def _estimate(comparison: Comparison, of: Seeds, to: Seeds, name: str, metric: Metric) -> statistics.Estimate | None:
+    """Set all of a comparison but its verdict; return the difference, None for fewer than two pairs."""
+    seeds = sorted(seed for seed in of.keys() & to.keys() if seed is not None)
+    sides = [[runs[seed] for seed in seeds] for runs in (of, to)]
+    comparison.n, comparison.seeds, comparison.differ = len(seeds), seeds, _unnamed([*sides[0], *sides[1]])
     if seeds:
-        numbers = np.array([[metric.scale * side[seed].metrics[name] for seed in seeds] for side in (of, its)])
-        cell.mean, cell.to_mean = numbers.mean(1).tolist()
-        cell.difference = cell.mean - cell.to_mean
+        values = np.array([[metric.scale * run.metrics[name] for run in side] for side in sides])
+        comparison.mean, comparison.to_mean = values.mean(1).tolist()
+        comparison.difference = comparison.mean - comparison.to_mean
     if len(seeds) < 2:
-        cell.commands = _commands(of, its, seeds)
-        return cell, None
-    found = statistics.paired(numbers[0] - numbers[1])
-    bits = [[_bits(str(side[seed].folder), name, side[seed].marks) for seed in seeds] for side in (of, its)]
-    known = [each for side in bits for each in side if each is not None]
-    cell.varies = "seeds only"
-    if len(known) == 2 * len(seeds) and len({len(each) for each in known}) == 1:
-        right = np.array(bits, dtype=np.int8)
-        images = statistics.paired(numbers[0] - numbers[1], metric.scale * (right[0] - right[1]).astype(np.float32))
-        found, cell.varies = images, "images" if images.images > images.seeds else "seeds"
-    cell.low, cell.high = (float(end) for end in found.interval())
-    return cell, found
+        comparison.commands = _commands(of, to, seeds)
+        return None
+    bits = [_bits(str(run.folder), name, run.marks) for side in sides for run in side]
+    recorded = [run_bits for run_bits in bits if run_bits is not None]
+    differences: np.ndarray | None = None
+    if len(recorded) == len(bits) and len({len(run_bits) for run_bits in recorded}) == 1:
+        right = np.array(recorded, dtype=np.int8).reshape(2, len(seeds), -1)
+        differences = metric.scale * (right[0] - right[1]).astype(np.float32)
+    estimate = statistics.paired(values[0] - values[1], differences)
+    comparison.bound(estimate, differences is not None)
+    return estimate
 
 
 @lru_cache(4096)
@@ -200,46 +214,48 @@ def _bits(folder: str, name: str, marks: str) -> np.ndarray | None:
     if content is None:
         return None
     entries = evaluations.entries(content)
-    own = [entry for entry in entries if entry["epochs"] == content["config"].get("epochs")]
-    for entry in own:
-        for each in entry["metrics"]:
-            if evaluations.named(each, entry, own) == name:
-                return hits.read(Path(folder), entry, each)
+    last = [entry for entry in entries if entry["epochs"] == content["config"].get("epochs")]
+    for entry in last:
+        for metric in entry["metrics"]:
+            if evaluations.named(metric, entry, last) == name:
+                return hits.read(Path(folder), entry, metric)
     return None
 
 
-def _decide(found: Sequence[tuple[Cell, statistics.Estimate | None]], metric: Metric, margin: float | None) -> None:
+def _decide(
+    estimated: Sequence[tuple[Comparison, statistics.Estimate | None]], metric: Metric, margin: float | None
+) -> None:
     """Set the verdicts, which hold together."""
-    asked = [(cell, estimate) for cell, estimate in found if estimate is not None]
+    asked = [(comparison, estimate) for comparison, estimate in estimated if estimate is not None]
     if not asked:
         return
     up, down = ("better", "worse")[:: metric.sign] if metric.sign else ("higher", "lower")
-    together = statistics.stacked([each for _, each in asked])
-    words = statistics.decided(together, margin, len(asked), up=up, down=down)
-    for (cell, estimate), told in zip(asked, words, strict=True):
-        cell.verdict = told or "undecided"
-        if not told:
-            cell.more = statistics.seeds_to_decide(estimate, cell.n, margin, statistics.ERROR / len(asked))
+    together = statistics.stacked([estimate for _, estimate in asked])
+    verdicts = statistics.decided(together, margin, len(asked), up=up, down=down)
+    for (comparison, estimate), verdict in zip(asked, verdicts, strict=True):
+        comparison.verdict = verdict or "undecided"
+        if not verdict:
+            error = statistics.ERROR / len(asked)
+            comparison.more = statistics.seeds_to_decide(estimate, comparison.n, margin, error)
 
 
-def _unnamed(of: Sequence[Run], its: Sequence[Run]) -> list[str]:
-    """The differences between the environments of runs, in words."""
-    found = []
+def _unnamed(runs: Sequence[RunFolder]) -> list[str]:
+    """The conditions in which runs differ beside their configurations, in words."""
+    conditions, on_gpu = list[str](), any(run.environment.get("cuda") for run in runs)
     for name, words in UNNAMED.items():
-        on_gpu = name in results.OF_CPUS and any(run.environment.get("cuda") for run in (*of, *its))
-        values = {str(run.environment.get(name)) for run in (*of, *its)} - {"None"}
-        found += [f"{words} ({', '.join(sorted(values))})"] if len(values) > 1 and not on_gpu else []
-    return found
+        values = {str(run.environment.get(name)) for run in runs} - {"None"}
+        if len(values) > 1 and not (on_gpu and name in results.OF_CPUS):
+            conditions.append(f"{words} ({', '.join(sorted(values))})")
+    return conditions
 
 
-def _commands(of: Runs, its: Runs, seeds: Sequence[int]) -> list[str]:
+def _commands(of: Seeds, to: Seeds, seeds: Sequence[int]) -> list[str]:
     """The commands that train what two pairs lack, as far as the commands of the runs were recorded."""
-    known = sorted(seed for seed in of.keys() | its.keys() if seed is not None)
-    wanted = [*seeds, *(seed for seed in known if seed not in seeds)]
-    wanted = [*wanted, *(seed for seed in range(len(known) + 2) if seed not in known)][:2]
-    found = []
-    for side in (of, its):
-        command = next((run.command for run in side.values() if run.command), None)
-        words = [word for word in shlex.split(command or "") if not word.startswith("seed=")]
-        found += [shlex.join([*words, f"seed={seed}"]) for seed in wanted if words and seed not in side]
-    return found
+    trained = sorted(seed for seed in of.keys() | to.keys() if seed is not None)
+    candidates = [*seeds, *trained, *(seed for seed in range(len(trained) + 2) if seed not in trained)]
+    commands, wanted = list[str](), list(dict.fromkeys(candidates))[:2]
+    for side in (of, to):
+        command = next((run.command for run in side.values() if run.command), "")
+        words = [word for word in shlex.split(command) if not word.startswith("seed=")]
+        commands += [shlex.join([*words, f"seed={seed}"]) for seed in wanted if words and seed not in side]
+    return commands

@@ -9,10 +9,10 @@ from statistics import fmean
 
 from ssl_bench.errors import ConfigError
 from ssl_bench.record.cache import Cache
+from ssl_bench.record.printing import Sheet, text_of
 from ssl_bench.record.summary import Groups, print_grid
 from ssl_bench.results.arrange import Pivot, arrange, text_of_value
 from ssl_bench.results.metrics import metric_of, usual
-from ssl_bench.results.printing import Sheet, text_of
 from ssl_bench.results.runs import Runs
 from ssl_bench.results.scan import Entry, Status
 
@@ -44,10 +44,12 @@ def tables(groups: Groups) -> list[Sheet]:
 
 
 def _table(pivot: Pivot) -> Sheet:
-    """A table with the best of its places below it, and what the networks at initialisation have on average."""
+    """A table with the best of its cells below it, and what the networks at initialisation have on average."""
     sheet, initial = pivot.sheet(), pivot.name.replace("/", "_init/", 1)
-    begun = [run.metrics[initial] for place in pivot.places.values() for run in place.runs if initial in run.metrics]
-    mean = f" The networks at initialisation: {pivot.metric.text(fmean(begun))} on average." if begun else ""
-    best = max(pivot.places, key=lambda key: pivot.metric.sign * fmean(pivot.places[key].values))
+    runs = [run for cell in pivot.cells.values() for run in cell.runs]
+    initial_values = [run.metrics[initial] for run in runs if initial in run.metrics]
+    average = pivot.metric.text(fmean(initial_values)) if initial_values else ""
+    baseline = f" The networks at initialisation: {average} on average." if average else ""
+    best = max(pivot.cells, key=lambda key: pivot.metric.sign * fmean(pivot.cells[key].values))
     words = (f"{name}={text_of_value(value)}" for name, value in zip(pivot.names, best, strict=True) if name)
-    return replace(sheet, below=[f"The best: {' '.join(words)}.{mean}", *sheet.below])
+    return replace(sheet, below=[f"The best: {' '.join(words)}.{baseline}", *sheet.below])

@@ -49,34 +49,34 @@ def differing(entries: Sequence[Entry], facts: Sequence[Mapping[str, Any]] = ())
         facts: of each entry, what ``results.json`` says about its run, empty for an unfinished one; those of FACTS that
             vary count as settings.
     """
-    configs, own = _own(entries)
+    configs, rows = _rows(entries)
     for name in FACTS:
-        told = [json.dumps(k[name]) if isinstance(k.get(name), int | float) else None for k in facts]
-        if len({*told} - {None}) > 1:  # unfinished runs have none
-            own = [s if each is None else {name: each, **s} for s, each in zip(own, told, strict=True)]
-    found = of_rows(own, requested(entries), {name for config in configs for name in config.groups})
+        values = [json.dumps(of[name]) if isinstance(of.get(name), int | float) else None for of in facts]
+        if len({*values} - {None}) > 1:  # unfinished runs have none
+            rows = [row if value is None else {name: value, **row} for row, value in zip(rows, values, strict=True)]
+    partly = of_rows(rows, requested(entries), {name for config in configs for name in config.groups})
     whole = {name: value_of(text) for name, text in configs[0].settings.items()} if configs else {}
-    values = [[value_of(_setting(e, s, name)) for name in found.names] for e, s in zip(entries, own, strict=True)]
-    common = {name: value for name, value in (whole | found.common).items() if name not in found.names}
-    return Differing(found.names, found.shown, values, common)
+    names, common = partly.names, whole | partly.common
+    table = [[value_of(_setting(entry, row, n)) for n in names] for entry, row in zip(entries, rows, strict=True)]
+    return Differing(names, partly.shown, table, {n: value for n, value in common.items() if n not in names})
 
 
-def _own(entries: Sequence[Entry]) -> tuple[list[SharedConfig], list[dict[str, str]]]:
+def _rows(entries: Sequence[Entry]) -> tuple[list[SharedConfig], list[dict[str, str]]]:
     """The configurations of entries, and of each entry the settings that not all configurations have, with the seed."""
     configs = {entry.run.shared.key: entry.run.shared for entry in entries if entry.run}
-    own = dict(zip(configs, varying([config.settings for config in configs.values()]), strict=True))
+    by_config = dict(zip(configs, varying([config.settings for config in configs.values()]), strict=True))
 
-    def of(entry: Entry) -> dict[str, str]:
+    def row(entry: Entry) -> dict[str, str]:
         if entry.run is None:
             return overrides_of(entry.overrides or ())
-        return {**own[entry.run.shared.key], **({} if entry.run.seed is None else {"seed": str(entry.run.seed)})}
+        return {**by_config[entry.run.shared.key], **({} if entry.run.seed is None else {"seed": str(entry.run.seed)})}
 
-    return list(configs.values()), [of(entry) for entry in entries]
+    return list(configs.values()), [row(entry) for entry in entries]
 
 
-def _setting(entry: Entry, own: Settings, name: str) -> str | None:
+def _setting(entry: Entry, row: Settings, name: str) -> str | None:
     """A setting, which all configurations have if only a run that is still to be made sets it to something else."""
-    return own.get(name) if name in own or entry.run is None else entry.run.setting(name)
+    return row.get(name) if name in row or entry.run is None else entry.run.setting(name)
 
 
 def of_rows(rows: Sequence[Settings], given: Collection[str] = (), groups: Collection[str] = ()) -> Differing:
@@ -88,7 +88,7 @@ def of_rows(rows: Sequence[Settings], given: Collection[str] = (), groups: Colle
     """
     names = dict.fromkeys(name for row in rows for name in row)
     vary = [name for name in names if len({row.get(name) for row in rows}) > 1]
-    vary.sort(key=lambda name: (name not in given, name not in groups, name == "seed", name.count("."), place(name)))
+    vary.sort(key=lambda name: (name not in given, name not in groups, name == "seed", name.count("."), rank(name)))
     shown = [name for name in vary if name in given] or [name for name in vary if name in groups or name == "seed"]
     common = {name: value_of(text) for name, text in (rows[0] if rows else {}).items() if name not in vary}
     return Differing(vary, shown, [[value_of(row.get(name)) for name in vary] for row in rows], common)
@@ -97,8 +97,8 @@ def of_rows(rows: Sequence[Settings], given: Collection[str] = (), groups: Colle
 def overrides_of(words: Sequence[str]) -> dict[str, str]:
     """The settings that overrides set; ``batch_size`` is its size."""
     pairs = (word.lstrip("+").partition("=") for word in words)
-    found = {name: text for name, _, text in pairs}
-    return found | ({"batch_size": found[SIZE]} if SIZE in found else {})
+    settings = {name: text for name, _, text in pairs}
+    return settings | ({"batch_size": settings[SIZE]} if SIZE in settings else {})
 
 
 def varying(rows: Sequence[Settings]) -> list[dict[str, str]]:
@@ -111,27 +111,30 @@ def varying(rows: Sequence[Settings]) -> list[dict[str, str]]:
 def labels(entries: Sequence[Entry]) -> list[str]:
     """The label of each entry: the settings that distinguish it from the other runs of its parent directory.
 
-    A run that a grid has still to make is told by the overrides that are not common to all such grids.
+    A run that a grid has still to make is named by the overrides that are not common to all such grids.
     """
     parents: dict[str, list[int]] = {}
-    for n, entry in enumerate(entries):
+    for number, entry in enumerate(entries):
         if entry.run:
-            parents.setdefault(entry.run.parent, []).append(n)
+            parents.setdefault(entry.run.parent, []).append(number)
     to_make = [overrides for entry in entries if not entry.run and entry.grid for overrides in entry.grid.runs]
     common = frozenset(to_make[0]).intersection(*to_make) if to_make else frozenset()
-    found = ["" if entry.run else own_overrides(entry.overrides or [], common) for entry in entries]
-    for places in parents.values():
-        members = [entries[n] for n in places]
-        configs, own = _own(members)
+    texts = ["" if entry.run else distinct(entry.overrides or [], common) for entry in entries]
+    for numbers in parents.values():
+        members = [entries[number] for number in numbers]
+        configs, rows = _rows(members)
         groups = {group for config in configs for group in config.groups}
-        for n, words in zip(places, described(own, requested(members), groups), strict=True):
-            run = entries[n].run
+        for number, words in zip(numbers, described(rows, requested(members), groups), strict=True):
+            run = entries[number].run
             assert run is not None
-            options = run.shared.groups
-            main = ((group, run.shared.settings[group]) for group in MAIN_GROUPS if group in options)
-            short = (value if options[group] == value else f"{group}={value}" for group, value in main)
-            found[n] = words or " ".join(short)
-    return found
+            texts[number] = words or _options(run.shared)
+    return texts
+
+
+def _options(config: SharedConfig) -> str:
+    """The main options of a configuration."""
+    main = {group: config.settings[group] for group in MAIN_GROUPS if group in config.groups}
+    return " ".join(text if config.groups[group] == text else f"{group}={text}" for group, text in main.items())
 
 
 def described(rows: Sequence[Settings], given: Collection[str] = (), groups: Collection[str] = ()) -> list[str]:
@@ -140,28 +143,28 @@ def described(rows: Sequence[Settings], given: Collection[str] = (), groups: Col
     A value that follows from another one, as the number of epochs from the dataset, is hidden unless a command has
     ``given`` it, or two rows would have the same description without it.
     """
-    own = varying(rows)
-    named = {name for row in own for name in row} - {SIZE}
+    distinct_settings = varying(rows)
+    named = {name for row in distinct_settings for name in row} - {SIZE}
     names = [name for name in named if name in groups or name.partition(".")[0] not in NOT_IN_RUN_ID]
-    names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), place(name), name))
+    names.sort(key=lambda name: (name not in given, name not in groups, name.count("."), rank(name), name))
     shown, classes, count = list[str](), [0] * len(rows), 1  # those of one class have the same description so far
     for name in names:
         if count == len(rows) and name not in given:
             break
         numbers: dict[Any, int] = {}
-        values = [row.get(name) for row in own]
+        values = [row.get(name) for row in distinct_settings]
         finer = [numbers.setdefault(pair, len(numbers)) for pair in zip(classes, values, strict=True)]
         if len(numbers) > count or (name in given and len({*values}) > 1):
             shown.append(name)
             classes, count = finer, len(numbers)
-    shown.sort(key=lambda name: (name not in groups, place(name), name))
+    shown.sort(key=lambda name: (name not in groups, rank(name), name))
     return [" ".join(f"{name}={row[name]}" for name in shown if name in row) for row in rows]
 
 
-def own_overrides(overrides: Sequence[str], common: Collection[str]) -> str:
+def distinct(overrides: Sequence[str], common: Collection[str]) -> str:
     """The overrides that are not common to all runs, those of the main groups first; all if there is none."""
-    own = [override for override in overrides if override not in common] or overrides
-    return " ".join(sorted(own, key=lambda override: place(override.partition("=")[0].lstrip("+"))))
+    others = [override for override in overrides if override not in common] or overrides
+    return " ".join(sorted(others, key=lambda override: rank(override.partition("=")[0].lstrip("+"))))
 
 
 def requested(entries: Sequence[Entry]) -> set[str]:
@@ -170,8 +173,8 @@ def requested(entries: Sequence[Entry]) -> set[str]:
     return {word.partition("=")[0].lstrip("+").replace(SIZE, "batch_size") for word in words if "=" in word}
 
 
-def place(name: str) -> int:
-    """Place of a setting's group among the main groups."""
+def rank(name: str) -> int:
+    """The number of a setting's group among the main groups."""
     group = name.partition(".")[0]
     return [*MAIN_GROUPS, group].index(group)
 

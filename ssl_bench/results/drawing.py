@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def draw(pivots: Sequence[Pivot], heat: bool) -> Figure:
-    """Draw a panel for each table: its columns are places on the x axis, its rows lines, or the y axis of a heat map.
+    """Draw a panel for each table: its columns lie on the x axis, its rows are lines, or the y axis of a heat map.
 
-    Lines have the mean and the 95% interval over the seeds; a place of a heat map has its mean and number of runs. The
+    Lines have the mean and the 95% interval over the seeds; a cell of a heat map has its mean and number of runs. The
     colours of all heat maps have one scale.
     """
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    means = [fmean(place.values) for pivot in pivots for place in pivot.places.values()]
+    means = [fmean(cell.values) for pivot in pivots for cell in pivot.cells.values()]
     with style.context(["default", STYLE]):
         figure = Figure((5.2 * len(pivots), 4.3), layout="constrained")
         for axis, pivot in zip(figure.subplots(1, len(pivots), squeeze=False)[0], pivots, strict=True):
@@ -42,30 +42,34 @@ def _lines(axis: Any, pivot: Pivot) -> None:
     log = numeric and min(x.values()) > 0 and max(x.values()) >= 8 * min(x.values())
     rows = pivot.axis(0)
     for i, row in enumerate(rows):
-        side = _beside([*x.values()], i - (len(rows) - 1) / 2, len(rows), log)
-        known = [(at, place) for at, c in zip(side, columns, strict=True) if (place := pivot.places.get((row, c)))]
-        means = [fmean(place.values) for _, place in known]
+        places = _beside([*x.values()], i - (len(rows) - 1) / 2, len(rows), log)
+        points = [(at, cell) for at, c in zip(places, columns, strict=True) if (cell := pivot.cells.get((row, c)))]
+        means = [fmean(cell.values) for _, cell in points]
         look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "capsize": 3}
         label = f"{pivot.names[0]}={text_of_value(row)}" if pivot.names[0] else None
-        halves = [half_width(place.values) if len(place.values) > 1 else 0.0 for _, place in known]
-        axis.errorbar([at for at, _ in known], means, halves, **look, linestyle=DASHES[i % len(DASHES)], label=label)
+        halves = [half_width(cell.values) if len(cell.values) > 1 else 0.0 for _, cell in points]
+        axis.errorbar([at for at, _ in points], means, halves, **look, linestyle=DASHES[i % len(DASHES)], label=label)
     if log:
         axis.set_xscale("log", base=2)
     axis.set_xticks(list(x.values()), list(map(text_of_value, columns)))
     axis.minorticks_off()
-    counts = sorted({len(place.values) for place in pivot.places.values()})
+    counts = sorted({len(cell.values) for cell in pivot.cells.values()})
     of = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     axis.set_ylabel(f"{pivot.label}\nmean" + f" and 95% interval of {of}" * (counts[-1] > 1))
     if pivot.names[0]:
         axis.legend(frameon=False)
 
 
-def _beside(x: Sequence[float], place: float, lines: int, log: bool) -> list[float]:
-    """Places on the x axis for a line, a little aside of those of other lines, whose intervals would cover its own."""
-    at = [math.log2(each) for each in x] if log else [*x]
-    gap = min((after - before for before, after in pairwise(at)), default=1.0)
-    moved = [each + place * min(0.05, 0.3 / lines) * gap for each in at]
-    return [2**each for each in moved] if log else moved
+def _beside(x: Sequence[float], line: float, lines: int, log: bool) -> list[float]:
+    """Places on the x axis for a line, a little aside of those of other lines, whose intervals would cover its own.
+
+    Args:
+        line: its number, 0 for the middle one.
+    """
+    scaled = [math.log2(value) for value in x] if log else [*x]
+    gap = min((after - before for before, after in pairwise(scaled)), default=1.0)
+    moved = [value + line * min(0.05, 0.3 / lines) * gap for value in scaled]
+    return [2**value for value in moved] if log else moved
 
 
 def _heat(axis: Any, pivot: Pivot, scale: Sequence[float]) -> None:
@@ -74,16 +78,16 @@ def _heat(axis: Any, pivot: Pivot, scale: Sequence[float]) -> None:
 
     rows, columns = pivot.axis(0), pivot.axis(1)
     means = np.full((len(rows), len(columns)), np.nan)
-    for (row, column), place in pivot.places.items():
-        means[rows.index(row), columns.index(column)] = fmean(place.values)
+    for (row, column), cell in pivot.cells.items():
+        means[rows.index(row), columns.index(column)] = fmean(cell.values)
     axis.grid(False)
     image = axis.imshow(means, origin="lower", aspect="auto", cmap="viridis", vmin=min(scale), vmax=max(scale))
     middle = (min(scale) + max(scale)) / 2
-    for (row, column), place in pivot.places.items():
-        mean, at = fmean(place.values), (columns.index(column), rows.index(row))
+    for (row, column), cell in pivot.cells.items():
+        mean, at = fmean(cell.values), (columns.index(column), rows.index(row))
         text = f"{mean:.1f}" if pivot.metric.unit == "share" else f"{mean:.3g}"
         colour = "white" if mean < middle else "black"
-        axis.text(*at, f"{text}\n({len(place.values)})", ha="center", va="center", color=colour, fontsize="small")
+        axis.text(*at, f"{text}\n({len(cell.values)})", ha="center", va="center", color=colour, fontsize="small")
     axis.set_xticks(range(len(columns)), list(map(text_of_value, columns)))
     axis.set_yticks(range(len(rows)), list(map(text_of_value, rows)))
     axis.set_ylabel(pivot.names[0])

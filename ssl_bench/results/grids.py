@@ -78,7 +78,7 @@ class GridFolder:
 
     def _recorded(self, cache: Cache) -> dict[int, Record]:
         """The records in the grid's folder."""
-        found, jobs = dict[int, Record](), self.folder / "jobs"
+        records, jobs = dict[int, Record](), self.folder / "jobs"
         with contextlib.suppress(OSError):
             for name in os.listdir(jobs):
                 mark = find_mark(f"{jobs}/{name}") if name.endswith(".json") and name[:-5].isdecimal() else None
@@ -86,8 +86,8 @@ class GridFolder:
                     continue
                 content = cache.get(f"{self.path}/jobs/{name}", str(mark), partial(files.read_json, jobs / name, Job))
                 if outcome := Outcome.read(content):
-                    found[int(name[:-5])] = Record(mark[0] / 1e9, outcome)
-        return found
+                    records[int(name[:-5])] = Record(mark[0] / 1e9, outcome)
+        return records
 
     def state(self, index: int) -> State | None:
         """Last recorded state of a run; None if the run was never started."""
@@ -104,7 +104,8 @@ class GridFolder:
         A grid of this machine will if its process is alive or, under Slurm, if one of its runs is running (``busy``). A
         grid of another machine will if one of its runs is running or its last record is recent.
         """
-        if len(self.records) == len(self.runs) and all(one.outcome.state in ENDED for one in self.records.values()):
+        states = [record.outcome.state for record in self.records.values()]
+        if len(states) == len(self.runs) and all(state in ENDED for state in states):
             return False
         if self.host == socket.gethostname():
             return lock.start_time(self._pid) == self._born or (busy and self.slurm)

@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 from ssl_bench.evaluate.metric import NUMBER, Metric
 from ssl_bench.record import units
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 
 
-def metric(name: str, run: Run) -> Metric:
+def metric(name: str, run: RunFolder) -> Metric:
     """The unit of a number of a run, and what is better."""
     return units.metric(name, run.units, run.config.get("evaluate"))
 
 
-def metric_of(name: str, runs: Iterable[Run]) -> Metric:
+def metric_of(name: str, runs: Iterable[RunFolder]) -> Metric:
     """The same of a number of some runs, as the first says that has it."""
     return next((metric(name, run) for run in runs if name in run.metrics or name in run.best), NUMBER)
 
 
-def usual(runs: Iterable[Run]) -> list[str]:
-    """The metrics that runs are told by, the one that most runs have first."""
+def usual(runs: Iterable[RunFolder]) -> list[str]:
+    """The main metrics of runs, the one that most runs have first."""
     return [name for name, _ in Counter(name for run in runs for name in run.best).most_common()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ssl_bench.results.differing import overrides_of, place, value_of
+from ssl_bench.results.differing import overrides_of, rank, value_of
 from ssl_bench.results.scan import Entry
 
 
@@ -16,24 +16,25 @@ def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     ``warnings``, ``environment.<name>``, ``path`` and ``run_id``.
     """
     shared = {entry.run.shared.key: entry.run.shared for entry in entries if entry.run}
-    values = {key: {n: value_of(text) for n, text in each.settings.items()} for key, each in shared.items()}
-    groups = {group for each in shared.values() for group in each.groups}
+    values = {key: {name: value_of(text) for name, text in c.settings.items()} for key, c in shared.items()}
+    groups = {group for config in shared.values() for group in config.groups}
     settings = [values[entry.run.shared.key] if entry.run else _asked(entry) for entry in entries]
-    names = dict.fromkeys(name for each in {id(each): each for each in settings}.values() for name in each)
-    ordered = sorted(names | {"seed": None}, key=lambda n: (n not in groups, n != "seed", n.count(".") > 0, place(n)))
+    distinct = {id(of_entry): of_entry for of_entry in settings}  # runs share them
+    names = dict.fromkeys(name for of_entry in distinct.values() for name in of_entry)
+    ordered = sorted(names | {"seed": None}, key=lambda n: (n not in groups, n != "seed", n.count(".") > 0, rank(n)))
     metrics = dict.fromkeys(name for entry in entries for name in entry.metrics)
     facts = dict.fromkeys(name for entry in entries if entry.run for name in entry.run.environment)
-    found = []
-    for entry, each in zip(entries, settings, strict=True):
+    table = list[dict[str, Any]]()
+    for entry, of_entry in zip(entries, settings, strict=True):
         run = entry.run
-        row = {name: each.get(name) for name in ordered}
-        row["seed"] = run.seed if run else each.get("seed")
+        row = {name: of_entry.get(name) for name in ordered}
+        row["seed"] = run.seed if run else of_entry.get("seed")
         row |= {name: entry.metrics.get(name) for name in metrics}
         row |= {"state": entry.state.value, "seconds": (run.seconds if run.done else run.trained) if run else None}
         row |= {"warnings": "; ".join(entry.warnings)}
         row |= {f"environment.{name}": run.environment.get(name) if run else None for name in facts}
-        found.append(row | {"path": str(run.folder) if run else None, "run_id": run.folder.name if run else None})
-    return found
+        table.append(row | {"path": str(run.folder) if run else None, "run_id": run.folder.name if run else None})
+    return table
 
 
 def _asked(entry: Entry) -> dict[str, Any]:

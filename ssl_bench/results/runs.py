@@ -37,14 +37,14 @@ class SharedConfig:
         self.groups = {group: option for group, option in choices.items() if self._counts(group)}
         self._main: dict[tuple[str, ...], tuple[Any, list[str]]] = {}
 
-    def main(self, names: Iterable[str], meant: Mapping[str, Any]) -> list[str]:
-        """Those of some metrics that a run is told by; ``meant``: their units, of several runs one object."""
+    def main(self, names: Iterable[str], recorded: Mapping[str, Any]) -> list[str]:
+        """The main ones of some metrics; ``recorded``: their units, of several runs one object."""
         key = tuple(names)
-        of, found = self._main.get(key, (None, []))
-        if of is not meant:
-            found = units.main(key, meant, self.content["evaluate"]) if "evaluate" in self.content else list(key)
-            self._main[key] = meant, found
-        return found
+        of, main = self._main.get(key, (None, []))
+        if of is not recorded:
+            main = units.main(key, recorded, self.content["evaluate"]) if "evaluate" in self.content else list(key)
+            self._main[key] = recorded, main
+        return main
 
     def _counts(self, name: str) -> bool:
         """Whether a group or a key of the first level is one of the settings."""
@@ -62,7 +62,7 @@ class SharedConfig:
 
 
 @dataclass(eq=False)
-class Run:
+class RunFolder:
     """A run's directory, as its files were when they were read.
 
     Attributes:
@@ -143,7 +143,7 @@ class Run:
 
     @cached_property
     def best(self) -> dict[str, float]:
-        """The metrics that a finished run is told by, or all if it trained no network; else the best so far."""
+        """The main metrics of a finished run, or all if it trained no network; else the best so far."""
         if not self.done:
             return self.evaluated
         names = self.shared.main(self.metrics, self.units)
@@ -175,30 +175,30 @@ class Runs(Index):
         super().__init__(outputs, cache)
         self._configs: dict[str, SharedConfig] = {}  # by their key
 
-    def find(self) -> list[Run]:
+    def find(self) -> list[RunFolder]:
         """The runs, sorted by parent directory, then by start."""
         return sorted(map(self._run, self.entries()), key=lambda run: (run.parent.split("/"), run.began, run.path))
 
-    def at(self, paths: Iterable[str]) -> list[Run]:
+    def at(self, paths: Iterable[str]) -> list[RunFolder]:
         """The runs in some folders, by their paths relative to the results folder."""
         return [self._run(entry) for path in paths if (entry := self._entry(path)) is not None]
 
-    def _run(self, entry: Indexed) -> Run:
+    def _run(self, entry: Indexed) -> RunFolder:
         key, said = entry.content["shared"], {n: v for n, v in entry.content.items() if n != "on_disk"}
         if key not in self._configs:
             self._configs[key] = SharedConfig(entry.config, key)
         said |= {"shared": self._configs[key], "units": entry.units}
-        run = Run(self._outputs, entry.path, entry.marks, entry.began, **said)
+        run = RunFolder(self._outputs, entry.path, entry.marks, entry.began, **said)
         run.owner = lock.owner(run.folder)
         return run
 
 
-def finished(outputs: Path, failed: str | None = None) -> list[Run]:
+def finished(outputs: Path, failed: str | None = None) -> list[RunFolder]:
     """Every run with a ``results.json`` below a folder, each run_id once, sorted by directory.
 
     With ``failed`` those too that failed for a reason which has these words; they are not :attr:`Run.done`.
     """
-    cache, first = Cache(outputs), dict[str, Run]()
+    cache, first = Cache(outputs), dict[str, RunFolder]()
     for run in sorted(Runs(outputs, cache).find(), key=lambda run: run.path.split("/")):
         if run.done or (failed and failed in (run.failure or "")):
             first.setdefault(run.run_id or run.path, run)

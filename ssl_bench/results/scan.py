@@ -12,7 +12,7 @@ from ssl_bench.launch.outcome import State
 from ssl_bench.record.cache import Cache
 from ssl_bench.record.index import one_line
 from ssl_bench.results.grids import GridFolder, find_grids
-from ssl_bench.results.runs import Run, Runs
+from ssl_bench.results.runs import RunFolder, Runs
 
 
 class Status(StrEnum):
@@ -53,7 +53,7 @@ class Entry:
         names: that grids give it which asked for it, also where it was trained before under another one.
     """
 
-    run: Run | None
+    run: RunFolder | None
     grid: GridFolder | None
     index: int
     state: Status
@@ -136,7 +136,7 @@ class Scan:
         return entries, max((seconds for seconds in left.values() if seconds is not None), default=None)
 
 
-def _entries(runs: Sequence[Run], grids: Sequence[GridFolder], now: float) -> list[Entry]:
+def _entries(runs: Sequence[RunFolder], grids: Sequence[GridFolder], now: float) -> list[Entry]:
     """Make one entry for each run, then one for each command of a grid that has no run and is waiting or failed.
 
     A run is that of a grid's record, which names its directory, or else of the same command. An entry belongs to the
@@ -145,7 +145,7 @@ def _entries(runs: Sequence[Run], grids: Sequence[GridFolder], now: float) -> li
     by_name = {_name(run.path): run for run in runs}
     by_command = {run.command: run for run in runs if run.command}
 
-    def find(grid: GridFolder, index: int) -> Run | None:
+    def find(grid: GridFolder, index: int) -> RunFolder | None:
         record = grid.records.get(index)
         recorded = by_name.get(_name(record.outcome.folder)) if record and record.outcome.folder else None
         return recorded or by_command.get(grid.command_of(index))
@@ -153,7 +153,7 @@ def _entries(runs: Sequence[Run], grids: Sequence[GridFolder], now: float) -> li
     for grid in grids:
         started = (find(grid, n) for n in grid.records if grid.state(n) is State.RUNNING)
         grid.at_work = grid.will_continue(any(run is not None and run.owner is not None for run in started), now)
-    made: dict[str, tuple[Run | None, GridFolder | None, int]] = {run.path: (run, None, -1) for run in runs}
+    made: dict[str, tuple[RunFolder | None, GridFolder | None, int]] = {run.path: (run, None, -1) for run in runs}
     names: dict[str, set[str]] = {}
     for grid in sorted(grids, key=lambda grid: grid.at_work):
         for n in range(len(grid.runs)) if grid.at_work else sorted(grid.records):
@@ -161,8 +161,12 @@ def _entries(runs: Sequence[Run], grids: Sequence[GridFolder], now: float) -> li
             key = run.path if run else grid.command_of(n)
             made[key] = run, grid, n
             names.setdefault(key, set()).update(word[5:] for word in grid.runs[n] if word.startswith("name="))
-    found = ((*place, _status(*place), frozenset(names.get(key, ()))) for key, place in made.items())
-    return [Entry(run, grid, n, state, None, own) for run, grid, n, state, own in found if state is not None]
+    entries = list[Entry]()
+    for key, (run, its_grid, n) in made.items():
+        state = _status(run, its_grid, n)
+        if state is not None:
+            entries.append(Entry(run, its_grid, n, state, None, frozenset(names.get(key, ()))))
+    return entries
 
 
 def _name(path: str) -> str:
@@ -170,7 +174,7 @@ def _name(path: str) -> str:
     return "/".join(path.split("/")[-2:])
 
 
-def _status(run: Run | None, grid: GridFolder | None, index: int) -> Status | None:
+def _status(run: RunFolder | None, grid: GridFolder | None, index: int) -> Status | None:
     """State of an entry; None if it is not shown: there is no run, and it is neither waiting nor failed."""
     if run is not None and run.done and run.owner is None and not run.longer:
         return Status.EVALUATED if run.config.get("epochs") == 0 else Status.DONE
@@ -212,8 +216,8 @@ def _estimate(entries: Sequence[Entry], now: float) -> float | None:
             entry.left = max(0.0, run.whole - run.trained - silent)
         elif usual and not run.trained:
             entry.left = max(0.0, usual - max(0.0, now - run.owner.since))
-    known = [entry.left for entry in running if entry.left is not None]
-    if len(known) < len(running) or (waiting and usual is None):
+    lefts = [entry.left for entry in running if entry.left is not None]
+    if len(lefts) < len(running) or (waiting and usual is None):
         return None
     rest = sum((usual or 0.0) * (1 - share) for share in waiting)
-    return max([*known, (sum(known) + rest) / max(1, len(running))])
+    return max([*lefts, (sum(lefts) + rest) / max(1, len(running))])

@@ -14,7 +14,7 @@ from ssl_bench.config.build import near
 from ssl_bench.errors import ConfigError
 from ssl_bench.results.differing import labels
 from ssl_bench.results.metrics import metric_of
-from ssl_bench.results.runs import Run
+from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.scan import URGENT, Entry, Scan
 
 ENDED = "state=done,evaluated"  # the condition of runs that have results and are not at work
@@ -41,29 +41,29 @@ def select(shown: Sequence[Labelled], where: Sequence[str], sort: str | None) ->
         if not equals:
             raise ConfigError(f"--where {condition}: set it to KEY=VALUE, such as loss=dcl or state=failed")
         _check("--where", name, shown)
-        options = {_plain(each) for each in (wanted, *wanted.split(","))}  # a list is one value
+        options = {_plain(text) for text in (wanted, *wanted.split(","))}  # a list is one value
         kept = [pair for pair in kept if options & {_plain(value) for value in _values(pair, name)}]
     if not sort:
         return kept
     _check("--sort", key, shown)
     metric = any(key in entry.metrics for entry, _ in shown)
     low = metric and metric_of(key, (entry.run for entry, _ in shown if entry.run)).sign < 0
-    known = [pair for pair in kept if _value(pair, key) is not None]
-    known.sort(key=lambda pair: _order(pair, key), reverse=sort.startswith("-") != (metric and not low))
-    return known + [pair for pair in kept if _value(pair, key) is None]
+    ordered = [pair for pair in kept if _value(pair, key) is not None]
+    ordered.sort(key=lambda pair: _order(pair, key), reverse=sort.startswith("-") != (metric and not low))
+    return ordered + [pair for pair in kept if _value(pair, key) is None]
 
 
 def _value(pair: Labelled, key: str) -> str | float | None:
     """The value of a key, as an override writes it; None if the entry has none."""
     entry, label = pair
     run = entry.run
-    own: dict[str, Any] = {"state": entry.state.value, "label": label, "folder": run and run.path}
-    own |= {"epoch": run and run.epoch, "speed": run and run.speed, **entry.metrics}
+    values: dict[str, Any] = {"state": entry.state.value, "label": label, "folder": run and run.path}
+    values |= {"epoch": run and run.epoch, "speed": run and run.speed, **entry.metrics}
     if run is None:
-        own |= dict(o.lstrip("+").split("=", 1) for o in entry.overrides or () if "=" in o)
-    elif key not in own and (setting := run.setting(key)) is not None:
+        values |= dict(o.lstrip("+").split("=", 1) for o in entry.overrides or () if "=" in o)
+    elif key not in values and (setting := run.setting(key)) is not None:
         return setting
-    value: str | float | None = own.get(key)
+    value: str | float | None = values.get(key)
     return value
 
 
@@ -99,7 +99,7 @@ def runs_where(outputs: Path, where: Sequence[str]) -> list[Entry]:
     return [entry for entry, _ in select(list(zip(entries, labels(entries), strict=True)), conditions, None)]
 
 
-def finished(outputs: Path, where: Sequence[str]) -> list[Run]:
+def finished_where(outputs: Path, where: Sequence[str]) -> list[RunFolder]:
     """The finished runs of a results folder for which all conditions hold."""
     return [entry.run for entry in runs_where(outputs, where) if entry.run and entry.run.done]
 
@@ -109,10 +109,10 @@ def _check(flag: str, key: str, shown: Sequence[Labelled]) -> None:
     if not shown or key in FIELDS or any(_values(pair, key) for pair in shown):
         return
     configs = {entry.run.shared.key: entry.run.shared for entry, _ in shown if entry.run}
-    known = [*FIELDS, *(metric for entry, _ in shown for metric in entry.metrics)]
-    known += [name for config in configs.values() for name in config.settings]
+    keys = [*FIELDS, *(metric for entry, _ in shown for metric in entry.metrics)]
+    keys += [name for config in configs.values() for name in config.settings]
     raise ConfigError(
-        f"{flag} {key}: no run has this key{near(key, dict.fromkeys(known))}; set it to a field, a metric, a group or "
+        f"{flag} {key}: no run has this key{near(key, dict.fromkeys(keys))}; set it to a field, a metric, a group or "
         "a key"
     )
 

@@ -148,7 +148,12 @@ def holm(p: np.ndarray, planned: int, error: float = ERROR) -> np.ndarray:
 
 
 def decided(
-    found: Estimate, margin: Array | None, planned: int, error: float = ERROR, up: str = "better", down: str = "worse"
+    estimate: Estimate,
+    margin: Array | None,
+    planned: int,
+    error: float = ERROR,
+    up: str = "better",
+    down: str = "worse",
 ) -> list[str]:
     """The verdicts that differences give together, each in words; empty for undecided.
 
@@ -157,19 +162,20 @@ def decided(
         planned: all comparisons that were planned, of which these have run.
         up, down: a difference above and below 0.
     """
-    margins = np.full(found.mean.shape, math.nan if margin is None else margin)
-    differs, equals = holm(found.differs(), planned, error), holm(found.exceeds(margins), planned, error)
-    told = zip(found.mean, differs, equals, margins, strict=True)
-    return [
-        ", ".join([up if value > 0 else down] * bool(differ) + [f"no difference larger than {most:.3g}"] * bool(equal))
-        for value, differ, equal, most in told
-    ]
+    margins = np.full(estimate.mean.shape, math.nan if margin is None else margin)
+    differs = holm(estimate.differs(), planned, error)
+    equals = holm(estimate.exceeds(margins), planned, error)
+    verdicts = list[str]()
+    for value, differ, equal, most in zip(estimate.mean, differs, equals, margins, strict=True):
+        words = [up if value > 0 else down] if differ else []
+        verdicts.append(", ".join([*words, *([f"no difference larger than {most:.3g}"] if equal else [])]))
+    return verdicts
 
 
 def stacked(estimates: Sequence[Estimate]) -> Estimate:
     """Several estimates of one difference each as one of all."""
-    parts = [(each.mean, each.seeds, each.images, each.degrees) for each in estimates]
-    return Estimate(*np.array(parts, dtype=float).reshape(-1, 4).T)
+    columns = [(one.mean, one.seeds, one.images, one.degrees) for one in estimates]
+    return Estimate(*np.array(columns, dtype=float).reshape(-1, 4).T)
 
 
 def paired(differences: Array, bits: np.ndarray | None = None) -> Estimate:
@@ -194,13 +200,13 @@ def paired(differences: Array, bits: np.ndarray | None = None) -> Estimate:
     return Estimate(values.mean(-1), by_seeds, of_images, np.full_like(by_seeds, n - 1))
 
 
-def seeds_to_decide(found: Estimate, n: int, margin: float | None, error: float) -> int | None:
+def seeds_to_decide(estimate: Estimate, n: int, margin: float | None, error: float) -> int | None:
     """How many more pairs would decide if mean and deviation stayed as they are; None: more than 1,000, or never."""
     from scipy.stats import t
 
     total = np.arange(n + 1, n + 1001)
-    wide = np.sqrt(found.seeds * n / total + found.images)
-    decided = abs(found.mean) > t.isf(error / 2, total - 1) * wide
+    wide = np.sqrt(estimate.seeds * n / total + estimate.images)
+    decided = abs(estimate.mean) > t.isf(error / 2, total - 1) * wide
     if margin is not None:
-        decided |= margin - abs(found.mean) > t.isf(error, total - 1) * wide
+        decided |= margin - abs(estimate.mean) > t.isf(error, total - 1) * wide
     return int(total[decided.argmax()] - n) if decided.any() else None

@@ -11,7 +11,7 @@ import torch
 import ssl_bench
 from ssl_bench.errors import ConfigError
 from tests.conftest import only_run
-from tests.status.folders import OUTPUTS, configuration, finish, make, rows
+from tests.results.folders import OUTPUTS, configuration, finish, make, rows
 
 
 def make_runs() -> None:

@@ -124,7 +124,7 @@ def test_a_card_says_what_the_weights_are(tmp_path: Path, capsys: pytest.Capture
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows == [
         "| metric | pre-trained | random initialisation | raw pixels |",
-        "| --- | --- | --- | --- |",
+        "| --- | ---: | ---: | ---: |",
         "| `knn/top1` | 50.0% | 25.0% | 12.5% |",
         "| `linear/lr` | 0.003 |  |  |",
         "| `linear/top1` | 75.0% |  |  |",

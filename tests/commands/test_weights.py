@@ -270,4 +270,4 @@ def test_several_networks_stand_side_by_side(capfd: pytest.CaptureFixture[str]) 
     torch.save(network.state_dict(), "a.pth")
     assert main(["--weights", "a.pth", "random", *words, "--jobs", "2"]) == 0
     out = capfd.readouterr().out
-    assert "│ a.pth" in out and "│ random" in out and len(list(Path("outputs/default").glob("*/results.json"))) == 2
+    assert "\na.pth " in out and "\nrandom " in out and len(list(Path("outputs/default").glob("*/results.json"))) == 2

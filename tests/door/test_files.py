@@ -16,7 +16,7 @@ from ssl_bench.record import checkpoint, results
 from ssl_bench.record.metrics import Tracker
 from tests.conftest import SMALL, only_run
 from tests.door.door import enter
-from tests.status.folders import finish, make, rows
+from tests.results.folders import finish, make, rows
 
 Train = Callable[..., tuple[int, str]]
 Variant = tuple[str, bytes]  # description, content
@@ -69,7 +69,7 @@ def test_what_is_no_file_is_not_read(kind: str, capfd: pytest.CaptureFixture[str
     for command in ("status", "status --json"):
         answer = enter(command, capfd)
         assert answer.code == 0 and "Traceback" not in answer.out + answer.err
-    assert not results.finished(run)
+    assert not results.is_finished(run)
     results.set_damaged_aside(run)
     assert os.path.lexists(run / "results.json.damaged-1") and not os.path.lexists(run / "results.json")
     with pytest.raises(RunError, match=r"last\.pt cannot be read \(.*\): remove .*checkpoints to start again"):

@@ -29,8 +29,8 @@ from ssl_bench.papers.cells import Cell
 from ssl_bench.papers.claims import ClaimVerdict, Criterion, PaperClaim, verdict
 from ssl_bench.papers.fill import fill
 from ssl_bench.papers.selection import Selection
+from ssl_bench.record.printing import FORMS, text_of
 from ssl_bench.report import filled as report
-from ssl_bench.results.printing import FORMS, text_of
 from ssl_bench.results.statistics import half_width
 from tests.conftest import SMALL
 from tests.papers.conftest import composed
@@ -179,11 +179,11 @@ def test_a_line_has_the_first_criterion_with_the_verdict_of_the_claim_and_its_na
         found = verdicts.Judged(
             claim, tested := of_rows(claim, {"DCL": dcl, "SimCLR": simclr}), "ours", verdict(tested)
         )
-        assert found.row()[2].startswith(f"{found.told.criterion.says}: {found.told.mean:.3g} [")
-        assert found.row(brief=True)[2] == f"{verdicts._mean(found.told)} above 0"
+        assert found.row()[2].startswith(f"{found.main.criterion.says}: {found.main.mean:.3g} [")
+        assert found.row(brief=True)[2] == f"{verdicts._mean(found.main)} above 0"
         lines = text_of([verdicts.sheet([found], True)], "rich").splitlines()
-        assert lines[-1] == f"mine/better: DCL is better. (table 1) Effect: {found.told.criterion.says}"
-        return found.told.criterion.says, found.row()[1]
+        assert lines[-1] == f"mine/better: DCL is better. (table 1) Effect: {found.main.criterion.says}"
+        return found.main.criterion.says, found.row()[1]
 
     sure, unsure = [5.0, 5.1, 5.3], [0.1, 1.0, 2.0]
     assert told(sure, [1.0, 1.3, 1.5]) == ("the effect", "shown")  # the check has the larger p-value

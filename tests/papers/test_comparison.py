@@ -19,7 +19,7 @@ from ssl_bench.evaluate.accuracy import Accuracy
 from ssl_bench.papers import comparison, drawing, measurements, tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import BASELINES, Cell
-from ssl_bench.papers.comparison import Difference
+from ssl_bench.papers.comparison import CellComparison
 from ssl_bench.papers.fill import fill
 from ssl_bench.record import evaluations, hits
 from tests.papers.conftest import composed
@@ -61,9 +61,9 @@ def numbers(table: tables.Table, **shifts: float) -> Values:
     return found
 
 
-def compared(table: tables.Table, values: Values) -> dict[tuple[str, str], Difference]:
-    found = comparison.compare(table, lambda cell: values[cell])
-    return {(each.cell.row, each.cell.column): each for each in found.differences}
+def compared(table: tables.Table, values: Values) -> dict[tuple[str, str], CellComparison]:
+    rows = comparison.compare_rows(table, lambda cell: values[cell]).rows
+    return {(row.cell.row, row.cell.column): row for row in rows}
 
 
 def test_the_variance_is_pooled_and_every_planned_comparison_counts(paper: Callable[..., tables.Table]) -> None:
@@ -74,9 +74,10 @@ def test_the_variance_is_pooled_and_every_planned_comparison_counts(paper: Calla
     rows = ["NT-Xent", "DCL", "EqCo", "FlatNCE", "twin"]  # which are pooled at 32, where MACL is not run
     degrees, reference = 7 * len(rows), of["NT-Xent", "32"]
     variance = np.mean([of[row, "32"].var(ddof=1) for row in rows])
-    own, byol = found["DCL", "32"], found["BYOL", "32"]
+    dcl, byol = found["DCL", "32"], found["BYOL", "32"]
     half = stats.t.isf(0.025, degrees) * np.sqrt(variance * 2 / 8)
-    assert [own.low, own.high] == pytest.approx([own.mean - half, own.mean + half]) and own.n == (8, 8)
+    assert [dcl.low, dcl.high] == pytest.approx([dcl.difference - half, dcl.difference + half])
+    assert (dcl.n, dcl.to_n) == (8, 8)
     parts = of["BYOL", "32"].var(ddof=1) / 8, variance / 8
     half = stats.t.isf(0.025, sum(parts) ** 2 / (parts[0] ** 2 / 7 + parts[1] ** 2 / degrees)) * np.sqrt(sum(parts))
     assert byol.low == pytest.approx(of["BYOL", "32"].mean() - reference.mean() - half)
@@ -90,7 +91,7 @@ def test_the_variance_is_pooled_and_every_planned_comparison_counts(paper: Calla
         "FlatNCE": "holds",
         "twin": "holds",
     }
-    assert comparison.compare(table, lambda cell: values[cell]).planned == 8  # four rows at two batch sizes
+    assert comparison.compare_rows(table, lambda cell: values[cell]).planned == 8  # four rows at two batch sizes
 
 
 def test_holm_is_over_the_planned_comparisons(paper: Callable[..., tables.Table]) -> None:
@@ -119,7 +120,7 @@ def test_nothing_is_decided(paper: Callable[..., tables.Table], shifts: dict[str
     table = paper()
     values = numbers(table, **shifts)
     assert {each.verdict for each in compared(table, values).values() if not each.cell.placebo} == {"no verdict"}
-    reasons = comparison.compare(table, lambda cell: values[cell]).reasons
+    reasons = comparison.compare_rows(table, lambda cell: values[cell]).reasons
     assert any(each.startswith(reason) for each in reasons), reasons
 
 
@@ -129,9 +130,9 @@ def test_baselines_are_rows_that_the_runs_of_the_reference_fill(paper: Callable[
     assert cells["raw pixels", "32"].metric == "knn_raw/top1" and cells["random initialisation", "32"].measure == ""
     assert cells["random initialisation", "128"].overrides == cells["NT-Xent", "128"].overrides
     values = numbers(table) | {cell: {} for cell in table.cells if cell.row == "raw pixels"}
-    found = comparison.compare(table, lambda cell: values[cell])
+    found = comparison.compare_rows(table, lambda cell: values[cell])
     assert [*found.reasons][-1] == "128: no numbers of raw pixels"
-    assert {each.verdict for each in found.differences if not each.cell.placebo} == {"no verdict"}
+    assert {each.verdict for each in found.rows if not each.cell.placebo} == {"no verdict"}
     without = paper(compare={"to": "NT-Xent", "margin": 0.5, "gap": 0}, rows={"NT-Xent": {}, "DCL": {}})
     assert without.rows() == ["NT-Xent", "DCL"]
 
@@ -139,7 +140,7 @@ def test_baselines_are_rows_that_the_runs_of_the_reference_fill(paper: Callable[
 def test_a_row_that_deviates_more_is_named(paper: Callable[..., tables.Table]) -> None:
     table = paper(rows={**ROWS, "BYOL": {}})
     values = numbers(table)
-    (first, _) = comparison.compare(table, lambda cell: values[cell]).deviations
+    (first, _) = comparison.compare_rows(table, lambda cell: values[cell]).deviations
     assert "which does not hold for BYOL: set its spread" in first
 
 
@@ -194,7 +195,7 @@ def test_images_are_in_the_interval(
     table = paper(set=setting, rows=rows, columns=[32], seeds=[1, 2, 3], each=["batch_size=b{column}"])
     bits = {row: np.array(each) for row, each in write_runs(table, Path("outputs")).items()}
     results = Results(Path("outputs"), table.cells)
-    (own,) = comparison.measured(table, results)[0].differences
+    (row,) = comparison.measured(table, results)[0].rows
     seeds, joint = 0.0, 0.0
     for each in bits.values():
         rest = each - each.mean(1, keepdims=True) - each.mean(0) + each.mean()
@@ -203,17 +204,17 @@ def test_images_are_in_the_interval(
     images = ((bits["DCL"].mean(0) - bits["NT-Xent"].mean(0)).var(ddof=1) - joint) / 400
     degrees = (seeds + images) ** 2 / (seeds**2 / 4 + images**2 / 399)
     half = 100 * stats.t.isf(0.025, degrees) * np.sqrt(seeds + images)
-    assert own.mean == pytest.approx(100 * (bits["DCL"].mean() - bits["NT-Xent"].mean()))
-    assert own.share == pytest.approx(images / (seeds + images)) and own.high == pytest.approx(own.mean + half)
-    assert "n = 3 and 3, mostly images" in own.line
+    assert row.difference == pytest.approx(100 * (bits["DCL"].mean() - bits["NT-Xent"].mean()))
+    assert images > seeds and row.high == pytest.approx(row.difference + half)
+    assert "n = 3 and 3, mostly images" in row.line
     lines = comparison.lines(table, results)
     commit_numbers.main(["mine/batch"])
     empty = Results(tmp_path / "nowhere", table.cells)
     committed = [line.replace(" (project)", "") for line in comparison.lines(table, empty)]
     assert committed == lines
     next(Path("outputs").glob("*/*/hits/*.bits")).unlink()
-    (own,) = comparison.measured(table, Results(Path("outputs"), table.cells))[0].differences
-    assert np.isnan(own.share) and "seeds only" in own.line and own.verdict != "no verdict"
+    (row,) = comparison.measured(table, Results(Path("outputs"), table.cells))[0].rows
+    assert "seeds only" in row.line and row.verdict != "no verdict"
 
 
 def test_a_figure_has_the_differences_with_their_intervals(paper: Callable[..., tables.Table], tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             {"rows": {"a": {"values": ["1 hearsay", 2]}}},
             "x2/table1 row a.provenance=hearsay: set x2/table1 row",
         ),
-        ({"rows": {"a": {"values": {"kNN": [1, 2]}}}}, "x3/table1 row a: values has kNN, which metrics lacks"),
+        ({"rows": {"a": {"values": {"kNN": [1, 2]}}}}, "x3/table1 row a: values has kNN: set metrics to a mapping"),
         ({"command": "train"}, "there is no key command"),
     ]
     for number, (change, message) in enumerate(wrong):

@@ -16,8 +16,8 @@ from ssl_bench.papers import measurements, tables
 from ssl_bench.papers.cell_runs import Results
 from ssl_bench.papers.cells import Table
 from ssl_bench.papers.fill import Filled
-from ssl_bench.papers.sheets import arrange, whole
-from ssl_bench.results.printing import FORMS, text_of
+from ssl_bench.papers.sheets import sheet_of, whole
+from ssl_bench.record.printing import FORMS, text_of
 
 PAPER = """
 paper: mine
@@ -84,9 +84,9 @@ def test_the_numbers_of_a_cell_stand_below_each_other(monkeypatch: pytest.Monkey
         "mine/table1: two losses",
         "                                   32          64",
         "SimCLR   paper                   80.5       81.0¹",
-        "         ours        81.00 ± 1.41 (2)   81.25 (1)",
-        "         difference             +0.50       +0.25",
-        "DCL²     paper                   84.0        83.0",
+        "         ours        81.00 ± 1.41 (2)  81.25 (1)",
+        "         difference             +0.50      +0.25",
+        "DCL²     paper                   84.0       83.0",
         "BYOL³    ours",
         "",
         "1 another run",
@@ -232,7 +232,7 @@ def test_every_table_fits_on_a_terminal(
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="there is no pdflatex: install texlive-latex-base")
 def test_latex_compiles(all_tables: list[tuple[Table, list[Filled]]], tmp_path: Path) -> None:
-    body = text_of([arrange(*each) for each in all_tables], "tex")
+    body = text_of([sheet_of(*each) for each in all_tables], "tex")
     (tmp_path / "all.tex").write_text(f"\\documentclass{{article}}\n\\begin{{document}}\n{body}\n\\end{{document}}\n")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

@@ -19,7 +19,7 @@ from ssl_bench.report.serve import ReportServer
 from ssl_bench.results.comparison import compare
 from ssl_bench.results.runs import finished
 from tests.report import runs
-from tests.status.folders import OUTPUTS, finish
+from tests.results.folders import OUTPUTS, finish
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 

@@ -14,7 +14,7 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.report import html, pictures
 from ssl_bench.report.collect import Collector
 from tests.report import runs
-from tests.status.folders import OUTPUTS, configuration, make, make_grid
+from tests.results.folders import OUTPUTS, configuration, make, make_grid
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 from ssl_bench.report import html
 from ssl_bench.report.collect import Collector
 from tests.report import runs
-from tests.status.folders import OUTPUTS
+from tests.results.folders import OUTPUTS
 
 
 def content(text: str, name: str) -> Any:

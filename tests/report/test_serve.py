@@ -16,7 +16,7 @@ import pytest
 from ssl_bench.report.collect import Collector
 from ssl_bench.report.serve import ReportServer
 from tests.report import runs
-from tests.status.folders import OUTPUTS
+from tests.results.folders import OUTPUTS
 
 
 @pytest.fixture

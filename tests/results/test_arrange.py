@@ -59,13 +59,13 @@ def test_what_else_varies_makes_a_table_each_and_is_never_averaged_over(grid: No
         "infonce",
     }
     (only,) = arrange(runs_where(Path("outputs"), ["name=grid", "loss=dcl"]), "batch_size", "seed", None)
-    assert only.places[128, 2].values == [pytest.approx(64)]
+    assert only.cells[128, 2].values == [pytest.approx(64)]
 
 
 def test_the_interval_is_that_of_students_t(grid: None) -> None:
     (pivot,) = arrange(runs_where(Path("outputs"), ["name=grid"]), "loss", "batch_size", "knn/top1")
     t = 4.302652729911275  # of 2 degrees of freedom
-    assert half_width(pivot.places["dcl", 32].values) == pytest.approx(t * 2 / 3**0.5)
+    assert half_width(pivot.cells["dcl", 32].values) == pytest.approx(t * 2 / 3**0.5)
 
 
 def test_python_has_what_the_commands_have(grid: None, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:

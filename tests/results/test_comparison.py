@@ -10,7 +10,7 @@ from scipy import stats
 import ssl_bench
 from ssl_bench.commands import compare
 from tests.door.door import refuses
-from tests.status.folders import finish, make, rows
+from tests.results.folders import finish, make, rows
 
 ACCURACY = {
     ("infonce", 0.1): [0.50, 0.52, 0.54],

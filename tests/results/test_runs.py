@@ -19,7 +19,7 @@ from ssl_bench.record.cache import VERSION
 from ssl_bench.results.differing import labels
 from ssl_bench.results.runs import Runs, SharedConfig, finished
 from ssl_bench.results.scan import Scan
-from tests.status.folders import OUTPUTS, claim_elsewhere, configuration, finish, make, make_grid, rows, touch
+from tests.results.folders import OUTPUTS, claim_elsewhere, configuration, finish, make, make_grid, rows, touch
 
 CACHE = OUTPUTS / ".runs.json"
 NOW = time.time()

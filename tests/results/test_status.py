@@ -24,11 +24,11 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.report.collect import Collector
 from ssl_bench.results.differing import labels
 from ssl_bench.results.scan import Entry, Scan
-from ssl_bench.status.view import lines, screen
+from ssl_bench.results.status import lines, screen
 from tests.conftest import SMALL
 from tests.ranks import Command
-from tests.status.conftest import Status
-from tests.status.folders import (
+from tests.results.conftest import Status
+from tests.results.folders import (
     OUTPUTS,
     claim_elsewhere,
     configuration,

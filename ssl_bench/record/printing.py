@@ -6,21 +6,19 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from ssl_bench.record.summary import SUPERSCRIPT
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+from typing import Any
 
 FORMS = ("rich", "md", "tex", "csv", "json")
-GAP = 2  # blank characters between two columns of numbers on a terminal; columns of text have one
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+GAP = 2  # blank characters between two columns of a terminal; one if all columns name a row
+NARROWEST, LONGEST = 20, 10**6  # characters of a column of words that is cut off, and of a line in a file
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 WIDEST = 120  # characters of a line of text on a terminal
 TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%_#${}"}
 TEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
@@ -49,6 +47,9 @@ class Sheet:
 
     Attributes:
         columns: headings of all columns; the first ``left`` ones name a row.
+        words: headings of further columns of words, which stand at the left, numbers at the right.
+        spared: headings of columns that a narrow terminal leaves out, one after another until the others fit; then it
+            cuts off the widest column of words. A sheet without such columns is divided into blocks.
         title: the line above it, and a comment in LaTeX.
         notes: the footnotes.
         below: paragraphs after them, which may have lines.
@@ -60,6 +61,8 @@ class Sheet:
     rows: list[list[SheetEntry]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left: int = 1
+    words: Collection[str] = ()
+    spared: Sequence[str] = ()
     title: str = ""
     below: list[str] = field(default_factory=list)
     records: Sequence[Mapping[str, Any]] | None = None
@@ -80,57 +83,80 @@ def text_of(sheets: Sequence[Sheet], form: str, width: int | None = None) -> str
     if form == "csv":
         return _csv(sheets)
     if form == "json":
-        found = [_object(sheet) for sheet in sheets]
-        return json.dumps(found if len(found) != 1 else found[0], indent=2) + "\n"
+        objects = [_object(sheet) for sheet in sheets]
+        return json.dumps(objects if len(objects) != 1 else objects[0], indent=2) + "\n"
     return "\n".join(map({"md": _md, "tex": _tex}.get(form, partial(_rich, width=width)), sheets))
 
 
 def _rich(sheet: Sheet, width: int | None = None) -> str:
+    """The text on a terminal; a file needs no line breaks, so that its tables are not divided."""
     from rich.console import Console
-    from rich.text import Text
 
-    terminal, file = Console(), io.StringIO()
-    width = width or terminal.width
-    console = Console(file=file, highlight=False, width=width, force_terminal=terminal.is_terminal)
-    if sheet.title:
-        console.print(Text(sheet.title, "bold"))
-    for block in _blocks(sheet, list(range(sheet.left, len(sheet.columns))), console):
-        console.print(block, "")
-    text = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
-    wrap = textwrap.TextWrapper(min(width, WIDEST), break_long_words=False, break_on_hyphens=False)
+    terminal = Console()
+    width = width or (terminal.width if terminal.is_terminal or "COLUMNS" in os.environ else None)
+    bold = terminal.color_system is not None and not terminal.no_color
+    wrap = textwrap.TextWrapper(min(width or WIDEST, WIDEST), break_long_words=False, break_on_hyphens=False)
+    title = wrap.fill(sheet.title)
+    table = [*([f"{BOLD}{title}{PLAIN}" if bold else title] if title else []), *lines(sheet, width, bold)]
     footnotes = "\n".join(wrap.fill(f"{number} {note}") for number, note in enumerate(sheet.notes, 1))
     below = ("\n".join(map(wrap.fill, paragraph.splitlines())) for paragraph in sheet.below)
-    return "\n\n".join([text.rstrip("\n"), *filter(None, [footnotes, *below])]) + "\n"
+    return "\n\n".join(["\n".join(table), *filter(None, [footnotes, *below])]) + "\n"
 
 
-def _blocks(sheet: Sheet, chosen: list[int], console: Console) -> Iterator[Table]:
-    """Tables of some columns, halved until each fits on the terminal."""
-    table = _table(sheet, chosen)
-    whole = console.measure(table, options=console.options.update(width=10_000)).maximum
-    if whole <= console.width or len(chosen) <= 1:
-        yield table
+def lines(sheet: Sheet, width: int | None = None, bold: bool = False) -> list[str]:
+    """The headings and rows of a sheet as lines of a terminal.
+
+    Args:
+        width: the most characters of a line; None: as many as it needs.
+        bold: print the best numbers bold, by the codes of a terminal.
+    """
+    from rich.cells import cell_len
+
+    texts = [_texts(sheet, place) for place in range(len(sheet.columns))]
+    widths = [max(map(cell_len, column)) for column in texts]
+    names, others = list(range(sheet.left)), list(range(sheet.left, len(widths)))
+    gap = GAP if others else 1
+
+    def excess(places: Sequence[int]) -> int:
+        return sum(widths[place] for place in places) + gap * (len(places) - 1) - (width or LONGEST)
+
+    for heading in sheet.spared:
+        if excess([*names, *others]) > 0:
+            names, others = ([place for place in part if sheet.columns[place] != heading] for part in (names, others))
+    words = [place for place in names + others if place < sheet.left or sheet.columns[place] in sheet.words]
+    if sheet.spared and excess([*names, *others]) > 0:
+        widest = max(words, key=widths.__getitem__)
+        widths[widest] = max(NARROWEST, widths[widest] - excess([*names, *others]))
+    printed = list[str]()
+    for block in [others] if sheet.spared else _halved(others, lambda part: excess([*names, *part]) <= 0):
+        printed += [""] * bool(printed)
+        for row in range(len(sheet.rows) + 1):
+            cells = list[str]()
+            for place in (*names, *block):
+                text = texts[place][row]
+                text = text if cell_len(text) <= widths[place] else f"{text[: widths[place] - 1]}…"
+                blanks = " " * (widths[place] - cell_len(text))
+                marked = f"{BOLD}{text}{PLAIN}" if bold and row > 0 and sheet.rows[row - 1][place].best else text
+                cells.append(marked + blanks if place in words else blanks + marked)
+            printed.append((" " * gap).join(cells).rstrip())
+    return printed
+
+
+def _texts(sheet: Sheet, place: int) -> list[str]:
+    """The heading and the texts of a column; numbers of footnotes do not move its digits out of line."""
+    entries = [row[place] for row in sheet.rows]
+    longest = max((len(_raised(entry)) for entry in entries), default=0)
+    return [sheet.columns[place], *(entry.text + _raised(entry).ljust(longest) for entry in entries)]
+
+
+def _halved(columns: list[int], fit: Callable[[list[int]], bool]) -> Iterator[list[int]]:
+    """Blocks of columns, halved until each fits."""
+    if len(columns) <= 1 or fit(columns):
+        yield columns
         return
-    half = (len(chosen) + 1) // 2
-    yield from _blocks(sheet, chosen[:half], console)
-    yield from _blocks(sheet, chosen[half:], console)
-
-
-def _table(sheet: Sheet, chosen: Sequence[int]) -> Table:
-    """Columns of a sheet for a terminal; footnotes do not move the digits of a column out of line."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, GAP if chosen else 1, 0, 0))
-    places = [*range(sheet.left), *chosen]
-    for place in places:
-        table.add_column(
-            Text(sheet.columns[place]), justify="left" if place < sheet.left else "right", vertical="bottom"
-        )
-    marks = {place: max((len(_raised(row[place])) for row in sheet.rows), default=0) for place in places}
-    for row in sheet.rows:
-        texts = ((row[place], _raised(row[place]).ljust(marks[place])) for place in places)
-        table.add_row(*(Text(entry.text + mark, "bold" if entry.best else "") for entry, mark in texts))
-    return table
+    half = (len(columns) + 1) // 2
+    yield from _halved(columns[:half], fit)
+    yield from _halved(columns[half:], fit)
 
 
 def _raised(entry: SheetEntry) -> str:
@@ -155,7 +181,7 @@ def markdown(sheet: Sheet) -> str:
     lines = [headings, sides, *([text(entry) for entry in row] for row in sheet.rows)]
     notes = [f"<sup>{number}</sup> {note}" for number, note in enumerate(sheet.notes, 1)]
     body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return body + "".join(f"\n{each}\n" for each in (*notes, *sheet.below) if each)
+    return body + "".join(f"\n{paragraph}\n" for paragraph in (*notes, *sheet.below) if paragraph)
 
 
 def _tex(sheet: Sheet) -> str:
@@ -169,7 +195,7 @@ def _tex(sheet: Sheet) -> str:
     body = "".join(" & ".join(map(text, row)) + " \\\\\n" for row in sheet.rows)
     notes = [f"$^{{{number}}}$ {tex(note)}" for number, note in enumerate(sheet.notes, 1)]
     notes += [tex(line) for paragraph in sheet.below for line in paragraph.splitlines() if line]
-    lines = "".join(f"\n{{\\footnotesize {each}}}\n" for each in notes)
+    lines = "".join(f"\n{{\\footnotesize {note}}}\n" for note in notes)
     return (
         (f"% {sheet.title}\n" if sheet.title else "")
         + f"\\begin{{tabular}}{{{'l' * sheet.left}{'r' * (len(sheet.columns) - sheet.left)}}}\n\\hline\n"
@@ -185,15 +211,14 @@ def tex(text: str) -> str:
 def records(sheet: Sheet) -> list[dict[str, Any]]:
     """The rows as plain data, by the headings, with the texts of their footnotes as ``notes``."""
     if sheet.records is not None:
-        return [dict(each) for each in sheet.records]
-    found = []
+        return [dict(record) for record in sheet.records]
+    rows = list[dict[str, Any]]()
     for row in sheet.rows:
         values = [plain(entry.text if entry.value is None else entry.value) for entry in row]
         notes = dict.fromkeys(sheet.notes[number - 1] for entry in row for number in entry.notes)
-        found.append(
-            dict(zip(sheet.columns, values, strict=True)) | ({"notes": "; ".join(notes)} if sheet.notes else {})
-        )
-    return found
+        footnotes = {"notes": "; ".join(notes)} if sheet.notes else {}
+        rows.append(dict(zip(sheet.columns, values, strict=True)) | footnotes)
+    return rows
 
 
 def plain(value: Any) -> Any:
@@ -206,7 +231,10 @@ def _csv(sheets: Sequence[Sheet]) -> str:
     rows = list[dict[str, Any]]()
     for sheet in sheets:
         about = " ".join(" ".join([sheet.title, *sheet.below]).split())
-        rows += [{**each, **({"about": about} if about and not n else {})} for n, each in enumerate(records(sheet))]
+        of_sheet = records(sheet)
+        if about and of_sheet:
+            of_sheet[0]["about"] = about
+        rows += of_sheet
     headings = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys(sheets[0].columns if sheets else ())
     order = sorted(headings, key=lambda name: name == "about")
     file = io.StringIO()
@@ -217,5 +245,6 @@ def _csv(sheets: Sequence[Sheet]) -> str:
 
 
 def _object(sheet: Sheet) -> Any:
-    own = {"title": sheet.title, "rows": records(sheet), "notes": sheet.notes, "below": sheet.below}
-    return own if sheet.data is None else sheet.data
+    if sheet.data is not None:
+        return sheet.data
+    return {"title": sheet.title, "rows": records(sheet), "notes": sheet.notes, "below": sheet.below}

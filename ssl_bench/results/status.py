@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from ssl_bench.errors import printable
 from ssl_bench.evaluate.metric import heading
+from ssl_bench.record import printing
+from ssl_bench.record.printing import Sheet, SheetEntry
 from ssl_bench.record.progress import clock
-from ssl_bench.results.differing import labels, own_overrides
+from ssl_bench.results.differing import distinct, labels
 from ssl_bench.results.grids import GridFolder
 from ssl_bench.results.metrics import metric, metric_of, usual
 from ssl_bench.results.scan import URGENT, Entry, Status
@@ -30,17 +32,16 @@ COLOURS = {
     Status.PARTIAL: "yellow",
     Status.FAILED: "red",
 }
-LEFT = ("folder", "run", "state", "reason", "grid", "started", "best", "best run")  # columns of text, not of numbers
-# Left out by a narrow terminal.
-DROPPED = ("best run", "started", "runs", "images/s", "folder", "ETA", "loss", "watched kNN", "epoch")
-SHORTENED = ("run", "grid")  # by a still narrower one, to 20 characters
+WORDS = ("folder", "run", "state", "reason", "grid", "started", "best", "best run")  # columns of text, not of numbers
+# Left out by a narrow terminal, one after another.
+SPARED = ("best run", "started", "runs", "images/s", "folder", "ETA", "loss", "watched kNN", "epoch")
 
 Columns = dict[str, list[str]]  # texts by heading
 
 
 def lines(outputs: Path, shown: Sequence[Labelled], left: float | None) -> list[str]:
     """The table of runs as plain text, and a line with the number of runs in each state."""
-    rows = _table(runs_table(shown)) if shown else [nothing(outputs)]
+    rows = printing.lines(_sheet(runs_table(shown))) if shown else [nothing(outputs)]
     return [*rows, "", totals([entry for entry, _ in shown], left)]
 
 
@@ -57,7 +58,7 @@ def screen(
     entries = [entry for entry, _ in shown]
     rows, reasons = list[str](), list[Text]()
     if entries and (len(grouped(entries)) > 1 or not listed):
-        rows += [*_table(overview(entries), width), ""]
+        rows += [*printing.lines(_sheet(overview(entries)), width), ""]
     if not listed:
         shown = [pair for pair in shown if live and pair[0].state is Status.RUNNING]
     if live:
@@ -65,7 +66,7 @@ def screen(
     if shown:
         columns = runs_table(shown)
         columns.pop("reason", None)  # a sentence, which stands below the table
-        rows += [*_table(columns, width), ""]
+        rows += [*printing.lines(_sheet(columns), width), ""]
     elif not entries:
         rows += [nothing(outputs), ""]
     for entry, label in shown:
@@ -110,7 +111,7 @@ def grouped(entries: Sequence[Entry]) -> dict[GridFolder | str, list[Entry]]:
 def overview(entries: Sequence[Entry]) -> Columns:
     """A row for each grid, and for the single runs of each directory, sorted by start.
 
-    The best run is by the metric that most runs are told by, of those that the group has.
+    The best run is by the main metric that most runs have, of those that the group has.
     """
     groups, rows = grouped(entries), list[tuple[float, dict[str, str]]]()
     names = usual(entry.run for entry in entries if entry.run)
@@ -119,11 +120,11 @@ def overview(entries: Sequence[Entry]) -> Columns:
     for group, members in groups.items():
         chosen = next((name for name in names if any(name in e.best for e in members)), "")
         sign = metric_of(chosen, (e.run for e in members if e.run)).sign
-        found = [e for e in members if chosen in e.best] if sign else []
-        best = max(found, key=lambda e: sign * e.best[chosen], default=None)
+        ranked = [e for e in members if chosen in e.best] if sign else []
+        best = max(ranked, key=lambda e: sign * e.best[chosen], default=None)
         if isinstance(group, GridFolder):
             name, started, left = _name(group, shared), group.started, group.left
-            label = own_overrides(best.overrides or [], group.common) if best else ""
+            label = distinct(best.overrides or [], group.common) if best else ""
         else:
             name, started = f"{group}/" if group else "./", min(e.run.began for e in members if e.run)
             left = max((e.left for e in members if e.left is not None), default=None)
@@ -152,26 +153,14 @@ def axes(grid: GridFolder) -> list[str]:
 
 def _name(grid: GridFolder, shared: frozenset[str] | None) -> str:
     """A grid's settings that differ from those of the other grids, then its axes."""
-    own = [o for o in grid.runs[0] if o in grid.common and o not in shared] if shared is not None and grid.runs else []
-    return ", ".join([*own, *axes(grid)]) or " ".join(grid.runs[0] if grid.runs else [])
+    first = grid.runs[0] if shared is not None and grid.runs else []
+    fixed = [override for override in first if override in grid.common and override not in (shared or ())]
+    return ", ".join([*fixed, *axes(grid)]) or " ".join(grid.runs[0] if grid.runs else [])
 
 
-def _table(columns: Columns, width: int | None = None) -> list[str]:
-    """The headings and rows as lines; for a narrow terminal, columns are left out and then one is shortened."""
-    widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
-    for name in (*DROPPED, *SHORTENED):
-        excess = 0 if width is None else sum(widths.values()) + 2 * len(widths) - 2 - width
-        if excess > 0 and name in SHORTENED and name in widths:
-            widths[name] = max(20, widths[name] - excess)
-        elif excess > 0:
-            widths.pop(name, None)
-    form = "  ".join(f"%{'-' if name in LEFT else ''}{widest}.{widest}s" for name, widest in widths.items())
-    texts = ([_cut(text, widest) for text in columns[name]] for name, widest in widths.items())
-    return [(form % cells).rstrip() for cells in (tuple(widths), *zip(*texts, strict=True))]
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _sheet(columns: Columns) -> Sheet:
+    rows = [[SheetEntry(text) for text in row] for row in zip(*columns.values(), strict=True)]
+    return Sheet([*columns], rows, words=WORDS, spared=SPARED)
 
 
 def totals(entries: Sequence[Entry], left: float | None) -> str:

@@ -14,9 +14,9 @@ from ssl_bench.launch.lock import Lock
 from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.record.progress import clock
 from ssl_bench.results.scan import Scan
-from ssl_bench.status.view import overview
-from tests.status.conftest import Status
-from tests.status.folders import OUTPUTS, configuration, finish, make, make_grid, read_until, rows, running, terminal
+from ssl_bench.results.status import overview
+from tests.results.conftest import Status
+from tests.results.folders import OUTPUTS, configuration, finish, make, make_grid, read_until, rows, running, terminal
 
 
 def make_runs() -> None:

@@ -1,1 +1,0 @@
-"""The tables of ``ssl-bench status``."""
