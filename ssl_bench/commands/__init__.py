@@ -15,7 +15,7 @@ COMMANDS = {
     "replicate": "measure the committed numbers of a claim again, and compare: replicate eqco/toy [--who NAME]",
     "table": "a paper's numbers beside the runs on disk: table dcl/table1 [--format md|tex|csv|json]",
     "figure": "the same as a plot: figure dcl/fig3 --out fig3.png",
-    "prune": "finished runs without their optimiser's state and sent W&B files: prune [OUTPUTS] [--where loss=dcl]",
+    "prune": "free disk space: finished runs without their optimiser's state: prune [OUTPUTS] [--where loss=dcl]",
     "prepare": "write a dataset's arrays: prepare dataset=cifar10 [--source FOLDER]",
     "mi": "mutual information of Gaussians, estimated by a loss: mi -m information=2,4 loss=infonce,eqco",
     "weight": "the weight of the positive in a loss's gradient: weight -m k=256,1024 loss=infonce,dcl",

@@ -77,8 +77,8 @@ def explain(error: BaseException, overrides: Sequence[str] = (), primary: str = 
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _no_option(error.missing_cfg_file, error.options)
     if isinstance(error, OverrideParseException):
-        key, _, value = error.override.partition("=")
-        quoted = f"'{key}=\"{value}\"'"
+        name, _, value = error.override.partition("=")
+        quoted = f"'{name}=\"{value}\"'"
         return f"{error.override}: cannot be read: write key=value, with quotes around other characters, as in {quoted}"
     first = error  # what has led to it
     while not isinstance(first, ConfigError) and (earlier := first.__cause__ or first.__context__):
