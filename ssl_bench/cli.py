@@ -1,9 +1,7 @@
 """``ssl-bench <command>``: a command is imported when it is called."""
 
-import atexit
 import contextlib
 import difflib
-import gc
 import importlib
 import io
 import os
@@ -15,7 +13,6 @@ from ssl_bench import __version__, surroundings
 from ssl_bench.commands import COMMANDS
 from ssl_bench.commands.arguments import refuse
 from ssl_bench.record import streams
-from ssl_bench.signals import repeat_lost_interrupts
 
 USAGE = "usage: ssl-bench <command> ...\n\n" + "".join(f"  {name:<11} {text}\n" for name, text in COMMANDS.items())
 USAGE += "\nssl-bench help COMMAND shows the arguments of a command; ssl-bench --version\n"
@@ -39,9 +36,7 @@ def main() -> None:
     except KeyboardInterrupt:  # outside a training, which handles signals itself
         print("interrupted; the same command does what is missing", file=sys.stderr)
         code = 128 + signal.SIGINT
-    except (ImportError, MemoryError) as error:
-        if isinstance(error, ImportError) and "map segment" not in str(error) and "allocate" not in str(error):
-            raise
+    except MemoryError as error:
         reason = f"out of memory ({str(error) or 'in Python'})"
         code = refuse(f"{reason}: end other programs, or raise the limit that ulimit -v shows", 1)
     except OSError as error:
@@ -72,18 +67,10 @@ def _chosen(command: str, *arguments: str) -> tuple[Callable[[Sequence[str]], in
 def _prepare(command: str) -> None:
     """Set up the process of a command: what the program changes in it stands here."""
     surroundings.of_command()
-    repeat_lost_interrupts()
     if isinstance(sys.stdout, io.TextIOWrapper):  # the names of files may be any bytes, and ASCII the encoding
         sys.stdout.reconfigure(errors="backslashreplace")
     if command not in READERS:
         streams.outlive_reader()
-    atexit.register(_skip_last_collection)
-
-
-def _skip_last_collection() -> None:
-    """Keep Python from looking for garbage in all of torch's modules at its end, which takes 0.6 s."""
-    if "triton" not in sys.modules:  # it would print what is not collected as leaks
-        gc.freeze()
 
 
 def _no_command(word: str) -> str:

@@ -22,7 +22,7 @@ import stat
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -48,32 +48,16 @@ def given_path(text: str | os.PathLike[str]) -> Path:
 
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
     """Replace ``path`` by what ``fill`` writes into the open file that it is given."""
-    _write({path: fill})
-
-
-def write_together(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Replace several files of a folder, by their names; none is replaced before all are on the disk."""
-
-    def filling(content: bytes) -> Callable[[BinaryIO], Any]:
-        return lambda file: file.write(content)
-
-    _write({folder / name: filling(content) for name, content in contents.items()})
-
-
-def _write(fills: Mapping[Path, Callable[[BinaryIO], Any]]) -> None:
-    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in fills}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        for path, fill in fills.items():
-            with _with_file_name(path), open(temporary[path], "wb") as file:
+        with _with_file_name(path):
+            with open(temporary, "wb") as file:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
-        for path in fills:
-            with _with_file_name(path):
-                os.replace(temporary[path], path)
+            os.replace(temporary, path)
     finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def remove_temporary(folder: Path) -> None:

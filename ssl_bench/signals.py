@@ -1,9 +1,6 @@
 """The signals that stop a run. Their handler keeps the number, and the run reads it where it can stop."""
 
-import _thread
 import signal
-import sys
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar
@@ -43,25 +40,6 @@ def unblock() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # which would print a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-
-
-def repeat_lost_interrupts() -> None:
-    """Let Ctrl-C come again if Python loses it: in the callback of a weak reference it prints and drops any exception.
-
-    Imports have such callbacks, so that a Ctrl-C in the seconds before a run listens could be lost.
-    """
-
-    former = sys.unraisablehook
-
-    def hook(lost: Any) -> None:
-        if lost.exc_type is not KeyboardInterrupt:
-            former(lost)
-            return
-        again = threading.Timer(0.05, _thread.interrupt_main)  # after this hook, which would lose it too
-        again.daemon = True
-        again.start()
-
-    sys.unraisablehook = hook
 
 
 class Interrupt:

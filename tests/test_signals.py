@@ -1,17 +1,13 @@
 """A signal stops a run between two batches of its evaluation, once everything is saved; it is never lost."""
 
 import signal
-import sys
-import weakref
-from collections.abc import Iterator
-from time import monotonic, sleep
 
 import pytest
 import torch
 
 from ssl_bench.evaluate.linear import fit_linear
 from ssl_bench.evaluate.sharded import Sharded
-from ssl_bench.signals import Interrupt, Interrupted, repeat_lost_interrupts, stop_if_asked
+from ssl_bench.signals import Interrupt, Interrupted, stop_if_asked
 
 
 class Dies:
@@ -33,25 +29,3 @@ def test_a_signal_in_a_destructor_stops_an_evaluation_after_its_batch() -> None:
         fit_linear(Sharded.whole(features), labels, [0.1], **sizes, momentum=0.9, weight_decay=0.0, generator=rng)  # type: ignore[arg-type]
     assert stop.value.exit_code == 143
     stop_if_asked()
-
-
-@pytest.fixture
-def repeated() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "unraisablehook", sys.unraisablehook)
-        repeat_lost_interrupts()
-        yield
-
-
-@pytest.mark.usefixtures("repeated")
-def test_an_interrupt_in_the_callback_of_a_weak_reference_comes_again(capsys: pytest.CaptureFixture[str]) -> None:
-    class Kept: ...
-
-    kept, end = Kept(), monotonic() + 30
-    reference = weakref.ref(kept, lambda _: signal.raise_signal(signal.SIGINT))
-    del kept  # Python drops the KeyboardInterrupt that is raised here
-    assert reference() is None
-    with pytest.raises(KeyboardInterrupt):
-        while monotonic() < end:
-            sleep(0.01)
-    assert "Exception ignored" not in capsys.readouterr().err

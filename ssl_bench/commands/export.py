@@ -7,21 +7,19 @@
 * ``card``: ``RUN_DIR/export/card/``, a folder to share: ``model.safetensors`` and ``config.json``, which timm and the
   Hugging Face hub read, or this package, and a model card, ``README.md``.
 
-The default is ``timm`` for networks of timm, and ``ssl_bench`` for others. An export takes the place of an earlier one,
-and of nothing else.
+The default is ``timm`` for networks of timm, and ``ssl_bench`` for others. In the run's own folder an export takes the
+place of an earlier one; in the folder of ``--out`` it replaces no file.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import files
 from ssl_bench.commands.arguments import Parser, in_sentences, taken_outputs
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, require
 from ssl_bench.record.folders import find_named
 
 FORMATS = ("timm", "torchvision", "ssl_bench", "card")
@@ -52,8 +50,7 @@ def export(folder: Path, form: str | None = None, out: Path | None = None) -> Pa
         out: folder to write to; None: ``folder/export``, for a card ``folder/export/card``.
 
     Raises:
-        ConfigError: there is no run, its backbone cannot be exported, or ``out`` has a file of that name that is of no
-            export.
+        ConfigError: there is no run, its backbone cannot be exported, or ``out`` has a file of that name.
         RunError: its last checkpoint cannot be used.
         OSError: ``out`` cannot be written.
     """
@@ -65,7 +62,6 @@ def export(folder: Path, form: str | None = None, out: Path | None = None) -> Pa
     config = read_config(folder)
     form = form or ("timm" if libraries.is_of_timm(config) else "ssl_bench")
     libraries.check_exportable(form, config)
-    out = out or folder / "export" / ("card" if form == "card" else "")
     # The run's number format may need a GPU; the export is always float32.
     run = load_run(folder, config | {"precision": "fp32"}, torch.device("cpu"))
     if form == "card":
@@ -73,8 +69,13 @@ def export(folder: Path, form: str | None = None, out: Path | None = None) -> Pa
     else:
         weights = run.parts.method.encoder.get_submodule("backbone").state_dict()
         contents = libraries.export(form, config, weights, run.run_id, run.step)
-    _put(out, contents)
-    return out / list(contents)[-1]
+    for name in contents:
+        require(out is None or not os.path.lexists(out / name), "--out", out, f"a folder without {name}")
+    place = out or folder / "export" / ("card" if form == "card" else "")
+    place.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():  # the last one describes the others
+        files.write_bytes(place / name, content)
+    return place / list(contents)[-1]
 
 
 def _card(config: dict[str, Any], run: Any) -> dict[str, bytes]:
@@ -119,42 +120,3 @@ def _load(node: Mapping[str, Any], weights: Mapping[str, Any]) -> list[tuple[str
         ("In this folder (from the hub with `hf-hub:USER/NAME` in place of `local-dir:.`):", ["import timm", whole]),
         ("The same with the network's name:", ["import timm", parts]),
     ]
-
-
-def _put(out: Path, contents: Mapping[str, bytes]) -> None:
-    """Write the files of an export together, in place of those of an earlier export; the last one describes them.
-
-    Raises:
-        ConfigError: a file has one of the names, and no export has described it.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    with _alone(out):
-        taken = [out / name for name in contents if os.path.lexists(out / name)]
-        if taken and not _describes_an_export(out / list(contents)[-1]):
-            raise ConfigError(f"{taken[0]} is of no export of ssl_bench: set --out to another folder, or move the file")
-        files.write_together(out, contents)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait for other exports to a folder, and let them wait, where the file system can."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _describes_an_export(path: Path) -> bool:
-    """Whether a file is the description of an export, or a card."""
-    from ssl_bench.networks.export import Export
-    from ssl_bench.papers.card import MARK
-
-    if path.suffix == ".json":
-        return files.read_json(path, Export, named=False) is not None
-    try:
-        return f"- {MARK}\n" in files.read_bytes(path).decode(errors="replace")
-    except OSError:
-        return False

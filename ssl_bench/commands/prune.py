@@ -1,12 +1,10 @@
 """``ssl-bench prune [OUTPUTS] [--where KEY=VALUE]``: remove from finished runs what only further steps need.
 
-That is the state of the optimiser, a half or more of ``last.pt``, and ``previous.pt``; W&B's files go too, if W&B has
-them. A pruned run is evaluated, loaded, exported, shown and compared as before, and ``verify`` cannot show its last
-steps. A run that can go on to more epochs, since its learning rate is constant, keeps its state.
+That is the state of the optimiser, a half or more of ``last.pt``, and ``previous.pt``. A pruned run is evaluated,
+loaded, exported, shown and compared as before, and ``verify`` cannot show its last steps. A run that can go on to more
+epochs, since its learning rate is constant, keeps its state.
 """
 
-import os
-import shutil
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +14,7 @@ from ssl_bench.commands.status import WHERE
 from ssl_bench.config.identity import extensible
 from ssl_bench.errors import ConfigError, RunError
 from ssl_bench.launch.lock import locked
-from ssl_bench.record import checkpoint, results, wandb
+from ssl_bench.record import checkpoint, results
 from ssl_bench.results.runs import RunFolder
 from ssl_bench.results.select import ENDED, finished_where
 
@@ -24,7 +22,7 @@ from ssl_bench.results.select import ENDED, finished_where
 @in_sentences
 def main(arguments: Sequence[str]) -> int:
     """Prune; 0, 1 if a run could not be, 2 for wrong arguments."""
-    parser = Parser("prune", "Remove from finished runs what only further training needs, and W&B's files that it has.")
+    parser = Parser("prune", "Remove from finished runs what only further training needs.")
     parser.add_argument("outputs", nargs="?", default="outputs", type=Path, help="results folder (default: outputs)")
     parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE[,VALUE]", help=WHERE)
     parser.add_argument("--dry-run", action="store_true", help="only say how much it would free")
@@ -34,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _prune(runs: Sequence[RunFolder], options: Namespace) -> int:
-    states, tracked, pruned, growing, code = 0, 0, 0, 0, 0
+    freed, pruned, growing, code = 0, 0, 0, 0
     for run in runs:
         further = extensible(run.config)
         growing += further
@@ -42,25 +40,13 @@ def _prune(runs: Sequence[RunFolder], options: Namespace) -> int:
             with locked(run.folder, wait=False) as owner:
                 if owner is not None or not results.is_finished(run.folder):  # it was started again meanwhile
                     continue
-                state = 0 if further else checkpoint.prune(run.folder, options.dry_run)
-                sent = _remove_sent(run.folder, options.dry_run)
+                removed = 0 if further else checkpoint.prune(run.folder, options.dry_run)
         except (ConfigError, RunError) as error:
             code = refuse(f"{run.folder} is left as it is: {error}", 1)
             continue
-        states, tracked, pruned = states + state, tracked + sent, pruned + bool(state + sent)
-    verb = "would free" if options.dry_run else "freed"
-    parts = f"{states / 1e6:,.2f} MB of optimisers and earlier states, {tracked / 1e6:,.2f} MB of W&B's files"
-    print(f"{verb} {(states + tracked) / 1e6:,.2f} MB in {pruned} of {len(runs)} finished runs: {parts}")
+        freed, pruned = freed + removed, pruned + bool(removed)
+    size = f"{freed / 1e6:,.2f} MB of optimisers and earlier states"
+    print(f"{'would free' if options.dry_run else 'freed'} {size} in {pruned} of {len(runs)} finished runs")
     if growing:
         print(f"{growing} of them can go on to more epochs, and keep their state: their learning rate is constant")
     return code
-
-
-def _remove_sent(folder: Path, dry: bool) -> int:
-    """Remove W&B's files that W&B has; return their bytes."""
-    freed = 0
-    for directory in wandb.sent(folder):
-        freed += sum(os.lstat(Path(at, name)).st_size for at, _, names in os.walk(directory) for name in names)
-        if not dry:
-            shutil.rmtree(directory)
-    return freed

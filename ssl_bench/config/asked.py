@@ -46,7 +46,7 @@ class Asked:
         """
         given = with_hydra.as_hydra_takes(overrides)
         with hydra_errors.in_sentences(given):
-            hydra_errors.check_overrides(given)
+            hydra_errors.check_overrides(given, grid=True)
             parsed = values.parsed(given)
             fixed = [str(each.input_line) for each in parsed if not each.is_sweep_override()]
             for each in parsed:
@@ -54,8 +54,8 @@ class Asked:
                     raise ConfigError(f"{each.input_line}: set one value: it is that of all runs")
             cfg = with_hydra.composed(fixed, folder)
             many = multirun or cfg.hydra.mode is RunMode.MULTIRUN
-            if not many and len(fixed) < len(parsed):
-                with_hydra.composed(given, folder)  # is refused
+            if not many:
+                hydra_errors.check_overrides(given)
             where, launcher = guard.settings(cfg.hydra, "launcher")
             by, sweeper = guard.settings(cfg.hydra, "sweeper")
             params = values.parsed(f"{key}={each}" for key, each in (sweeper.get("params") or {}).items())

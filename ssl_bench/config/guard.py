@@ -80,7 +80,8 @@ def settings(node: DictConfig, part: str) -> tuple[str, dict[str, Any]]:
         *most, last = kinds
         raise ConfigError(f"hydra/{part}={name}: set hydra/{part} to {', '.join(most)} or {last}{OTHERS[part]}")
     values: Any = OmegaConf.to_container(node[part], resolve=True, throw_on_missing=True)
-    target = str(values.pop("_target_", "hydra."))  # Hydra's own option basic has one
+    target = str(values.pop("_target_", "hydra."))  # Hydra's own option basic has one,
+    values.pop("max_batch_size", None)  # and this, of which it makes nothing here
     if not target.startswith("hydra."):
         raise ConfigError(f"hydra.{part}._target_={shown(target)}: leave it out: nothing is made of it")
     hydra_settings.check_settings(values, kinds[name], f"hydra.{part}")

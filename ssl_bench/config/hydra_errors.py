@@ -5,9 +5,14 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+)
 
 from ssl_bench.config import guard
 from ssl_bench.config.build import former, near
@@ -15,7 +20,7 @@ from ssl_bench.config.schema import directory
 from ssl_bench.config.with_hydra import composed, groups, parted
 from ssl_bench.errors import ConfigError
 
-_NO_KEY = r"Could not override '(.+?)'"  # of Hydra's error
+LACKING = ConfigAttributeError, ConfigKeyError  # the causes of Hydra's error for a key that is not there
 # The key that group=0.1 may mean.
 NUMBER_KEYS = {"batch_size": "size", "negatives": "k", "optimizer": "lr", "temperature": "tau"}
 
@@ -34,12 +39,15 @@ def in_sentences(overrides: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        refusal = NoSuchKey if re.search(_NO_KEY, str(error)) else ConfigError
+        refusal = NoSuchKey if isinstance(error.__cause__, LACKING) else ConfigError
         raise refusal(explain(error, overrides)) from error
 
 
-def check_overrides(overrides: Sequence[str]) -> None:
+def check_overrides(overrides: Sequence[str], grid: bool = False) -> None:
     """Refuse values of groups that are no name: Hydra would fail at some, and merge the options of a list into one.
+
+    Args:
+        grid: keys may have several values.
 
     Raises:
         ConfigError: naming the override.
@@ -49,6 +57,10 @@ def check_overrides(overrides: Sequence[str]) -> None:
         line, group, value = override.input_line, override.key_or_group, override.value()
         if not group:
             raise ConfigError(f"{line}: write key=value, such as seed=3")
+        if override.is_sweep_override() and not grid:
+            raise ConfigError(f"{line}: several values make a grid: add -m, or write [a,b] for a list")
+        if override.is_add() and override.package is None and group in groups():
+            raise ConfigError(f"{group} has a value already: leave the + before {group} out")
         if group == "experiment" and (isinstance(value, list) or override.is_sweep_override()):
             raise ConfigError(f"{line}: each experiment has a grid of its own: start one at a time")
         names = value if isinstance(value, list) and group == "evaluate" else [value]
@@ -62,42 +74,46 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
     """Put an error of Hydra or OmegaConf into one sentence that names the key and says what to set."""
-    text, key = str(error), getattr(error, "full_key", None)
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ConfigError):
-        cause = cause.__cause__ or cause.__context__
-    if cause is not None:  # what a resolver has refused
-        return f"{key}: {cause}" if key else str(cause)
-    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.*?)'(?: requires|\n)", text):
-        return f"{match[1]}: several values make a grid: add -m, or write [a,b] for a list"
-    if match := re.search(r"Multiple values for (\S+?)\. To override", text):
-        return f"{match[1]} has a value already: leave the + before {match[1]} out"
-    if match := re.search(_NO_KEY, text):
-        known = [key for key in _keys(overrides) if key != match[1]]
-        remedy = former(match[1]) or _meant(match[1], known)
-        return f"there is no key {match[1]}{remedy}; `ssl-bench train --cfg job` prints them all"
-    if match := re.search(r"Could not (?:find|load) '(.+)/(.*?)'", text):
-        group, option = match[1], match[2]
-        if listed := re.search(r"Available options in '(.+?)'", text):  # experiment, of experiment/<paper>/<name>
-            group, option = listed[1], f"{group}/{option}".removeprefix(f"{listed[1]}/")
-        options = re.findall(r"^\t(?!provider=)(.+)$", text, re.MULTILINE)
-        options = options or sorted(path.stem for path in (directory() / group).glob("*.yaml"))
-        folder = f"{option.rpartition('/')[0]}/"
-        options = [other for other in options if other.startswith(folder)] or options
-        remedy = f"set {group} to one of {', '.join(options)}"
-        return f"{group}={option}: there is no such option{near(option, options)}; {remedy}"
-    if text.startswith("Error merging override ") and error.__cause__ is not None:
-        override = text.removeprefix("Error merging override ")
-        reason = str(error.__cause__).splitlines()[0].replace("Integer", "an integer").replace("Float", "a number")
-        return f"{override}: {reason[:1].lower()}{reason[1:]}"
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _no_option(error.missing_cfg_file, error.options)
     if isinstance(error, OverrideParseException):
-        key, _, value = error.override.partition("=")
-        quoted = f"'{key}=\"{value}\"'"
+        name, _, value = error.override.partition("=")
+        quoted = f"'{name}=\"{value}\"'"
         return f"{error.override}: cannot be read: write key=value, with quotes around other characters, as in {quoted}"
-    if isinstance(error, OmegaConfBaseException) and error.full_key:
-        reason = text.splitlines()[0].split("raised while resolving interpolation: ")[-1].strip('"')
-        return f"{error.full_key}: {reason[:1].lower()}{reason[1:]}; set {error.full_key} to a value"
-    return " ".join(text.split("\nSee http")[0].split())
+    first = error  # what has led to it
+    while not isinstance(first, ConfigError) and (earlier := first.__cause__ or first.__context__):
+        first = earlier
+    failed = error.__cause__ if isinstance(error, HydraException) else error
+    key = failed.full_key if isinstance(failed, OmegaConfBaseException) else None
+    if isinstance(first, ConfigError):  # what a resolver has refused
+        return f"{key}: {first}" if key else str(first)
+    if not key:
+        return " ".join(str(error).split())
+    override = next((word for word in overrides if re.match(rf"\+*{re.escape(key)}[.=]", word)), key)
+    if isinstance(failed, LACKING):
+        return _no_key(override.partition("=")[0], overrides)
+    reason = str(first if type(failed) is InterpolationResolutionError else failed).splitlines()[0]
+    reason = reason[:1].lower() + reason[1:].replace("Integer", "an integer").replace("Float", "a number")
+    return f"{override}: {reason}" if failed is not error else f"{key}: {reason}; set {key} to a value"
+
+
+def _no_option(file: str, options: Sequence[str] | None) -> str:
+    """The refusal of an option that has no file; Hydra names the others of the group, or none."""
+    group, _, option = file.rpartition("/")
+    if file.partition("/")[0] in groups():  # experiment, of experiment/<paper>/<name>
+        group, _, option = file.partition("/")
+    options = options or sorted(path.stem for path in (directory() / group).glob("*.yaml"))
+    folder = f"{option.rpartition('/')[0]}/"
+    options = [other for other in options if other.startswith(folder)] or options
+    return (
+        f"{group}={option}: there is no such option{near(option, options)}; set {group} to one of {', '.join(options)}"
+    )
+
+
+def _no_key(key: str, overrides: Sequence[str]) -> str:
+    """The refusal of a key that the configuration with the chosen options does not have."""
+    remedy = former(key) or _meant(key, [other for other in _keys(overrides) if other != key])
+    return f"there is no key {key}{remedy}; `ssl-bench train --cfg job` prints them all"
 
 
 def _key_of_group(group: str, key: str, value: str = "") -> str:

@@ -56,7 +56,6 @@ class GridSweeper:
     """Types of the settings ``hydra.sweeper``: values of keys beside those of the command line."""
 
     params: Any
-    max_batch_size: int | None
 
 
 @dataclass

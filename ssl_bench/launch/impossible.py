@@ -4,10 +4,9 @@
 """
 
 import itertools
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from ssl_bench.errors import ConfigError
+from ssl_bench.errors import ConfigError, InvalidValue, printable
 
 SKIP = "skip=impossible"
 NAMED, NAMED_VALUES = 3, 4  # reasons in the sentence that refuses a grid, and values of a key
@@ -59,38 +58,30 @@ def explain(runs: Sequence[Sequence[str]], refused: Mapping[int, ConfigError]) -
 
     A key is named if these runs have only some of the values that the grid gives it.
     """
-    groups: dict[str, list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for number, error in refused.items():  # what to set is the same for several values
-        groups.setdefault(str(error).removeprefix(_head(error)), []).append(number)
-    every, found = _values(runs), []
-    for remedy, numbers in groups.items():
-        values = _values([runs[number] for number in numbers])
-        named = {key: texts for key, texts in values.items() if len(texts) < len(every[key])}
-        names = " ".join(f"{key}={_listed(list(texts))}" for key, texts in named.items())
-        heads = {number: _head(refused[number]) for number in numbers}
-        key = heads[numbers[0]].partition("=")[0]
-        if key in [*named][-1:] and all(head.removesuffix(": ") in runs[n] for n, head in heads.items()):
-            text = f"{names}: {remedy}"  # the last name is the head
-        else:
-            reason = f"{heads[numbers[0]]}{remedy}"
-            text = f"{names} ({reason})" if names else reason
-        found.append((len(numbers), text))
-    return found
+        reason = (error.key, error.remedy) if isinstance(error, InvalidValue) else str(error)
+        groups.setdefault(reason, []).append(number)
+    every = _values(runs)
+    return [(len(group), _text([runs[n] for n in group], refused[group[0]], every)) for group in groups.values()]
 
 
-def _head(error: ConfigError) -> str:
-    """``key=value: `` at the beginning of a refusal; empty if it has another form."""
-    match = re.match(r"[\w./]+=\S*?: ", str(error))
-    return match[0] if match else ""
+def _text(runs: Sequence[Sequence[str]], error: ConfigError, every: Mapping[str, Collection[str]]) -> str:
+    """The values that distinguish some runs, of ``every`` value by its key, and why the runs cannot be."""
+    named = {key: list(texts) for key, texts in _values(runs).items() if len(texts) < len(every[key])}
+    names = printable(" ".join(f"{key}={_listed(texts)}" for key, texts in named.items()))
+    if isinstance(error, InvalidValue) and error.key in [*named][-1:]:  # the last name says the refused value
+        return printable(f"{names}: set {error.key} to {error.remedy}")
+    return f"{names} ({error})" if not str(error).startswith(names) else str(error)
 
 
 def _values(runs: Sequence[Sequence[str]]) -> dict[str, dict[str, None]]:
     """The values of each key in some runs, in their order."""
-    found: dict[str, dict[str, None]] = {}
+    values: dict[str, dict[str, None]] = {}
     for override in itertools.chain(*runs):
         key, _, value = override.partition("=")
-        found.setdefault(key, {})[value] = None
-    return found
+        values.setdefault(key, {})[value] = None
+    return values
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -17,7 +17,6 @@ from ssl_bench.record import units
 from ssl_bench.record.printing import Sheet, SheetEntry, markdown
 from ssl_bench.record.summary import targets
 
-MARK = "ssl_bench"  # a tag that every card has
 PRIVATE = ("paths.", "tracking", "hydra", "+hydra", "--config-dir")  # where things are and go on one's own machine
 
 
@@ -41,10 +40,10 @@ def card(
     network, data = config["backbone"].get("name", choices["backbone"]), _data(config)
     method = [choices[group] for group in ("framework", "loss") if choices.get(group)]
     head = {
-        "library_name": "timm" if timm else MARK,
+        "library_name": "timm" if timm else "ssl_bench",
         "pipeline_tag": "image-feature-extraction",
         "license": "unknown",
-        "tags": ["image-feature-extraction", *["timm"] * timm, "representation-learning", MARK, *method],
+        "tags": ["image-feature-extraction", *["timm"] * timm, "representation-learning", "ssl_bench", *method],
     }
     finished = "" if results else " Its training has not finished, so that there are no results yet."
     reduced = "" if config["scale"] == "full" else f" It is a reduced training (`scale={config['scale']}`)."

@@ -17,15 +17,13 @@ does. A suggested run that has finished before is shown from its files (``show_a
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ssl_bench import surroundings
 from ssl_bench.errors import printable
 from ssl_bench.record.dashboard import Dashboard, flat_config
-
-HEADER = 7  # bytes of a file of W&B's before its first row
 
 
 class WandbRun(Dashboard):
@@ -86,29 +84,6 @@ def _label(config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     words = [str(flat[group]) for group in ("dataset", "framework", "loss") if flat.get(group)]
     numbers = {"b": "batch_size.size", "k": "negatives.k", "t": "temperature.tau", "s": "seed"}
     return "-".join([*words, *(f"{each}{flat[key]:g}" for each, key in numbers.items() if flat.get(key) is not None)])
-
-
-def sent(run: Path) -> list[Path]:
-    """W&B's directories of a finished run that W&B has: all, or those of each of its ids that it has.
-
-    As W&B itself cleans up, those of runs online count; of an id offline the newest with rows is the whole run, and has
-    the mark of ``wandb sync``, unless it has grown since.
-    """
-    found = sorted(run.glob("wandb/*run-*_*-*"))
-    by_id: dict[str, list[Path]] = {}
-    for folder in found:
-        by_id.setdefault(folder.name.split("-", 3)[-1] if folder.name.startswith("offline-") else "", []).append(folder)
-    kept = [folder for name, folders in by_id.items() if name and not _is_sent(folders) for folder in folders]
-    return [each for each in found if each not in kept] if kept else [run / "wandb"] * bool(found)
-
-
-def _is_sent(folders: Sequence[Path]) -> bool:
-    """Whether the newest of an id's directories with rows, and so all, are in W&B."""
-    for path in (path for folder in reversed(folders) for path in folder.glob("*.wandb")):
-        if path.stat().st_size > HEADER:
-            mark = path.with_name(f"{path.name}.synced")
-            return mark.exists() and mark.stat().st_mtime_ns >= path.stat().st_mtime_ns
-    return False
 
 
 def under_agent() -> bool:

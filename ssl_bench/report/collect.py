@@ -73,12 +73,11 @@ class Collector:
         """Say in a sentence what could not be read, if there is any."""
         return self._scan.refusals()
 
-    def collect(self, start: Path | None = None) -> dict[str, Any]:
+    def collect(self, start: Path) -> dict[str, Any]:
         """The data of the report.
 
         Args:
-            start: the folder of the report; pictures that have no room in it are links from there. None: no picture is
-                in it, they have links for :mod:`ssl_bench.report.serve`.
+            start: the folder of the report; pictures that have no room in it are links from there.
 
         Raises:
             ConfigError: there is no run of a name.

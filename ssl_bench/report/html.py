@@ -27,7 +27,7 @@ def render(data: Mapping[str, Any], live: bool = False) -> str:
 
     Args:
         data: as :meth:`ssl_bench.report.collect.Collector.collect` returns it.
-        live: the page asks its server for new data.
+        live: the page reads its file again and again, since ``ssl-bench report --watch`` writes it again.
 
     Raises:
         ModuleNotFoundError: Plotly is not installed.
@@ -48,13 +48,10 @@ def render(data: Mapping[str, Any], live: bool = False) -> str:
     )
 
 
-def packed(data: Any) -> bytes:
-    """The data as compressed JSON."""
-    return gzip.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), 6, mtime=0)
-
-
 def _text(data: Any) -> str:
-    return base64.b64encode(packed(data)).decode()
+    """The data as compressed JSON in base64."""
+    content = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+    return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode()
 
 
 @cache

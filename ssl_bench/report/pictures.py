@@ -24,29 +24,23 @@ def names(run: Path) -> list[str]:
     return sorted(name for name in files_inside if name.endswith(".png") and name[0] != "." and name != DRAWN)
 
 
-def listed(
-    outputs: Path, runs: Iterable[tuple[str, Sequence[str]]], start: Path | None
-) -> Iterable[list[dict[str, str]]]:
+def listed(outputs: Path, runs: Iterable[tuple[str, Sequence[str]]], start: Path) -> Iterable[list[dict[str, str]]]:
     """The pictures of each run: ``name``, and ``src`` for one that is shown or ``href`` for a link.
 
     Args:
         runs: path below ``outputs``, and file names.
         start: the folder of the report, which has the pictures as data until ROOM is used up, then links from there.
-            None: no picture is in it, all are shown by :mod:`ssl_bench.report.serve`.
     """
     left = ROOM
     for run, its_names in runs:
         links = []
         for name in its_names:
             path, picture = outputs / run / FOLDER / name, {"name": printable(name)}
-            if start is None:
-                picture["src"] = f"picture/{quote(os.fsencode(run))}/{quote(os.fsencode(name))}"
-            else:
-                try:
-                    content = files.read_bytes(path, left)
-                    left -= len(content)
-                    picture["src"] = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-                except OSError:  # too large for what is left, or gone
-                    picture["href"] = quote(os.fsencode(os.path.relpath(path, start)))
+            try:
+                content = files.read_bytes(path, left)
+                left -= len(content)
+                picture["src"] = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+            except OSError:  # too large for what is left, or gone
+                picture["href"] = quote(os.fsencode(os.path.relpath(path, start)))
             links.append(picture)
         yield links

@@ -77,9 +77,8 @@ def test_a_network_that_accepts_one_size_is_exported_at_the_size_of_the_images(
         expected = network(views(3))
         assert torch.equal(loaded.eval()(views(3)), expected)
         assert torch.equal(scope["model"].eval()(views(3)), expected)
-    weights = path.with_suffix(".pt")
-    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    with pytest.raises(ConfigError, match=r"\.pt does not belong to .*\.json: export the run again"):
+    path.with_suffix(".pt").unlink()
+    with pytest.raises(ConfigError, match=r"\.pt: No such file or directory; export the run again"):
         load(path)
 
 

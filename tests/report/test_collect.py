@@ -3,6 +3,9 @@
 import base64
 import json
 import math
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,8 @@ from ssl_bench.launch.outcome import Outcome, State
 from ssl_bench.report import html, pictures
 from ssl_bench.report.collect import Collector
 from tests.report import runs
-from tests.results.folders import OUTPUTS, configuration, make, make_grid
+from tests.report.test_html import content
+from tests.results.folders import OUTPUTS, configuration, finish, make, make_grid
 
 
 @pytest.fixture(autouse=True)
@@ -53,22 +57,22 @@ def test_a_grid_has_the_runs_that_it_found_done_under_another_name() -> None:
     new = runs.run("new/2", "ssl-bench train name=new seed=2", 0.6, "dcl", 64, 0.1, 2)
     found = {0: Outcome(State.DONE_BEFORE, folder=str(old[0])), 2: Outcome(State.DONE, folder=str(new))}
     make_grid("1", ["name=new seed=0", "name=new seed=1", "name=new seed=2"], found, pid=2**22 - 1, started=0.0)
-    data = Collector(OUTPUTS).collect()
+    data = Collector(OUTPUTS).collect(Path.cwd())
     groups = {each["key"]: sorted(data["runs"][place]["id"] for place in each["runs"]) for each in data["groups"]}
     assert groups == {"old": ["old/0", "old/1"], "new": ["new/2", "old/0"]}
     names = {each["key"]: (each["name"], each["command"] is None, each["started"]) for each in data["groups"]}
     assert names["new"] == ("new/ seed x3", False, 0.0) and names["old"][:2] == ("old/", True) and names["old"][2] > 0
-    chosen = Collector(OUTPUTS, ["new"]).collect()
+    chosen = Collector(OUTPUTS, ["new"]).collect(Path.cwd())
     assert {run["id"] for run in chosen["runs"]} == {"old/0", "new/2"}
     assert [(group["key"], group["runs"]) for group in chosen["groups"]] == [("new", [0, 1])]
-    assert [group["key"] for group in Collector(OUTPUTS, ["old"]).collect()["groups"]] == ["old"]
+    assert [group["key"] for group in Collector(OUTPUTS, ["old"]).collect(Path.cwd())["groups"]] == ["old"]
 
 
 def test_a_run_to_come_has_no_value_of_a_setting_that_its_command_does_not_name() -> None:
     for k in (16, 64):
         make(f"a/{k}", choices={"dataset": "mnist", "negatives": "random_k"}, negatives={"k": k})
     make_grid("1", ["name=b loss=dcl batch_size.size=64"], {})
-    data = Collector(OUTPUTS).collect()
+    data = Collector(OUTPUTS).collect(Path.cwd())
     k = data["keys"].index("negatives.k")
     assert [run["values"][k] for run in data["runs"]] == [16, 64, None]
     assert data["runs"][2]["values"][data["keys"].index("batch_size")] == 64
@@ -80,7 +84,7 @@ def test_a_damaged_part_of_one_run_does_not_hide_the_others(part: str) -> None:
     runs.add(folders[0], **{part: "x"})
     (OUTPUTS / ".sweeps" / "1" / "jobs" / "1.json").write_text('{"state": "done", "folder": true}')
     (OUTPUTS / ".runs.json").write_text('{"version": [], "values": 3}')
-    data = Collector(OUTPUTS).collect()
+    data = Collector(OUTPUTS).collect(Path.cwd())
     assert [run["state"] for run in data["runs"]].count("done") >= 22 and html.render(data)
 
 
@@ -99,10 +103,10 @@ def test_a_value_that_is_no_number_is_shown_as_text() -> None:
 def test_only_changed_files_are_read_again() -> None:
     folders = runs.grid()
     collector = Collector(OUTPUTS)
-    before = collector.collect()
+    before = collector.collect(Path.cwd())
     with open(folders[-1] / "metrics.jsonl", "a") as file:
         file.write(json.dumps({"step": 30, "epoch": 3.0, "loss": 0.5}) + "\n")
-    after = collector.collect()
+    after = collector.collect(Path.cwd())
     assert [a is b for a, b in zip(before["curves"], after["curves"], strict=True)] == [True] * 23 + [False]
     assert after["curves"][-1]["loss"][0][-1] == 30
 
@@ -123,13 +127,13 @@ def test_pictures_are_data_while_there_is_room_and_links_after_that(monkeypatch:
 def test_names_select_folders_and_run_ids() -> None:
     runs.grid()
     runs.run("other/abc", "ssl-bench train", 0.5, "dcl", 64, 0.1, 5)
-    assert len(Collector(OUTPUTS, ["grid"]).collect()["runs"]) == 24
-    chosen = Collector(OUTPUTS, ["abc", "grid/0000000003"]).collect()
+    assert len(Collector(OUTPUTS, ["grid"]).collect(Path.cwd())["runs"]) == 24
+    chosen = Collector(OUTPUTS, ["abc", "grid/0000000003"]).collect(Path.cwd())
     assert [run["id"] for run in chosen["runs"]] == ["grid/0000000003", "other/abc"]
     with pytest.raises(
         ConfigError, match=r"^gird: there is no run of this name under outputs.*did you mean grid.*grid, other"
     ):
-        Collector(OUTPUTS, ["gird"]).collect()
+        Collector(OUTPUTS, ["gird"]).collect(Path.cwd())
 
 
 def test_the_command_writes_a_file_and_refuses_wrong_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,11 +148,48 @@ def test_the_command_writes_a_file_and_refuses_wrong_words(capsys: pytest.Captur
     for words, says in [
         (["--out", "r.png"], "--out=r.png: set --out to an .html or a .pdf file"),
         (["--out", "no/r.html"], "--out=no/r.html: set --out to a file in a folder that exists: there is no no"),
-        (["--host", "0.0.0.0"], "--host=0.0.0.0: set --host to an address together with --watch only"),
         (["loss=dcl"], "loss=dcl: set paths.outputs, the only key that a report reads"),
         (["outputs", "paths.outputs=x"], "x and outputs are two results folders: name one"),
-        (["--watch", "--host", "192.0.2.1"], "--host=192.0.2.1: Cannot assign requested address; "
-         "set --host to an address of this machine"),
+        (["--watch", "--out", "r.pdf"], "--out=r.pdf: set --out to an .html file: a browser reads no .pdf again"),
     ]:  # fmt: skip
         assert command.main(words) == 2
         assert capsys.readouterr().err == f"ssl-bench: {says}\n"
+
+
+def test_a_watched_report_is_written_again_when_a_run_has_changed_and_stays_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = runs.grid()
+    monkeypatch.setattr(command, "PAUSE", 0.01)
+    path, times = Path("report.html"), list[int]()
+
+    def wait_for_runs(count: int) -> None:
+        deadline = time.monotonic() + 30
+        while not path.exists() or done(path) != count:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def interrupt() -> None:
+        try:
+            wait_for_runs(23)
+            times.append(path.stat().st_mtime_ns)
+            time.sleep(0.5)  # in which nothing changes
+            times.append(path.stat().st_mtime_ns)
+            (folders[-1] / "failed.json").unlink()
+            finish(folders[-1], 20.0, knn_top1=0.99)
+            wait_for_runs(24)
+            assert 'id="live"' in path.read_text()
+        finally:
+            signal.raise_signal(signal.SIGINT)
+
+    reader = threading.Thread(target=interrupt)
+    reader.start()
+    assert command.main(["--watch"]) == 0
+    reader.join()
+    assert times[0] == times[1] and done(path) == 24 and 'id="live"' not in path.read_text()
+    assert capsys.readouterr().out.endswith("it is written again when a run has changed, until Ctrl-C\n")
+
+
+def done(path: Path) -> int:
+    """Number of finished runs in a report."""
+    return [run["state"] for run in content(path.read_text(), "data")["runs"]].count("done")

@@ -232,7 +232,7 @@ def test_one_damaged_file_does_not_hide_the_other_runs(
         capsys.readouterr()
         found = {row["path"]: row["state"] for row in ssl_bench.runs().to_dict("records") if row["state"] != "failed"}
         assert found == {"outputs/a/good": "done"} | {f"outputs/a/{name}": "partial" for name in parts}
-        Collector(OUTPUTS).collect()
+        Collector(OUTPUTS).collect(OUTPUTS)
         assert {line.split()[1] for line in capsys.readouterr().err.splitlines()} == damaged
 
 

@@ -105,10 +105,8 @@ function command(words) {
 const MARKS = { done: "\u2713", running: "\u25b6", waiting: "\u2026", partial: "\u25d0", failed: "\u2715" };
 const state = (name) => el("span", { class: "state", "data-state": name }, `${MARKS[name]} ${name}`);
 
-const decompress = (stream) => new Response(stream.pipeThrough(new DecompressionStream("gzip"))).text();
-
 // Compressed base64 as text.
 async function unpack(base64) {
   const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
-  return decompress(new Blob([bytes]).stream());
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }

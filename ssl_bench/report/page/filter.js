@@ -85,7 +85,7 @@ function applyFilter() {
     const some = kept.length ? `${kept.length} of ${all}` : whyNone(conditions);
     says.textContent = kept.length === scope.length ? all : some;
   } catch (error) { // the runs stay as they were
-    kept = kept.map((run) => byName(run.id)).filter((run) => scope.includes(run));
+    kept = kept.filter((run) => scope.includes(run));
     kept = kept.length ? kept : scope;
     input.setAttribute("aria-invalid", "true");
     says.textContent = error.message;

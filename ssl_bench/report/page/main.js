@@ -1,6 +1,6 @@
-// Starts the page, and asks for new data where it is served.
+// Starts the page, and reads it again where its file is written again.
 
-const PAUSE = 3000; // milliseconds between two questions for new data
+const PAUSE = 5000; // milliseconds without a key, a click or scrolling, after which the page is read again
 const TITLES = {
   overview: "Overview", plots: "Plots", verdicts: "Comparisons", runs: "Runs", curves: "Curves", selected: "Selected",
   papers: "Papers",
@@ -28,7 +28,7 @@ function applyTheme() {
 }
 
 function bar() {
-  byId("where-from").textContent = `${report.outputs}${report.made ? `, ${when(report.made)}` : ""}`;
+  byId("where-from").textContent = `${report.outputs}, ${when(report.made)}`;
   const chosen = experiment()?.key ?? ALL, size = (group) => counted(group.runs.length, "run");
   byId("experiment").replaceChildren(
     ...report.groups.toReversed().map((each) => option(each.key, `${each.key || "."} (${size(each)})`, chosen)),
@@ -43,20 +43,23 @@ function navigation() {
   byId("nav").replaceChildren(...there.map((id) => button(TITLES[id], `nav ${id}`, () => byId(id).scrollIntoView())));
 }
 
-async function refresh(known) {
-  try {
-    const headers = known ? { "If-None-Match": known } : {};
-    const answer = await fetch("data", { headers, cache: "no-store" });
-    if (answer.status === 200) {
-      load(JSON.parse(await decompress(answer.body)));
-      draw();
-    }
-    byId("live").textContent = `live, ${new Date().toLocaleTimeString()}`;
-    known = answer.headers.get("ETag") ?? known;
-  } catch {
-    byId("live").textContent = "the server has ended";
+// Read the file again when nobody touches the page; the reader stays where they are.
+function follow() {
+  if (history.state) {
+    bringBack(history.state);
+    scrollTo(0, history.state.top);
+    history.replaceState(null, "");
   }
-  setTimeout(() => refresh(known), PAUSE);
+  let timer;
+  const wait = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      history.replaceState({ ...reader(), top: scrollY }, "");
+      location.reload();
+    }, PAUSE);
+  };
+  for (const touch of ["keydown", "pointerdown", "scroll"]) addEventListener(touch, wait, { capture: true });
+  wait();
 }
 
 // The packed content of an element, which the page needs no longer.
@@ -72,7 +75,7 @@ async function start() {
   script.nonce = document.querySelector("script[nonce]").nonce;
   script.textContent = plotly;
   document.head.append(script);
-  load(JSON.parse(data));
+  report = JSON.parse(data);
   readAddress();
   sections.push(...FIRST_SECTIONS);
   draw();
@@ -83,7 +86,7 @@ async function start() {
   for (const section of LATER_SECTIONS) section.draw();
   listen();
   document.body.dataset.ready = String(Math.round(performance.now())); // for measurements
-  if (document.body.dataset.live === "yes") refresh(null);
+  if (byId("live")) follow();
 }
 
 function listen() {

@@ -14,14 +14,9 @@ const FIELDS = {
 };
 const FIELD_NAMES = { speed: "images/s", seconds: "time" };
 
-function load(data) {
-  report = data;
-  addCurves(data.curves);
-}
-
-// The curves of the runs, in their order; they may come after the runs.
+// The curves of the runs, in their order; they come after the runs.
 function addCurves(curves) {
-  report.runs.forEach((run, place) => { run.curves = curves?.[place] ?? {}; });
+  report.runs.forEach((run, place) => { run.curves = curves[place]; });
 }
 
 // The chosen experiment; the newest if none is chosen, all if runs were named when the report was made.

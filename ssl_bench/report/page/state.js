@@ -39,15 +39,25 @@ function set(changes) {
 
 // Draw the sections that depend on the changed keys; null: all. The focus, open menus and scrolled places stay.
 function draw(changed = null) {
-  const every = (selector) => [...document.querySelectorAll(selector)];
-  const focus = document.activeElement?.dataset?.focus;
-  const open = every("details[data-open][open]").map((each) => each.dataset.open);
-  const places = every("[data-scroll]").map((each) => [each.dataset.scroll, each.scrollTop, each.scrollLeft]);
+  const before = reader();
   for (const section of sections) {
     if (changed === null || section.keys.some((key) => changed.includes(key))) section.draw();
   }
+  bringBack(before);
+}
+
+const every = (selector) => [...document.querySelectorAll(selector)];
+
+// Where the reader is in what the address does not say.
+const reader = () => ({
+  focus: document.activeElement?.dataset?.focus,
+  open: every("details[data-open][open]").map((each) => each.dataset.open),
+  scrolled: every("[data-scroll]").map((each) => [each.dataset.scroll, each.scrollTop, each.scrollLeft]),
+});
+
+function bringBack({ focus, open, scrolled }) {
   for (const each of every("details[data-open]")) each.open ||= open.includes(each.dataset.open);
-  for (const [name, top, left] of places) document.querySelector(`[data-scroll="${name}"]`)?.scrollTo(left, top);
+  for (const [name, top, left] of scrolled) document.querySelector(`[data-scroll="${name}"]`)?.scrollTo(left, top);
   if (focus && document.activeElement?.dataset?.focus !== focus) {
     document.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
   }
