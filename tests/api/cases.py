@@ -19,7 +19,7 @@ def _options(name: str) -> dict[str, Any]:
 
 
 # The options of conf with the arguments of the row in tests/objective/test_losses.py that has a loss's naive formula.
-# The normaliser of nce depends on all anchors of the first batch: tests/methods/test_npid_cld.py has its formula.
+# The normaliser of nce depends on all anchors of the first batch: tests/methods/test_cld.py has its formula.
 LOSSES = {name: _options(name) for name in options.names("loss") if name != "nce"}
 _NEEDS = {name: find_target(options.node("loss", name), "loss").needs for name in LOSSES}
 MADE_FOR = {name: "cross_view" for name in LOSSES if "aligned" in _NEEDS[name]}  # all others: in_batch
