@@ -16,7 +16,7 @@ from ssl_bench.record import checkpoint, results
 from ssl_bench.record.metrics import Tracker
 from tests.conftest import SMALL, only_run
 from tests.door.door import enter
-from tests.status.folders import finish, make, rows
+from tests.status.folders import make, rows
 
 Train = Callable[..., tuple[int, str]]
 Variant = tuple[str, bytes]  # description, content
@@ -52,28 +52,6 @@ def test_metrics_of_any_content_are_resumed() -> None:
             assert aside.read_bytes() == changed, description
             aside.unlink()
     assert len(kept) == 2
-
-
-# ---- other things in place of a file
-
-
-@pytest.mark.parametrize("kind", ["directory", "link to nothing"])
-def test_what_is_no_file_is_not_read(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
-    run = make("a/1", rows(2))
-    finish(run, 33.5, knn_top1=0.5)
-    names = ("config.yaml", "metrics.jsonl", "command.txt", "results.json", "checkpoints/last.pt")
-    (run / "checkpoints").mkdir()
-    for name in names:
-        (run / name).unlink(missing_ok=True)
-        (run / name).mkdir() if kind == "directory" else (run / name).symlink_to("nowhere")
-    for command in ("status", "status --json"):
-        answer = enter(command, capfd)
-        assert answer.code == 0 and "Traceback" not in answer.out + answer.err
-    assert not results.finished(run)
-    results.set_damaged_aside(run)
-    assert os.path.lexists(run / "results.json.damaged-1") and not os.path.lexists(run / "results.json")
-    with pytest.raises(RunError, match=r"last\.pt cannot be read \(.*\): remove .*checkpoints to start again"):
-        checkpoint.load(run / "checkpoints", "id")
 
 
 # ---- checkpoints
