@@ -8,6 +8,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable
+from decimal import Decimal, localcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from ssl_bench.errors import InvalidValue
 from ssl_bench.objective import losses
 from ssl_bench.objective.contrast import Contrast, Embedded
 from ssl_bench.objective.loss import Loss, squared_products
-from ssl_bench.objective.negatives import CrossView
+from ssl_bench.objective.negatives import CrossView, InBatch
 from ssl_bench.objective.sampling import StepGenerator
 from tests.ranks import on_ranks
 
@@ -419,6 +420,33 @@ def test_extreme_cosines_stay_finite(name: str, tau: float, half: torch.dtype | 
     assert value.isfinite().all()
     found = torch.autograd.grad(value.sum(), [pos, neg, mirror, raw, temperature], allow_unused=True)
     assert all(gradient.isfinite().all() for gradient in found if gradient is not None)
+
+
+@pytest.mark.parametrize("tau", [0.01, 1.0])
+@pytest.mark.parametrize(
+    "angles",
+    [
+        [[0.0, 0.0, 1.5], [math.pi, 2.0, 1.5]],  # a negative is the anchor
+        [[0.3, 0.3, 0.3], [0.3, 0.3, 0.3]],
+        [[0.0, 1.0, 2.0], [math.pi, 1.0 + math.pi, 2.0 + math.pi]],  # the positive is opposite
+        [[0.0, 0.0, 0.0], [math.pi, math.pi, 1.0]],
+    ],
+)
+def test_inv_spread_at_cosines_of_one(angles: list[list[float]], tau: float) -> None:
+    """In single precision against decimals of 120 digits; a naive log(1 - P) is infinite in half of these cases."""
+    angle = torch.tensor(angles)
+    u = torch.stack([angle.cos(), angle.sin()], 2)
+    e = Embedded(u, u.flip(0), u, torch.arange(3))
+    found = losses.InvariantSpread()(Contrast.of(e, InBatch().bank(e)), torch.tensor(tau)).mean()
+    with localcontext() as context:
+        context.prec = 120
+        total = Decimal(0)
+        for i, row in enumerate((u.flatten(0, 1) @ u.flatten(0, 1).T).tolist()):
+            exps = [(Decimal(cosine) / Decimal(tau)).exp() for cosine in row]
+            every = sum(exps, Decimal(0)) - exps[i]
+            total -= (exps[(i + 3) % 6] / every).ln()
+            total -= sum(((1 - exps[j] / every).ln() for j in range(6) if j not in (i, (i + 3) % 6)), Decimal(0))
+    assert float(found) == pytest.approx(float(total / 6), rel=1e-4, abs=1e-5)
 
 
 INVALID: list[tuple[type[Loss], str, Any, str]] = [
